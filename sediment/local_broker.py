@@ -15,15 +15,13 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from sediment.engine.clone.new_node import format_new_node, is_new
-from sediment.jobs.serve import quorum_keys, server_config, topic_configs
+from sediment.jobs.serve import live_options, server_config
 from sediment.jobs.settings.resolve import Settings
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.units import NS_PER_MS
-from sediment.server.backends.live_options import LiveOptions
 from sediment.server.kafka_server import KafkaServer, ServerOptions
 from sediment.server.network.endpoints import Endpoint
 
@@ -76,7 +74,7 @@ def broker(path: str | Path | None = None, *, port: int = 0, **configs: object) 
             directory.mkdir(parents=True, exist_ok=True)
         if is_new(directory, fs):
             format_new_node(directory, fs, now_ms=time.time_ns() // NS_PER_MS)
-        server = stack.enter_context(KafkaServer(_options(directory, port, configs), fs))
+        server = stack.enter_context(KafkaServer(_options(directory, port, configs, fs), fs))
         yield Broker(str(server.bound), directory)
 
 
@@ -92,10 +90,10 @@ def _temporary_directory() -> Iterator[Path]:
             shutil.rmtree(directory)
 
 
-def _options(directory: Path, port: int, configs: Mapping[str, object]) -> ServerOptions:
+def _options(directory: Path, port: int, configs: Mapping[str, object], fs: Fs) -> ServerOptions:
     given = {**_DEFAULTS, **{name.replace("_", "."): value for name, value in configs.items()}}
-    settings = Settings.load(None, [f"{key}={_text(value)}" for key, value in given.items()], broker_defaults=True)
-    backend = LiveOptions((directory,), partial(topic_configs, settings), quorum_keys([directory], settings))
+    settings = Settings.load(None, [f"{key}={_text(value)}" for key, value in given.items()])
+    backend = live_options((directory,), settings, fs)
     return ServerOptions(backend, Endpoint(_HOST, port), config=server_config(settings))
 
 

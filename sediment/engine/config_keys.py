@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TypeAlias
@@ -71,7 +72,22 @@ def value_text(value: Value | None) -> str | None:
         return None
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, float):
+        return _double_text(value)
     return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+def _double_text(value: float) -> str:
+    """Return a number as Java's Double.toString does."""
+    if value == 0 or _PLAIN[0] <= abs(value) < _PLAIN[1]:
+        return repr(value)
+    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
+    assert isinstance(exponent, int)
+    first, rest = digits[0], "".join(map(str, digits[1:])) or "0"
+    return f"{'-' * sign}{first}.{rest}E{exponent + len(digits) - 1}"
+
+
+_PLAIN = (1e-3, 1e7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,8 +251,8 @@ BROKER_KEYS: Mapping[str, Key] = _by_name((
     Key("replica.high.watermark.checkpoint.interval.ms", _LONG, 5 * _SECOND_MS),
     Key("auto.create.topics.enable", _BOOLEAN, True),
     # The cleaner (06 §3).
-    Key("log.cleaner.enable", _BOOLEAN, True, applies=False),
-    Key("log.cleaner.threads", _INT, 1, 0, applies=False),
+    Key("log.cleaner.enable", _BOOLEAN, True),
+    Key("log.cleaner.threads", _INT, 1, 0),
     Key("log.cleaner.dedupe.buffer.size", _LONG, 128 * _MIB, 1),
     # Kafka checks no range.  Outside this one, Kafka's offset map makes no progress or overflows.
     Key("log.cleaner.io.buffer.load.factor", _DOUBLE, 0.9, 0, 1, refused=(0,)),

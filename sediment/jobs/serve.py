@@ -30,6 +30,7 @@ from typing import Any
 import click
 
 from sediment.engine.config import LogConfig
+from sediment.engine.config_keys import BROKER_KEYS
 from sediment.jobs.command_line import stderr_log
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.exit_status import EXIT_DONE, errors_as_exit_status
@@ -43,6 +44,7 @@ from sediment.jobs.reporting.run_report import QUARANTINED, SCHEMA, SKIPPED
 from sediment.jobs.settings.directories import configured_log_dirs, keeps_metadata_apart
 from sediment.jobs.settings.properties_file import read_quorum_keys
 from sediment.jobs.settings.resolve import Origin, Settings
+from sediment.jobs.settings.server_settings import config_of_topic, server_settings, stated_broker_values
 from sediment.jobs.spark.cancellation import RunStopped, stop_on_signals
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import SERVER_PROPERTIES_FILE, TopicPartition, new_run_id
@@ -143,7 +145,7 @@ def _announce(server: KafkaServer, options: ServerOptions, messages: Any) -> Non
         f"{'for reads and writes' if is_live else 'read-only'}, with {server.protocol}"
     )
     if is_live:
-        messages.print("only what clients delete is deleted: the cleaner and retention are off")
+        messages.print(server.deletions())
         messages.print("not offered: transactions")
     if options.security.insecure and not server.bound.is_loopback:
         _LOGGER.warning(
@@ -236,6 +238,7 @@ def _backend(
     settings: Settings,
     catalog: CatalogOptions,
     state: Path | None,
+    fs: Fs,
     *,
     read_only: bool,
     flush_acks: bool,
@@ -258,19 +261,31 @@ def _backend(
     ):
         if is_given:
             raise UsageError(f"{option} needs --read-only", advice=f"give --read-only, or leave out {option}")
+    return live_options(directories, settings, fs, flush_acks=flush_acks)
+
+
+def live_options(directories: tuple[Path, ...], settings: Settings, fs: Fs, *, flush_acks: bool = False) -> LiveOptions:
+    """Return the options of a server that takes writes.
+
+    Raises:
+        SettingsError, OSError: as `server_settings`.
+    """
+    of_server = server_settings(settings, directories, fs)
     return LiveOptions(
         directories,
-        partial(topic_configs, settings),
+        partial(topic_configs, of_server),
         quorum_keys(directories, settings),
         flush_acks,
         keeps_metadata_apart(settings),
         configured_log_dirs(settings),
+        partial(stated_broker_values, of_server),
+        {key: text for key, text in of_server.config_file.items() if key in BROKER_KEYS},
     )
 
 
 def topic_configs(settings: Settings, metadata: ClusterMetadata, node_id: int) -> Callable[[str], LogConfig]:
     """Return a function that returns the configs of a topic, taken from the settings and a node's metadata."""
-    return settings.of_node(metadata, node_id).for_topic
+    return partial(config_of_topic, settings.of_node(metadata, node_id), metadata)
 
 
 def quorum_keys(directories: Sequence[Path], settings: Settings) -> Mapping[str, str] | None:
@@ -416,8 +431,10 @@ def command(
 
     Without --read-only, LOG_DIR... must be the log directories of a single-node cluster; `clone` and `adopt` make such
     directories.  The server accepts committed offsets, records from producers, including idempotent producers, and
-    changes of topics, configs and groups.  It refuses transactions, and deletes only what clients delete.  A broker can
-    use the directories afterwards.
+    changes of topics, configs and groups.  It refuses transactions.  A broker can use the directories afterwards.
+
+    The server deletes what clients delete.  Retention and the cleaner run for a topic if its policy and limit are
+    stated: by its own configs, by those of the broker, by --set, or by --config.
     """
     with stderr_log.log_to_stderr(log_format, quiet=quiet, repeats=True), errors_as_exit_status():
         settings = Settings.load(config, sets)
@@ -437,7 +454,7 @@ def command(
             metadata=metadata_dir,
         )
         options = ServerOptions(
-            backend=_backend(directories, settings, catalog, state, read_only=read_only, flush_acks=flush_acks),
+            backend=_backend(directories, settings, catalog, state, Fs(), read_only=read_only, flush_acks=flush_acks),
             listen=parse_endpoint(listen, "--listen"),
             advertise=None if advertise is None else parse_endpoint(advertise, "--advertise", least_port=1),
             security=Security(certificate=tls_cert, key=tls_key, users=users, insecure=insecure),

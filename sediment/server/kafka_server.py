@@ -13,6 +13,7 @@
     10  -                                             answer waiting members, fetches and produces; none waits again
     11  listen, and accept connections                accept none, close idle connections, read no further request
     12  load groups and transactions, in a thread     -
+    13  delete expired and superseded records         stop deleting; a cleaning in progress is abandoned
 
 If a step fails, the steps before it are undone.  A wrong address, or a port on which another process already listens,
 is refused before a log directory is opened.  Clients can connect only after the logs are loaded.  A stop takes at most
@@ -148,9 +149,13 @@ class KafkaServer:
         if self.backend.failure is not None:
             raise self.backend.failure
 
+    def deletions(self) -> str:
+        """Return which topics retention and the cleaner apply to, and why they leave out the others."""
+        return self.backend.deletions()
+
     def metrics_text(self) -> bytes:
         """Return the metrics in Prometheus' text format."""
-        return metrics_text(self.metrics, self._sockets)
+        return metrics_text(self.metrics, self._sockets, self.backend.log_metrics())
 
     def _start(self, undo: ExitStack) -> None:
         options = self._options
@@ -170,7 +175,11 @@ class KafkaServer:
         self.backend = backend = self._open_backend()  # 4
         undo.callback(backend.close)
         self.catalog = backend.catalog
-        config = replace(options.config, node_id=self.catalog.node_id)
+        config = replace(
+            options.config,
+            node_id=self.catalog.node_id,
+            offsets_retention_minutes=backend.offsets_retention_minutes,
+        )
         if not backend.can_write:
             # Every Produce is refused, so none may reserve more memory than other requests.
             max_bytes = min(config.socket_request_max_bytes, OTHER_REQUEST_MAX_BYTES)
@@ -204,7 +213,9 @@ class KafkaServer:
                     create_topics=backend.create_topics if config.auto_create_topics_enable else None,
                 ).handlers(),
                 OffsetHandlers(self.catalog).handlers(),
-                ConfigHandlers(self.catalog, self.catalog.node_id, can_write=backend.can_write).handlers(),
+                ConfigHandlers(
+                    self.catalog, self.catalog.node_id, can_write=backend.can_write, static=backend.static_configs
+                ).handlers(),
                 LogDirHandlers(self.catalog).handlers(),
                 GroupHandlers(coordinator, (node.id, node.host, node.port), backend.make_coordinator_topic).handlers(),
                 CommittedOffsetHandlers(coordinator, self.catalog, _wall_ms).handlers(),
@@ -243,6 +254,9 @@ class KafkaServer:
         undo.callback(self._sockets.stop_accepting)
 
         self._load_in_background(backend, coordinator, transactions)  # 12
+        if not self._stop_start.is_set():
+            undo.callback(backend.stop_deleting)
+            backend.start_deleting()  # 13
 
     def _open_backend(self) -> Backend:
         options = self._options.backend

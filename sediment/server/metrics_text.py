@@ -17,6 +17,7 @@ from sediment.server.request_metrics import STAGES, TOTAL_TIME_BUCKETS_MS, Reque
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
+    from sediment.server.log_metrics import LogMetrics
     from sediment.server.network.socket_server import SocketServer
 
 _REQUESTS = "kafka_network_request_metrics"
@@ -24,8 +25,8 @@ _LABELS = ("request", "version")
 _CAPITAL = re.compile(r"(?<!^)(?=[A-Z])")
 
 
-def metrics_text(metrics: RequestMetrics, sockets: SocketServer) -> bytes:
-    """Return the current metrics.
+def metrics_text(metrics: RequestMetrics, sockets: SocketServer, logs: LogMetrics | None = None) -> bytes:
+    """Return the current metrics; `logs` are those of a server that takes writes.
 
     Source: Prometheus' exposition format 0.0.4; Kafka's documentation, monitoring.
     """
@@ -36,6 +37,9 @@ def metrics_text(metrics: RequestMetrics, sockets: SocketServer) -> bytes:
         def collect(self) -> Iterator[Metric]:
             yield from _request_metrics(metrics)
             yield from _socket_metrics(metrics, sockets)
+            if logs is not None:
+                yield from _cleaner_metrics(logs)
+                yield from _log_metrics(logs)
 
     registry = CollectorRegistry()
     registry.register(Current())
@@ -99,3 +103,50 @@ def _socket_metrics(metrics: RequestMetrics, sockets: SocketServer) -> Iterator[
         "Connections above max.connections or max.connections.per.ip.",
         value=metrics.connections_refused,
     )
+
+
+def _cleaner_metrics(logs: LogMetrics) -> Iterator[Metric]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    for name, text, value in (
+        ("cleaner_manager_max_dirty_percent", "Dirty ratio of the filthiest log.", logs.max_dirty_percent),
+        (
+            "cleaner_manager_time_since_last_run_ms",
+            "Time since the cleaner last looked for a log to clean.",
+            logs.time_since_last_run_ms,
+        ),
+        ("cleaner_recopy_percent", "Bytes that the last cleaning kept.", logs.recopy_percent),
+        ("cleaner_max_clean_time_secs", "Duration of the last cleaning.", logs.clean_time_seconds),
+    ):
+        yield GaugeMetricFamily(f"kafka_log_{name}", text, value=value)
+    label = ("log_dir",)
+    partitions = GaugeMetricFamily(
+        "kafka_log_cleaner_manager_uncleanable_partitions_count",
+        "Partitions that are not cleaned after an error.",
+        labels=label,
+    )
+    size = GaugeMetricFamily("kafka_log_cleaner_manager_uncleanable_bytes", "Bytes of these partitions.", labels=label)
+    offline = GaugeMetricFamily(
+        "kafka_log_manager_log_directory_offline", "1 for a log directory that has failed.", labels=label
+    )
+    for directory in logs.directories:
+        labels = (str(directory.path),)
+        partitions.add_metric(labels, directory.uncleanable_partitions)
+        size.add_metric(labels, directory.uncleanable_bytes)
+        offline.add_metric(labels, directory.is_offline)
+    yield from (partitions, size, offline)
+
+
+def _log_metrics(logs: LogMetrics) -> Iterator[Metric]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    for name, text, field in (
+        ("size", "Bytes of the segments.", "size_bytes"),
+        ("num_log_segments", "Number of segments.", "segments"),
+        ("log_start_offset", "First offset; retention raises it.", "start_offset"),
+        ("log_end_offset", "Next offset.", "end_offset"),
+    ):
+        family = GaugeMetricFamily(f"kafka_log_{name}", text, labels=("topic", "partition"))
+        for each in logs.partitions:
+            family.add_metric((each.partition.topic, str(each.partition.partition)), getattr(each, field))
+        yield family

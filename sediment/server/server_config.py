@@ -37,7 +37,6 @@ _RANGES: dict[str, Range] = {
     "group_members_max_bytes": AT_LEAST_ONE,
     "groups_max_bytes": AT_LEAST_ONE,
     "offset_metadata_max_bytes": INT,
-    "offsets_retention_minutes": POSITIVE_INT,
     "offsets_retention_check_interval_ms": AT_LEAST_ONE,
     "auto_create_topics_enable": Truth(),
     "num_partitions": POSITIVE_INT,
@@ -113,8 +112,8 @@ class ServerConfig:
     offset_metadata_max_bytes: int = 4_096
     """Largest metadata of a committed offset."""
 
-    offsets_retention_minutes: int = 10_080
-    """Time after which the offsets of an empty group expire."""
+    offsets_retention_minutes: int | None = None
+    """Time after which the offsets of a group without members expire; None: they do not expire."""
 
     offsets_retention_check_interval_ms: int = 600_000
     """Interval of the checks for expired offsets."""
@@ -138,6 +137,8 @@ class ServerConfig:
             SettingsError: a value is out of its range, or two values contradict each other.
         """
         check_ranges(self, _RANGES)
+        if self.offsets_retention_minutes is not None:
+            check_ranges(self, {"offsets_retention_minutes": POSITIVE_INT})
         if self.queued_max_request_bytes < self.socket_request_max_bytes:
             raise SettingsError(
                 f"queued.max.request.bytes is {self.queued_max_request_bytes}, less than socket.request.max.bytes",

@@ -42,6 +42,7 @@ from tests.engine.live_logs import batch
 from tests.served import serving, unpacked
 from tests.server.live import nodes
 from tests.server.live.admin_script import RECORDED, AdminScript
+from tests.server.live.config_script import RECORDED_CONFIGS, ConfigScript
 from tests.server.live.nodes import NODE, NOW_MS
 from tests.server.network.listeners import Client
 from tests.waiting import LIMIT_SECONDS, wait_until
@@ -388,3 +389,58 @@ def test_the_recorded_answers_are_those_of_a_broker(tmp_path: Path) -> None:
         lines = AdminScript(client, recorded).run()
     (tmp_path / RECORDED.name).write_bytes(lzma.compress(json.dumps(lines).encode()))
     assert lines == recorded, f"Kafka's answers are in {tmp_path}"
+
+
+# ----------------------------------------------------------------------------------------------------- dynamic configs
+def test_the_recorded_answers_to_changes_of_configs_are_those_of_a_broker(tmp_path: Path) -> None:
+    kafka = KafkaNode(tmp_path / "node", {"node.id": str(NODE.node_id)})
+    with running(kafka), Client.to(port_of(kafka.bootstrap), LIMIT_SECONDS) as client:
+        recorded = json.loads(lzma.decompress(RECORDED_CONFIGS.read_bytes()))
+        lines = json.loads(json.dumps(ConfigScript(client, NODE.node_id, recorded).run()))
+    (tmp_path / RECORDED_CONFIGS.name).write_bytes(lzma.compress(json.dumps(lines).encode()))
+    assert lines == recorded, f"Kafka's answers are in {tmp_path}"
+
+
+def change_dynamic_configs(bootstrap: str, node: str) -> None:
+    for kind, name, config in (
+        ("brokers", node, "log.cleaner.backoff.ms=77"),
+        ("groups", "billing", "consumer.session.timeout.ms=46000"),
+        ("client-metrics", "all", "interval.ms=2000,metrics=[org.apache.kafka.consumer.,other]"),
+        ("topics", "kept", "cleanup.policy=delete,retention.ms=86400000"),
+    ):
+        entity = ("--entity-type", kind, "--entity-name", name)
+        tools.tool(bootstrap, tools.CONFIGS, "--alter", *entity, "--add-config", config)
+    default = ("--entity-type", "brokers", "--entity-default")
+    tools.tool(bootstrap, tools.CONFIGS, "--alter", *default, "--add-config", "log.retention.ms=172800000")
+
+
+def check_dynamic_configs(bootstrap: str, node: str) -> None:
+    def described(kind: str, *names: str) -> str:
+        return tools.tool(bootstrap, tools.CONFIGS, "--describe", "--entity-type", kind, *names)
+
+    assert "log.retention.ms=172800000 sensitive=false" in described("brokers", "--entity-default")
+    of_node = described("brokers", "--entity-name", node, "--all")
+    assert (
+        "log.cleaner.backoff.ms=77 sensitive=false synonyms={DYNAMIC_BROKER_CONFIG:log.cleaner.backoff.ms=77" in of_node
+    )
+    assert "DYNAMIC_DEFAULT_BROKER_CONFIG:log.retention.ms=172800000" in of_node
+    assert "consumer.session.timeout.ms=46000 sensitive=false" in described("groups", "--entity-name", "billing")
+    assert "interval.ms=2000 sensitive=false" in described("client-metrics", "--entity-name", "all")
+    of_topic = described("topics", "--entity-name", "kept", "--all")
+    assert "DYNAMIC_TOPIC_CONFIG:retention.ms=86400000" in of_topic
+
+
+def test_dynamic_configs_go_from_a_server_to_a_broker_and_back(tmp_path: Path) -> None:
+    data = new_node(tmp_path / "data")
+    node = str(open_node([data], None, Fs()).node.node_id)
+    with serving(data) as served:
+        tools.tool(served.bootstrap, tools.TOPICS, "--create", "--topic", "kept", "--partitions", "1")
+        change_dynamic_configs(served.bootstrap, node)
+        check_dynamic_configs(served.bootstrap, node)
+    with running(node_on(data, tmp_path / "node")) as broker:
+        check_dynamic_configs(broker.bootstrap, node)
+        assert_no_trouble(broker)
+        broker.stop()
+    with serving(data) as served:
+        check_dynamic_configs(served.bootstrap, node)
+        assert any("retention: kept" in line for line in served.said)

@@ -26,7 +26,7 @@ _PREFIXES = {
     SHARE_GROUP_STATE: "share.coordinator.state.topic",
 }
 _WITH_MIN_ISR = (TRANSACTION_STATE, SHARE_GROUP_STATE)
-_HELD = {
+HELD = {
     "log.cleaner.enable": "false",
     "log.retention.ms": "-1",
     "log.retention.bytes": "-1",
@@ -36,6 +36,7 @@ _HELD = {
     # Keeps open transactions open, although their timeouts passed long ago.
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": str(INT32_MAX),
 }
+"""The keys by which a node deletes nothing and ends no transaction."""
 
 
 def server_properties(
@@ -75,7 +76,7 @@ def server_properties(
             lines.append(f"{prefix}.min.isr=1")
         if topic in partition_counts:
             lines.append(f"{prefix}.num.partitions={partition_counts[topic]}")
-    held = _HELD if is_held else {}
+    held = HELD if is_held else {}
     own = {line.partition("=")[0] for line in lines} | held.keys()
     lines += [f"{key}={value}" for key, value in sorted((more or {}).items()) if key not in own]
     if held:

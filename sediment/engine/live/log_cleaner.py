@@ -20,7 +20,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -28,7 +28,7 @@ from pathlib import Path
 from sediment.compaction.cleanable_range import CleanableRange
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.grouping import plan_cleaning
-from sediment.compaction.prepared_swap import PreparedSwap
+from sediment.compaction.prepared_swap import CleanStats, PreparedSwap
 from sediment.engine.directory.swap import discard_parts
 from sediment.engine.directory.throttle import Throttle
 from sediment.engine.live.broker_config import BrokerConfig
@@ -52,6 +52,26 @@ _MS_PER_SECOND = 1000
 _SLEEP_SLICE_MS = 100
 
 
+@dataclass(frozen=True, slots=True)
+class LastCleaning:
+    """The last cleaning that was committed; zeros before the first one (Kafka's CleanerStats)."""
+
+    duration_ms: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+
+    @classmethod
+    def of(cls, swap: PreparedSwap, duration_ms: int) -> LastCleaning:
+        """Return the figures of a cleaning."""
+        stats = sum((group.stats for group in swap.groups), CleanStats())
+        return cls(duration_ms, stats.bytes_read, stats.bytes_written)
+
+    @property
+    def recopy_percent(self) -> int:
+        """The written bytes as a percentage of the bytes read (Kafka's cleaner-recopy-percent)."""
+        return 100 * self.bytes_written // max(self.bytes_read, 1)
+
+
 class LogCleaner:
     """The cleaner of the logs of `owner`; every method may be called from any thread."""
 
@@ -65,14 +85,42 @@ class LogCleaner:
         self._run_id = new_run_id()
         self._attempts = count()
         self._stopping = threading.Event()
+        self._guard = threading.Lock()
+        self._threads: set[int] | None = None
+        self.last_cleaning = LastCleaning()
         self._throttle_state = Path(tempfile.gettempdir()) / f"sediment-throttle-{self._run_id}"
 
     # -------------------------------------------------------------------------------------------------- running, ending
     def start(self) -> None:
         """Clean in the background, on `log.cleaner.threads` threads of the scheduler."""
-        for number in range(self._config.log_cleaner_threads):
-            name = f"kafka-log-cleaner-thread-{number}"
-            self._scheduler.schedule_once(name, partial(self._work, name))
+        self._start_threads()
+
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Change the keys of the cleaner; a cleaning in progress keeps its offset map."""
+        self._config = config
+        if self._threads is not None:
+            self._start_threads()
+
+    def _start_threads(self) -> None:
+        """Start the missing threads; those above `log.cleaner.threads` end before their next turn."""
+        with self._guard:
+            running = self._threads if self._threads is not None else set()
+            missing = [number for number in range(self._config.log_cleaner_threads) if number not in running]
+            self._threads = running.union(missing)
+        for number in missing:
+            self._schedule(number)
+
+    def _schedule(self, number: int, delay_ms: int = 0) -> None:
+        name = f"kafka-log-cleaner-thread-{number}"
+        self._scheduler.schedule_once(name, partial(self._work, number), delay_ms=delay_ms)
+
+    def _ends(self, number: int) -> bool:
+        """End a thread if the cleaner stops or has too many threads, and return True."""
+        with self._guard:
+            ends = self._stopping.is_set() or number >= self._config.log_cleaner_threads
+            if ends and self._threads is not None:
+                self._threads.discard(number)
+            return ends
 
     def stop(self) -> None:
         """Start no further cleaning, and end each cleaning in progress at its next chunk."""
@@ -82,16 +130,17 @@ class LogCleaner:
         """Remove temporary files; call this after the scheduler was closed."""
         self._throttle_state.unlink(missing_ok=True)
 
-    def _work(self, name: str) -> None:
+    def _work(self, number: int) -> None:
         """Do one turn of a cleaner thread and schedule the next."""
+        if self._ends(number):
+            return
         cleaned = False
         try:
             cleaned = self.clean_filthiest()
             self.delete_old_segments()
         finally:
-            if not self._stopping.is_set():
-                delay_ms = 0 if cleaned else self._config.log_cleaner_backoff_ms
-                self._scheduler.schedule_once(name, partial(self._work, name), delay_ms=delay_ms)
+            if not self._ends(number):
+                self._schedule(number, 0 if cleaned else self._config.log_cleaner_backoff_ms)
 
     # --------------------------------------------------------------------------------------------------------- cleaning
     def clean_filthiest(self) -> bool:
@@ -103,10 +152,13 @@ class LogCleaner:
         """Clean a log that `grab_filthiest` chose; its state is not InProgress afterwards."""
         next_dirty_offset = chosen.range.first_dirty_offset
         cleaned = False
+        started_ms = self._clock.now_ms()
         try:
             with self.manager.failures.isolating(chosen.log, chosen.directory):
-                next_dirty_offset = self._clean(chosen).next_dirty_offset
+                swap = self._clean(chosen)
+                next_dirty_offset = swap.next_dirty_offset
                 cleaned = True
+                self.last_cleaning = LastCleaning.of(swap, self._clock.now_ms() - started_ms)
         finally:
             self._finish(chosen, next_dirty_offset)
         return cleaned
@@ -160,25 +212,37 @@ class LogCleaner:
         The function stops an aborted cleaning, and sleeps to stay below the rate limit.
         """
         rate = self._config.log_cleaner_io_max_bytes_per_second
-        if rate >= _UNLIMITED_BYTES_PER_SECOND:
-            return lambda _bytes: self._check_not_aborted(partition)
 
         def sleep(seconds: float) -> None:
             end_ms = self._clock.monotonic_ms() + seconds * _MS_PER_SECOND
             while (left_ms := end_ms - self._clock.monotonic_ms()) > 0:
                 self._check_not_aborted(partition)
+                if self._config.log_cleaner_io_max_bytes_per_second != rate:
+                    return
                 self._clock.sleep_ms(max(min(round(left_ms), _SLEEP_SLICE_MS), 1))
 
-        throttle = Throttle(
-            self._throttle_state, rate, clock_ns=lambda: self._clock.monotonic_ms() * NS_PER_MS, sleep=sleep
-        )
-        stack.callback(throttle.close)
+        def start(bytes_per_second: float) -> Throttle | None:
+            if bytes_per_second >= _UNLIMITED_BYTES_PER_SECOND:
+                return None
+            throttle = Throttle(self._throttle_state, bytes_per_second, clock_ns=self._monotonic_ns, sleep=sleep)
+            stack.callback(throttle.close)
+            return throttle
+
+        throttle = start(rate)
 
         def pace(used_bytes: int) -> None:
+            nonlocal rate, throttle
             self._check_not_aborted(partition)
-            throttle.take(used_bytes)
+            if self._config.log_cleaner_io_max_bytes_per_second != rate:
+                rate = self._config.log_cleaner_io_max_bytes_per_second
+                throttle = start(rate)
+            if throttle is not None:
+                throttle.take(used_bytes)
 
         return pace
+
+    def _monotonic_ns(self) -> int:
+        return self._clock.monotonic_ms() * NS_PER_MS
 
     # -------------------------------------------------------------------------------------------------------- retention
     def delete_old_segments(self) -> int:
@@ -192,9 +256,8 @@ class LogCleaner:
             try:
                 deleted += log.delete_old_segments()
             except SedimentError as error:
-                if not (log.is_closed or log.is_offline):
-                    raise
-                _LOGGER.info("%s: %s", log.partition, error)
+                is_gone = log.is_closed or log.is_offline
+                _LOGGER.log(logging.INFO if is_gone else logging.ERROR, "retention of %s: %s", log.partition, error)
             finally:
                 self.manager.states.finish(log.partition)
         return deleted

@@ -45,6 +45,11 @@ class LogCleanerManager:
         self.failures = CleaningFailures(owner, self.checkpoints, clock)
         self._owner = owner
         self._clock = clock
+        self.last_run_ms = clock.now_ms()
+        """The time at which the dirty ratios were last compared."""
+
+        self.max_dirty_ratio = 0.0
+        """The dirty ratio of the filthiest log at that time."""
 
     # --------------------------------------------------------------------------------------------------------- choosing
     def grab_filthiest(self) -> LogToClean | None:
@@ -68,6 +73,8 @@ class LogCleanerManager:
                         continue
                     candidate = self._select(log, directory, first_dirty, now_ms)
                     candidates.append((candidate, candidate.range))
+            self.last_run_ms = now_ms
+            self.max_dirty_ratio = max((found.cleanable_ratio for _, found in candidates), default=0.0)
             for chosen in filthiest_first(candidates):
                 if self.states.start(chosen.log.partition):
                     return chosen

@@ -129,9 +129,9 @@ class LogManager:
         """Create a manager; `is_stray(partition, topic id)` is True for a log that does not belong to this node.
 
         `on_readable_change` is called after the range of a log that may be read has changed, and after the log was
-        closed, without the log's lock.  Without `deletes`, retention is off, and a log that was renamed to be deleted
-        before the start stays.  The folders `left_out`, which are absolute paths, are not loaded; `put_away` takes
-        them out of use.
+        closed, without the log's lock.  Without `deletes`, a log that was renamed to be deleted before the start
+        stays, and nothing is deleted before `start_deleting`.  The folders `left_out`, which are absolute paths, are
+        not loaded; `put_away` takes them out of use.
         """
         self.config = config or BrokerConfig()
         self.clock = clock
@@ -153,6 +153,7 @@ class LogManager:
         """Directories whose checkpoints may list logs that were deleted."""
         self._deleted: deque[_Deleted] = deque()
         self._strays: list[Path] = []
+        self._deletes_by_limits = False
         self._is_stopping = False
         self._is_stopped = False
         self._has_announced = False
@@ -379,13 +380,7 @@ class LogManager:
         """Schedule the background tasks.  Source: kafka-log 04 §11."""
         config, delay_ms = self.config, self.config.log_initial_task_delay_ms
         if self._deletes:
-            self.scheduler.schedule_periodically(
-                "kafka-log-retention",
-                self.delete_old_segments,
-                period_ms=config.log_retention_check_interval_ms,
-                delay_ms=delay_ms,
-            )
-        self.scheduler.schedule_once("kafka-delete-logs", self._delete_logs, delay_ms=delay_ms)
+            self.start_deleting()
         for name, task, period_ms in (
             ("kafka-log-flusher", self.flush_overdue, config.log_flush_scheduler_interval_ms),
             (
@@ -415,14 +410,33 @@ class LogManager:
         self.scheduler.schedule_periodically(
             "close-idle-files", self.close_idle_files, period_ms=IDLE_FILES_CHECK_INTERVAL_MS
         )
-        if config.log_cleaner_enable:
-            self.cleaner.start()
         if config.hand_off is not None:
             announce(config.hand_off, [directory.path for directory in self._live()], self.fs)
             self._has_announced = True
             committer = SpoolCommitter(config.hand_off, self, self.fs)
             period_ms = config.log_cleaner_backoff_ms
             self.scheduler.schedule_periodically("hand-off", committer.commit_all, period_ms=period_ms)
+
+    def start_deleting(self, *, by_limits: bool = True) -> None:
+        """Remove renamed logs in the background and, with `by_limits`, also run retention and the cleaner."""
+        config, delay_ms = self.config, self.config.log_initial_task_delay_ms
+        self.scheduler.schedule_once("kafka-delete-logs", self._delete_logs, delay_ms=delay_ms)
+        if not by_limits:
+            return
+        self._deletes_by_limits = True
+        self.scheduler.schedule_periodically(
+            "kafka-log-retention",
+            self.delete_old_segments,
+            period_ms=config.log_retention_check_interval_ms,
+            delay_ms=delay_ms,
+        )
+        if config.log_cleaner_enable:
+            self.cleaner.start()
+
+    def stop_deleting_by_limits(self) -> None:
+        """End retention after the log in progress, and cleanings at their next chunk; neither runs again."""
+        self._deletes_by_limits = False
+        self.cleaner.stop()
 
     def run_due(self) -> None:
         """Run due background tasks in this thread; for a manager without background threads."""
@@ -431,19 +445,27 @@ class LogManager:
     def delete_old_segments(self) -> int:
         """Apply retention to the logs that are not compacted; return the number of deleted segments.
 
+        An error in one log does not affect the others.
+
         Source: kafka-log 03 §1.
         """
-        deleted = 0
+        if not self._deletes_by_limits:
+            return 0
         paused = self.cleaner.manager.pause_for_retention()
         try:
-            for log in paused:
-                deleted += self._attempt(log, log.delete_old_segments) or 0
-            for log in self._values(self._future):
-                if not log.config.compacts:
-                    deleted += self._attempt(log, log.delete_old_segments) or 0
+            future = [log for log in self._values(self._future) if not log.config.compacts]
+            return sum(map(self._delete_old_segments, [*paused, *future]))
         finally:
             self.cleaner.manager.resume(log.partition for log in paused)
-        return deleted
+
+    def _delete_old_segments(self, log: PartitionLog) -> int:
+        if not self._deletes_by_limits or self._is_stopping:
+            return 0
+        try:
+            return self._attempt(log, log.delete_old_segments) or 0
+        except SedimentError as error:
+            _LOGGER.error("retention of %s failed: %s", log.partition, error)
+            return 0
 
     def flush_overdue(self) -> None:
         """Flush the logs that were last flushed at least `flush.ms` ago."""
@@ -944,21 +966,32 @@ class LogManager:
 
     # ----------------------------------------------------------------------------------------------------------- config
     def update_topic_config(self, topic: str, config: LogConfig) -> None:
-        """Change a topic's config, for its existing logs and for logs that are created later.
+        """Change a topic's config, as `update_topic_configs`."""
+        self.update_topic_configs({topic: config})
 
-        If the new config ends compaction of the topic, a cleaning of its logs is aborted (LM-12).
+    def update_topic_configs(self, configs: Mapping[str, LogConfig]) -> None:
+        """Change the configs of topics, for their existing logs and for logs that are created later.
+
+        If a new config ends compaction of a topic, a cleaning of its logs is aborted (LM-12).
 
         Raises:
             UsageError: Kafka does not allow a topic of this name.
         """
-        check_topic(topic)
-        self._overrides[topic] = config
+        for topic in configs:
+            check_topic(topic)
+        self._overrides.update(configs)
         for log in self.all_logs():
-            if log.partition.topic == topic:
+            config = configs.get(log.partition.topic)
+            if config is not None:
                 was_compacted = log.config.compacts
                 log.update_config(config)
                 if was_compacted and not config.compacts:
                     self.cleaner.manager.abort(log.partition)
+
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Change the dynamic keys of the cleaner, and the delay after which deleted logs are removed."""
+        self.config = config
+        self.cleaner.reconfigure(config)
 
     def _config_of(self, topic: str) -> LogConfig:
         return self._overrides.get(topic) or self._topic_config(topic)

@@ -24,7 +24,7 @@ from sediment.segment_io.internal_topics.metadata_records import (
 )
 from sediment.segment_io.protocol import messages as m
 
-_ELIGIBLE_REPLICAS = "eligible.leader.replicas.version"
+ELIGIBLE_REPLICAS = "eligible.leader.replicas.version"
 _VERSION = 0
 _VERSION_WITH_ELIGIBLE_REPLICAS = 2
 _PARTITIONS = frozenset({"PartitionRecord"})
@@ -38,7 +38,7 @@ def leader_change_records(
 
     The records are independent of each other.
     """
-    version = _VERSION_WITH_ELIGIBLE_REPLICAS if metadata.features.get(_ELIGIBLE_REPLICAS, 0) else _VERSION
+    version = _VERSION_WITH_ELIGIBLE_REPLICAS if metadata.features.get(ELIGIBLE_REPLICAS, 0) else _VERSION
     for partition in partitions:
         topic_id = uuid.UUID(bytes=parse_uuid(metadata.topic_ids[partition.topic]))
         record = m.PartitionChangeRecord(

@@ -114,7 +114,8 @@ _BOOTSTRAP_ADVICE = (
 class ClusterMetadata:
     """Ids of topics (22 characters) by name, and configs; `end_offset` is the offset after the last applied record.
 
-    A topic without configs of its own has no entry in `topic_configs`.  Keys of `broker_configs` are node ids as text;
+    A topic without configs of its own has no entry in `topic_configs`; the same holds for groups and subscriptions to
+    client metrics.  Keys of `broker_configs` are node ids as text;
     the configs of all brokers are under ALL_BROKERS.  `replicas` and `leader_epochs` have the node ids and the leader
     epoch of each partition by topic and number, `features` the finalized levels, and `scram_credentials` the records by
     mechanism number and user.  `next_producer_id` is above every producer id that the controller gave to a broker.
@@ -144,6 +145,8 @@ class ClusterMetadata:
     directory_ids: Mapping[str, Mapping[int, tuple[uuid.UUID, ...]]] = field(default_factory=dict)
     new_partitions: frozenset[TopicPartition] = frozenset()
     removed_topic_ids: frozenset[str] = frozenset()
+    group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    client_metrics_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def partitions(self) -> Mapping[str, frozenset[int]]:
@@ -488,6 +491,8 @@ class MetadataImage:
         for kind, of_kind in (
             (ResourceType.TOPIC, metadata.topic_configs),
             (ResourceType.BROKER, metadata.broker_configs),
+            (ResourceType.GROUP, metadata.group_configs),
+            (ResourceType.CLIENT_METRICS, metadata.client_metrics_configs),
         ):
             image._configs |= {(kind, name): dict(found) for name, found in of_kind.items()}
         image._features = dict(metadata.features)
@@ -559,6 +564,8 @@ class MetadataImage:
             removed_topic_ids=frozenset(
                 topic_id for topic_id, offset in self._removed.items() if offset > self._elected_at
             ),
+            group_configs=self._of(ResourceType.GROUP),
+            client_metrics_configs=self._of(ResourceType.CLIENT_METRICS),
         )
 
     def _of(self, kind: ResourceType) -> dict[str, Mapping[str, str]]:

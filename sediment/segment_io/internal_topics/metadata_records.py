@@ -37,10 +37,12 @@ _FRAME_BYTES = 3  # frame with three numbers of one byte each
 
 
 class ResourceType(IntEnum):
-    """The types of resources with configs: those of Kafka's ConfigResource.Type that matter for logs."""
+    """The types of resources with dynamic configs (Kafka's ConfigResource.Type)."""
 
     TOPIC = 2
     BROKER = 4
+    CLIENT_METRICS = 16
+    GROUP = 32
 
 
 def decode_metadata_record(

@@ -7,7 +7,7 @@ LiveBackend       directories of a single node that this process owns
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.protocol.api_keys import ApiKey
@@ -18,6 +18,9 @@ from sediment.server.groups.offset_store import GroupStore, OffsetStore
 from sediment.server.requests import Handler
 from sediment.server.server_config import ServerConfig
 from sediment.server.topic_catalog import TopicCatalog
+
+if TYPE_CHECKING:
+    from sediment.server.log_metrics import LogMetrics  # it loads the code of live logs
 
 
 class Backend(Protocol):
@@ -70,6 +73,26 @@ class Backend(Protocol):
         self, timer: Timer, config: ServerConfig, coordinator: GroupCoordinator
     ) -> Sequence[Mapping[ApiKey, Handler]]:
         """Return the handlers of records, producers and refused requests; later calls are not allowed."""
+
+    @property
+    def offsets_retention_minutes(self) -> int | None:
+        """The time after which committed offsets of a group without members expire; None: they do not expire."""
+
+    @property
+    def static_configs(self) -> Mapping[str, str]:
+        """The configs of the broker that its options state."""
+
+    def start_deleting(self) -> None:
+        """Start the background tasks that delete records; this is the last step of a start."""
+
+    def stop_deleting(self) -> None:
+        """End the background tasks that delete records by their age, by size or by key."""
+
+    def deletions(self) -> str:
+        """Return a line with the topics that these tasks apply to."""
+
+    def log_metrics(self) -> LogMetrics | None:
+        """Return the metrics of the logs and the cleaner; None if the logs do not change."""
 
     def stop_waiting(self) -> None:
         """Answer the requests that wait for an event; from then on, no request waits."""

@@ -18,9 +18,13 @@ of this server or of a broker, recovers the logs from their recovery points.  If
 during step 2, each directory that had the marker of a clean stop gets it back.  After an unclean stop, a directory gets
 a marker only after step 5, because with a marker the next start would not raise the epochs.
 
-Only what a client asks for is deleted: the cleaner and retention are off.  Folders that were marked for deletion before
-the start are removed only if a server deleted their topics, or if a creation has left them without records; a broker
-deletes the others after its next start.
+Nothing is deleted before `start_deleting`, the last step of a start.  Retention and the cleaner then apply to the
+topics whose policy and limit are stated.  If the metadata is that of `bootstrap.checkpoint`, and no marker proves that
+it is current, they do not run: a broker may have changed the configs since.  They also end if it is not known whether a
+change of configs is durable.
+
+Folders that were marked for deletion before the start are removed only if a server deleted their topics, or if a
+creation has left them without records; a broker deletes the others after its next start.
 
 A new directory that is served together with others loses its mark of a new one.  Records of its partitions may now be
 in the others, and a later start may get only this one.
@@ -34,17 +38,18 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
-from sediment.engine.clone.cluster_records import next_producer_id
+from sediment.engine.clone.cluster_records import Node, next_producer_id
 from sediment.engine.config import LogConfig
 from sediment.engine.live.broker_config import BrokerConfig
 from sediment.engine.live.log.partition_log import PartitionLog
 from sediment.engine.live.log_directory import LogDirectory
 from sediment.engine.live.log_manager import LogManager
+from sediment.engine.live.scheduler import Clock
 from sediment.engine.metadata.bootstrap_writer import BootstrapWriter
 from sediment.engine.metadata.leader_changes import leader_change_records
 from sediment.engine.metadata.metadata_log_writer import MetadataLogWriter
@@ -74,6 +79,7 @@ from sediment.server.handlers.produce import ProduceHandlers
 from sediment.server.handlers.producer_ids import ProducerIdHandlers
 from sediment.server.handlers.refused import RefusedHandlers
 from sediment.server.handlers.topics import TopicHandlers
+from sediment.server.live.deletions import describe_deletions
 from sediment.server.live.live_catalog import LiveCatalog
 from sediment.server.live.log_flusher import LogFlusher, flush_and_replicate
 from sediment.server.live.owned_node import OwnedNode, directories_for_partitions, open_node, read_metadata
@@ -82,6 +88,7 @@ from sediment.server.live.producer_ids import ProducerIdManager
 from sediment.server.live.topic_configs import TopicConfigs, internal_topic_configs
 from sediment.server.live.topic_rules import NewTopic
 from sediment.server.live.topic_store import CreatedTopic, TopicStore
+from sediment.server.log_metrics import LogMetrics, log_metrics
 from sediment.server.requests import Handler
 from sediment.server.server_config import ServerConfig
 
@@ -90,7 +97,10 @@ _LOGGER = logging.getLogger(__name__)
 NOT_OFFERED = "this server takes no transactions"
 _FLUSHER_THREADS = 4
 _FIRST_LEADER_EPOCH = 0
-_NO_LIMIT = -1
+_MAYBE_STALE = (
+    "bootstrap.checkpoint may be older than the configs of a broker, because a stop was not clean or the node has "
+    "several directories; retention and the cleaner are off until a broker has started on the directory"
+)
 
 
 class LiveBackend:
@@ -111,13 +121,13 @@ class LiveBackend:
     handled_at_once = frozenset({ApiKey.API_VERSIONS, ApiKey.HEARTBEAT, ApiKey.PRODUCE})
     can_write = True
 
-    def __init__(self, options: LiveOptions, fs: Fs, stop: threading.Event) -> None:
+    def __init__(self, options: LiveOptions, fs: Fs, stop: threading.Event, clock: Clock | None = None) -> None:
         self._delayed: DelayedOperations | None = None
         with ExitStack() as undo:
-            self._open(options, fs, stop, undo)
+            self._open(options, fs, stop, clock or Clock(), undo)
             self._undo = undo.pop_all()
 
-    def _open(self, options: LiveOptions, fs: Fs, stop: threading.Event, undo: ExitStack) -> None:
+    def _open(self, options: LiveOptions, fs: Fs, stop: threading.Event, clock: Clock, undo: ExitStack) -> None:
         owned = open_node(  # 1
             options.directories,
             options.quorum,
@@ -125,12 +135,14 @@ class LiveBackend:
             metadata_apart=options.metadata_apart,
             log_dirs=options.log_dirs,
         )
-        configs = TopicConfigs(partial(_kept, options.topic_configs, owned.node.node_id), owned.metadata)
+        configs = TopicConfigs(partial(_topic_configs, options, owned.node.node_id), owned.metadata)
+        broker_config = partial(_broker_config, options, owned.node)
         self._manager = manager = LogManager(  # 2
             options.directories,
             configs,
-            BrokerConfig(cluster_id=owned.node.cluster_id, node_id=owned.node.node_id, log_cleaner_enable=False),
+            broker_config(owned.metadata),
             fs=fs,
+            clock=clock,
             on_readable_change=self._check_delayed,
             deletes=False,
             left_out=owned.removed,
@@ -147,6 +159,9 @@ class LiveBackend:
                 path=str(owned.metadata_dir),
                 advice="stop the broker that used the directory, and start again",
             )
+
+        marker = _metadata_directory(owned, manager).clean_shutdown
+        self._has_current_metadata = owned.is_started or marker == NEW_DIRECTORY
 
         writer = _metadata_writer(owned, manager, fs)  # 4
         undo.callback(writer.close)
@@ -187,12 +202,18 @@ class LiveBackend:
         )
         known_ids = [producer.producer_id for each in partitions.values() for producer in each.producers]
         self._producer_ids = ProducerIdManager(owned.node, next_producer_id(owned.metadata, known_ids), writer)
+        self._configs = configs
+        minutes = options.broker_values(owned.metadata, owned.node.node_id).get("offsets.retention.minutes")
+        self.offsets_retention_minutes = minutes if isinstance(minutes, int) and self._has_current_metadata else None
+        self.static_configs = options.static_configs
         self._make_store = partial(
             TopicStore,
             self.catalog,
             manager,
             writer,
             configs,
+            broker_config=broker_config,
+            broker_values=lambda metadata: options.broker_values(metadata, owned.node.node_id),
             directories=directories_for_partitions(
                 options.directories,
                 {log.directory.parent for log in manager.all_logs()},
@@ -307,6 +328,30 @@ class LiveBackend:
         if _is_failure(outcome):
             raise outcome
 
+    def start_deleting(self) -> None:
+        """Start to remove the folders of deleted topics, and to run retention and the cleaner where they are stated."""
+        if not self._has_current_metadata:
+            _LOGGER.warning("%s", _MAYBE_STALE)
+        self._manager.start_deleting(by_limits=self._has_current_metadata)
+
+    def stop_deleting(self) -> None:
+        """End retention and the cleaner; a cleaning in progress ends at its next chunk, without a result."""
+        self._manager.stop_deleting_by_limits()
+
+    def deletions(self) -> str:
+        """Return which topics retention and the cleaner apply to, and why they leave out the others."""
+        if not self._has_current_metadata:
+            return "retention and the cleaner are off, because bootstrap.checkpoint may be stale"
+        return describe_deletions(
+            {topic.name: self._configs(topic.name) for topic in self.catalog.topics()},
+            cleans=self._manager.config.log_cleaner_enable,
+            offsets_retention_minutes=self.offsets_retention_minutes,
+        )
+
+    def log_metrics(self) -> LogMetrics:
+        """Return the metrics of the logs and the cleaner."""
+        return log_metrics(self._manager)
+
     @property
     def failure(self) -> SedimentError | None:
         """The error that ended all service, because every log directory has failed; None while one is online."""
@@ -329,17 +374,21 @@ class LiveBackend:
         self._undo.close()
 
 
-def _kept(
-    topic_configs: Callable[[ClusterMetadata, int], Callable[[str], LogConfig]], node_id: int, metadata: ClusterMetadata
-) -> Callable[[str], LogConfig]:
-    """Return the function from topics to configs without retention, for a state of the cluster."""
-    config_of = topic_configs(metadata, node_id)
-    return lambda topic: keep_everything(config_of(topic))
+def _topic_configs(options: LiveOptions, node_id: int, metadata: ClusterMetadata) -> Callable[[str], LogConfig]:
+    return options.topic_configs(metadata, node_id)
 
 
-def keep_everything(config: LogConfig) -> LogConfig:
-    """Return the config without retention limits; keep the cleanup policy, which the validation of appends needs."""
-    return replace(config, retention=replace(config.retention, retention_ms=_NO_LIMIT, retention_bytes=_NO_LIMIT))
+def _broker_config(options: LiveOptions, node: Node, metadata: ClusterMetadata) -> BrokerConfig:
+    """Return the config of the logs in a state of the cluster; keys that are not stated have Kafka's defaults.
+
+    Raises:
+        SettingsError: values contradict each other.
+    """
+    values = options.broker_values(metadata, node.node_id)
+    stated: dict[str, Any] = {
+        field.name: values[key] for field in fields(BrokerConfig) if (key := field.name.replace("_", ".")) in values
+    }
+    return BrokerConfig(**{**stated, "cluster_id": node.cluster_id, "node_id": node.node_id})
 
 
 def _is_failure(outcome: CreatedTopic | ApiError) -> TypeGuard[ApiError]:

@@ -6,14 +6,19 @@ A server that only reads starts about 0.3 s earlier, because it does not import 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sediment.engine.config import LogConfig
+from sediment.engine.config_keys import Value
 
 if TYPE_CHECKING:
     from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
+
+
+def _states_nothing(_metadata: ClusterMetadata, _node_id: int) -> Mapping[str, Value]:
+    return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +28,8 @@ class LiveOptions:
     `topic_configs` returns, for the metadata of the cluster and the id of the node, the function that maps a topic to
     its config.  `quorum` contains the `QUORUM_KEYS` from the broker's properties file, or is None.  With `flush_acks`,
     records are treated as replicated only when they are on disk.  If `metadata_apart`, the broker's `metadata.log.dir`
-    is not an entry of its `log.dirs`; `log_dirs` are these entries, empty without that file.
+    is not an entry of its `log.dirs`; `log_dirs` are these entries, empty without that file.  `broker_values` returns
+    the broker keys that are stated, with their values; `static_configs` are those that no metadata states, as texts.
     """
 
     directories: tuple[Path, ...]
@@ -32,3 +38,5 @@ class LiveOptions:
     flush_acks: bool = False
     metadata_apart: bool = False
     log_dirs: tuple[Path, ...] = ()
+    broker_values: Callable[[ClusterMetadata, int], Mapping[str, Value]] = _states_nothing
+    static_configs: Mapping[str, str] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.fs import Fs
@@ -51,6 +52,8 @@ class ReadOnlyBackend:
     can_write = False
     failure = None
     group_store = None
+    offsets_retention_minutes = None
+    static_configs: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, options: ReadOnlyOptions, fs: Fs) -> None:
         with ExitStack() as undo:
@@ -97,6 +100,19 @@ class ReadOnlyBackend:
         delayed = DelayedOperations(timer)
         fetch = FetchHandlers(self.catalog, delayed, fetch_max_bytes=config.fetch_max_bytes, logs_grow=False)
         return fetch.handlers(), RefusedHandlers(READ_ONLY).handlers()
+
+    def start_deleting(self) -> None:
+        """Do nothing, because nothing is deleted."""
+
+    def stop_deleting(self) -> None:
+        """Do nothing, because nothing is deleted."""
+
+    def deletions(self) -> str:
+        """Return that nothing is deleted."""
+        return "nothing is deleted"
+
+    def log_metrics(self) -> None:
+        """Return None, because the logs do not change."""
 
     def stop_waiting(self) -> None:
         """Do nothing: a waiting fetch ends when its connection is closed."""

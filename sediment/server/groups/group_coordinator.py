@@ -12,7 +12,8 @@ For groups of other protocols (KIP-848 and later), this coordinator has no membe
 group becomes a classic group when a member joins.
 
 Invariants: a group changes only while its lock is held, and no lock is held while a request is answered.  With a store,
-every commit, assignment and deletion is written there before it is answered.  Offsets do not expire.  Memory used for
+every commit, assignment and deletion is written there before it is answered.  Offsets of groups without members expire
+only if `offsets_retention_minutes` is set.  Memory used for
 clients stays within the limits of `group_memory`.  Only one thread at a time, the one that deletes the offsets of
 topics, waits for a `commit_guard` while it holds others.
 """
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -48,6 +50,7 @@ from sediment.server.groups.group_requests import (
     SyncRequest,
     WakeAt,
 )
+from sediment.server.groups.offset_expiration import MS_PER_MINUTE, TimeWithoutMembers, expired_offsets
 from sediment.server.groups.offset_store import GroupStore, OffsetStore
 from sediment.server.groups.stored_groups import GroupKind, StoredGroup
 from sediment.server.limited_log import LimitedLog
@@ -57,6 +60,10 @@ _LOGGER = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 _JOINABLE = (GroupKind.CLASSIC, GroupKind.CONSUMER)
 _PROTOCOL_TYPES = {GroupKind.CONSUMER: "consumer", GroupKind.SHARE: "share", GroupKind.STREAMS: "streams"}
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // NS_PER_MS
 
 
 def _is_never(_group_id: str) -> bool:
@@ -94,6 +101,8 @@ class _Group:
     offsets_bytes: int = 0
     """Memory of the offsets that clients committed."""
 
+    without_members: TimeWithoutMembers = field(default_factory=TimeWithoutMembers)
+
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
@@ -117,7 +126,7 @@ class FetchedOffset:
 
 
 class GroupCoordinator:
-    """Coordinator of every group; `clock` is monotonic.
+    """Coordinator of every group; `clock` is monotonic, and `wall_ms` returns the time of day.
 
     With a `group_store`, members survive a restart, and groups and offsets can be deleted.
     """
@@ -129,8 +138,10 @@ class GroupCoordinator:
         clock: Clock,
         store: OffsetStore | None = None,
         group_store: GroupStore | None = None,
+        wall_ms: Callable[[], int] = _wall_ms,
     ) -> None:
         self._config = config
+        self._wall_ms = wall_ms
         self._timer = timer
         self._clock = clock
         self._store_of_offsets = store
@@ -196,12 +207,32 @@ class GroupCoordinator:
             # A group to which something is being written is not idle, such as one with its first commit.
             if group.commit_guard.acquire(blocking=False):
                 try:
+                    self._expire_offsets(group)
                     self._remove_if_idle(group)
                 finally:
                     group.commit_guard.release()
         with self._guard:
             if not self._is_closed:
                 self._timer.after(self._config.offsets_retention_check_interval_ms, self._check_idle_groups)
+
+    def _expire_offsets(self, group: _Group) -> None:
+        """Delete the expired offsets of a group without members; `commit_guard` is held."""
+        minutes = self._config.offsets_retention_minutes
+        if minutes is None or not group.is_stored:
+            return
+        now_ms = self._wall_ms()
+        with group.guard:
+            if not group.classic.is_idle:
+                group.without_members.end()
+                return
+            since_ms = group.without_members.begin(group.classic.generation, now_ms)
+            expired = expired_offsets(
+                group.offsets, since_ms=since_ms, now_ms=now_ms, retention_ms=minutes * MS_PER_MINUTE
+            )
+        try:
+            self._delete_offsets({group: expired})
+        except (OSError, SedimentError) as error:
+            self._log.warning(f"expired offsets of group {group.group_id} stay: {error}")
 
     def _remove_if_idle(self, group: _Group) -> None:
         with group.guard:

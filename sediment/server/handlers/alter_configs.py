@@ -1,6 +1,6 @@
-"""Changes of topic configs: IncrementalAlterConfigs and AlterConfigs.
+"""Changes of configs: IncrementalAlterConfigs and AlterConfigs.
 
-Configs of brokers, groups and client metrics are not changed.
+The resources are topics, this broker, all brokers, groups and client metrics.  Log levels are not changed.
 
 Source: Kafka 4.2.0, ConfigAdminManager and ControllerApis.
 """
@@ -17,13 +17,14 @@ from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.errors import ApiError
+from sediment.server.live.dynamic_configs import changed
 from sediment.server.live.topic_configs import ConfigChange, Operation
 from sediment.server.live.topic_store import TopicStore
 from sediment.server.requests import Handler, Request
 
-_OTHER_RESOURCES = frozenset({8, 16, 32})  # ConfigResource.Type: BROKER_LOGGER, CLIENT_METRICS, GROUP
+_BROKER_LOGGER = 8  # of ConfigResource.Type
 _INTEGER = re.compile(r"[+-]?[0-9]{1,10}")
-_ONLY_TOPICS = "this server changes only configs of topics"
+_NO_LOGGERS = "this server has no loggers whose level can be changed"
 
 
 class AlterConfigHandlers:
@@ -46,11 +47,19 @@ class AlterConfigHandlers:
 
         def alter(resource: Any) -> None:
             _check_values(each for each in resource.configs if each.config_operation != Operation.DELETE)
-            self._check_resource(resource)
+            kind = self._checked_kind(resource)
             changes = [
                 ConfigChange(each.name, _operation(each.config_operation), each.value) for each in resource.configs
             ]
-            self._store.alter_configs(resource.resource_name, changes, validate_only=validate_only)
+            if kind is ResourceType.TOPIC:
+                self._store.alter_configs(resource.resource_name, changes, validate_only=validate_only)
+            else:
+                self._store.change_configs(
+                    kind,
+                    resource.resource_name,
+                    lambda current: changed(kind, current, changes),
+                    validate_only=validate_only,
+                )
 
         return self._altered(request, m.IncrementalAlterConfigsResponse, alter)
 
@@ -60,9 +69,12 @@ class AlterConfigHandlers:
 
         def replace(resource: Any) -> None:
             _check_values(resource.configs)
-            self._check_resource(resource)
+            kind = self._checked_kind(resource)
             configs = {each.name: each.value for each in resource.configs}
-            self._store.replace_configs(resource.resource_name, configs, validate_only=validate_only)
+            if kind is ResourceType.TOPIC:
+                self._store.replace_configs(resource.resource_name, configs, validate_only=validate_only)
+            else:
+                self._store.change_configs(kind, resource.resource_name, lambda _: configs, validate_only=validate_only)
 
         return self._altered(request, m.AlterConfigsResponse, replace)
 
@@ -85,26 +97,26 @@ class AlterConfigHandlers:
             results.append(result)
         return response(responses=results)
 
-    def _check_resource(self, resource: Any) -> None:
-        """Check that the resource is a topic.
+    def _checked_kind(self, resource: Any) -> ResourceType:
+        """Return the type of a resource whose configs can be changed.
 
         Raises:
-            ApiError: it is another one.
+            ApiError: it is another resource, or another broker.
         """
         kind, name = resource.resource_type, resource.resource_name
-        if kind == ResourceType.TOPIC:
-            return
-        if kind == ResourceType.BROKER:
-            if name and not _INTEGER.fullmatch(name):
+        if kind == _BROKER_LOGGER:
+            raise ApiError(ErrorCode.INVALID_REQUEST, _NO_LOGGERS)
+        if kind == ResourceType.BROKER and name:
+            if not _INTEGER.fullmatch(name):
                 raise ApiError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
-            if name and int(name) != self._node_id:
+            if int(name) != self._node_id:
                 raise ApiError(
                     ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {self._node_id}, but received {name}"
                 )
-            raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, _ONLY_TOPICS)
-        if kind in _OTHER_RESOURCES:
-            raise ApiError(ErrorCode.INVALID_REQUEST, _ONLY_TOPICS)
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
+        try:
+            return ResourceType(kind)
+        except ValueError:
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}") from None
 
 
 def _check_values(configs: Any) -> None:

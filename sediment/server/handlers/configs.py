@@ -1,8 +1,9 @@
-"""Configs of topics and brokers (DescribeConfigs), from the cluster's metadata and Kafka's defaults.
+"""Configs of topics, brokers, groups and client metrics (DescribeConfigs, ListConfigResources).
 
-    topic config -> dynamic config of the broker -> dynamic config of all brokers -> Kafka's default
+    topic config -> dynamic config of the broker -> dynamic config of all brokers -> options of the server
+    -> Kafka's default
 
-A broker's properties file is not in its log directory, so its values are unknown to this server.
+The options are `--config` and `--set`; a read-only server does not know the file of its directory's broker.
 
 Invariant: if a key is not in the table of keys, its value is not shown, because it may be a password.
 
@@ -13,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from enum import IntEnum
+from itertools import dropwhile
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from sediment.engine.config_keys import BROKER_KEYS, TOPIC_KEYS, BrokerName, Key, ValueType, read_value, value_text
@@ -21,6 +24,7 @@ from sediment.segment_io.internal_topics.metadata_records import ResourceType
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.server.dynamic_config_keys import CLIENT_METRICS_KEYS, DYNAMIC_KEYS, GROUP_KEYS
 from sediment.server.errors import ApiError
 from sediment.server.requests import Handler, Request
 from sediment.server.topic_catalog import ServedTopic, TopicCatalog
@@ -33,7 +37,10 @@ class ConfigSource(IntEnum):
     TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2
     DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
+    CLIENT_METRICS_CONFIG = 7
+    GROUP_CONFIG = 8
 
 
 class _Synonym(NamedTuple):
@@ -55,22 +62,65 @@ _TYPES = {
 """The numbers of Kafka's DescribeConfigsResponse.ConfigType."""
 
 _OURS = "sediment."
+_BROKER_LOGGER = 8  # of ConfigResource.Type
+_FLUSH_SCHEDULER = "log.flush.scheduler.interval.ms"
+_SAME_SETTING = (
+    ("log.roll.ms", "log.roll.hours"),
+    ("log.roll.jitter.ms", "log.roll.jitter.hours"),
+    ("log.flush.interval.ms", _FLUSH_SCHEDULER),
+    ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+)
+"""Broker keys for the same setting, the most important one first."""
 
 
 class ConfigHandlers:
-    """Handlers that describe configs; `node_id` is the id of this broker.
+    """Handlers that describe configs; `node_id` is the id of this broker, and `static` has the options of the server.
 
-    With `can_write`, clients may change the configs of topics.
+    With `can_write`, clients may change dynamic configs.
     """
 
-    def __init__(self, catalog: TopicCatalog, node_id: int, *, can_write: bool = False) -> None:
+    def __init__(
+        self,
+        catalog: TopicCatalog,
+        node_id: int,
+        *,
+        can_write: bool = False,
+        static: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self._catalog = catalog
         self._node_id = node_id
         self._can_write = can_write
+        self._static = static
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
         """Return the handlers by API."""
-        return {ApiKey.DESCRIBE_CONFIGS: self.describe_configs}
+        return {
+            ApiKey.DESCRIBE_CONFIGS: self.describe_configs,
+            ApiKey.LIST_CONFIG_RESOURCES: self.list_config_resources,
+        }
+
+    def list_config_resources(self, request: Request) -> Any:
+        """Return the resources of the requested types, by default of all types; version 0 asks for client metrics."""
+        response = m.ListConfigResourcesResponse
+        metadata = self._catalog.metadata
+        broker = [str(self._node_id)]
+        names: dict[int, Sequence[str]] = {
+            ResourceType.TOPIC: [topic.name for topic in self._catalog.topics()],
+            ResourceType.BROKER: broker,
+            _BROKER_LOGGER: broker,
+            ResourceType.CLIENT_METRICS: sorted(metadata.client_metrics_configs) if metadata else (),
+            ResourceType.GROUP: sorted(metadata.group_configs) if metadata else (),
+        }
+        if request.api_version == 0:
+            asked = [ResourceType.CLIENT_METRICS.value]
+        else:
+            asked = list(dict.fromkeys(request.message.resource_types)) or list(names)
+        if not names.keys() >= set(asked):
+            return response(error_code=ErrorCode.UNSUPPORTED_VERSION)
+        found = [(name, kind) for kind in asked for name in names[kind]]
+        return response(
+            config_resources=[response.ConfigResource(resource_name=name, resource_type=kind) for name, kind in found]
+        )
 
     def describe_configs(self, request: Request) -> Any:
         """Return the configs of each requested resource."""
@@ -94,8 +144,17 @@ class ConfigHandlers:
                     code, error = invalid.code, invalid.what
         elif asked.resource_type == ResourceType.BROKER and text in (ALL_BROKERS, str(self._node_id)):
             found = list(self._broker_configs(keys, include_synonyms, is_default=text == ALL_BROKERS))
+        elif asked.resource_type in (ResourceType.GROUP, ResourceType.CLIENT_METRICS):
+            is_group = asked.resource_type == ResourceType.GROUP
+            if not text:
+                what = "Group name" if is_group else "Client metrics subscription name"
+                code, error = ErrorCode.INVALID_REQUEST, f"{what} must not be empty"
+            elif is_group:
+                found = list(self._group_configs(text, keys, include_synonyms))
+            else:
+                found = list(self._client_metrics_configs(text, keys, include_synonyms))
         else:
-            code, error = ErrorCode.INVALID_REQUEST, "this server describes only topics and itself"
+            code, error = ErrorCode.INVALID_REQUEST, "this server describes topics, itself, groups and client metrics"
         return m.DescribeConfigsResponse.DescribeConfigsResult(
             error_code=code,
             error_message=error,
@@ -106,7 +165,7 @@ class ConfigHandlers:
 
     # ------------------------------------------------------------------------------------------------------------ topic
     def _topic_config(self, key: Key, topic: ServedTopic, include_synonyms: bool) -> Any:
-        synonyms = _topic_synonyms(key, topic.configs, self._catalog)
+        synonyms = _topic_synonyms(key, topic.configs, self._catalog, self._static)
         described = _config(key, _effective(key, synonyms), synonyms if include_synonyms else ())
         described.read_only = not self._can_write
         return described
@@ -121,26 +180,57 @@ class ConfigHandlers:
         for name in sorted(known.keys() | stated.keys()):
             if keys is not None and name not in keys:
                 continue
-            key = BROKER_KEYS.get(name)
-            synonyms = []
-            if not is_default and name in of_broker:
-                shown = of_broker[name] if key is not None else None
-                synonyms.append(_Synonym(name, shown, ConfigSource.DYNAMIC_BROKER_CONFIG))
-            if name in of_all_brokers:
-                shown = of_all_brokers[name] if key is not None else None
-                synonyms.append(_Synonym(name, shown, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG))
-            if key is not None and not is_default:
-                synonyms.append(_Synonym(name, value_text(key.default), ConfigSource.DEFAULT_CONFIG))
-            yield _config(key or name, synonyms[0], synonyms if include_synonyms else ())
+            key = BROKER_KEYS.get(name) or DYNAMIC_KEYS.get(name)
+            synonyms = _broker_synonyms(name, self._catalog, self._static)
+            if is_default:
+                synonyms = [each for each in synonyms if each.source is ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG]
+            effective = synonyms[0] if synonyms else _Synonym(name, None, ConfigSource.DEFAULT_CONFIG)
+            shown = effective if is_default else _as_typed(key, effective)
+            described = _config(key or name, shown, synonyms if include_synonyms else ())
+            described.read_only = not (self._can_write and name in DYNAMIC_KEYS)
+            yield described
+
+    # ------------------------------------------------------------------------------------------------ groups, clients
+    def _group_configs(self, name: str, keys: Container[str] | None, include_synonyms: bool) -> Iterator[Any]:
+        metadata = self._catalog.metadata
+        own = {} if metadata is None else metadata.group_configs.get(name, {})
+        for key in GROUP_KEYS.values():
+            if keys is not None and key.name not in keys:
+                continue
+            default = value_text(key.default)
+            source = ConfigSource.GROUP_CONFIG if key.name in own else ConfigSource.DEFAULT_CONFIG
+            effective = _Synonym(key.name, own.get(key.name, default), source)
+            described = _config(key, effective, (effective,) if include_synonyms else ())
+            described.read_only = not self._can_write
+            yield described
+
+    def _client_metrics_configs(
+        self, subscription: str, keys: Container[str] | None, include_synonyms: bool
+    ) -> Iterator[Any]:
+        metadata = self._catalog.metadata
+        own = {} if metadata is None else metadata.client_metrics_configs.get(subscription, {})
+        for name, key in CLIENT_METRICS_KEYS.items():
+            if keys is not None and name not in keys:
+                continue
+            effective = _Synonym(name, value_text(key.default), ConfigSource.DEFAULT_CONFIG)
+            if name in own:
+                effective = _Synonym(name, own[name], ConfigSource.CLIENT_METRICS_CONFIG)
+            described = _config(key, effective, (effective,) if include_synonyms and name in own else ())
+            described.read_only = not self._can_write
+            yield described
 
 
-def topic_config_values(configs: Mapping[str, str], catalog: TopicCatalog) -> list[_Synonym]:
+def topic_config_values(
+    configs: Mapping[str, str], catalog: TopicCatalog, static: Mapping[str, str] = MappingProxyType({})
+) -> list[_Synonym]:
     """Return the effective value of every key for a topic that sets `configs`, by name."""
     keys = sorted(_topic_keys(configs, None), key=lambda key: key.name)
-    return [_effective(key, _topic_synonyms(key, configs, catalog))._replace(name=key.name) for key in keys]
+    return [_effective(key, _topic_synonyms(key, configs, catalog, static))._replace(name=key.name) for key in keys]
 
 
-def _topic_synonyms(key: Key, configs: Mapping[str, str], catalog: TopicCatalog) -> list[_Synonym]:
+def _topic_synonyms(
+    key: Key, configs: Mapping[str, str], catalog: TopicCatalog, static: Mapping[str, str]
+) -> list[_Synonym]:
     """Return the values of a key and their sources, the effective one first."""
     synonyms = []
     if key.name in configs:
@@ -153,12 +243,45 @@ def _topic_synonyms(key: Key, configs: Mapping[str, str], catalog: TopicCatalog)
     for stated, source in (
         (of_broker, ConfigSource.DYNAMIC_BROKER_CONFIG),
         (of_all_brokers, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
+        (static, ConfigSource.STATIC_BROKER_CONFIG),
     ):
         names = (name for name in key.broker_names if name.name in stated)
         synonyms += [_Synonym(name.name, _converted(stated[name.name], name), source) for name in names]
     defaults = ((name.name, value_text(BROKER_KEYS[name.name].default)) for name in key.broker_names)
     synonyms += [_Synonym(name, text, ConfigSource.DEFAULT_CONFIG) for name, text in defaults if text is not None]
     return synonyms
+
+
+def _broker_synonyms(name: str, catalog: TopicCatalog, static: Mapping[str, str]) -> list[_Synonym]:
+    """Return the values of a broker key and of the keys in its place, from the first value of the key itself on.
+
+    Source: Kafka's ConfigHelper.configSynonyms and DynamicBrokerConfig.brokerConfigSynonyms.
+    """
+    of_broker, of_all_brokers = _broker_configs(catalog)
+    names = next((names for names in _SAME_SETTING if name in names), (name,))
+    if name == _FLUSH_SCHEDULER:
+        names = (name,)
+    synonyms = []
+    for stated, source in (
+        (of_broker, ConfigSource.DYNAMIC_BROKER_CONFIG),
+        (of_all_brokers, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
+        (static, ConfigSource.STATIC_BROKER_CONFIG),
+    ):
+        for each in names:
+            if each in stated:
+                is_known = each in BROKER_KEYS or each in DYNAMIC_KEYS
+                synonyms.append(_Synonym(each, stated[each] if is_known else None, source))
+    for each in names:
+        key = BROKER_KEYS.get(each) or DYNAMIC_KEYS.get(each)
+        if key is not None and key.default is not None:
+            synonyms.append(_Synonym(each, value_text(key.default), ConfigSource.DEFAULT_CONFIG))
+    return list(dropwhile(lambda synonym: synonym.name != name, synonyms))
+
+
+def _as_typed(key: Key | None, effective: _Synonym) -> _Synonym:
+    """Return a value as Kafka prints it after it has parsed it."""
+    value = None if key is None or effective.value is None else read_value(key.type, effective.value)
+    return effective if value is None else effective._replace(value=value_text(value))
 
 
 def _effective(key: Key, synonyms: Sequence[_Synonym]) -> _Synonym:

@@ -76,7 +76,7 @@ class DeleteRecordsHandlers:
                 _fail(result, ErrorCode.KAFKA_STORAGE_ERROR)
                 continue
             try:
-                partition.delete_old_segments()
+                partition.delete_segments_below_log_start()
             except SedimentError as error:
                 self._log.warning(f"segments of {partition.partition} were not deleted: {error}")
                 _fail(result, error_code_of(error))

@@ -17,8 +17,9 @@ every entry of log.dirs is given, if they are known       refused: a missing fol
 
 The metadata of a node that has been started is in its metadata log.  `clone` and `adopt` make nodes that were never
 started: their metadata is in `bootstrap.checkpoint`, and a server keeps this file up to date.  After a server was
-killed, a broker may have started since, so the file may be stale.  It is used nevertheless, because a server deletes no
-records.  It is not used if a marker contains a broker's epoch, because then a broker has used the directory.
+killed, a broker may have started since, so the file may be stale.  It is used nevertheless, but retention and the
+cleaner then stay off, because their limits may be stale too.  It is not used if a marker contains a broker's epoch,
+because then a broker has used the directory.
 
 Below metadata.version 17 no record states the log directory of a partition.  A server then adds partitions only if one
 directory is given, which is the one with the metadata, so their folders are made there.

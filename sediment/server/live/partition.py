@@ -178,13 +178,13 @@ class Partition:
         self._check_not_refused()
         return self.log.delete_records(before_offset)
 
-    def delete_old_segments(self) -> None:
+    def delete_segments_below_log_start(self) -> None:
         """Delete the segments below the log start.
 
         Raises:
             StorageError: the disk failed.
         """
-        self.log.delete_old_segments()
+        self.log.delete_segments_below_log_start()
 
     # ------------------------------------------------------------------------------------------------------------- read
     def read(self, offset: int, max_bytes: int, *, isolation: Isolation, min_one: bool) -> _Fetched:

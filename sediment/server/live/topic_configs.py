@@ -6,7 +6,7 @@ Source: Kafka 4.2.0, LogConfig.validate, ConfigDef, ThrottledReplicaListValidato
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
@@ -88,6 +88,15 @@ class TopicConfigs:
 
         return use
 
+    def of_topics(self, metadata: ClusterMetadata, topics: Iterable[str]) -> dict[str, LogConfig]:
+        """Return the configs of topics in a state of the cluster.
+
+        Raises:
+            SettingsError: values contradict each other.
+        """
+        of_topic = self._of_metadata(metadata)
+        return {topic: of_topic(topic) for topic in topics}
+
     def check(self, topic: str, configs: Mapping[str, str]) -> None:
         """Check that a topic may have `configs`.
 
@@ -156,7 +165,7 @@ def check_configs(configs: Mapping[str, str]) -> None:
     for name in configs:
         if name not in TOPIC_KEYS:
             raise ApiError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
-    values = {name: _checked_value(TOPIC_KEYS[name], text) for name, text in configs.items()}
+    values = {name: checked_value(TOPIC_KEYS[name], text) for name, text in configs.items()}
     if values.get("remote.storage.enable"):
         raise ApiError(
             ErrorCode.INVALID_CONFIG,
@@ -173,7 +182,12 @@ def check_configs(configs: Mapping[str, str]) -> None:
 _LAGS = ("min.compaction.lag.ms", "max.compaction.lag.ms")
 
 
-def _checked_value(key: Key, text: str) -> Value:
+def checked_value(key: Key, text: str) -> Value:
+    """Return the value of a text.
+
+    Raises:
+        ApiError: Kafka refuses it.
+    """
     value = read_value(key.type, text)
     if value is None:
         raise _invalid(key, text, _EXPECTED[key.type])
@@ -200,7 +214,11 @@ def _check_number(key: Key, value: float) -> None:
 
 def _check_list(key: Key, elements: tuple[str, ...]) -> None:
     if not key.one_of:
-        if elements[:1] != (_ALL_REPLICAS,) and not all(map(_THROTTLED.fullmatch, elements)):
+        if (
+            key.name.endswith("throttled.replicas")
+            and elements[:1] != (_ALL_REPLICAS,)
+            and not all(map(_THROTTLED.fullmatch, elements))
+        ):
             raise _invalid(
                 key,
                 f"[{', '.join(elements)}]",

@@ -29,8 +29,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sediment.engine.config_keys import Value
+from sediment.engine.live.broker_config import BrokerConfig
 from sediment.engine.live.log.partition_log import PartitionLog
 from sediment.engine.live.log_manager import LogManager
+from sediment.engine.metadata.leader_changes import ELIGIBLE_REPLICAS
 from sediment.engine.metadata.metadata_writer import MetadataWriter
 from sediment.engine.metadata.topic_records import (
     DIRECTORIES_SINCE,
@@ -40,12 +43,19 @@ from sediment.engine.metadata.topic_records import (
     remove_topic_record,
     topic_record,
 )
-from sediment.segment_io.errors import CommitStateUnknownError, SedimentError
+from sediment.segment_io.errors import CommitStateUnknownError, SedimentError, SettingsError
 from sediment.segment_io.format.names import INTERNAL_TOPICS, TopicPartition
 from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
 from sediment.segment_io.internal_topics.metadata_records import ResourceType
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.errors import ApiError, error_code_of
+from sediment.server.live.dynamic_configs import (
+    check_dynamic_configs,
+    check_eligible_replicas,
+    check_thread_counts,
+    configs_of,
+    invalid_configuration,
+)
 from sediment.server.live.live_catalog import LiveCatalog, LiveTopic
 from sediment.server.live.partition import Partition
 from sediment.server.live.topic_configs import ConfigChange, TopicConfigs, changed_configs
@@ -80,6 +90,7 @@ class TopicStore:
 
     New partitions go into the log directories `directories`.  `lead` makes a partition of a new log.  `on_deleted` is
     called with each partition that was deleted, and then `on_topics_deleted` with the names of the topics.
+    `broker_config` and `broker_values` return the config of the logs and the stated keys for a state of the cluster.
     """
 
     def __init__(
@@ -89,6 +100,8 @@ class TopicStore:
         writer: MetadataWriter,
         configs: TopicConfigs,
         *,
+        broker_config: Callable[[ClusterMetadata], BrokerConfig],
+        broker_values: Callable[[ClusterMetadata], Mapping[str, Value]],
         directories: Collection[Path],
         lead: Callable[[PartitionLog], Partition],
         on_deleted: Callable[[TopicPartition], object],
@@ -99,6 +112,8 @@ class TopicStore:
         self._manager = manager
         self._writer = writer
         self._configs = configs
+        self._broker_config = broker_config
+        self._broker_values = broker_values
         self._directories = directories
         self._lead = lead
         self._on_deleted = on_deleted
@@ -359,6 +374,56 @@ class TopicStore:
         self._catalog.change(metadata, [name], {})
         self._manager.update_topic_config(name, self._configs(name))
 
+    def change_configs(
+        self,
+        kind: ResourceType,
+        name: str,
+        change: Callable[[Mapping[str, str]], Mapping[str, str]],
+        *,
+        validate_only: bool = False,
+    ) -> None:
+        """Change the dynamic configs of a broker, a group or a subscription; `change` gets the current ones.
+
+        Changed configs of a broker apply to the open logs and to the cleaner before this returns.
+
+        Raises:
+            ApiError: `change` raised it, or the configs are not allowed, or the change cannot be made durable.
+        """
+        with self._guard:
+            current = configs_of(self._catalog.metadata, kind, name)
+            after = change(current)
+            check_dynamic_configs(kind, name, after)
+            if kind is ResourceType.BROKER and self._catalog.metadata.features.get(ELIGIBLE_REPLICAS, 0):
+                check_eligible_replicas(name, current, after)
+            changed = {key: after.get(key) for key in sorted({*current, *after}) if current.get(key) != after.get(key)}
+            values = [config_record(kind, name, key, value) for key, value in changed.items()]
+            use = self._checked_broker_configs(values) if kind is ResourceType.BROKER else _change_nothing
+            if validate_only or not changed:
+                return
+            self._catalog.change(self._commit(values), (), {})
+            use()
+
+    def _checked_broker_configs(self, values: Sequence[bytes]) -> Callable[[], None]:
+        """Return a function that gives logs and cleaner the configs of the cluster after further records.
+
+        Raises:
+            ApiError: the configs contradict each other, or change too many threads.
+        """
+        before = self._catalog.metadata
+        after = before.with_records(values)
+        try:
+            check_thread_counts(self._broker_values(before), self._broker_values(after))
+            broker = self._broker_config(after)
+            topics = self._configs.of_topics(after, after.topic_ids)
+        except SettingsError as error:
+            raise invalid_configuration(error.what) from error
+
+        def use() -> None:
+            self._manager.update_topic_configs(topics)
+            self._manager.reconfigure(broker)
+
+        return use
+
     # ------------------------------------------------------------------------------------------------------- durability
     def _check_ready(self, new: Iterable[TopicPartition] = ()) -> None:
         """Check that logs can be deleted, and the logs `new` created.
@@ -385,9 +450,15 @@ class TopicStore:
             self._writer.append(values)
         except SedimentError as error:
             _LOGGER.error("the metadata could not be written: %s", error)
+            if isinstance(error, CommitStateUnknownError):
+                self._manager.stop_deleting_by_limits()  # the limits in use may be older than the metadata
             raise ApiError(error_code_of(error), error.what) from error
         use()
         return after
+
+
+def _change_nothing() -> None:
+    return None
 
 
 def _log_missing() -> ApiError:

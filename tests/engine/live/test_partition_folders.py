@@ -96,6 +96,7 @@ def test_logs_are_created_together_each_in_its_directory_and_checkpointed(tmp_pa
 def test_logs_are_deleted_together_and_removed_later(logs: Path) -> None:
     with running(logs, deletes=False) as manager:
         manager.create_logs({T0: ID, T1: ID, T2: ID}, dict.fromkeys((T0, T1, T2), logs))
+        manager.start_deleting(by_limits=False)
         manager.delete_logs([T0, T1])
         assert [name.rpartition("-")[2] for name in folders(logs)] == ["delete", "delete", "2"]
         for _ in range(2):
@@ -309,6 +310,7 @@ def test_folders_that_are_left_out_stay_in_the_checkpoints_until_they_are_put_aw
     shutil.copytree(logs / stray, logs / deleted)
     with running(other, logs, deletes=False) as manager:
         manager.put_away([logs / deleted])
+        manager.start_deleting(by_limits=False)
         clock_of(manager).advance(manager.config.log_initial_task_delay_ms)
         for _ in range(2):
             advance(manager, manager.config.log_segment_delete_delay_ms)

@@ -316,8 +316,8 @@ def test_segments_below_kafkas_minimum_are_accepted_with_a_warning(caplog: pytes
 
 def test_a_key_that_no_command_depends_on_is_accepted_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        sets("log.cleaner.threads=4")
-    assert len(caplog.messages) == 1 and "log.cleaner.threads=4" in caplog.messages[0]
+        sets("background.threads=4")
+    assert len(caplog.messages) == 1 and "background.threads=4" in caplog.messages[0]
 
 
 # ------------------------------------------------------------------------------------------------------- the offset map

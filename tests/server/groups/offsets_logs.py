@@ -110,7 +110,12 @@ class Coordinated:
         self.timer = Timer(lambda: self._now_ms * NS_PER_MS, name=None)
         keys = {"group_initial_rebalance_delay_ms": 0, "offsets_retention_check_interval_ms": CHECK_MS, **config}
         self.coordinator = GroupCoordinator(
-            ServerConfig(**keys), self.timer, lambda: self._now_ms * NS_PER_MS, logs.topic, logs.topic
+            ServerConfig(**keys),
+            self.timer,
+            lambda: self._now_ms * NS_PER_MS,
+            logs.topic,
+            logs.topic,
+            lambda: self._now_ms,
         )
 
     def load(self) -> None:

@@ -100,12 +100,21 @@ def live_options(
     flush_acks: bool = False,
     quorum: Mapping[str, str] | None = None,
 ) -> LiveOptions:
-    """Return the options of a live server; without `topic_config`, the metadata states the configs of topics."""
+    """Return the options of a live server; without `topic_config`, the metadata states the configs of topics.
+
+    Records have old timestamps, so `topic_config` has no effect on retention.
+    """
 
     def configs(metadata: ClusterMetadata, node_id: int) -> Callable[[str], LogConfig]:
-        return topic_config or Settings.load(None, [], broker_defaults=True).of_node(metadata, node_id).for_topic
+        if topic_config is None:
+            return Settings.load(None, []).of_node(metadata, node_id).for_topic
+        return lambda topic: _kept(topic_config(topic))
 
     return LiveOptions(directories, configs, quorum, flush_acks)
+
+
+def _kept(config: LogConfig) -> LogConfig:
+    return replace(config, retention=replace(config.retention, retention_ms=-1, retention_bytes=-1))
 
 
 @contextlib.contextmanager

@@ -6,13 +6,12 @@ import errno
 import shutil
 import threading
 import time
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sediment.engine.directory.lock import lock_holder
-from sediment.engine.live.broker_config import BrokerConfig
 from sediment.segment_io.errors import StorageError
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
@@ -31,7 +30,7 @@ from sediment.server.network.endpoints import Endpoint
 from tests.engine.live_logs import batch, config
 from tests.engine.managed import FailingFs
 from tests.served import contents, unpacked
-from tests.server.live.nodes import CONFIG, commit, fetch, live, new_node, produce, two_directories
+from tests.server.live.nodes import CONFIG, commit, fetch, live, live_options, new_node, produce, two_directories
 from tests.server.network.listeners import Client
 from tests.waiting import wait_until
 
@@ -184,15 +183,15 @@ def test_a_partition_without_a_folder_begins_under_the_leader_epoch_of_the_metad
         assert end_of_epoch(client, 5) == (5, 1)
 
 
-def test_a_folder_that_a_broker_was_about_to_delete_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_a_broker_was_about_to_delete_stays(tmp_path: Path) -> None:
     path = new_node(tmp_path / "data", {"t": 1})
     with live(path) as server, server.connect() as client:
         produce(client, batch())
     renamed = path / f"gone-0.{'ab' * 16}-delete"
     shutil.copytree(path / "t-0", renamed)
-    soon = partial(BrokerConfig, log_initial_task_delay_ms=0, log_segment_delete_delay_ms=0)
-    monkeypatch.setattr("sediment.server.backends.live.BrokerConfig", soon)
-    with live(path):
+    now = {"log.initial.task.delay.ms": 0, "log.segment.delete.delay.ms": 0}
+    options = replace(live_options(path), broker_values=lambda *_: now)
+    with KafkaServer(ServerOptions(options, Endpoint("127.0.0.1", 0)), Fs()):
         time.sleep(0.2)
     assert renamed.is_dir()
 

@@ -280,21 +280,13 @@ def test_a_config_that_the_engine_cannot_use_is_refused_before_it_is_stored(tmp_
     assert stored(path).topic_configs == {}
 
 
-def test_configs_of_brokers_are_not_changed(tmp_path: Path) -> None:
+def test_configs_of_another_broker_are_not_changed(tmp_path: Path) -> None:
     with live(new_node(tmp_path / "data", {})) as server, server.connect() as client:
         request = m.IncrementalAlterConfigsRequest
         config = request.AlterableConfig(name="log.retention.ms", config_operation=SET, value="1")
-        for kind, name, code in (
-            (4, "7", ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
-            (4, "", ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
-            (4, "+7", ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
-            (4, "8", ErrorCode.INVALID_REQUEST),
-            (4, "+-5", ErrorCode.INVALID_REQUEST),
-            (4, "7" * 5000, ErrorCode.INVALID_REQUEST),
-            (32, "g", ErrorCode.INVALID_REQUEST),
-        ):
+        for kind, name in ((4, "8"), (4, "+-5"), (4, "7" * 5000), (8, "7"), (99, "7")):
             resource = request.AlterConfigsResource(resource_type=kind, resource_name=name, configs=[config])
-            assert client.ask(request(resources=[resource]), 1).responses[0].error_code == code
+            assert client.ask(request(resources=[resource]), 1).responses[0].error_code == ErrorCode.INVALID_REQUEST
 
 
 def test_clients_may_do_what_this_server_does(tmp_path: Path) -> None:

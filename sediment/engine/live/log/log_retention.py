@@ -5,9 +5,12 @@ Retention and DeleteRecords raise the log start; only retention deletes segments
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sediment.engine.live.log.local_log import LocalLog
+from sediment.engine.live.log.log_reader import last_stable_offset
 from sediment.engine.live.log.log_roll import roll
-from sediment.retention.policy import plan_retention
+from sediment.retention.policy import RetentionConfig, plan_retention
 from sediment.segment_io.errors import InvalidTopicError, OffsetOutOfRangeError, PolicyViolationError
 from sediment.segment_io.format.names import INTERNAL_TOPICS
 
@@ -57,23 +60,37 @@ def delete_records(log: LocalLog, before_offset: int) -> int:
 
 
 def delete_old_segments(log: LocalLog) -> int:
-    """Delete the segments past their retention limits; return their number."""
+    """Delete the segments past their retention limits; return their number.
+
+    The segments from the first open transaction on are kept.  Kafka deletes them too; a consumer would then miss the
+    first records of a transaction that is committed later.
+    """
+    with log.locked():  # so that the limits are not replaced in between
+        return _delete(log, log.config.retention)
+
+
+def delete_segments_below_log_start(log: LocalLog) -> int:
+    """Delete the segments below the log start, whatever the limits are; return their number."""
     with log.locked():
-        plan = plan_retention(
-            log.segments.states(),
-            log.config.retention,
-            log_start_offset=log.offsets.log_start,
-            high_watermark=log.offsets.high_watermark,
-            log_end_offset=log.offsets.log_end,
-            now_ms=log.clock(),
-        )
-        expired = [decision.segment.base_offset for decision in plan.deleted]
-        if not expired and not plan.rolls_active:
-            return 0
-        with log.changing_files():
-            if plan.rolls_active:
-                roll(log, 0)
-            if expired:
-                log.start_at(plan.log_start_offset)
-                log.remove_segments(expired)
-        return len(expired)
+        return _delete(log, replace(log.config.retention, cleanup_policy=()))
+
+
+def _delete(log: LocalLog, config: RetentionConfig) -> int:
+    plan = plan_retention(
+        log.segments.states(),
+        config,
+        log_start_offset=log.offsets.log_start,
+        high_watermark=last_stable_offset(log),
+        log_end_offset=log.offsets.log_end,
+        now_ms=log.clock(),
+    )
+    expired = [decision.segment.base_offset for decision in plan.deleted]
+    if not expired and not plan.rolls_active:
+        return 0
+    with log.changing_files():
+        if plan.rolls_active:
+            roll(log, 0)
+        if expired:
+            log.start_at(plan.log_start_offset)
+            log.remove_segments(expired)
+    return len(expired)

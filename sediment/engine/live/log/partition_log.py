@@ -519,6 +519,14 @@ class PartitionLog:
         with self._announcing():
             return log_retention.delete_old_segments(self._log)
 
+    def delete_segments_below_log_start(self) -> int:
+        """Delete the segments below the log start, whatever the limits are; return their number.
+
+        Source: kafka-log 03 §2, §3.
+        """
+        with self._announcing():
+            return log_retention.delete_segments_below_log_start(self._log)
+
     # ------------------------------------------------------------------------------------------- truncate and replace
     def truncate_to(self, offset: int) -> bool:
         """Truncate the log to end at `offset`; return False if it already ends at `offset` or below.

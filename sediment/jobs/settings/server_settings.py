@@ -1,0 +1,157 @@
+"""The settings of a live server: which sources may state that records are deleted.
+
+    source                                           strength
+    a topic's own configs, in the metadata           strongest
+    dynamic configs of the broker, in the metadata
+    `--set`, for all topics
+    the held lines of a clone's server.properties
+    `--config`
+    Kafka's defaults                                 weakest; they count only if `--config` is the node's own file
+
+Invariants:
+- A key of the broker never replaces a topic's own config.  An internal topic has only its own policy and limits.
+- The file of another node is refused.  A file whose `log.dirs` are other directories deletes nothing.
+- A clone that is held stays held until its server.properties no longer says so, or `--set` says otherwise.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sediment.engine.config import LogConfig
+from sediment.engine.config_keys import BROKER_KEYS, TOPIC_KEYS, Value
+from sediment.jobs.settings.directories import configured_log_dirs, configured_metadata_dirs
+from sediment.jobs.settings.properties_file import read_properties
+from sediment.jobs.settings.resolve import Origin, Settings
+from sediment.segment_io.errors import SettingsError
+from sediment.segment_io.format.names import INTERNAL_TOPICS, META_PROPERTIES_FILE, SERVER_PROPERTIES_FILE
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import read_meta_properties
+
+if TYPE_CHECKING:
+    from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
+
+_LOGGER = logging.getLogger(__name__)
+
+_NO_LIMIT = -1
+_DELETING_KEYS = frozenset(
+    {
+        "log.cleanup.policy",
+        "log.retention.ms",
+        "log.retention.minutes",
+        "log.retention.hours",
+        "log.retention.bytes",
+        "log.cleaner.delete.retention.ms",
+        "log.cleaner.max.compaction.lag.ms",
+        "offsets.retention.minutes",
+        "producer.id.expiration.ms",
+    }
+)
+
+
+def server_settings(settings: Settings, directories: Sequence[Path], fs: Fs) -> Settings:
+    """Return the settings for a live server of `directories`; its `--set` options count as keys of the broker.
+
+    Raises:
+        SettingsError: `--set` gives a config of a topic, or `--config` is the file of another node.
+        OSError: a file cannot be read.
+    """
+    _check_sets(settings)
+    _check_node(settings, directories, fs)
+    file = settings.config_file
+    if _is_of_other_directories(settings, directories):
+        _LOGGER.warning("log.dirs in --config are other directories, so what the file states about deletion is ignored")
+        file = {key: text for key, text in file.items() if key not in _DELETING_KEYS}
+        settings = replace(settings, is_broker_file=False, is_kraft_file=False)
+    return replace(settings, config_file={**file, **held_keys(directories), **settings.sets}, sets={})
+
+
+def held_keys(directories: Sequence[Path]) -> dict[str, str]:
+    """Return the keys by which the server.properties of a clone in one of the directories deletes nothing.
+
+    Raises:
+        SettingsError: a file cannot be read.
+    """
+    from sediment.engine.clone.server_properties import HELD  # a read-only server loads no code of clones
+
+    held: dict[str, str] = {}
+    for directory in directories:
+        file = directory / SERVER_PROPERTIES_FILE
+        found = read_properties(file) if file.exists() else {}
+        held |= {key: text for key, text in HELD.items() if found.get(key, "").strip() == text and key in BROKER_KEYS}
+    return held
+
+
+def config_of_topic(settings: Settings, metadata: ClusterMetadata, topic: str) -> LogConfig:
+    """Return the effective config of a topic; `settings` are those of the node with `metadata`.
+
+    Raises:
+        SettingsError: values contradict each other, or the metadata has a value that Kafka would refuse.
+    """
+    config = settings.for_topic(topic)
+    if topic not in INTERNAL_TOPICS:
+        return config
+    own = metadata.topic_configs.get(topic, {})
+    policy = config.cleanup_policy if "cleanup.policy" in own else ()
+    retention = replace(
+        config.retention,
+        cleanup_policy=policy,
+        retention_ms=config.retention.retention_ms if "retention.ms" in own else _NO_LIMIT,
+        retention_bytes=config.retention.retention_bytes if "retention.bytes" in own else _NO_LIMIT,
+    )
+    return replace(config, compaction=replace(config.compaction, cleanup_policy=policy), retention=retention)
+
+
+def stated_broker_values(settings: Settings, metadata: ClusterMetadata, node_id: int) -> Mapping[str, Value]:
+    """Return the broker keys that a source states, with their values; one that Kafka would refuse is left out."""
+    of_node = settings.of_node(metadata, node_id)
+    found: dict[str, Value] = {}
+    for name in BROKER_KEYS:
+        try:
+            if of_node.origin("", name) != Origin.DEFAULT:
+                value = of_node.broker_value(name)
+                if value is not None:
+                    found[name] = value
+        except SettingsError as error:
+            _LOGGER.warning("%s is ignored: %s", name, error.what)
+    return found
+
+
+def _check_sets(settings: Settings) -> None:
+    for topic, keys in settings.topic_sets.items():
+        key = next(iter(keys))
+        raise SettingsError(
+            f"--set {topic}:{key}=… is a config of a topic, and those of a live server are in the metadata",
+            advice=f"change it with kafka-configs.sh --alter --entity-type topics --entity-name {topic}",
+        )
+    for key in settings.sets:
+        if key in TOPIC_KEYS and key not in BROKER_KEYS:
+            names = TOPIC_KEYS[key].broker_names
+            raise SettingsError(
+                f"--set {key}=… is a config of topics, and those of a live server are in the metadata",
+                advice=f"the broker's key is {names[0].name}" if names else "change it with kafka-configs.sh",
+            )
+
+
+def _check_node(settings: Settings, directories: Sequence[Path], fs: Fs) -> None:
+    if settings.node_id is None:
+        return
+    for directory in directories:
+        meta = read_meta_properties(fs, directory / META_PROPERTIES_FILE)
+        if meta is not None and meta.node_id not in (None, settings.node_id):
+            raise SettingsError(
+                f"--config is the file of node {settings.node_id}, and this is a directory of node {meta.node_id}",
+                path=str(directory),
+                advice="give the file of this node",
+            )
+
+
+def _is_of_other_directories(settings: Settings, directories: Sequence[Path]) -> bool:
+    entries = {path.resolve() for path in configured_metadata_dirs(settings)}
+    if not settings.is_broker_file or not configured_log_dirs(settings):
+        return False
+    return any(directory.resolve() not in entries for directory in directories)

@@ -1,0 +1,56 @@
+"""The topics of a live server that retention and the cleaner apply to, as one line for an operator.
+
+A config without a policy or a limit is one that no source states (`jobs.settings.server_settings`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sediment.engine.config import LogConfig
+
+_MOST_NAMES = 3
+_NOT_STATED = "cleanup.policy is not stated"
+_NO_LIMIT = "no retention limit is stated, or it is -1"
+_NO_CLEANER = "log.cleaner.enable is false"
+
+
+def has_retention(config: LogConfig) -> bool:
+    """Return True if segments of the topic can expire by time or size."""
+    retention = config.retention
+    return retention.deletes and (retention.retention_ms >= 0 or retention.retention_bytes >= 0)
+
+
+def describe_deletions(configs: Mapping[str, LogConfig], *, cleans: bool, offsets_retention_minutes: int | None) -> str:
+    """Return which topics retention and the cleaner apply to, and why they leave out the others.
+
+    `cleans` is True if the cleaner is on; it also applies the retention of compacted topics.
+    """
+    groups: dict[str, list[str]] = {}
+    for topic, config in sorted(configs.items()):
+        for what in _of_topic(config, cleans=cleans):
+            groups.setdefault(what, []).append(topic)
+    parts = [f"{what}: {_names(groups[what])}" for what in ("retention", "compaction") if what in groups]
+    parts += [f"off for {_names(topics)} ({why})" for why, topics in groups.items() if why not in _ON]
+    minutes = offsets_retention_minutes
+    parts.append(
+        "committed offsets do not expire (offsets.retention.minutes is not stated)"
+        if minutes is None
+        else f"committed offsets expire after {minutes} minutes"
+    )
+    return "; ".join(parts)
+
+
+_ON = ("retention", "compaction")
+
+
+def _of_topic(config: LogConfig, *, cleans: bool) -> Sequence[str]:
+    if config.compacts and not cleans:
+        return (_NO_CLEANER,)
+    found = [what for what, is_on in zip(_ON, (has_retention(config), config.compacts), strict=True) if is_on]
+    return found or (_NO_LIMIT if config.retention.deletes else _NOT_STATED,)
+
+
+def _names(topics: Sequence[str]) -> str:
+    more = len(topics) - _MOST_NAMES
+    return ", ".join(topics[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

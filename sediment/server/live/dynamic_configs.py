@@ -1,0 +1,290 @@
+"""Dynamic configs of brokers, groups and client metrics: Kafka's rules for names and values, with Kafka's messages.
+
+    resource         name                    a wrong key
+    broker           node id                 INVALID_REQUEST
+    all brokers      empty                   INVALID_REQUEST; a key of one listener needs a node id
+    group            the group's             INVALID_CONFIG
+    client metrics   the subscription's      INVALID_REQUEST
+
+As in Kafka, a broker key that Kafka does not know is accepted.
+
+Source: Kafka 4.2.0, DynamicBrokerConfig, ConfigAdminManager, GroupConfig and ClientMetricsConfigs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from sediment.engine.config_keys import Key, Value, ValueType, value_text
+from sediment.segment_io.internal_topics.metadata_log import ALL_BROKERS, ClusterMetadata
+from sediment.segment_io.internal_topics.metadata_records import ResourceType
+from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.server.dynamic_config_keys import (
+    CLIENT_METRICS_KEYS,
+    DYNAMIC_KEYS,
+    GROUP_KEYS,
+    GROUP_KINDS,
+    LISTENER_KEYS,
+    READ_ONLY_KEYS,
+    SECURITY_KEYS,
+)
+from sediment.server.errors import ApiError
+from sediment.server.live.topic_configs import ConfigChange, Operation, checked_value
+
+_LISTENER_PREFIX = re.compile(r"listener\.name\.[^.]*\.(.*)")
+_OF_ALL_LISTENERS = frozenset({"max.connections", "max.connection.creation.rate", "num.network.threads"})
+_THREADS = tuple(name for name in DYNAMIC_KEYS if name.endswith((".threads", ".fetchers", ".per.data.dir")))
+_UNLIMITED_OR_POSITIVE = "log.retention.ms"
+
+_DURATION = re.compile(r"by_duration:P(?=[0-9T])([0-9]+D)?(T(?=[0-9])([0-9]+H)?([0-9]+M)?([0-9]+(\.[0-9]+)?S)?)?")
+_GROUP_LIMITS = {
+    **{
+        f"{kind}.heartbeat.interval.ms": (f"group.{kind}", "heartbeat.interval.ms", 5_000, 15_000)
+        for kind in GROUP_KINDS
+    },
+    **{f"{kind}.session.timeout.ms": (f"group.{kind}", "session.timeout.ms", 45_000, 60_000) for kind in GROUP_KINDS},
+    "share.record.lock.duration.ms": ("group.share", "record.lock.duration.ms", 15_000, 60_000),
+}
+"""The broker keys that limit configs of groups: their prefixes and names, with their defaults."""
+
+_RESET = "share.auto.offset.reset"
+_INTERVAL_MS = (100, 3_600_000)
+_MATCHED = frozenset(
+    {
+        "client_instance_id",
+        "client_id",
+        "client_software_name",
+        "client_software_version",
+        "client_source_address",
+        "client_source_port",
+    }
+)
+
+
+def configs_of(metadata: ClusterMetadata, kind: ResourceType, name: str) -> Mapping[str, str]:
+    """Return the dynamic configs of a resource."""
+    found = {
+        ResourceType.TOPIC: metadata.topic_configs,
+        ResourceType.BROKER: metadata.broker_configs,
+        ResourceType.CLIENT_METRICS: metadata.client_metrics_configs,
+        ResourceType.GROUP: metadata.group_configs,
+    }[kind]
+    return found.get(name, {})
+
+
+def changed(kind: ResourceType, current: Mapping[str, str], changes: Sequence[ConfigChange]) -> dict[str, str]:
+    """Return the configs of a resource after the changes.
+
+    Raises:
+        ApiError: a change does not fit the type of its config.
+    """
+    after = dict(current)
+    for change in changes:
+        if change.operation is Operation.DELETE:
+            after.pop(change.key, None)
+        elif change.operation is Operation.SET:
+            after[change.key] = change.value or ""
+        else:
+            after[change.key] = ",".join(_changed_list(kind, current.get(change.key), change))
+    return after
+
+
+def _changed_list(kind: ResourceType, current: str | None, change: ConfigChange) -> list[str]:
+    key = DYNAMIC_KEYS.get(change.key) if kind is ResourceType.BROKER else None
+    if key is None or key.type is not ValueType.LIST:
+        if kind is ResourceType.BROKER:
+            done = "append" if change.operation is Operation.APPEND else "subtract"
+            what = f"Config value {done} is not allowed for config key: {change.key}"
+        else:
+            what = f"Can't {change.operation.name} to key {change.key} because its type is not LIST."
+        raise ApiError(ErrorCode.INVALID_CONFIG, what)
+    before = value_text(key.default) if current is None else current
+    parts = [part for part in (before or "").split(",") if part]
+    given = (change.value or "").split(",")
+    if change.operation is Operation.SUBTRACT:
+        return [part for part in parts if part not in given]
+    return parts + [part for part in given if part not in parts]
+
+
+def check_eligible_replicas(name: str, current: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """Check a change of the configs of brokers in a cluster with eligible leader replicas (KIP-966).
+
+    Raises:
+        ApiError: it changes min.insync.replicas in a way that Kafka refuses.
+    """
+    if current.get(_MIN_ISR) == after.get(_MIN_ISR):
+        return
+    if name != ALL_BROKERS:
+        what = f"Broker-level {_MIN_ISR} cannot be altered while ELR is enabled."
+    elif _MIN_ISR not in after:
+        what = f"Cluster-level {_MIN_ISR} cannot be removed while ELR is enabled."
+    else:
+        return
+    raise ApiError(ErrorCode.INVALID_CONFIG, what)
+
+
+_MIN_ISR = "min.insync.replicas"
+
+
+def check_dynamic_configs(kind: ResourceType, name: str, configs: Mapping[str, str]) -> None:
+    """Check all configs that a resource would have after a change.
+
+    Raises:
+        ApiError: Kafka refuses them.
+    """
+    if kind is ResourceType.BROKER:
+        _check_broker(name, configs)
+    elif kind is ResourceType.GROUP:
+        _check_group(name, configs)
+    else:
+        _check_client_metrics(name, configs)
+
+
+# -------------------------------------------------------------------------------------------------------------- brokers
+def _check_broker(name: str, configs: Mapping[str, str]) -> None:
+    _refuse(READ_ONLY_KEYS & configs.keys(), "Cannot update these configs dynamically")
+    _refuse(
+        SECURITY_KEYS & configs.keys(),
+        "These security configs can be dynamically updated only per-listener using the listener prefix",
+        shown_as="HashSet",
+    )
+    for key, text in configs.items():
+        known = DYNAMIC_KEYS.get(_base_name(key))
+        if known is not None:
+            _check_broker_value(known, text)
+    if name == ALL_BROKERS:
+        _refuse(
+            [key for key in configs if _is_of_one_broker(key)],
+            "Cannot update these configs at default cluster level, broker id must be specified",
+        )
+
+
+def _base_name(key: str) -> str:
+    prefixed = _LISTENER_PREFIX.fullmatch(key)
+    return key if prefixed is None else prefixed[1]
+
+
+def _is_of_one_broker(key: str) -> bool:
+    return key in LISTENER_KEYS or (_base_name(key) != key and _base_name(key) not in _OF_ALL_LISTENERS)
+
+
+def _check_broker_value(key: Key, text: str) -> None:
+    try:
+        value = checked_value(replace(key, refused=()) if key.at_most is None or key.at_least == 0 else key, text)
+    except ApiError as error:
+        raise ApiError(ErrorCode.INVALID_REQUEST, error.what) from error
+    if key.name == _UNLIMITED_OR_POSITIVE and value == 0:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            f"requirement failed: {key.name} must be unlimited (-1) or, greater than or equal to 1",
+        )
+    if value in key.refused or (key.name == _CLEANER_THREADS and value == 0):
+        raise invalid_configuration(f"{key.name}={text}")
+
+
+def _refuse(keys: Collection[str], what: str, shown_as: str = "Set") -> None:
+    if keys:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{what}: {shown_as}({', '.join(sorted(keys))})")
+
+
+def check_thread_counts(before: Mapping[str, Value], after: Mapping[str, Value]) -> None:
+    """Check that no number of threads changes by more than a factor of 2, given the broker keys that are stated.
+
+    Raises:
+        ApiError: one does.
+    """
+    for name in _THREADS:
+        default = DYNAMIC_KEYS[name].default
+        old, new = (values.get(name, default) for values in (before, after))
+        assert isinstance(old, int) and isinstance(new, int), name
+        if new < old // 2:
+            raise _wrong_thread_count(name, old, new, _LOWERED)
+        if new > old * 2:
+            raise _wrong_thread_count(name, old, new, _RAISED)
+
+
+_CLEANER_THREADS = "log.cleaner.threads"
+_LOWERED = ("cannot be reduced to less than half", "should be at least half")
+_RAISED = ("cannot be increased to more than double", "should not be greater than double")
+
+
+def _wrong_thread_count(name: str, old: int, new: int, texts: tuple[str, str]) -> ApiError:
+    of_cleaner, of_others = texts
+    what = f"Dynamic thread count update validation failed for {name}={new}, value {of_others} the current value {old}"
+    if name == _CLEANER_THREADS:
+        what = f"Log cleaner threads {of_cleaner} the current value {old}"
+    return invalid_configuration(f"org.apache.kafka.common.config.ConfigException: {what}")
+
+
+def invalid_configuration(why: str) -> ApiError:
+    """Return the error for configs of a broker that contradict each other, in Kafka's words."""
+    return ApiError(ErrorCode.INVALID_REQUEST, f"Invalid value {why} for configuration Invalid dynamic configuration")
+
+
+# --------------------------------------------------------------------------------------------------------------- groups
+def _check_group(name: str, configs: Mapping[str, str]) -> None:
+    if not name:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
+    for key in configs:
+        if key not in GROUP_KEYS:
+            raise ApiError(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {key}")
+    values = {key.name: key.default for key in GROUP_KEYS.values()}
+    values |= {key: checked_value(GROUP_KEYS[key], text) for key, text in configs.items()}
+    reset = str(values["share.auto.offset.reset"])
+    if reset not in ("latest", "earliest") and not _DURATION.fullmatch(reset):
+        raise ApiError(
+            ErrorCode.INVALID_CONFIG,
+            f"Invalid value {reset} for configuration {_RESET}: the value is neither latest, earliest nor by_duration",
+        )
+    for key, (prefix, rest, least, most) in _GROUP_LIMITS.items():
+        _check_limit(key, values[key], f"{prefix}.min.{rest}", f"{prefix}.max.{rest}", least, most)
+    standby = values["streams.num.standby.replicas"]
+    _check_limit("streams.num.standby.replicas", standby, "", "group.streams.max.standby.replicas", 0, 2)
+    for kind in GROUP_KINDS:
+        session, heartbeat = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
+        if _number(values[session]) <= _number(values[heartbeat]):
+            raise ApiError(ErrorCode.INVALID_CONFIG, f"{session} must be greater than {heartbeat}")
+
+
+def _check_limit(key: str, value: Value | None, least_key: str, most_key: str, least: int, most: int) -> None:
+    if _number(value) < least:
+        raise ApiError(ErrorCode.INVALID_CONFIG, f"{key} must be greater than or equal to {least_key}")
+    if _number(value) > most:
+        raise ApiError(ErrorCode.INVALID_CONFIG, f"{key} must be less than or equal to {most_key}")
+
+
+def _number(value: Value | None) -> int:
+    assert isinstance(value, int)
+    return value
+
+
+# ------------------------------------------------------------------------------------------------------- client metrics
+def _check_client_metrics(name: str, configs: Mapping[str, str]) -> None:
+    if not name:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Subscription name can't be empty")
+    for key in configs:
+        if key not in CLIENT_METRICS_KEYS:
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown client metrics configuration: {key}")
+    values = {key: checked_value(CLIENT_METRICS_KEYS[key], text) for key, text in configs.items()}
+    interval_ms = values.get("interval.ms")
+    least, most = _INTERVAL_MS
+    if isinstance(interval_ms, int) and not least <= interval_ms <= most:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            f"Invalid value {interval_ms} for interval.ms, interval must be between {least} and {most} (1 hour)",
+        )
+    matches = values.get("match", ())
+    for pattern in matches if isinstance(matches, tuple) else ():
+        _check_match(pattern)
+
+
+def _check_match(pattern: str) -> None:
+    name, *rest = pattern.split("=")
+    try:
+        is_valid = len(rest) == 1 and name.strip() in _MATCHED and re.compile(rest[0].strip()) is not None
+    except re.error:
+        is_valid = False
+    if not is_valid:
+        raise ApiError(ErrorCode.INVALID_CONFIG, f"Illegal client matching pattern: {pattern}")
