@@ -11,15 +11,13 @@ from typing import Any
 
 import pytest
 
+from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.handlers.transactions import TransactionHandlers
-from sediment.server.transactions.stored_transactions import (
-    StoredTransaction,
-    TransactionState,
-    replay_transactions,
-)
+from sediment.server.transactions.stored_transactions import replay_transactions
+from sediment.server.transactions.transaction import Transaction, TransactionState
 from tests.server.groups.coordinator_logs import STATES, CoordinatorLogBuilder, versioned
 from tests.server.network.listeners import Client, listener
 
@@ -49,7 +47,7 @@ def log(tmp_path: Path) -> CoordinatorLogBuilder:
     return CoordinatorLogBuilder(tmp_path, STATES)
 
 
-def replay(log: CoordinatorLogBuilder) -> dict[str, StoredTransaction]:
+def replay(log: CoordinatorLogBuilder) -> dict[str, Transaction]:
     return replay_transactions(log.write().log, Fs())
 
 
@@ -57,7 +55,8 @@ def replay(log: CoordinatorLogBuilder) -> dict[str, StoredTransaction]:
 def serving(log: CoordinatorLogBuilder | None) -> Iterator[Client]:
     handlers = TransactionHandlers(lambda: NOW_MS)
     if log is not None:
-        handlers.load(replay(log))
+        stored = replay(log)
+        handlers.load(lambda: stored)
     with listener(handlers.handlers()) as running, running.connect() as client:
         yield client
 
@@ -68,8 +67,15 @@ def test_the_last_state_of_an_id_counts(log: CoordinatorLogBuilder, version: int
     for state in (0, 1, 2, 4, 1):
         log.add(key("writer"), value(state, version=version))
     assert replay(log) == {
-        "writer": StoredTransaction(
-            "writer", 5, 3, 60_000, 1_700_000_000_000, TransactionState.ONGOING, (("orders", (2, 0)),)
+        "writer": Transaction(
+            "writer",
+            5,
+            3,
+            60_000,
+            1_700_000_000_000,
+            TransactionState.ONGOING,
+            frozenset({TopicPartition("orders", 0), TopicPartition("orders", 2)}),
+            last_update_ms=0,
         )
     }
 
@@ -116,7 +122,7 @@ def test_a_transaction_is_described(log: CoordinatorLogBuilder) -> None:
     ]
     assert (found.error_code, found.transaction_state, found.transaction_timeout_ms) == (0, "Ongoing", 60_000)
     assert (found.producer_id, found.producer_epoch, found.transaction_start_time_ms) == (5, 3, 1_700_000_000_000)
-    assert [(topic.topic, tuple(topic.partitions)) for topic in found.topics] == [("orders", (2, 0))]
+    assert [(topic.topic, tuple(topic.partitions)) for topic in found.topics] == [("orders", (0, 2))]
 
 
 # ---------------------------------------------------------------------------------------------------------------- list
