@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sediment.segment_io.protocol import messages as m
@@ -31,7 +32,8 @@ class Producer:
     name: str = "x"
     producer_id: int = -1
     epoch: int = -1
-    sequence: int = 0
+    sequences: Counter[int] = field(default_factory=Counter)
+    """The next sequence by partition."""
 
     def init(self, *, timeout_ms: int = 60_000, wait: bool = True, **fields: Any) -> ErrorCode:
         """Get an id and an epoch; with `wait`, ask again while the transaction before it is being ended."""
@@ -42,7 +44,8 @@ class Producer:
             if not wait or code not in BUSY:
                 break
         if code is ErrorCode.NONE:
-            self.producer_id, self.epoch, self.sequence = answer.producer_id, answer.producer_epoch, 0
+            self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+            self.sequences.clear()
         return code
 
     def add(self, *numbers: int, topic: str = "t", version: int = 3) -> dict[tuple[str, int], ErrorCode]:
@@ -89,14 +92,14 @@ class Producer:
             (None, value),
             pid=self.producer_id,
             producer_epoch=self.epoch,
-            seq=fields.pop("seq", self.sequence),
+            seq=self.sequences[number],
             tx=True,
         )
         message = produce_request(records, number=number, version=version, **fields)
         message.transactional_id = self.name
         ((answer,),) = (topic.partition_responses for topic in self.client.ask(message, version).responses)
         if answer.error_code == 0:
-            self.sequence += 1
+            self.sequences[number] += 1
         return ErrorCode(answer.error_code)
 
     def end(self, *, commit: bool = True, version: int = OLD_END) -> ErrorCode:
@@ -106,7 +109,7 @@ class Producer:
         answer = self.client.ask(request, version)
         if answer.error_code == 0 and version >= NEW_END:
             if (answer.producer_id, answer.producer_epoch) != (self.producer_id, self.epoch):
-                self.sequence = 0
+                self.sequences.clear()
             self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
         return ErrorCode(answer.error_code)
 
