@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.server.live.partition import Partition
 from tests.engine.live_logs import batch
 from tests.engine.managed import FailingFs
 from tests.server.live.nodes import LiveServer, fetch, live, new_node, produce, produce_request
@@ -306,6 +307,61 @@ def test_a_producer_gets_a_new_id_when_its_epochs_are_used_up(
     wait_until(producer.has_ended)
     assert values(client) == [b"last", b"next"]
     assert (producer.state().producer_id, producer.state().producer_epoch) == (old_id + 1, 1)
+
+
+# ------------------------------------------------------------------------------------------------------ concurrent ends
+@contextmanager
+def markers_held(server: LiveServer, number: int = 0) -> Iterator[None]:
+    """Let no marker be appended to a partition: its log is locked by this thread."""
+    partition = server.server.catalog.partition("t", number)
+    assert isinstance(partition, Partition)
+    with partition.log.lock:
+        yield
+
+
+def test_other_requests_wait_until_a_decided_transaction_is_complete(
+    server: LiveServer, client: Client, producer: Producer
+) -> None:
+    producer.begin(0)
+    assert producer.send() is NONE
+    with markers_held(server):
+        assert producer.end() is NONE
+        assert producer.state().transaction_state == "PrepareCommit"
+        busy = ErrorCode.CONCURRENT_TRANSACTIONS
+        assert set(producer.add(1).values()) == {busy}
+        assert producer.end() is busy
+        assert producer.end(commit=False) is busy
+        assert Producer(client).init(wait=False) is busy
+        assert producer.commit_offset(1) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert producer.commit_offset(1, version=5) is busy
+        assert producer.send(1) is ErrorCode.NOT_ENOUGH_REPLICAS
+        assert producer.send(1, version=NEW_PRODUCE) is ErrorCode.NOT_ENOUGH_REPLICAS
+        # Other producers, and partitions without the marker, do not wait.
+        other = Producer(client, "other")
+        assert other.init() is NONE
+        other.begin(1)
+        assert other.send(1) is NONE
+        assert other.end() is NONE
+        wait_until(other.has_ended)
+    wait_until(producer.has_ended)
+    producer.begin(1)
+
+
+def test_the_first_batch_of_version_2_waits_for_the_markers_of_the_last_transaction(
+    server: LiveServer, producer: Producer
+) -> None:
+    assert producer.send(version=NEW_PRODUCE) is NONE
+    with server.connect() as second:
+        with markers_held(server):
+            assert producer.end(version=NEW_END) is NONE
+            records = batch(pid=producer.producer_id, producer_epoch=producer.epoch, tx=True)
+            request = produce_request(records, number=1, version=NEW_PRODUCE)
+            request.transactional_id = "x"
+            second.send(request, NEW_PRODUCE)
+            assert producer.state().transaction_state == "PrepareCommit"
+        _, answer = second.receive(ApiKey.PRODUCE, NEW_PRODUCE)
+    assert answer.responses[0].partition_responses[0].error_code == NONE
+    assert producer.state().transaction_state == "Ongoing"
 
 
 # -------------------------------------------------------------------------------------------------------------- offsets
