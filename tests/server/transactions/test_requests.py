@@ -447,6 +447,44 @@ def test_a_failed_disk_of_the_coordinator_stops_its_transactions_only(tmp_path: 
         assert producer.state().transaction_state == "Ongoing"
 
 
+def test_a_producer_stays_fenced_if_its_abort_could_not_be_written(tmp_path: Path) -> None:
+    fs = FailingFs()
+    path = new_node(tmp_path / "data", TOPICS, features={"transaction.version": 1})
+    with live(path, fs=fs, flush_acks=True) as server, server.connect() as client:
+        producer = Producer(client)
+        assert producer.init() is NONE
+        producer.begin(0)
+        fs.broken.add(path)
+        for _ in range(2):
+            assert Producer(client).init() is ErrorCode.NOT_COORDINATOR
+            assert (producer.state().transaction_state, producer.state().producer_epoch) == ("Ongoing", 1)
+        assert set(producer.add(1).values()) == {ErrorCode.PRODUCER_FENCED}
+
+
+def test_a_cluster_of_transaction_version_0_gets_records_that_its_brokers_read(tmp_path: Path) -> None:
+    path = new_node(tmp_path / "data", TOPICS, features={"transaction.version": 0})
+    with live(path) as server, server.connect() as client:
+        producer = Producer(client)
+        assert producer.init() is NONE
+        producer.begin(0)
+        assert producer.send() is NONE
+        assert Producer(client).init() is NONE
+        assert (producer.state().producer_epoch, values(client)) == (2, [])
+    (log,) = (path / "__transaction_state-0").glob("*.log")
+    records = [record for _, each in file_batches(log.read_bytes()) for record in each.records()]
+    assert {int.from_bytes((record.value or b"")[:2], "big") for record in records} == {0}
+
+
+def test_a_transaction_ends_although_its_topic_was_deleted(client: Client, producer: Producer) -> None:
+    producer.begin(0, 1)
+    assert producer.send() is NONE
+    state = m.DeleteTopicsRequest.DeleteTopicState
+    deleted = client.ask(m.DeleteTopicsRequest(topics=[state(name="t")], timeout_ms=1000), 6)
+    assert [each.error_code for each in deleted.responses] == [NONE]
+    assert producer.end() is NONE
+    wait_until(producer.has_ended)
+
+
 def test_no_handler_waits_for_the_disk_of_a_transaction(tmp_path: Path) -> None:
     disk = SlowDisk()
     with ExitStack() as stack:

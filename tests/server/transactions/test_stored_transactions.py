@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.handlers.transactions import TransactionHandlers
-from sediment.server.transactions.stored_transactions import replay_transactions
+from sediment.server.transactions.stored_transactions import encode_transaction, replay_transactions
 from sediment.server.transactions.transaction import Transaction, TransactionState
+from tests.served import unpacked
 from tests.server.groups.coordinator_logs import STATES, CoordinatorLogBuilder, versioned
 from tests.server.network.listeners import Client, listener
+from tests.twin.segments import file_batches
 
 GOLDEN = Path(__file__).parents[2] / "data" / "kafka-4.2.0-coordinator-records.jsonl"
 NOW_MS = 1_700_000_100_000
@@ -106,6 +109,34 @@ def test_every_record_of_kafka_is_taken(log: CoordinatorLogBuilder, caplog: pyte
         log.add(bytes.fromhex(record["key"]), bytes.fromhex(record["value"]))
     assert set(replay(log)) == {record["keyJson"]["transactionalId"] for record in known}
     assert caplog.records == []
+
+
+# -------------------------------------------------------------------------------------------------------------- encode
+def test_records_are_written_as_kafka_writes_them(tmp_path: Path) -> None:
+    """Every record of a broker of Kafka 4.2.0 (tests/data/served) is encoded to the same bytes."""
+    written = 0
+    for log in unpacked(tmp_path / "data").glob(f"{STATES}-*/*.log"):
+        for _, batch in file_batches(log.read_bytes()):
+            for record in batch.records():
+                one = CoordinatorLogBuilder(tmp_path / str(written), STATES)
+                one.add(record.key or b"", record.value)
+                (transaction,) = replay(one).values()
+                assert encode_transaction(transaction, 2) == (record.key, record.value)
+                written += 1
+    assert written > 50
+
+
+@pytest.mark.parametrize("level", [0, 1, 2])
+@pytest.mark.parametrize("state", [TransactionState.EMPTY, TransactionState.ONGOING, TransactionState.PREPARE_ABORT])
+def test_a_written_record_is_read_back(tmp_path: Path, state: TransactionState, level: int) -> None:
+    has_partitions = state is not TransactionState.EMPTY
+    partitions = frozenset({TopicPartition("b", 1), TopicPartition("a", 0), TopicPartition("b", 0)})
+    transaction = Transaction("x", 7, 3, 1000, NOW_MS, state, partitions if has_partitions else frozenset(), NOW_MS + 1)
+    if level > 0:
+        transaction = replace(transaction, client_version=2)
+    log = CoordinatorLogBuilder(tmp_path, STATES)
+    log.add(*encode_transaction(transaction, level))
+    assert replay(log) == {"x": transaction}
 
 
 # ------------------------------------------------------------------------------------------------------------ describe
