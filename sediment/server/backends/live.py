@@ -250,7 +250,7 @@ class LiveBackend:
     def handlers(
         self, timer: Timer, config: ServerConfig, coordinator: GroupCoordinator
     ) -> Sequence[Mapping[ApiKey, Handler]]:
-        """Return the handlers of records, producer ids, topics, configs, deletions and refused requests."""
+        """Return the handlers of records, transactions, topics, configs, deletions and refused requests."""
         self._delayed = delayed = DelayedOperations(timer)
         self.topics = self._make_store(
             default_partition_count=config.num_partitions, on_topics_deleted=coordinator.topics_deleted

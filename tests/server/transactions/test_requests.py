@@ -132,6 +132,14 @@ def test_a_repeated_end_gets_the_same_answer(producer: Producer) -> None:
     assert producer.end(commit=False, version=NEW_END) is ErrorCode.INVALID_TXN_STATE
 
 
+def test_an_old_client_may_begin_a_transaction_without_partitions(producer: Producer) -> None:
+    assert producer.add_topics({}) == {}
+    assert producer.state().transaction_state == "Ongoing"
+    assert producer.end() is NONE
+    wait_until(producer.has_ended)
+    assert producer.state().transaction_state == "CompleteCommit"
+
+
 # -------------------------------------------------------------------------------------------------------- verification
 @pytest.mark.parametrize(
     ("version", "code"), [(10, ErrorCode.INVALID_TXN_STATE), (OLD_PRODUCE, ErrorCode.TRANSACTION_ABORTABLE)]
@@ -402,6 +410,24 @@ def test_pending_offsets_survive_a_restart_and_keep_their_group(tmp_path: Path) 
         assert producer.end(version=NEW_END) is NONE
         wait_until(producer.has_ended)
         assert committed_offset(client, stable=True) == (9, NONE)
+
+
+def test_pending_offsets_take_memory_until_their_transaction_ends(server: LiveServer, producer: Producer) -> None:
+    memory = server.server.backend._transactions._markers._groups.memory  # type: ignore[union-attr]
+
+    def commit(*, commit: bool, metadata: str) -> int:
+        """Commit offsets in a transaction, and return the bytes that are free after it."""
+        free_bytes = memory.free_bytes
+        for offset in range(3):
+            assert producer.commit_offset(offset, version=5, metadata=metadata) is NONE
+        assert memory.free_bytes <= free_bytes - len(metadata)
+        assert producer.end(commit=commit, version=NEW_END) is NONE
+        wait_until(producer.has_ended)
+        return int(memory.free_bytes)
+
+    committed = commit(commit=True, metadata="m" * 100)
+    assert commit(commit=False, metadata="m" * 1000) == committed
+    assert commit(commit=True, metadata="m" * 90) == committed + 10
 
 
 def test_members_and_sizes_of_transactional_commits_are_checked(client: Client, producer: Producer) -> None:
