@@ -62,8 +62,9 @@ PARTITION_BYTES = 256
 """The allowance for a partition of a transaction."""
 
 _MARKER_RETRY_MS = 1000
-_ADD_RETRY_MS = 20
-_ADD_RETRIES = 5
+_ADD_RETRIES_MS = (1, 2, 5, 12, 20, 20, 20, 20)
+"""Delays of about 100 ms in total, as Kafka's `add.partitions.to.txn.retry.backoff.max.ms`."""
+
 _TOMBSTONE_BATCH_BYTES = 16_384
 _NOT_WRITTEN = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
 _NOT_NEEDED = frozenset({ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION})
@@ -299,7 +300,7 @@ class TransactionCoordinator:
         then: Callable[[Mapping[TopicPartition, ErrorCode]], object],
         *,
         adds: bool,
-        retries: int = _ADD_RETRIES,
+        delays_ms: Sequence[int] = _ADD_RETRIES_MS,
     ) -> None:
         """Call `then`, now or later, with the right of a producer to write to partitions.
 
@@ -311,11 +312,17 @@ class TransactionCoordinator:
             return
 
         def answer(code: ErrorCode) -> None:
-            if code is ErrorCode.CONCURRENT_TRANSACTIONS and retries > 0:
+            if code is ErrorCode.CONCURRENT_TRANSACTIONS and delays_ms:
                 again = partial(
-                    self.verify_or_add, transactional_id, producer, partitions, then, adds=True, retries=retries - 1
+                    self.verify_or_add,
+                    transactional_id,
+                    producer,
+                    partitions,
+                    then,
+                    adds=True,
+                    delays_ms=delays_ms[1:],
                 )
-                self._scheduler.schedule_once("retry-add-partitions-to-txn", again, delay_ms=_ADD_RETRY_MS)
+                self._scheduler.schedule_once("retry-add-partitions-to-txn", again, delay_ms=delays_ms[0])
             else:
                 then(dict.fromkeys(partitions, code))
 
