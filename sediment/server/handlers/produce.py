@@ -59,6 +59,10 @@ FIRST_VERSION_WITH_ABORTABLE = 11
 NO_ACKS, LEADER_ACKS, ALL_ACKS = 0, 1, -1
 
 _ADMIN_CLIENT = "__admin_client"  # Kafka's AdminUtils.ADMIN_CLIENT_ID
+_REFUSALS = {
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "a transactional batch needs the id of its transactions",
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: "Transactional records contained more than one producer ID",
+}
 _UNVERIFIED = frozenset(
     {
         ErrorCode.CONCURRENT_TRANSACTIONS,
@@ -254,7 +258,7 @@ class ProduceHandlers:
         """Return the answer for one partition; add the append to `waiting`."""
         answer = m.ProduceResponse.PartitionProduceResponse(index=asked.index, base_offset=-1)
         if isinstance(rights, ErrorCode):
-            return _fail(answer, rights, None)
+            return _fail(answer, rights, _REFUSALS[rights])
         if acks not in (NO_ACKS, LEADER_ACKS, ALL_ACKS):
             return _fail(answer, ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {acks}, not 0, 1 or -1")
         found, unknown = self._topic(topic, version)
