@@ -30,6 +30,7 @@ _DEFAULTS: Mapping[str, object] = {
     "auto.create.topics.enable": True,
     "group.initial.rebalance.delay.ms": 0,
     "offsets.topic.num.partitions": 1,
+    "transaction.state.log.num.partitions": 1,
 }
 
 
@@ -48,8 +49,8 @@ class Broker:
 def broker(path: str | Path | None = None, *, port: int = 0, **configs: object) -> Iterator[Broker]:
     """Run a single-node broker on 127.0.0.1 until the end of the block.
 
-    Clients can create topics, produce and consume; it takes no transactions.  Records are not flushed one by one, as by
-    a broker.  At the end, the server stops cleanly.  In a process that was forked inside the block, the end does
+    Clients can create topics, produce, also in transactions, and consume.  Records are not flushed one by one, as by a
+    broker.  At the end, the server stops cleanly.  In a process that was forked inside the block, the end does
     nothing.
 
     Args:

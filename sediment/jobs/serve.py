@@ -69,7 +69,14 @@ _METRICS_SECONDS = 15.0
 _CHECK_SECONDS = 1.0
 _NEVER_MS = 10 * 365 * 86_400_000
 _OWN_PREFIX = "sediment."
-_OWN_FIELDS = frozenset({"request_receive_timeout_ms", "group_members_max_bytes", "groups_max_bytes"})
+_OWN_FIELDS = frozenset(
+    {
+        "request_receive_timeout_ms",
+        "group_members_max_bytes",
+        "groups_max_bytes",
+        "transactions_max_bytes",
+    }
+)
 _FROM_DIRECTORY = frozenset({"node_id"})
 
 
@@ -146,7 +153,6 @@ def _announce(server: KafkaServer, options: ServerOptions, messages: Any) -> Non
     )
     if is_live:
         messages.print(server.deletions())
-        messages.print("not offered: transactions")
     if options.security.insecure and not server.bound.is_loopback:
         _LOGGER.warning(
             "--insecure: every machine that reaches %s can read %s",
@@ -430,8 +436,8 @@ def command(
     With --read-only, the server serves any log directories, writes nothing into them, and takes no lock.
 
     Without --read-only, LOG_DIR... must be the log directories of a single-node cluster; `clone` and `adopt` make such
-    directories.  The server accepts committed offsets, records from producers, including idempotent producers, and
-    changes of topics, configs and groups.  It refuses transactions.  A broker can use the directories afterwards.
+    directories.  The server accepts committed offsets, records from producers, including idempotent and transactional
+    producers, and changes of topics, configs and groups.  A broker can use the directories afterwards.
 
     The server deletes what clients delete.  Retention and the cleaner run for a topic if its policy and limit are
     stated: by its own configs, by those of the broker, by --set, or by --config.

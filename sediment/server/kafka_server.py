@@ -287,10 +287,11 @@ class KafkaServer:
         def load_transactions() -> None:
             try:
                 topic = backend.coordinator_topic(TRANSACTION_STATE)
-                transactions.load(topic.replay(lambda log: replay_transactions(log, self._fs)), topic.is_unreadable)
+                stored = topic.replay(lambda log: replay_transactions(log, self._fs))
+                transactions.load(backend.load_transactions(stored, topic.is_unreadable), topic.is_unreadable)
             except Exception:
                 _LOGGER.exception("the transactions cannot be loaded, and clients get an error for them")
-                transactions.load({}, lambda _: True)
+                transactions.load(backend.load_transactions({}, lambda _: True), lambda _: True)
 
         threading.Thread(target=load, name="group-metadata-manager-0", daemon=True).start()
 

@@ -38,6 +38,12 @@ _RANGES: dict[str, Range] = {
     "groups_max_bytes": AT_LEAST_ONE,
     "offset_metadata_max_bytes": INT,
     "offsets_retention_check_interval_ms": AT_LEAST_ONE,
+    "transaction_max_timeout_ms": POSITIVE_INT,
+    "transactional_id_expiration_ms": POSITIVE_INT,
+    "transaction_abort_timed_out_transaction_cleanup_interval_ms": POSITIVE_INT,
+    "transaction_remove_expired_transaction_cleanup_interval_ms": POSITIVE_INT,
+    "transaction_state_log_num_partitions": POSITIVE_INT,
+    "transactions_max_bytes": AT_LEAST_ONE,
     "auto_create_topics_enable": Truth(),
     "num_partitions": POSITIVE_INT,
     "offsets_topic_num_partitions": POSITIVE_INT,
@@ -126,6 +132,24 @@ class ServerConfig:
 
     offsets_topic_num_partitions: int = 50
     """Partitions of `__consumer_offsets` if the server creates it."""
+
+    transaction_max_timeout_ms: int = 900_000
+    """Largest timeout that a producer may give its transactions."""
+
+    transactional_id_expiration_ms: int = 604_800_000
+    """Time without a transaction after which a transactional id is removed."""
+
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = 10_000
+    """Interval at which transactions that have timed out are aborted."""
+
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = 3_600_000
+    """Interval at which expired transactional ids are removed."""
+
+    transaction_state_log_num_partitions: int = 50
+    """Partitions of `__transaction_state` if the server creates it."""
+
+    transactions_max_bytes: int = 67_108_864
+    """Memory limit for the transactional ids and partitions that clients add."""
 
     node_id: int = 0
     """Id of this node in thread names and for clients."""

@@ -13,6 +13,7 @@ from tests.e2e.kraft import class_path
 
 _TIMEOUT_SECONDS = 120
 _SEEKS = Path(__file__).parent / "java" / "Seeks.java"
+_TRANSACTIONS = Path(__file__).parent / "java" / "Transactions.java"
 _QUIET = ("SLF4J", "WARNING", "log4j", "Picked up")
 
 CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
@@ -50,17 +51,32 @@ def seeks(bootstrap: str, isolation: str, count: int, choices: list[str]) -> lis
 
     A choice is a topic, a partition, `offset` or `time`, and a number.  java/Seeks.java defines the printed lines.
     """
+    said = _java_program(_SEEKS, bootstrap, isolation, str(count), given="\n".join(choices))
+    return [line for line in said.splitlines() if not line.startswith(_QUIET)]
+
+
+def transactions(bootstrap: str, transactional_id: str, first: int, count: int) -> None:
+    """Run transactions of one of Kafka's own producers, as java/Transactions.java describes."""
+    _java_program(_TRANSACTIONS, bootstrap, transactional_id, str(first), str(count))
+
+
+def _java_program(source: Path, *arguments: str, given: str = "") -> str:
+    """Run a source file with Kafka's classes; return its standard output.
+
+    Raises:
+        AssertionError: it failed.
+    """
     java = [program("java"), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=OFF"]
     done = subprocess.run(
-        [*java, "-cp", class_path(), str(_SEEKS), bootstrap, isolation, str(count)],
-        input="\n".join(choices),
+        [*java, "-cp", class_path(), str(source), *arguments],
+        input=given,
         capture_output=True,
         text=True,
         timeout=_TIMEOUT_SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return [line for line in done.stdout.splitlines() if not line.startswith(_QUIET)]
+    return done.stdout
 
 
 def table(text: str) -> list[str]:

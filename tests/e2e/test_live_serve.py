@@ -14,9 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka as confluent
 import pytest
 
 from sediment.engine.clone.new_node import format_new_node
@@ -34,7 +36,7 @@ from sediment.segment_io.partition.checkpoint_files import read_partition_metada
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.live.owned_node import open_node
-from tests.consumers import UNCOMMITTED, Records, commit_offsets, committed_offsets, confluent_records, ends
+from tests.consumers import COMMITTED, UNCOMMITTED, Records, commit_offsets, committed_offsets, confluent_records, ends
 from tests.e2e import console_tools as tools
 from tests.e2e.kraft import KafkaNode, running
 from tests.e2e.test_clone import USUAL, assert_no_trouble, produce
@@ -125,6 +127,92 @@ def test_a_directory_goes_from_a_server_to_a_broker_and_back(tmp_path: Path) -> 
     assert (after.topic_ids, after.topic_configs) == (before.topic_ids, before.topic_configs)
     assert next_ids == sorted(set(next_ids))
     assert not list(data.glob("*-stray"))
+
+
+# -------------------------------------------------------------------------------------------------------- transactions
+def known_transactions(bootstrap: str) -> list[str]:
+    """Return transactional ids with their coordinator, producer id and state, as Kafka's tool lists them."""
+    return tools.table(tools.tool(bootstrap, tools.TRANSACTIONS, "list"))
+
+
+def committed_numbers(bootstrap: str) -> dict[str, list[int]]:
+    found = confluent_records(bootstrap, ["t-0", "t-1"], COMMITTED)
+    return {name: [int(seen.value or b"") for seen in records] for name, records in found.items()}
+
+
+def check_transactions(bootstrap: str, count: int) -> None:
+    """Check the records and offsets of transactions 0 to count - 1, whose even numbers are committed."""
+    wait_until(lambda: all("Complete" in line for line in known_transactions(bootstrap) if "java" in line))
+    assert committed_numbers(bootstrap) == {name: list(range(0, count, 2)) for name in ("t-0", "t-1")}
+    last = count - 1 - (count - 1) % 2
+    assert committed_offsets(bootstrap, "java", ["t-0"])["t-0"][0] == last + 1
+
+
+def open_transaction(bootstrap: str, name: str, timeout_ms: int) -> None:
+    """Leave a transaction open."""
+    producer = confluent.Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "transactional.id": name,
+            "transaction.timeout.ms": timeout_ms,
+            "message.timeout.ms": timeout_ms,
+            "log_level": 0,
+        }
+    )
+    producer.init_transactions(LIMIT_SECONDS)
+    producer.begin_transaction()
+    producer.produce("t", "-1", partition=1)
+    assert producer.flush(LIMIT_SECONDS) == 0
+
+
+def test_transactions_go_from_a_server_to_a_broker_and_back(tmp_path: Path) -> None:
+    data = new_node(tmp_path / "data")
+    sets = ("--set", "offsets.topic.num.partitions=2", "--set", "transaction.state.log.num.partitions=2")
+    with serving(data, *sets) as served:
+        tools.tool(served.bootstrap, tools.TOPICS, "--create", "--topic", "t", "--partitions", "2")
+        tools.transactions(served.bootstrap, "java", 0, 5)
+        check_transactions(served.bootstrap, 5)
+        open_transaction(served.bootstrap, "open", 2000)
+        before = [line for line in known_transactions(served.bootstrap) if "open" not in line]
+    with running(node_on(data, tmp_path / "node")) as node:
+        # The broker aborts the transaction that the server left open.
+        wait_until(
+            lambda: any("open" in each and "CompleteAbort" in each for each in known_transactions(node.bootstrap))
+        )
+        assert [line for line in known_transactions(node.bootstrap) if "open" not in line] == before
+        tools.transactions(node.bootstrap, "java", 5, 4)
+        check_transactions(node.bootstrap, 9)
+        open_transaction(node.bootstrap, "open", 2000)
+        assert_no_trouble(node)
+        listed = [line for line in known_transactions(node.bootstrap) if "open" not in line]
+        node.stop()
+    assert not list(data.glob("*-stray"))
+    with serving(data, *sets) as served:
+        wait_until(
+            lambda: any("open" in each and "CompleteAbort" in each for each in known_transactions(served.bootstrap))
+        )
+        assert [line for line in known_transactions(served.bootstrap) if "open" not in line] == listed
+        tools.transactions(served.bootstrap, "java", 9, 2)
+        check_transactions(served.bootstrap, 11)
+
+
+def test_the_tool_for_transactions_works_on_a_server_as_on_a_broker(tmp_path: Path) -> None:
+    with serving(new_node(tmp_path / "data")) as served:
+        at = partial(tools.tool, served.bootstrap, tools.TRANSACTIONS)
+        tools.tool(served.bootstrap, tools.TOPICS, "--create", "--topic", "t", "--partitions", "2")
+        open_transaction(served.bootstrap, "open", 600_000)
+        (row,) = (line for line in tools.table(at("list")) if line.startswith("open"))
+        assert row.split()[-1] == "Ongoing"
+        described = at("describe", "--transactional-id", "open")
+        assert "Ongoing" in described and "t-1" in described
+        producers = tools.table(at("describe-producers", "--topic", "t", "--partition", "1"))
+        assert any(line.split()[-1] == "0" for line in producers)  # its transaction begins at offset 0
+        assert tools.table(at("find-hanging", "--broker-id", "1")) == [
+            "Topic Partition ProducerId ProducerEpoch CoordinatorEpoch StartOffset LastTimestamp Duration(min)"
+        ]
+        at("abort", "--topic", "t", "--partition", "1", "--start-offset", "0")
+        assert ends(served.bootstrap, ["t-1"])["t-1"][1:] == (2, 2)
+        assert committed_numbers(served.bootstrap) == {"t-0": [], "t-1": []}
 
 
 # ------------------------------------------------------------------------------------------------------ administration

@@ -176,6 +176,26 @@ def committing_producers(topic: SourceTopic, until_ms: int | None, fs: Fs) -> fr
     return frozenset(producer_id for producer_id in found.values() if producer_id is not None)
 
 
+def transactional_producers(topic: SourceTopic | None, fs: Fs) -> frozenset[int]:
+    """Return the producer ids in the records of `__transaction_state`; none without the topic.
+
+    A transactional id keeps its producer id, even if no log has a record of the producer.
+
+    Raises:
+        CorruptDataError: a batch cannot be read.
+        OSError: a file at a URI cannot be fetched.
+    """
+    found: set[int] = set()
+    for replicas in () if topic is None else topic.replicas.values():
+        replica = replicas[0]
+        fetch_partition(replica, fs)
+        for record in _read(replica.partition, replica.path, fs):
+            value = record.decoded.value
+            if value is not None:
+                found |= {value.producer_id, value.next_producer_id}
+    return frozenset(found)
+
+
 def _read(partition: TopicPartition, directory: Path, fs: Fs, bounds: Bounds = ALL) -> Iterator[_Record]:
     """Yield the records that can be decoded, in order."""
     request = TableRequest(columns=("key", "value", "offset", "control"), bounds=bounds)

@@ -23,6 +23,7 @@ from sediment.engine.clone.adoption import (
 )
 from sediment.engine.clone.clone_directory import StartFiles
 from sediment.engine.clone.cluster_records import Node, added_topic_records, cluster_records, next_producer_id
+from sediment.engine.clone.coordinator_rewrite import transactional_producers
 from sediment.engine.clone.features import NEWEST_RELEASE, clone_features
 from sediment.engine.clone.foreign_topics import folders_of
 from sediment.engine.clone.metadata_append import (
@@ -55,6 +56,7 @@ from sediment.segment_io.format.names import (
     TopicPartition,
 )
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.internal_topics.coordinator_records import TRANSACTION_STATE
 from sediment.segment_io.internal_topics.metadata_log import check_loadable
 from sediment.segment_io.internal_topics.quorum_state import read_quorum_state
 
@@ -115,6 +117,7 @@ class NewNode:
 
     def __init__(self, log_dir: Path, source: Source, own: AdoptOptions, settings: Settings, fs: Fs) -> None:
         self._log_dir = log_dir
+        self._source = source
         self._own = own
         self._settings = settings
         self._fs = fs
@@ -140,7 +143,7 @@ class NewNode:
         """Return the records of `bootstrap.checkpoint`."""
         features = clone_features(None, NEWEST_RELEASE)
         topics = _with_sets(self.plan, self._settings)
-        first_id = next_producer_id(None, _producer_ids(clones))
+        first_id = next_producer_id(None, _producer_ids(clones, self._source, self._fs))
         return list(cluster_records(topics, _leader_epochs(clones), self.node, features, {}, first_id))
 
     def write(self, records: Sequence[bytes], clones: Clones, run_id: str, now_ms: int) -> tuple[str, ...]:
@@ -176,6 +179,7 @@ class StoppedNode:
 
     def __init__(self, log_dir: Path, source: Source, own: AdoptOptions, settings: Settings, fs: Fs) -> None:
         self._log_dir = log_dir
+        self._source = source
         self._settings = settings
         self._fs = fs
         self._metadata = check_started(log_dir, source.metadata, fs)
@@ -216,7 +220,7 @@ class StoppedNode:
         if not clones:
             return []
         topics = _with_sets(self.plan, self._settings)
-        ids = _producer_ids(clones)
+        ids = _producer_ids(clones, self._source, self._fs)
         found = list(added_topic_records(topics, _leader_epochs(clones), self.node, self._metadata, ids))
         check_fits(found, self._metadata)
         return found
@@ -273,5 +277,7 @@ def _leader_epochs(clones: Clones) -> dict[TopicPartition, int]:
     return {partition: clone.leader_epoch for partition, clone in clones.items()}
 
 
-def _producer_ids(clones: Clones) -> set[int]:
-    return {producer_id for clone in clones.values() for producer_id in clone.producer_ids}
+def _producer_ids(clones: Clones, source: Source, fs: Fs) -> set[int]:
+    """Return the producer ids in the logs, and those of transactional ids."""
+    in_logs = {producer_id for clone in clones.values() for producer_id in clone.producer_ids}
+    return in_logs | transactional_producers(source.topics.get(TRANSACTION_STATE), fs)

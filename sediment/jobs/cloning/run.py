@@ -21,7 +21,7 @@ from pathlib import Path
 
 from sediment.engine.clone.clone_directory import CloneDirectory, StartFiles
 from sediment.engine.clone.cluster_records import Node, cluster_records, next_producer_id, security_records
-from sediment.engine.clone.coordinator_rewrite import ClonedNames, committing_producers
+from sediment.engine.clone.coordinator_rewrite import ClonedNames, committing_producers, transactional_producers
 from sediment.engine.clone.features import clone_features
 from sediment.engine.clone.node_configs import restore_commands
 from sediment.engine.clone.options import CloneOptions, Part
@@ -266,6 +266,8 @@ class _CloneRun:
     ) -> None:
         clones = {each.partition.target: each.clone for each in finished if each.clone is not None}
         known_ids = {producer_id for clone in clones.values() for producer_id in clone.producer_ids}
+        if TRANSACTION_STATE in plan.topics:
+            known_ids |= transactional_producers(source.topics.get(TRANSACTION_STATE), self._fs)
         broker_configs = self._broker_configs(source) if Part.CONFIGS in self._own.parts else {}
         records = [
             *cluster_records(

@@ -6,7 +6,7 @@ LiveBackend       directories of a single node that this process owns
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from sediment.segment_io.errors import SedimentError
@@ -18,6 +18,7 @@ from sediment.server.groups.offset_store import GroupStore, OffsetStore
 from sediment.server.requests import Handler
 from sediment.server.server_config import ServerConfig
 from sediment.server.topic_catalog import TopicCatalog
+from sediment.server.transactions.transaction import Transaction
 
 if TYPE_CHECKING:
     from sediment.server.log_metrics import LogMetrics  # it loads the code of live logs
@@ -93,6 +94,14 @@ class Backend(Protocol):
 
     def log_metrics(self) -> LogMetrics | None:
         """Return the metrics of the logs and the cleaner; None if the logs do not change."""
+
+    def load_transactions(
+        self, stored: Mapping[str, Transaction], is_unreadable: Callable[[str], bool]
+    ) -> Callable[[], Mapping[str, Transaction]]:
+        """Take the stored transactions; return the function that returns their present states.
+
+        `is_unreadable` takes a transactional id, and returns True if the id's partition cannot be read.
+        """
 
     def stop_waiting(self) -> None:
         """Answer the requests that wait for an event; from then on, no request waits."""

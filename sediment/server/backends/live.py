@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields
 from functools import partial
@@ -57,7 +57,7 @@ from sediment.engine.metadata.metadata_writer import MetadataWriter
 from sediment.segment_io.errors import SedimentError, SourceChangedError, StorageError
 from sediment.segment_io.format.names import INTERNAL_TOPICS, DirectoryState, TopicPartition
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.internal_topics.coordinator_records import CONSUMER_OFFSETS
+from sediment.segment_io.internal_topics.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from sediment.segment_io.internal_topics.metadata_batches import split_into_batches
 from sediment.segment_io.internal_topics.metadata_log import SERVER_TRANSACTION, ClusterMetadata
 from sediment.segment_io.partition.clean_shutdown_file import NEW_DIRECTORY, RAISED_EPOCHS, CleanShutdown
@@ -79,6 +79,8 @@ from sediment.server.handlers.produce import ProduceHandlers
 from sediment.server.handlers.producer_ids import ProducerIdHandlers
 from sediment.server.handlers.refused import RefusedHandlers
 from sediment.server.handlers.topics import TopicHandlers
+from sediment.server.handlers.transactional_producers import TransactionalProducerHandlers
+from sediment.server.live.delayed_append import ReplicationWaits
 from sediment.server.live.deletions import describe_deletions
 from sediment.server.live.live_catalog import LiveCatalog
 from sediment.server.live.log_flusher import LogFlusher, flush_and_replicate
@@ -91,10 +93,16 @@ from sediment.server.live.topic_store import CreatedTopic, TopicStore
 from sediment.server.log_metrics import LogMetrics, log_metrics
 from sediment.server.requests import Handler
 from sediment.server.server_config import ServerConfig
+from sediment.server.transactions.marker_writer import MarkerWriter
+from sediment.server.transactions.transaction import Transaction
+from sediment.server.transactions.transaction_coordinator import TransactionCoordinator
+from sediment.server.transactions.transaction_log import TransactionLog
+from sediment.server.transactions.transactional_offsets import TransactionalOffsets
 
 _LOGGER = logging.getLogger(__name__)
 
-NOT_OFFERED = "this server takes no transactions"
+NOT_OFFERED = "this server does not offer it"
+TRANSACTION_VERSION = "transaction.version"
 _FLUSHER_THREADS = 4
 _FIRST_LEADER_EPOCH = 0
 _MAYBE_STALE = (
@@ -227,7 +235,6 @@ class LiveBackend:
         self.offset_store = self.group_store = OffsetsTopic(
             lambda: self._partitions_of(CONSUMER_OFFSETS), manager.clock.now_ms
         )
-        _warn_of_open_transactions(partitions.values())
 
     def _lead(self, log: PartitionLog) -> Partition:
         """Return the partition of a new log."""
@@ -266,16 +273,37 @@ class LiveBackend:
     def handlers(
         self, timer: Timer, config: ServerConfig, coordinator: GroupCoordinator
     ) -> Sequence[Mapping[ApiKey, Handler]]:
-        """Return the handlers of records, producer ids, topics, configs, deletions and refused requests."""
+        """Return the handlers of records, transactions, topics, configs, deletions and refused requests."""
         self._delayed = delayed = DelayedOperations(timer)
         self.topics = self._make_store(
             default_partition_count=config.num_partitions, on_topics_deleted=coordinator.topics_deleted
         )
-        self._internal_topics = {CONSUMER_OFFSETS: config.offsets_topic_num_partitions}
+        self._internal_topics = {
+            CONSUMER_OFFSETS: config.offsets_topic_num_partitions,
+            TRANSACTION_STATE: config.transaction_state_log_num_partitions,
+        }
+        clock, scheduler = self._manager.clock, self._manager.scheduler
+        waits = ReplicationWaits(delayed, partial(scheduler.schedule_once, "transactions"))
+        markers = MarkerWriter(self.catalog, coordinator, waits, clock.now_ms)
+        self._transactions = TransactionCoordinator(
+            config,
+            self.catalog.metadata.features.get(TRANSACTION_VERSION, 0),
+            TransactionLog(lambda: self._partitions_of(TRANSACTION_STATE), waits),
+            markers,
+            self._producer_ids,
+            scheduler,
+            clock,
+        )
+        offsets = TransactionalOffsets(
+            lambda: self._partitions_of(CONSUMER_OFFSETS), self._transactions, coordinator, waits
+        )
+        producer_ids = ProducerIdHandlers(self._producer_ids)
         own = {
             **FetchHandlers(self.catalog, delayed, fetch_max_bytes=config.fetch_max_bytes, logs_grow=True).handlers(),
-            **ProduceHandlers(self.catalog, delayed).handlers(),
-            **ProducerIdHandlers(self._producer_ids).handlers(),
+            **ProduceHandlers(self.catalog, delayed, self._transactions).handlers(),
+            **TransactionalProducerHandlers(
+                self._transactions, offsets, markers, producer_ids, self.catalog, clock.now_ms
+            ).handlers(),
             **TopicHandlers(self.topics, self.catalog).handlers(),
             **AlterConfigHandlers(self.topics, self.catalog.node_id).handlers(),
             **DeleteRecordsHandlers(self.catalog, self._manager.checkpoint_log_starts).handlers(),
@@ -283,6 +311,13 @@ class LiveBackend:
         }
         refused = RefusedHandlers(NOT_OFFERED).handlers()
         return own, {key: handler for key, handler in refused.items() if key not in own}
+
+    def load_transactions(
+        self, stored: Mapping[str, Transaction], is_unreadable: Callable[[str], bool]
+    ) -> Callable[[], Mapping[str, Transaction]]:
+        """Start serving the stored transactions; return the function that returns their present states."""
+        self._transactions.load(stored, is_unreadable)
+        return lambda: self._transactions.transactions
 
     def create_topics(self, names: Collection[str]) -> None:
         """Create topics with the default number of partitions, as one change; log why they cannot be created."""
@@ -467,13 +502,3 @@ def _after_unclean_stop(manager: LogManager) -> set[Path]:
     Such a directory had no marker of a clean stop, or had an empty marker, which `recover` writes.
     """
     return {each.path for each in manager.directories() if each.clean_shutdown in (None, CleanShutdown(None))}
-
-
-def _warn_of_open_transactions(partitions: Iterable[Partition]) -> None:
-    undecided = sorted(each.partition for each in partitions if each.log.first_unstable_offset is not None)
-    if undecided:
-        _LOGGER.warning(
-            "partitions with an open transaction: %d, such as %s; no transaction can end while this server runs",
-            len(undecided),
-            undecided[0],
-        )

@@ -7,7 +7,7 @@ open                                                      undone by `close`
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +29,7 @@ from sediment.server.read_only.catalog import CatalogOptions, open_catalog
 from sediment.server.read_only.warm_up import warm_up
 from sediment.server.requests import Handler
 from sediment.server.server_config import ServerConfig
+from sediment.server.transactions.transaction import Transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,12 @@ class ReadOnlyBackend:
 
     def log_metrics(self) -> None:
         """Return None, because the logs do not change."""
+
+    def load_transactions(
+        self, stored: Mapping[str, Transaction], _is_unreadable: Callable[[str], bool]
+    ) -> Callable[[], Mapping[str, Transaction]]:
+        """Return a function that returns the stored transactions, which do not change."""
+        return lambda: stored
 
     def stop_waiting(self) -> None:
         """Do nothing: a waiting fetch ends when its connection is closed."""

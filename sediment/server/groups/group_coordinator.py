@@ -28,13 +28,13 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from sediment.segment_io.errors import PolicyViolationError, RejectedAppendError, SedimentError
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.segment_io.units import NS_PER_MS
 from sediment.server.delayed import Cancelable, Clock, Timer
-from sediment.server.errors import error_code_of
+from sediment.server.errors import ApiError, append_error_code_of, error_code_of
 from sediment.server.groups.classic_group import CONSUMER_PROTOCOL, ClassicGroup, GroupState, Member
 from sediment.server.groups.group_memory import GROUP_BYTES, GroupMemory
 from sediment.server.groups.group_offsets import CommittedOffset, GroupOffsets
@@ -58,6 +58,16 @@ from sediment.server.server_config import ServerConfig
 
 _LOGGER = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
+Commit: TypeAlias = tuple[str, int, CommittedOffset]
+"""Topic, partition and offset."""
+
+_TRANSACTION_ERRORS = frozenset(
+    {
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+    }
+)
 _JOINABLE = (GroupKind.CLASSIC, GroupKind.CONSUMER)
 _PROTOCOL_TYPES = {GroupKind.CONSUMER: "consumer", GroupKind.SHARE: "share", GroupKind.STREAMS: "streams"}
 
@@ -151,6 +161,8 @@ class GroupCoordinator:
         self._groups: dict[str, _Group] = {}
         self._guard = threading.Lock()
         self._deleted_topics: set[str] = set()  # during the load
+        self._transactions = threading.Lock()
+        self._open: dict[tuple[int, int], set[_Group]] = defaultdict(set)
         self._is_loaded = False
         self._is_closed = False
         self._is_unreadable: Callable[[str], bool] = _is_never
@@ -180,6 +192,8 @@ class GroupCoordinator:
             self.memory.resize(existing.offsets.growth_bytes(tuple(offsets)))
             for commit in offsets:
                 existing.offsets.commit(*commit)
+        for with_offsets in self._groups.values():
+            self._note_pending(with_offsets, with_offsets.offsets.pending)
         while names := self._deleted_before_the_load_ended():
             self._delete_offsets_of_topics(names)
         self._timer.after(self._config.offsets_retention_check_interval_ms, self._check_idle_groups)
@@ -395,6 +409,106 @@ class GroupCoordinator:
             for _, _, value in commits
         ]
 
+    def commit_in_transaction(
+        self,
+        group_id: str,
+        identity: MemberIdentity,
+        generation: int,
+        producer_id: int,
+        commits: Sequence[tuple[str, int, CommittedOffset]],
+        append: Callable[[Sequence[Commit]], Sequence[Commit]],
+    ) -> list[ErrorCode]:
+        """Make offsets pending until the producer's transaction ends; return an error code for each.
+
+        `append` stores them, and returns them with the offsets of their records; it does not wait for the disk.
+
+        INVALID_COMMIT_OFFSET_SIZE: `sediment.groups.max.bytes` is reached.
+        """
+        error = self._serving_error(group_id)
+        if error is not ErrorCode.NONE:
+            return [error for _ in commits]
+        is_new = generation < 0
+        group = self._find_or_create(group_id) if is_new else self._find(group_id)
+        if group is None:
+            error = ErrorCode.INVALID_COMMIT_OFFSET_SIZE if is_new else ErrorCode.ILLEGAL_GENERATION
+            return [error for _ in commits]
+        with group.commit_guard:
+            with group.guard:
+                error = group.classic.commit_error(identity, generation, transactional=True)
+            longest = self._config.offset_metadata_max_bytes
+            good = [commit for commit in commits if len(commit[2].metadata) <= longest]
+            growth = sum(value.size_bytes for _, _, value in good)
+            if error is ErrorCode.NONE and not self._take(growth):
+                error = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+            if error is ErrorCode.NONE and good:
+                error = self._make_pending(group, producer_id, good, growth, append)
+        return [
+            error if error is not ErrorCode.NONE or len(value.metadata) <= longest
+            else ErrorCode.OFFSET_METADATA_TOO_LARGE
+            for _, _, value in commits
+        ]  # fmt: skip
+
+    def _make_pending(
+        self,
+        group: _Group,
+        producer_id: int,
+        commits: Sequence[tuple[str, int, CommittedOffset]],
+        growth: int,
+        append: Callable[[Sequence[Commit]], Sequence[Commit]],
+    ) -> ErrorCode:
+        """Store commits and make them pending; `commit_guard` is held, and `growth` bytes are taken."""
+        group.has_records = True
+        # Until the commits are in memory, no marker may be appended: it would not find them.
+        with self._transactions:
+            try:
+                stored = append(commits)
+            except (OSError, SedimentError) as error:
+                self.memory.resize(-growth)
+                code = append_error_code_of(error)
+                if code not in _TRANSACTION_ERRORS:
+                    self._log.warning(f"a commit in a transaction is rejected, because it cannot be stored: {error}")
+                    code = _commit_error_of(error)
+                return code
+            with group.guard:
+                before = group.offsets.pending_bytes(producer_id)
+                for commit in stored:
+                    group.offsets.commit_in_transaction(producer_id, *commit)
+                surplus = growth - (group.offsets.pending_bytes(producer_id) - before)
+                group.offsets_bytes += growth - surplus
+            self.memory.resize(-surplus)
+            self._note_pending(group, [producer_id])
+        return ErrorCode.NONE
+
+    def _note_pending(self, group: _Group, producer_ids: Collection[int]) -> None:
+        """Remember the producers whose transactions have pending offsets of a group."""
+        store = self._group_store
+        number = None if store is None or not producer_ids else store.partition_of(group.group_id)
+        if number is not None:
+            for producer_id in producer_ids:
+                self._open[number, producer_id].add(group)
+
+    def end_transaction(
+        self, partition: int, producer_id: int, *, is_committed: bool, append: Callable[[], _Result]
+    ) -> _Result:
+        """Append a marker to a partition of the store, and apply or drop the pending offsets of its producer.
+
+        Raises:
+            ApiError: the groups are not loaded yet.
+            SedimentError, OSError: `append` failed; nothing changed.
+        """
+        if not self._is_loaded:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        with self._transactions:
+            result = append()
+            for group in self._open.pop((partition, producer_id), ()):
+                with group.guard:
+                    change = -group.offsets.pending_bytes(producer_id)
+                    change += group.offsets.end_transaction(producer_id, is_committed=is_committed)
+                    change = max(change, -group.offsets_bytes)
+                    group.offsets_bytes += change
+                    self.memory.resize(change)
+        return result
+
     def fetch(
         self, group_id: str, topics: Sequence[tuple[str, Sequence[int]]] | None, *, require_stable: bool
     ) -> tuple[ErrorCode, list[tuple[str, list[FetchedOffset]]]]:
@@ -519,9 +633,8 @@ class GroupCoordinator:
             with group.guard:
                 before = group.offsets_bytes
                 for topic, number in partitions:
-                    value = group.offsets.get(topic, number)
-                    group.offsets_bytes -= 0 if value is None else min(value.size_bytes, group.offsets_bytes)
-                    group.offsets.remove(topic, number)
+                    freed = group.offsets.remove(topic, number)
+                    group.offsets_bytes -= min(freed, group.offsets_bytes)
                 self.memory.resize(group.offsets_bytes - before)
 
     # ---------------------------------------------------------------------------------------------------------- views

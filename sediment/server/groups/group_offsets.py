@@ -53,21 +53,28 @@ class GroupOffsets:
         """Set the offset that the partition gets if the producer's transaction is committed."""
         self.pending.setdefault(producer_id, {})[topic, partition] = value
 
-    def remove(self, topic: str, partition: int) -> None:
-        """Remove the committed and pending offsets of a partition."""
+    def remove(self, topic: str, partition: int) -> int:
+        """Remove the committed and pending offsets of a partition; return the bytes that they used."""
         partitions = self.committed.get(topic, {})
-        partitions.pop(partition, None)
+        removed = [partitions.pop(partition, None)]
         if not partitions:
             self.committed.pop(topic, None)
-        for offsets in self.pending.values():
-            offsets.pop((topic, partition), None)
+        removed += [offsets.pop((topic, partition), None) for offsets in self.pending.values()]
+        return sum(value.size_bytes for value in removed if value is not None)
 
-    def end_transaction(self, producer_id: int, *, is_committed: bool) -> None:
-        """Apply the pending offsets of a producer, or drop them."""
+    def end_transaction(self, producer_id: int, *, is_committed: bool) -> int:
+        """Apply the pending offsets of a producer, or drop them; return the bytes by which committed offsets grow."""
+        growth = 0
         for (topic, partition), value in self.pending.pop(producer_id, {}).items():
             existing = self.get(topic, partition)
             if is_committed and (existing is None or value.record_offset > existing.record_offset):
+                growth += self.growth_bytes([(topic, partition, value)])
                 self.commit(topic, partition, value)
+        return growth
+
+    def pending_bytes(self, producer_id: int) -> int:
+        """Return the bytes of the pending offsets of a producer."""
+        return sum(value.size_bytes for value in self.pending.get(producer_id, {}).values())
 
     def get(self, topic: str, partition: int) -> CommittedOffset | None:
         """Return the committed offset of a partition."""

@@ -75,15 +75,8 @@ class OffsetsTopic:
             RejectedAppendError: the batch is too large for the topic.
             StorageError: the disk failed, or the log of the group's partition could not be created.
         """
-        records = [
-            NewRecord(value.commit_timestamp_ms, *encode_offset_commit(group_id, topic, partition, value))
-            for topic, partition, value in commits
-        ]
-        first_offset = _append(self._partition(group_id), records)
-        return [
-            (topic, partition, value._replace(record_offset=first_offset + delta))
-            for delta, (topic, partition, value) in enumerate(commits)
-        ]
+        first_offset = _append(self._partition(group_id), commit_records(group_id, commits))
+        return with_record_offsets(commits, first_offset)
 
     def partition_of(self, group_id: str) -> int | None:
         """Return the partition of a group; None if the topic does not exist."""
@@ -137,6 +130,24 @@ class OffsetsTopic:
                 advice="remove the cause and start again",
             )
         return partition
+
+
+def commit_records(group_id: str, commits: Sequence[tuple[str, int, CommittedOffset]]) -> list[NewRecord]:
+    """Return the records of commits of a group."""
+    return [
+        NewRecord(value.commit_timestamp_ms, *encode_offset_commit(group_id, topic, partition, value))
+        for topic, partition, value in commits
+    ]
+
+
+def with_record_offsets(
+    commits: Sequence[tuple[str, int, CommittedOffset]], first_offset: int
+) -> list[tuple[str, int, CommittedOffset]]:
+    """Return the commits with the offsets of their records, which begin at `first_offset`."""
+    return [
+        (topic, partition, value._replace(record_offset=first_offset + delta))
+        for delta, (topic, partition, value) in enumerate(commits)
+    ]
 
 
 def _append(partition: OffsetsPartition, records: Sequence[NewRecord], *, wait: bool = True) -> int:

@@ -5,7 +5,10 @@
     acks -1    answered when the high watermark is above the appended records, or after the timeout of the request
 
 Versions below 3 are not offered, because their batches have magic 0 or 1; a broker advertises these versions for
-librdkafka.  Transactional batches are rejected.
+librdkafka.
+
+Before the first batch of a transaction is appended to a partition, the coordinator checks that the transaction has the
+partition; from version 12 on, it adds the partition.  The append may therefore follow later, in another thread.
 
 Source: Kafka's KafkaApis.handleProduceRequest, ReplicaManager.appendRecords, DelayedProduce and
 ProduceRequest.validateRecords.
@@ -17,13 +20,15 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from sediment.engine.live.log.partition_log import AppendInfo
+from sediment.engine.live.log.producer_appends import VerificationGuard
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import InvalidRecordError, RecordValidationError, SedimentError
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
+    BASE_SEQUENCE,
     BATCH_HEADER_BYTES,
     BATCH_LENGTH,
     CODEC_MASK,
@@ -31,6 +36,8 @@ from sediment.segment_io.format.layout import (
     LOG_OVERHEAD_BYTES,
     MAGIC,
     MAGIC_V2,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
     TRANSACTIONAL_BIT,
 )
 from sediment.segment_io.format.names import TopicPartition
@@ -45,12 +52,28 @@ from sediment.server.live.live_catalog import LiveCatalog, LiveTopic
 from sediment.server.live.partition import Partition
 from sediment.server.requests import Handler, Request
 from sediment.server.topic_catalog import code_without_log
+from sediment.server.transactions.transaction_coordinator import TransactionCoordinator
+from sediment.server.transactions.transitions import ProducerOf
 
 FIRST_VERSION_WITH_TOPIC_IDS = 13
 FIRST_VERSION_WITH_ZSTD = 7
+FIRST_VERSION_THAT_ADDS_PARTITIONS = 12
+FIRST_VERSION_WITH_ABORTABLE = 11
 NO_ACKS, LEADER_ACKS, ALL_ACKS = 0, 1, -1
 
 _ADMIN_CLIENT = "__admin_client"  # Kafka's AdminUtils.ADMIN_CLIENT_ID
+_REFUSALS = {
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "a transactional batch needs the id of its transactions",
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: "Transactional records contained more than one producer ID",
+}
+_UNVERIFIED = frozenset(
+    {
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
 _NOT_RETRIED = frozenset({ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.KAFKA_STORAGE_ERROR})
 
 
@@ -61,6 +84,16 @@ class _Waiting:
     partition: Partition
     required_offset: int
     answer: Any
+
+
+class _Right(NamedTuple):
+    """The right of a producer to append to a partition: an error, or NONE with the guard of the log."""
+
+    code: ErrorCode
+    guard: VerificationGuard | None = None
+
+
+_IN_TRANSACTION = _Right(ErrorCode.NONE)
 
 
 class _DelayedProduce:
@@ -99,9 +132,10 @@ class ProduceHandlers:
     After each rise of a log's high watermark, `delayed.check` must be called with its TopicPartition.
     """
 
-    def __init__(self, catalog: LiveCatalog, delayed: DelayedOperations) -> None:
+    def __init__(self, catalog: LiveCatalog, delayed: DelayedOperations, transactions: TransactionCoordinator) -> None:
         self._catalog = catalog
         self._delayed = delayed
+        self._transactions = transactions
         self._log = LimitedLog(logging.getLogger(__name__))
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
@@ -115,13 +149,89 @@ class ProduceHandlers:
             InvalidRecordError: a batch was rejected, and the client expects no answer.
         """
         message, version = request.message, request.api_version
+        producers = {
+            _producer_of(each.records)
+            for topic in message.topic_data
+            for each in topic.partition_data
+            if _is_transactional(each.records)
+        }
+        if not producers:
+            return self._append_all(request, message, {})
+        if not message.transactional_id:
+            return self._append_all(request, message, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        if len(producers) > 1:
+            return self._append_all(request, message, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        (producer,) = producers
+        verified = self._start_verifications(message, version, producer)
+        if not verified:
+            return self._append_all(request, message, {})
+
+        def append(codes: Mapping[TopicPartition, ErrorCode]) -> None:
+            try:
+                rights = {
+                    name: right._replace(code=_verified_code(codes.get(name, right.code), version))
+                    for name, right in verified.items()
+                }
+                response = self._append_all(request, message, rights)
+                if response is not None:
+                    request.respond(response)
+            except Exception as error:
+                request.fail(error)
+
+        names = frozenset(name for name, right in verified.items() if right.code is ErrorCode.NONE)
+        if names:
+            adds = version >= FIRST_VERSION_THAT_ADDS_PARTITIONS
+            self._transactions.verify_or_add(message.transactional_id, producer, names, append, adds=adds)
+        else:
+            append({})
+        return None
+
+    def _start_verifications(self, message: Any, version: int, producer: ProducerOf) -> dict[TopicPartition, _Right]:
+        """Return the partitions of transactional batches whose right has to be verified, with the guards of their logs.
+
+        A log keeps a guard until its append, so only the producer of the transactional id gets guards.
+        """
+        known = self._transactions.find(message.transactional_id)
+        is_known = known is not None and known.has_producer(producer.producer_id)
+        rights = {}
+        for asked in message.topic_data:
+            found, _ = self._topic(asked, version)
+            for each in asked.partition_data:
+                partition = None if found is None else found.partitions.get(each.index)
+                if partition is None or found is None or found.is_internal or not _is_transactional(each.records):
+                    continue
+                name = partition.partition
+                if not is_known:
+                    rights[name] = _Right(ErrorCode.NONE)
+                    continue
+                try:
+                    guard = partition.start_verification(
+                        producer.producer_id,
+                        _int_at(each.records, BASE_SEQUENCE, 4),
+                        producer.epoch,
+                        supports_epoch_bump=version >= FIRST_VERSION_THAT_ADDS_PARTITIONS,
+                    )
+                except SedimentError as error:
+                    rights[name] = _Right(append_error_code_of(error))
+                else:
+                    if guard is not None:
+                        rights[name] = _Right(ErrorCode.NONE, guard)
+        return rights
+
+    def _append_all(self, request: Request, message: Any, rights: Mapping[TopicPartition, _Right] | ErrorCode) -> Any:
+        """Append the batch of each partition; return None if the answer is sent later, or never.
+
+        Raises:
+            InvalidRecordError: a batch was rejected, and the client expects no answer.
+        """
+        version = request.api_version
         waiting: list[_Waiting] = []
         topics = [
             m.ProduceResponse.TopicProduceResponse(
                 name=asked.name,
                 topic_id=asked.topic_id,
                 partition_responses=[
-                    self._append(asked, each, message.acks, version, request.client_id, waiting)
+                    self._append(asked, each, message.acks, version, request.client_id, waiting, rights)
                     for each in asked.partition_data
                 ],
             )
@@ -152,10 +262,19 @@ class ProduceHandlers:
                 request.connection.repeated = kept
 
     def _append(
-        self, topic: Any, asked: Any, acks: int, version: int, client_id: str | None, waiting: list[_Waiting]
+        self,
+        topic: Any,
+        asked: Any,
+        acks: int,
+        version: int,
+        client_id: str | None,
+        waiting: list[_Waiting],
+        rights: Mapping[TopicPartition, _Right] | ErrorCode,
     ) -> Any:
         """Return the answer for one partition; add the append to `waiting`."""
         answer = m.ProduceResponse.PartitionProduceResponse(index=asked.index, base_offset=-1)
+        if isinstance(rights, ErrorCode):
+            return _fail(answer, rights, _REFUSALS[rights])
         if acks not in (NO_ACKS, LEADER_ACKS, ALL_ACKS):
             return _fail(answer, ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {acks}, not 0, 1 or -1")
         found, unknown = self._topic(topic, version)
@@ -169,8 +288,11 @@ class ProduceHandlers:
         refused = _refusal_of(asked.records, version)
         if refused is not None:
             return _fail(answer, *refused)
+        right = rights.get(partition.partition, _IN_TRANSACTION)
+        if right.code is not ErrorCode.NONE:
+            return _fail(answer, *_unverified(right.code))
         try:
-            info = partition.append(asked.records)
+            info = partition.append(asked.records, right.guard)
         except SedimentError as error:
             return self._refused(answer, partition.partition, error)
         answer.base_offset = info.first_offset
@@ -246,9 +368,53 @@ def _refusal_of(records: Buffer | None, version: int) -> tuple[ErrorCode, str] |
         return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs version {FIRST_VERSION_WITH_ZSTD} of Produce"
     if _batch_bytes(data[size_bytes:]) is not None:
         return ErrorCode.INVALID_RECORD, "a partition may have one batch only"
-    if attributes & TRANSACTIONAL_BIT:
-        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "this server takes no transactions"
     return None
+
+
+# --------------------------------------------------------------------------------------------------------- transactions
+def _is_transactional(records: Buffer | None) -> bool:
+    """Return True if records begin with the header of a transactional batch."""
+    data = memoryview(records or b"")
+    return (
+        len(data) >= BATCH_HEADER_BYTES
+        and data[MAGIC] == MAGIC_V2
+        and bool(_int_at(data, ATTRIBUTES, 2) & TRANSACTIONAL_BIT)
+    )
+
+
+def _producer_of(records: Buffer) -> ProducerOf:
+    return ProducerOf(_int_at(records, PRODUCER_ID, 8), _int_at(records, PRODUCER_EPOCH, 2))
+
+
+def _int_at(records: Buffer, offset: int, size_bytes: int) -> int:
+    return int.from_bytes(memoryview(records)[offset : offset + size_bytes], "big", signed=True)
+
+
+def _verified_code(code: ErrorCode, version: int) -> ErrorCode:
+    """Return the coordinator's code as a client of this version knows it.
+
+    Source: Kafka's AddPartitionsToTxnManager.
+    """
+    if code is ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if code is ErrorCode.TRANSACTION_ABORTABLE and version < FIRST_VERSION_WITH_ABORTABLE:
+        return ErrorCode.INVALID_TXN_STATE
+    return code
+
+
+def _unverified(code: ErrorCode) -> tuple[ErrorCode, str | None]:
+    """Return the error of a batch whose right could not be verified; clients retry after NOT_ENOUGH_REPLICAS.
+
+    Source: Kafka's ReplicaManager.handleProduceAppend.
+    """
+    if code in _UNVERIFIED:
+        return (
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            f"Unable to verify the partition has been added to the transaction. Underlying error: {code.name}",
+        )
+    if code is ErrorCode.INVALID_TXN_STATE:
+        return code, "Partition was not added to the transaction"
+    return code, None
 
 
 def _batch_bytes(data: memoryview) -> int | None:

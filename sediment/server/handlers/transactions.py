@@ -1,4 +1,4 @@
-"""Handlers for the stored transactions of a directory: DescribeTransactions and ListTransactions.
+"""Handlers that show the transactions of a directory: DescribeTransactions and ListTransactions.
 
 Source: Kafka's TransactionCoordinator.handleDescribeTransactions and TransactionStateManager.listTransactionStates.
 """
@@ -12,7 +12,8 @@ from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.requests import Handler, Request
-from sediment.server.transactions.stored_transactions import StoredTransaction, TransactionState
+from sediment.server.transactions.stored_transactions import by_topic
+from sediment.server.transactions.transaction import Transaction, TransactionState
 
 _STATES = {state.title: state for state in TransactionState}
 
@@ -22,26 +23,29 @@ def _is_never(_transactional_id: str) -> bool:
 
 
 class TransactionHandlers:
-    """Handlers for stored transactions, which `load` provides later; `wall_ms` returns the wall-clock time."""
+    """Handlers for transactions, which `load` provides later; `wall_ms` returns the wall-clock time."""
 
     def __init__(self, wall_ms: Callable[[], int]) -> None:
         self._wall_ms = wall_ms
-        self._transactions: Mapping[str, StoredTransaction] | None = None
+        self._states: Callable[[], Mapping[str, Transaction]] | None = None
         self._is_unreadable: Callable[[str], bool] = _is_never
 
     def load(
-        self, transactions: Mapping[str, StoredTransaction], is_unreadable: Callable[[str], bool] = _is_never
+        self, states: Callable[[], Mapping[str, Transaction]], is_unreadable: Callable[[str], bool] = _is_never
     ) -> None:
         """Start serving; before this call, clients are asked to retry.
 
-        `is_unreadable` takes a transactional id, and returns True if the id's partition cannot be read.
+        `states` returns the transactions of the moment.  `is_unreadable` takes a transactional id, and returns True if
+        the id's partition cannot be read.
         """
         self._is_unreadable = is_unreadable
-        self._transactions = {
-            transactional_id: transaction
-            for transactional_id, transaction in transactions.items()
-            if transaction.state is not TransactionState.DEAD
-        }
+        self._states = states
+
+    def _transactions(self) -> Mapping[str, Transaction] | None:
+        """Return the transactions of the moment; None before they are loaded."""
+        if self._states is None:
+            return None
+        return {key: each for key, each in self._states().items() if each.state is not TransactionState.DEAD}
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
         """Return the handlers by API key."""
@@ -51,22 +55,23 @@ class TransactionHandlers:
         }
 
     def _describe_transactions(self, request: Request) -> Any:
+        transactions = self._transactions()
         return m.DescribeTransactionsResponse(
-            transaction_states=[self._described(each) for each in request.message.transactional_ids]
+            transaction_states=[self._described(each, transactions) for each in request.message.transactional_ids]
         )
 
-    def _described(self, transactional_id: str) -> Any:
+    def _described(self, transactional_id: str, transactions: Mapping[str, Transaction] | None) -> Any:
         response = m.DescribeTransactionsResponse
-        if self._transactions is None:
+        if transactions is None:
             error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         elif not transactional_id:
             error = ErrorCode.INVALID_REQUEST
         elif self._is_unreadable(transactional_id):
             error = ErrorCode.UNKNOWN_SERVER_ERROR
-        elif transactional_id not in self._transactions:
+        elif transactional_id not in transactions:
             error = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
         else:
-            found = self._transactions[transactional_id]
+            found = transactions[transactional_id]
             return response.TransactionState(
                 transactional_id=transactional_id,
                 transaction_state=found.state.title,
@@ -74,20 +79,21 @@ class TransactionHandlers:
                 transaction_start_time_ms=found.start_timestamp_ms,
                 producer_id=found.producer_id,
                 producer_epoch=found.producer_epoch,
-                topics=[response.TopicData(topic=topic, partitions=list(each)) for topic, each in found.partitions],
+                topics=[response.TopicData(topic=topic, partitions=each) for topic, each in by_topic(found.partitions)],
             )
         return response.TransactionState(transactional_id=transactional_id, error_code=error)
 
     def _list_transactions(self, request: Request) -> Any:
         message = request.message
         response = m.ListTransactionsResponse
-        if self._transactions is None:
+        transactions = self._transactions()
+        if transactions is None:
             return response(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         states = {_STATES[name] for name in message.state_filters if name in _STATES}
         oldest_ms = self._wall_ms() - message.duration_filter
         selected = [
             transaction
-            for transaction in self._transactions.values()
+            for transaction in transactions.values()
             if (not message.producer_id_filters or transaction.producer_id in message.producer_id_filters)
             and (not message.state_filters or transaction.state in states)
             and (message.duration_filter < 0 or transaction.start_timestamp_ms < oldest_ms)

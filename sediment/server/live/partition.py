@@ -20,6 +20,7 @@ from sediment.engine.live.log.fetched_data import (
     TimestampOffsetEpoch,
 )
 from sediment.engine.live.log.partition_log import AppendInfo, AppendOrigin, PartitionLog
+from sediment.engine.live.log.producer_appends import UNKNOWN_TRANSACTION_VERSION, VerificationGuard
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import SedimentError, StorageError
 from sediment.segment_io.format.layout import NO_LEADER_EPOCH
@@ -135,8 +136,22 @@ class Partition:
         return self.log_start_offset, self.end_offset(isolation)
 
     # ----------------------------------------------------------------------------------------------------------- append
-    def append(self, records: Buffer) -> AppendInfo:
-        """Append a batch of a client.
+    def start_verification(
+        self, producer_id: int, sequence: int, epoch: int, *, supports_epoch_bump: bool
+    ) -> VerificationGuard | None:
+        """Return a guard for the first batch of a transaction; None if the transaction is already open.
+
+        Raises:
+            ApiError: the topic was deleted.
+            InvalidProducerEpochError: a later epoch of the producer was seen.
+        """
+        self._check_not_refused()
+        return self.log.maybe_start_transaction_verification(
+            producer_id, sequence, epoch, supports_epoch_bump=supports_epoch_bump
+        )
+
+    def append(self, records: Buffer, guard: VerificationGuard | None = None) -> AppendInfo:
+        """Append a batch of a client; the first batch of a transaction needs the guard of its verification.
 
         Raises:
             ApiError: the topic was deleted.
@@ -144,21 +159,36 @@ class Partition:
                 `PartitionLog.append_as_leader`.
         """
         self._check_not_refused()
-        info = self.log.append_as_leader(records, self.leader_epoch)
+        info = self.log.append_as_leader(records, self.leader_epoch, verification_guard=guard)
         if self._flusher is None:
             self.log.maybe_increment_high_watermark()
         else:
             self._flusher.request(self.log)
         return info
 
-    def append_of_coordinator(self, records: Buffer, *, wait: bool = True) -> AppendInfo:
+    def append_of_coordinator(
+        self,
+        records: Buffer,
+        *,
+        wait: bool = True,
+        guard: VerificationGuard | None = None,
+        transaction_version: int = UNKNOWN_TRANSACTION_VERSION,
+    ) -> AppendInfo:
         """Append a batch of a coordinator; with `wait`, return once the high watermark is above it.
+
+        A marker needs its `transaction_version`, and the first batch of a transaction the guard of its verification.
 
         Raises:
             ApiError, RejectedAppendError, StorageError, OpenFilesLimitError: as `append`.
         """
         self._check_not_refused()
-        info = self.log.append_as_leader(records, self.leader_epoch, origin=AppendOrigin.COORDINATOR)
+        info = self.log.append_as_leader(
+            records,
+            self.leader_epoch,
+            origin=AppendOrigin.COORDINATOR,
+            transaction_version=transaction_version,
+            verification_guard=guard,
+        )
         if self._flusher is None:
             self.log.maybe_increment_high_watermark()
         elif wait:

@@ -24,6 +24,11 @@ class ProducerIdManager:
         self._guard = threading.Lock()
         self._next_id = self._block_end = next_id
 
+    def reserve(self, next_id: int) -> None:
+        """Assign no id below `next_id`, which may be above the ids that the metadata knows."""
+        with self._guard:
+            self._next_id = max(self._next_id, next_id)
+
     def generate(self) -> int:
         """Return an id that no producer has.
 
@@ -31,8 +36,8 @@ class ProducerIdManager:
             CommitStateUnknownError, StorageError: a new block could not be made durable.
         """
         with self._guard:
-            if self._next_id == self._block_end:
-                block_end = self._block_end + PRODUCER_ID_BLOCK
+            if self._next_id >= self._block_end:
+                block_end = self._next_id + PRODUCER_ID_BLOCK
                 self._writer.append([producer_ids_record(self._node, block_end)])
                 self._block_end = block_end
             self._next_id += 1

@@ -1,71 +1,82 @@
-"""Replay of `__transaction_state`: the state of the last transaction of each transactional id, as stored.
+"""Records of `__transaction_state`, and their replay: the last transaction of each transactional id.
 
-Invariant: this module neither aborts nor completes a transaction.  A real coordinator would abort an open transaction
-after its timeout, and complete a prepared one; here, both keep their stored state.
+Invariant: this module neither aborts nor completes a transaction; a replayed transaction keeps its stored state.
 
-Source: Kafka's TransactionStateManager and TransactionMetadata.
+Source: Kafka's TransactionLog and TransactionStateManager.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
-from enum import Enum
+from collections import defaultdict
+from collections.abc import Iterable
 
+from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.internal_topics.coordinator_records import TRANSACTION_STATE, decode_coordinator_record
+from sediment.segment_io.internal_topics.coordinator_records import (
+    TRANSACTION_STATE,
+    decode_coordinator_record,
+    encode_coordinator_key,
+    encode_coordinator_value,
+)
+from sediment.segment_io.protocol import messages as m
 from sediment.server.coordinator_log import CoordinatorLog, LoggedRecord, read_records
+from sediment.server.transactions.transaction import STATES, Transaction, TransactionState
 
 _LOGGER = logging.getLogger(__name__)
 
-
-class TransactionState(Enum):
-    """The state of a transaction: its number in records, and Kafka's name."""
-
-    EMPTY = 0, "Empty"
-    ONGOING = 1, "Ongoing"
-    PREPARE_COMMIT = 2, "PrepareCommit"
-    PREPARE_ABORT = 3, "PrepareAbort"
-    COMPLETE_COMMIT = 4, "CompleteCommit"
-    COMPLETE_ABORT = 5, "CompleteAbort"
-    DEAD = 6, "Dead"
-    PREPARE_EPOCH_FENCE = 7, "PrepareEpochFence"
-
-    def __init__(self, number: int, title: str) -> None:
-        self.number = number
-        self.title = title
+_FIRST_VALUE_VERSION, _FLEXIBLE_VALUE_VERSION = 0, 1
 
 
-_STATES = {state.number: state for state in TransactionState}
+# --------------------------------------------------------------------------------------------------------------- encode
+def encode_transaction(transaction: Transaction, transaction_version: int) -> tuple[bytes, bytes]:
+    """Return key and value of a record, as a broker with this level of `transaction.version` writes it."""
+    partitions = [
+        m.TransactionLogValue.PartitionsSchema(topic=topic, partition_ids=numbers)
+        for topic, numbers in by_topic(transaction.partitions)
+    ]
+    version = _FLEXIBLE_VALUE_VERSION if transaction_version >= 1 else _FIRST_VALUE_VERSION
+    value = m.TransactionLogValue(
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.producer_epoch,
+        transaction_timeout_ms=transaction.timeout_ms,
+        transaction_status=transaction.state.number,
+        transaction_partitions=None if transaction.state is TransactionState.EMPTY else partitions,
+        transaction_last_update_timestamp_ms=transaction.last_update_ms,
+        transaction_start_timestamp_ms=transaction.start_timestamp_ms,
+        client_transaction_version=transaction.client_version if version >= _FLEXIBLE_VALUE_VERSION else 0,
+    )
+    return transaction_key(transaction.transactional_id), encode_coordinator_value(value, version)
 
 
-@dataclass(frozen=True, slots=True)
-class StoredTransaction:
-    """The last transaction of a transactional id; `partitions` are pairs (topic, partitions)."""
-
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
-    timeout_ms: int
-    start_timestamp_ms: int
-    state: TransactionState
-    partitions: tuple[tuple[str, tuple[int, ...]], ...]
+def transaction_key(transactional_id: str) -> bytes:
+    """Return the key of the records of a transactional id; without a value, the record removes the id."""
+    return encode_coordinator_key(m.TransactionLogKey(transactional_id=transactional_id))
 
 
-def replay_transactions(log: CoordinatorLog, fs: Fs) -> dict[str, StoredTransaction]:
+def by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[int]]]:
+    """Return the sorted numbers of partitions by topic."""
+    topics: dict[str, list[int]] = defaultdict(list)
+    for partition in sorted(partitions):
+        topics[partition.topic].append(partition.partition)
+    return list(topics.items())
+
+
+# --------------------------------------------------------------------------------------------------------------- replay
+def replay_transactions(log: CoordinatorLog, fs: Fs) -> dict[str, Transaction]:
     """Return the transactions of a partition, by transactional id.
 
     Raises:
         SedimentError, OSError: the partition cannot be read, was removed, or was replaced while it was read.
     """
-    current: dict[str, StoredTransaction] = {}
+    current: dict[str, Transaction] = {}
     unknown = sum(not _apply(record, current) for record in read_records(log, fs) if not record.is_control)
     if unknown:
         _LOGGER.warning("%s: %d records cannot be decoded; they are left out", log.source.partition, unknown)
     return current
 
 
-def _apply(record: LoggedRecord, current: dict[str, StoredTransaction]) -> bool:
+def _apply(record: LoggedRecord, current: dict[str, Transaction]) -> bool:
     """Apply one record; return False if it cannot be decoded."""
     decoded = decode_coordinator_record(TRANSACTION_STATE, record.key, record.value)
     if decoded is None:
@@ -74,16 +85,24 @@ def _apply(record: LoggedRecord, current: dict[str, StoredTransaction]) -> bool:
     if value is None:
         current.pop(transactional_id, None)
         return True
-    state = _STATES.get(value.transaction_status)
+    state = STATES.get(value.transaction_status)
     if state is None:
         return False
-    current[transactional_id] = StoredTransaction(
+    current[transactional_id] = Transaction(
         transactional_id=transactional_id,
         producer_id=value.producer_id,
         producer_epoch=value.producer_epoch,
         timeout_ms=value.transaction_timeout_ms,
         start_timestamp_ms=value.transaction_start_timestamp_ms,
         state=state,
-        partitions=tuple((each.topic, tuple(each.partition_ids)) for each in value.transaction_partitions or ()),
+        partitions=frozenset(
+            TopicPartition(each.topic, number)
+            for each in value.transaction_partitions or ()
+            for number in each.partition_ids
+        ),
+        last_update_ms=value.transaction_last_update_timestamp_ms,
+        client_version=value.client_transaction_version,
+        previous_producer_id=value.previous_producer_id,
+        next_producer_id=value.next_producer_id,
     )
     return True

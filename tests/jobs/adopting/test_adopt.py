@@ -9,8 +9,11 @@ import pytest
 
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.metadata_log import read_cluster_metadata
+from sediment.segment_io.protocol import messages as m
 from tests.jobs.log_dirs import read_checkpoint, sediment, tree
+from tests.segments import batch_bytes, write_segment
 from tests.served import expected, unpacked
+from tests.server.groups.coordinator_logs import STATES, CoordinatorLogBuilder, versioned
 
 KEPT = "meta.properties"
 
@@ -61,3 +64,24 @@ def test_a_properties_file_is_never_overwritten(orphan: Path, tmp_path: Path) ->
     assert (orphan / "server.properties").read_text() == "mine=1\n"
     assert "node.id=1" in (tmp_path / "new.properties").read_text()
     assert sediment("adopt", orphan, "--yes", "--server-properties", tmp_path / "new.properties").status == 2
+
+
+def test_no_id_of_a_transactional_producer_is_assigned_again(tmp_path: Path) -> None:
+    """The producer of the id wrote nothing that is still in a log."""
+    log = CoordinatorLogBuilder(tmp_path / "data", STATES)
+    value = m.TransactionLogValue(producer_id=54_321, producer_epoch=3, transaction_timeout_ms=1000)
+    log.add(versioned(0, m.TransactionLogKey(transactional_id="x")), versioned(0, value))
+    write_segment(tmp_path / "data" / "t-0", 0, [batch_bytes(0)])
+    log.write()
+    assert sediment("adopt", tmp_path / "data", "--yes").status == 0
+    found = read_cluster_metadata(tmp_path / "data", Fs())
+    assert found is not None and found.next_producer_id == 55_000
+
+    shutil.rmtree(tmp_path / "data" / "t-0")
+    for name in ("bootstrap.checkpoint", "meta.properties"):
+        (tmp_path / "data" / name).unlink()
+    write_segment(tmp_path / "data" / "t-0", 0, [batch_bytes(0)])
+    outcome = sediment("clone", tmp_path / "data", "--to", tmp_path / "clone")
+    assert outcome.status == 0, outcome.stderr
+    found = read_cluster_metadata(tmp_path / "clone", Fs())
+    assert found is not None and found.next_producer_id == 55_000

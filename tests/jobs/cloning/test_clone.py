@@ -16,7 +16,8 @@ from sediment.segment_io.partition.slices import ALL
 from sediment.segment_io.partition.sources import Source
 from sediment.server.coordinator_log import CoordinatorLog
 from sediment.server.groups.stored_groups import StoredGroup, replay_groups
-from sediment.server.transactions.stored_transactions import StoredTransaction, replay_transactions
+from sediment.server.transactions.stored_transactions import replay_transactions
+from sediment.server.transactions.transaction import Transaction
 from tests.jobs.cloning.clones import damaged_copy
 from tests.jobs.log_dirs import Outcome, read_checkpoint, sediment, tree
 from tests.served import GROUPS, contents, expected, unpacked
@@ -50,7 +51,7 @@ def groups(log_dir: Path) -> dict[str, StoredGroup]:
     return {name: group for log in logs for name, group in replay_groups(log, Fs()).items()}
 
 
-def transactions(log_dir: Path) -> dict[str, StoredTransaction]:
+def transactions(log_dir: Path) -> dict[str, Transaction]:
     logs = coordinator_logs(log_dir, "__transaction_state")
     return {name: transaction for log in logs for name, transaction in replay_transactions(log, Fs()).items()}
 
@@ -119,7 +120,7 @@ def test_offsets_of_topics_that_are_not_cloned_are_dropped_with_their_groups(sou
     clone(source, to, "--partition", "payments-0")
     assert groups(to) == {}
     kept = transactions(to)
-    assert "unfinished" in kept and kept["unfinished"].partitions == (("payments", (0,)),)
+    assert "unfinished" in kept and kept["unfinished"].partitions == {TopicPartition("payments", 0)}
     assert metadata(to).replicas["payments"].keys() == {0, 1}
 
 

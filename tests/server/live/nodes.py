@@ -51,15 +51,21 @@ def new_node(
     *,
     next_producer_id: int = 0,
     leader_epochs: Mapping[TopicPartition, int] = MappingProxyType({}),
+    features: Mapping[str, int] = MappingProxyType({}),
 ) -> Path:
-    """Make the directory of a node that was never started, with `topics` by their number of partitions."""
+    """Make the directory of a node that was never started, with `topics` by their number of partitions.
+
+    `features` are levels that differ from those of Kafka's newest release.
+    """
     path.mkdir(parents=True)
     made = [
         ClonedTopic(name, name, format_uuid(topic_id(name).bytes), True, count, (), {}, ())
         for name, count in topics.items()
     ]
     values = list(
-        cluster_records(made, leader_epochs, NODE, clone_features(None, NEWEST_RELEASE), {}, next_producer_id)
+        cluster_records(
+            made, leader_epochs, NODE, clone_features(None, NEWEST_RELEASE) | dict(features), {}, next_producer_id
+        )
     )
     (path / "bootstrap.checkpoint").write_bytes(format_bootstrap_checkpoint(values, now_ms=NOW_MS))
     meta = MetaProperties(1, NODE.cluster_id, NODE.node_id, NODE.directory_id)

@@ -101,13 +101,6 @@ def test_the_brokers_own_records_are_still_there_and_can_be_added_to(served: Liv
     assert seen[-1].value == b"more"
 
 
-def test_a_transactional_producer_is_refused_at_once(served: LiveServer) -> None:
-    producer = confluent.Producer({"bootstrap.servers": served.bootstrap, "transactional.id": "t"})
-    with pytest.raises(confluent.KafkaException) as refused:
-        producer.init_transactions(20)
-    assert refused.value.args[0].code() == confluent.KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-
-
 def test_commits_stay_in_the_directory(tmp_path: Path) -> None:
     path = unpacked(tmp_path / "data")
     with live(path) as server:

@@ -17,6 +17,7 @@ from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.live.producer_ids import ProducerIdManager
 from tests.engine.live_logs import batch
 from tests.server.live.nodes import NODE, live, new_node, produce
+from tests.waiting import wait_until
 
 
 class Writer:
@@ -79,11 +80,23 @@ def test_ids_go_on_above_those_of_the_metadata_and_of_the_logs(tmp_path: Path) -
         assert client.ask(request, 5).producer_id == 8000
 
 
-@pytest.mark.parametrize(
-    ("name", "code"), [("t", ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED), ("", ErrorCode.INVALID_REQUEST)]
-)
-def test_a_transactional_producer_gets_no_id(tmp_path: Path, name: str, code: ErrorCode) -> None:
+@pytest.mark.parametrize(("name", "code"), [("t", ErrorCode.NOT_COORDINATOR), ("", ErrorCode.INVALID_REQUEST)])
+def test_a_transactional_producer_needs_a_name_and_a_coordinator(tmp_path: Path, name: str, code: ErrorCode) -> None:
     path = new_node(tmp_path / "data", {"t": 1})
+    request = m.InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=1000)
     with live(path) as server, server.connect() as client:
-        answer = client.ask(m.InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=1000), 5)
+        wait_until(lambda: client.ask(request, 5).error_code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        answer = client.ask(request, 5)
         assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (code, -1, -1)
+
+
+def test_no_id_below_a_reserved_one_is_assigned() -> None:
+    writer = Writer()
+    ids = ProducerIdManager(NODE, 1000, writer)  # type: ignore[arg-type]
+    assert ids.generate() == 1000
+    ids.reserve(1500)
+    assert ids.generate() == 1500
+    ids.reserve(1200)
+    assert ids.generate() == 1501
+    ids.reserve(4321)
+    assert (ids.generate(), writer.next_ids) == (4321, [2000, 5321])

@@ -166,14 +166,14 @@ def test_topics_that_a_metadata_request_causes_are_one_change(tmp_path: Path) ->
     keys: dict[str, Any] = {"auto_create_topics_enable": True, "num_partitions": 2}
     with live(path, fs=fs, **keys) as server, server.connect() as client:
         asked = m.MetadataRequest.MetadataRequestTopic
-        names = ["a", "b", "a b", "__transaction_state"]
+        names = ["a", "b", "a b", "__share_group_state"]
         response = client.ask(m.MetadataRequest(topics=[asked(name=name) for name in names]), 12)
         found = {each.name: (len(each.partitions), each.error_code) for each in response.topics}
         assert found == {
             "a": (2, ErrorCode.NONE),
             "b": (2, ErrorCode.NONE),
             "a b": (0, ErrorCode.INVALID_TOPIC_EXCEPTION),
-            "__transaction_state": (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+            "__share_group_state": (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         }
         assert fs.changes == 1
         many = [asked(name=f"m{number}") for number in range(5001)]

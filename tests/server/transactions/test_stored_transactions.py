@@ -6,22 +6,23 @@ import contextlib
 import json
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.handlers.transactions import TransactionHandlers
-from sediment.server.transactions.stored_transactions import (
-    StoredTransaction,
-    TransactionState,
-    replay_transactions,
-)
+from sediment.server.transactions.stored_transactions import encode_transaction, replay_transactions
+from sediment.server.transactions.transaction import Transaction, TransactionState
+from tests.served import unpacked
 from tests.server.groups.coordinator_logs import STATES, CoordinatorLogBuilder, versioned
 from tests.server.network.listeners import Client, listener
+from tests.twin.segments import file_batches
 
 GOLDEN = Path(__file__).parents[2] / "data" / "kafka-4.2.0-coordinator-records.jsonl"
 NOW_MS = 1_700_000_100_000
@@ -49,7 +50,7 @@ def log(tmp_path: Path) -> CoordinatorLogBuilder:
     return CoordinatorLogBuilder(tmp_path, STATES)
 
 
-def replay(log: CoordinatorLogBuilder) -> dict[str, StoredTransaction]:
+def replay(log: CoordinatorLogBuilder) -> dict[str, Transaction]:
     return replay_transactions(log.write().log, Fs())
 
 
@@ -57,7 +58,8 @@ def replay(log: CoordinatorLogBuilder) -> dict[str, StoredTransaction]:
 def serving(log: CoordinatorLogBuilder | None) -> Iterator[Client]:
     handlers = TransactionHandlers(lambda: NOW_MS)
     if log is not None:
-        handlers.load(replay(log))
+        stored = replay(log)
+        handlers.load(lambda: stored)
     with listener(handlers.handlers()) as running, running.connect() as client:
         yield client
 
@@ -68,8 +70,15 @@ def test_the_last_state_of_an_id_counts(log: CoordinatorLogBuilder, version: int
     for state in (0, 1, 2, 4, 1):
         log.add(key("writer"), value(state, version=version))
     assert replay(log) == {
-        "writer": StoredTransaction(
-            "writer", 5, 3, 60_000, 1_700_000_000_000, TransactionState.ONGOING, (("orders", (2, 0)),)
+        "writer": Transaction(
+            "writer",
+            5,
+            3,
+            60_000,
+            1_700_000_000_000,
+            TransactionState.ONGOING,
+            frozenset({TopicPartition("orders", 0), TopicPartition("orders", 2)}),
+            last_update_ms=0,
         )
     }
 
@@ -102,6 +111,34 @@ def test_every_record_of_kafka_is_taken(log: CoordinatorLogBuilder, caplog: pyte
     assert caplog.records == []
 
 
+# -------------------------------------------------------------------------------------------------------------- encode
+def test_records_are_written_as_kafka_writes_them(tmp_path: Path) -> None:
+    """Every record of a broker of Kafka 4.2.0 (tests/data/served) is encoded to the same bytes."""
+    written = 0
+    for log in unpacked(tmp_path / "data").glob(f"{STATES}-*/*.log"):
+        for _, batch in file_batches(log.read_bytes()):
+            for record in batch.records():
+                one = CoordinatorLogBuilder(tmp_path / str(written), STATES)
+                one.add(record.key or b"", record.value)
+                (transaction,) = replay(one).values()
+                assert encode_transaction(transaction, 2) == (record.key, record.value)
+                written += 1
+    assert written > 50
+
+
+@pytest.mark.parametrize("level", [0, 1, 2])
+@pytest.mark.parametrize("state", [TransactionState.EMPTY, TransactionState.ONGOING, TransactionState.PREPARE_ABORT])
+def test_a_written_record_is_read_back(tmp_path: Path, state: TransactionState, level: int) -> None:
+    has_partitions = state is not TransactionState.EMPTY
+    partitions = frozenset({TopicPartition("b", 1), TopicPartition("a", 0), TopicPartition("b", 0)})
+    transaction = Transaction("x", 7, 3, 1000, NOW_MS, state, partitions if has_partitions else frozenset(), NOW_MS + 1)
+    if level > 0:
+        transaction = replace(transaction, client_version=2)
+    log = CoordinatorLogBuilder(tmp_path, STATES)
+    log.add(*encode_transaction(transaction, level))
+    assert replay(log) == {"x": transaction}
+
+
 # ------------------------------------------------------------------------------------------------------------ describe
 def test_a_transaction_is_described(log: CoordinatorLogBuilder) -> None:
     log.add(key("writer"), value(1))
@@ -116,7 +153,7 @@ def test_a_transaction_is_described(log: CoordinatorLogBuilder) -> None:
     ]
     assert (found.error_code, found.transaction_state, found.transaction_timeout_ms) == (0, "Ongoing", 60_000)
     assert (found.producer_id, found.producer_epoch, found.transaction_start_time_ms) == (5, 3, 1_700_000_000_000)
-    assert [(topic.topic, tuple(topic.partitions)) for topic in found.topics] == [("orders", (2, 0))]
+    assert [(topic.topic, tuple(topic.partitions)) for topic in found.topics] == [("orders", (0, 2))]
 
 
 # ---------------------------------------------------------------------------------------------------------------- list

@@ -1,0 +1,96 @@
+"""Waiting for appends of coordinators to be replicated, without a thread that waits.
+
+Source: Kafka's DelayedProduce, for appends with acks=-1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sediment.segment_io.errors import SedimentError
+from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.server.delayed import DelayedOperations
+from sediment.server.errors import error_code_of
+from sediment.server.live.partition import Partition
+
+Codes = Mapping[TopicPartition, ErrorCode]
+RunLater = Callable[[Callable[[], object]], object]
+
+REQUEST_TIMEOUT_MS = 30_000
+"""Kafka's default of `request.timeout.ms`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """An append that is replicated when the high watermark is at or above `required_offset`."""
+
+    partition: Partition
+    required_offset: int
+
+    @property
+    def code(self) -> ErrorCode | None:
+        """NONE if the append is replicated, the error if its disk or topic is gone; None if it is neither."""
+        failure: SedimentError | None = self.partition.failure
+        if failure is not None:
+            return error_code_of(failure)
+        return ErrorCode.NONE if self.partition.high_watermark >= self.required_offset else None
+
+
+class ReplicationWaits:
+    """Appends that wait in `delayed`; continuations that had to wait run through `run_later`.
+
+    A continuation never runs in the thread that raises a high watermark, because that thread may hold locks.
+    """
+
+    def __init__(self, delayed: DelayedOperations, run_later: RunLater) -> None:
+        self._delayed = delayed
+        self.run_later = run_later
+
+    def then(self, appends: Sequence[Appended], act: Callable[[Codes], object]) -> None:
+        """Call `act` with the code of each append: now if all are replicated, else later in another thread.
+
+        After REQUEST_TIMEOUT_MS, the appends that are not replicated have REQUEST_TIMED_OUT.
+        """
+        wait = _DelayedAppend(appends, act, self.run_later)
+        if wait.is_replicated():
+            act(wait.codes)
+        else:
+            keys = dict.fromkeys(each.partition.partition for each in appends)
+            self._delayed.watch(wait, keys, REQUEST_TIMEOUT_MS)
+
+
+class _DelayedAppend:
+    """Appends that wait until all of them are replicated, or have failed."""
+
+    def __init__(self, appends: Sequence[Appended], act: Callable[[Codes], object], run_later: RunLater) -> None:
+        self._waiting = appends
+        self._act = act
+        self._run_later = run_later
+        self.codes: dict[TopicPartition, ErrorCode] = {}
+
+    def is_replicated(self) -> bool:
+        """Take the codes that are known; return True if all are."""
+        waiting = []
+        for each in self._waiting:
+            code = each.code
+            if code is None:
+                waiting.append(each)
+            else:
+                self.codes[each.partition.partition] = code
+        self._waiting = waiting
+        return not waiting
+
+    def try_complete(self) -> bool:
+        """Continue if every append is replicated or has failed."""
+        if not self.is_replicated():
+            return False
+        self._run_later(lambda: self._act(self.codes))
+        return True
+
+    def expire(self) -> None:
+        """Continue; an append that is not replicated yet gets an error, although it remains in the log."""
+        for each in self._waiting:
+            self.codes[each.partition.partition] = ErrorCode.REQUEST_TIMED_OUT
+        self._run_later(lambda: self._act(self.codes))

@@ -1,0 +1,87 @@
+"""Transaction: the last transaction of a transactional id, as `__transaction_state` stores it.
+
+Source: Kafka's TransactionState and TransactionMetadata.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from sediment.segment_io.format.layout import INT32_MAX, NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from sediment.segment_io.format.names import TopicPartition
+
+NO_TIME = -1
+LAST_USABLE_EPOCH = 32_766
+"""The last epoch of a producer id that a producer gets; 32767 is only for fencing."""
+
+EPOCH_BUMPING_VERSION = 2
+"""The transaction version from which on the end of a transaction raises the epoch (TV2, KIP-890)."""
+
+
+class TransactionState(Enum):
+    """The state of a transaction: its number in records, and Kafka's name."""
+
+    EMPTY = 0, "Empty"
+    ONGOING = 1, "Ongoing"
+    PREPARE_COMMIT = 2, "PrepareCommit"
+    PREPARE_ABORT = 3, "PrepareAbort"
+    COMPLETE_COMMIT = 4, "CompleteCommit"
+    COMPLETE_ABORT = 5, "CompleteAbort"
+    DEAD = 6, "Dead"
+    PREPARE_EPOCH_FENCE = 7, "PrepareEpochFence"
+
+    def __init__(self, number: int, title: str) -> None:
+        self.number = number
+        self.title = title
+
+
+STATES = {state.number: state for state in TransactionState}
+"""The states by number."""
+
+PREPARED = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
+"""The states between the decision and the last marker."""
+
+FINISHED = frozenset({TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT})
+"""The states without a transaction in progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """The last transaction of a transactional id; `client_version` is the transaction version of its producer."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    start_timestamp_ms: int
+    state: TransactionState
+    partitions: frozenset[TopicPartition] = frozenset()
+    last_update_ms: int = NO_TIME
+    client_version: int = 0
+    previous_producer_id: int = NO_PRODUCER_ID
+    next_producer_id: int = NO_PRODUCER_ID
+    """The id that the producer gets when the markers are written, because the epochs of its id are used up."""
+
+    last_producer_epoch: int = NO_PRODUCER_EPOCH
+
+    @property
+    def is_epoch_exhausted(self) -> bool:
+        """True if the producer can get no further epoch."""
+        return self.producer_epoch >= LAST_USABLE_EPOCH
+
+    def has_producer(self, producer_id: int) -> bool:
+        """Return True if the producer has this id, or gets it when the markers are written."""
+        return producer_id in (self.producer_id, self.next_producer_id)
+
+    def has_timed_out(self, now_ms: int) -> bool:
+        """Return True if the transaction is open for longer than its timeout; the largest timeout means never."""
+        return (
+            self.state is TransactionState.ONGOING
+            and self.timeout_ms != INT32_MAX
+            and self.start_timestamp_ms + self.timeout_ms < now_ms
+        )
+
+    def has_expired(self, now_ms: int, expiration_ms: int) -> bool:
+        """Return True if the transactional id was not used for `expiration_ms`."""
+        return self.state in FINISHED and self.last_update_ms <= now_ms - expiration_ms

@@ -1,0 +1,561 @@
+"""TransactionCoordinator: the transactional ids of a server, with their transactions and timeouts.
+
+    load                 the transactions of the directory; prepared ones are completed
+    initialize           a producer gets its id and epoch; an open transaction of its predecessor is aborted
+    add_partitions       a transaction begins or grows
+    verify               whether a transaction has partitions
+    end                  the decision is stored and answered; then the markers are written; then the end is stored
+    every interval       transactions that have timed out are aborted, and expired transactional ids removed
+
+A change counts once its record in `__transaction_state` is replicated.  Until then, and until the last marker of a
+decided transaction is written, other requests for the transactional id get CONCURRENT_TRANSACTIONS.  Background threads
+write the markers.
+
+Before `load`, every request gets COORDINATOR_LOAD_IN_PROGRESS.  If the partition of a transactional id cannot be read,
+its requests get UNKNOWN_SERVER_ERROR.
+
+Invariants: no lock is held while a record or a marker is appended, or an answer is sent.  No thread waits for a flush.
+At most one change of a transactional id is in progress.  Memory used for clients stays within
+`sediment.transactions.max.bytes`; it is taken before a change is stored.
+
+Source: Kafka's TransactionCoordinator, TransactionStateManager and TransactionMarkerChannelManager.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from sediment.engine.live.scheduler import Clock, Scheduler
+from sediment.segment_io.errors import SedimentError
+from sediment.segment_io.format.batch_builder import NewRecord
+from sediment.segment_io.format.layout import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.server.groups.group_memory import GroupMemory
+from sediment.server.limited_log import LimitedLog
+from sediment.server.live.delayed_append import Codes
+from sediment.server.live.producer_ids import ProducerIdManager
+from sediment.server.server_config import ServerConfig
+from sediment.server.transactions import transitions
+from sediment.server.transactions.marker_writer import Marker, MarkerWriter
+from sediment.server.transactions.stored_transactions import encode_transaction, transaction_key
+from sediment.server.transactions.transaction import (
+    EPOCH_BUMPING_VERSION,
+    PREPARED,
+    Transaction,
+    TransactionState,
+)
+from sediment.server.transactions.transaction_log import TransactionLog
+from sediment.server.transactions.transitions import ProducerOf
+
+_LOGGER = logging.getLogger(__name__)
+
+NO_PRODUCER = ProducerOf(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+TRANSACTION_BYTES = 2048
+"""The allowance for a transactional id."""
+
+PARTITION_BYTES = 256
+"""The allowance for a partition of a transaction."""
+
+_MARKER_RETRY_MS = 1000
+_ADD_RETRIES_MS = (1, 2, 5, 12, 20, 20, 20, 20)
+"""Delays of about 100 ms in total, as Kafka's `add.partitions.to.txn.retry.backoff.max.ms`."""
+
+_TOMBSTONE_BATCH_BYTES = 16_384
+_NOT_WRITTEN = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
+_NOT_NEEDED = frozenset({ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION})
+
+InitAnswer = Callable[[ErrorCode, ProducerOf], object]
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """A transactional id: its transaction, and whether a change of it is in progress."""
+
+    current: Transaction
+    is_changing: bool = False
+    has_failed_fence: bool = False
+    """True if the epoch was raised in memory, but the record could not be written."""
+
+    loaded_bytes: int = 0
+    """Memory of a transaction from the log directory, which does not count."""
+
+    counted_bytes: int = 0
+    """Memory that is taken for the id."""
+
+    def needed_bytes(self, transaction: Transaction) -> int:
+        """Return the memory that counts if the id has this transaction."""
+        return max(_size_bytes(transaction) - self.loaded_bytes, 0)
+
+
+def _is_never(_transactional_id: str) -> bool:
+    return False
+
+
+def _size_bytes(transaction: Transaction) -> int:
+    return TRANSACTION_BYTES + len(transaction.transactional_id) + PARTITION_BYTES * len(transaction.partitions)
+
+
+class TransactionCoordinator:
+    """Coordinator of every transactional id; `version` is the cluster's level of `transaction.version`."""
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        version: int,
+        log: TransactionLog,
+        markers: MarkerWriter,
+        producer_ids: ProducerIdManager,
+        scheduler: Scheduler,
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._version = version
+        self._log = log
+        self._markers = markers
+        self._producer_ids = producer_ids
+        self._scheduler = scheduler
+        self._clock = clock
+        self.memory = GroupMemory(config.transactions_max_bytes)
+        self._warnings = LimitedLog(_LOGGER)
+        self._entries: dict[str, _Entry] = {}
+        self._guard = threading.Lock()
+        self._is_loaded = False
+        self._is_unreadable: Callable[[str], bool] = _is_never
+
+    # ----------------------------------------------------------------------------------------------------- life cycle
+    def load(self, stored: Mapping[str, Transaction], is_unreadable: Callable[[str], bool] = _is_never) -> None:
+        """Start serving the transactions of a log directory; complete those that are prepared."""
+        self._is_unreadable = is_unreadable
+        entries = {
+            key: _Entry(each, loaded_bytes=_size_bytes(each))
+            for key, each in stored.items()
+            if each.state is not TransactionState.DEAD
+        }
+        ids = [each.current.producer_id for each in entries.values()]
+        ids += [each.current.next_producer_id for each in entries.values()]
+        self._producer_ids.reserve(max(ids, default=NO_PRODUCER_ID) + 1)
+        prepared = [each for each in entries.values() if each.current.state in PREPARED]
+        for entry in prepared:
+            entry.is_changing = True
+        with self._guard:
+            self._entries = entries
+            self._is_loaded = True
+        for entry in prepared:
+            self._complete_later(entry, entry.current.partitions)
+        config = self._config
+        self._every(config.transaction_abort_timed_out_transaction_cleanup_interval_ms, self.abort_timed_out)
+        self._every(config.transaction_remove_expired_transaction_cleanup_interval_ms, self.remove_expired)
+
+    def _every(self, period_ms: int, task: Callable[[], object]) -> None:
+        self._scheduler.schedule_periodically(task.__name__, task, period_ms=period_ms, delay_ms=period_ms)
+
+    @property
+    def transactions(self) -> Mapping[str, Transaction]:
+        """The transactions of one moment, by transactional id."""
+        with self._guard:
+            return {key: entry.current for key, entry in self._entries.items()}
+
+    def find(self, transactional_id: str) -> Transaction | None:
+        """Return the transaction of an id."""
+        entry = self._entries.get(transactional_id)
+        return None if entry is None else entry.current
+
+    def _error_of(self, transactional_id: str) -> ErrorCode:
+        """Return the error for every request of a transactional id, or NONE."""
+        if not transactional_id:
+            return ErrorCode.INVALID_REQUEST
+        if not self._is_loaded:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        if self._is_unreadable(transactional_id):
+            return ErrorCode.UNKNOWN_SERVER_ERROR
+        is_missing = self._log.coordinator_epoch(transactional_id) is None
+        return ErrorCode.NOT_COORDINATOR if is_missing else ErrorCode.NONE
+
+    # ----------------------------------------------------------------------------------------------------- initialize
+    def initialize(
+        self, transactional_id: str, timeout_ms: int, expected: ProducerOf | None, respond: InitAnswer
+    ) -> None:
+        """Answer with the id and the next epoch of a producer; `expected` continues after an error.
+
+        POLICY_VIOLATION: `sediment.transactions.max.bytes` is reached.
+        """
+        error = self._error_of(transactional_id)
+        if not transactional_id or not 0 < timeout_ms <= self._config.transaction_max_timeout_ms:
+            error = ErrorCode.INVALID_TRANSACTION_TIMEOUT if transactional_id else ErrorCode.INVALID_REQUEST
+        if error is ErrorCode.NONE:
+            error = self._initialize(transactional_id, timeout_ms, expected, respond)
+        if error is not ErrorCode.NONE:
+            respond(error, NO_PRODUCER)
+
+    def _initialize(
+        self, transactional_id: str, timeout_ms: int, expected: ProducerOf | None, respond: InitAnswer
+    ) -> ErrorCode:
+        """Begin the change and return NONE, or return the error."""
+        new_id = NO_PRODUCER_ID
+        while True:
+            with self._guard:
+                entry = self._entries.get(transactional_id)
+                is_new = entry is None
+                if entry is None and new_id != NO_PRODUCER_ID:
+                    made = transitions.new_transaction(transactional_id, new_id, timeout_ms, self._clock.now_ms())
+                    entry = _Entry(made)
+                if entry is not None:
+                    if entry.is_changing:
+                        return ErrorCode.CONCURRENT_TRANSACTIONS
+                    current = entry.current
+                    if current.state is TransactionState.ONGOING:
+                        if expected is not None and expected.producer_id != current.producer_id:
+                            return ErrorCode.PRODUCER_FENCED
+                        after = self._fenced(entry)
+                        break
+                    if new_id != NO_PRODUCER_ID or not transitions.needs_producer_id_to_initialize(current, expected):
+                        outcome = transitions.initialize(current, timeout_ms, expected, new_id, self._clock.now_ms())
+                        if isinstance(outcome, ErrorCode):
+                            return outcome
+                        if not self._begin(entry, outcome):
+                            return ErrorCode.POLICY_VIOLATION
+                        if is_new:
+                            self._entries[transactional_id] = entry
+                        after = outcome
+                        break
+            try:
+                new_id = self._producer_ids.generate()
+            except SedimentError as error:
+                self._warnings.warning(f"no producer id can be assigned: {error}")
+                return ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+        def answer(code: ErrorCode) -> None:
+            if code is ErrorCode.NONE and after.state in PREPARED:
+                code = ErrorCode.CONCURRENT_TRANSACTIONS  # the client asks again when the transaction is aborted
+            if code is ErrorCode.NONE:
+                respond(code, ProducerOf(after.producer_id, after.producer_epoch))
+            else:
+                respond(code, NO_PRODUCER)
+
+        self._store(entry, after, answer)
+        return ErrorCode.NONE
+
+    def _fenced(self, entry: _Entry) -> Transaction:
+        """Begin the abort of an open transaction under a higher epoch; the guard is held."""
+        current = entry.current
+        if entry.has_failed_fence:
+            current = replace(current, producer_epoch=current.producer_epoch - 1)
+        entry.is_changing = True
+        return transitions.fence(current, self._version, self._clock.now_ms())
+
+    # ----------------------------------------------------------------------------------------------------- partitions
+    def add_partitions(
+        self,
+        transactional_id: str,
+        producer: ProducerOf,
+        partitions: frozenset[TopicPartition],
+        version: int,
+        respond: Callable[[ErrorCode], object],
+    ) -> None:
+        """Add partitions to the transaction of a producer; `version` is the transaction version of the client.
+
+        POLICY_VIOLATION: `sediment.transactions.max.bytes` is reached.
+        """
+        error = self._error_of(transactional_id)
+        if error is not ErrorCode.NONE:
+            respond(error)
+            return
+        with self._guard:
+            entry = self._entries.get(transactional_id)
+            outcome: transitions.Outcome = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+            if entry is not None:
+                outcome = transitions.add_partitions(entry.current, producer, partitions, version, self._clock.now_ms())
+                if entry.is_changing and _is_of(producer, entry.current):
+                    outcome = ErrorCode.CONCURRENT_TRANSACTIONS
+                elif not isinstance(outcome, ErrorCode) and not self._begin(entry, outcome):
+                    outcome = ErrorCode.POLICY_VIOLATION
+        if isinstance(outcome, ErrorCode) or entry is None:
+            assert isinstance(outcome, ErrorCode)
+            respond(outcome)
+        else:
+            self._store(entry, outcome, respond)
+
+    def verify(
+        self, transactional_id: str, producer: ProducerOf, partitions: frozenset[TopicPartition]
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """Return for each partition NONE if it is in the transaction of the producer, or an error."""
+        error = self._error_of(transactional_id)
+        current = self.find(transactional_id)
+        if error is ErrorCode.NONE and current is None:
+            error = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        if error is not ErrorCode.NONE or current is None:
+            return dict.fromkeys(partitions, error)
+        return transitions.verify(current, producer, partitions)
+
+    def verify_or_add(
+        self,
+        transactional_id: str,
+        producer: ProducerOf,
+        partitions: frozenset[TopicPartition],
+        then: Callable[[Mapping[TopicPartition, ErrorCode]], object],
+        *,
+        adds: bool,
+        delays_ms: Sequence[int] = _ADD_RETRIES_MS,
+    ) -> None:
+        """Call `then`, now or later, with the right of a producer to write to partitions.
+
+        With `adds`, the partitions are added, as for a client of transaction version 2.  Such a client may send the
+        first batch of a transaction while the markers of the last one are written, so this is tried again for a while.
+        """
+        if not adds:
+            then(self.verify(transactional_id, producer, partitions))
+            return
+
+        def answer(code: ErrorCode) -> None:
+            if code is ErrorCode.CONCURRENT_TRANSACTIONS and delays_ms:
+                again = partial(
+                    self.verify_or_add,
+                    transactional_id,
+                    producer,
+                    partitions,
+                    then,
+                    adds=True,
+                    delays_ms=delays_ms[1:],
+                )
+                self._scheduler.schedule_once("retry-add-partitions-to-txn", again, delay_ms=delays_ms[0])
+            else:
+                then(dict.fromkeys(partitions, code))
+
+        self.add_partitions(transactional_id, producer, partitions, EPOCH_BUMPING_VERSION, answer)
+
+    # ------------------------------------------------------------------------------------------------------------ end
+    def end(
+        self, transactional_id: str, producer: ProducerOf, version: int, respond: InitAnswer, *, is_commit: bool
+    ) -> None:
+        """Commit or abort the transaction of a producer; answer with its next id and epoch when the decision is stored.
+
+        The producer in the answer is for clients of transaction version 2.
+        """
+        error = self._error_of(transactional_id)
+        new_id = NO_PRODUCER_ID
+        entry: _Entry | None = None
+        while error is ErrorCode.NONE:
+            with self._guard:
+                entry = self._entries.get(transactional_id)
+                if entry is None:
+                    error = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+                    break
+                current = entry.current
+                needs_id = not entry.is_changing and transitions.needs_producer_id_to_end(current, version)
+                if not needs_id or new_id != NO_PRODUCER_ID:
+                    outcome = transitions.end(
+                        current, producer, version, new_id, self._clock.now_ms(), is_commit=is_commit
+                    )
+                    if entry.is_changing and outcome not in (
+                        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+                        ErrorCode.PRODUCER_FENCED,
+                    ):
+                        outcome = ErrorCode.CONCURRENT_TRANSACTIONS
+                    if not isinstance(outcome, ErrorCode):
+                        entry.is_changing = True
+                    break
+            try:
+                new_id = self._producer_ids.generate()
+            except SedimentError as failure:
+                self._warnings.warning(f"no producer id can be assigned: {failure}")
+                error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if error is not ErrorCode.NONE or entry is None:
+            respond(error, NO_PRODUCER)
+        elif isinstance(outcome, ErrorCode):
+            is_repeated = outcome is ErrorCode.NONE and version >= EPOCH_BUMPING_VERSION
+            respond(outcome, _producer_of(current) if is_repeated else NO_PRODUCER)
+        else:
+            prepared = outcome
+            completed = transitions.complete(prepared, prepared.last_update_ms)
+            is_new = version >= EPOCH_BUMPING_VERSION
+
+            def answer(code: ErrorCode) -> None:
+                respond(code, _producer_of(completed) if is_new and code is ErrorCode.NONE else NO_PRODUCER)
+
+            self._store(entry, prepared, answer)
+
+    def abort_timed_out(self) -> None:
+        """Abort the transactions that are open for longer than their timeout."""
+        now_ms = self._clock.now_ms()
+        with self._guard:
+            late = [each for each in self._entries.values() if each.current.has_timed_out(now_ms)]
+        for entry in late:
+            with self._guard:
+                if entry.is_changing or not entry.current.has_timed_out(now_ms):
+                    continue
+                after = self._fenced(entry)
+            self._store(entry, after, partial(self._log_timeout, after.transactional_id))
+
+    def _log_timeout(self, transactional_id: str, code: ErrorCode) -> None:
+        if code is ErrorCode.NONE:
+            _LOGGER.info("the transaction of %s is aborted, because it has timed out", transactional_id)
+        else:
+            self._warnings.warning(f"the transaction of {transactional_id} cannot be aborted: {code.name}")
+
+    # -------------------------------------------------------------------------------------------------------- changes
+    def _begin(self, entry: _Entry, after: Transaction) -> bool:
+        """Begin a change and take its memory; return False if the memory is used up.  The guard is held."""
+        growth = entry.needed_bytes(after) - entry.counted_bytes
+        if growth > 0:
+            if not self.memory.take(growth):
+                self._warnings.warning("a transaction gets no more memory: sediment.transactions.max.bytes is reached")
+                return False
+            entry.counted_bytes += growth
+        entry.is_changing = True
+        return True
+
+    def _store(self, entry: _Entry, after: Transaction, then: Callable[[ErrorCode], object]) -> None:
+        """Store a change that has begun; then apply it, call `then`, and complete a decided transaction."""
+        number = self._log.partition_number(after.transactional_id)
+        if number is None:
+            self._stored(entry, after, then, ErrorCode.NOT_COORDINATOR)
+            return
+        record = NewRecord(self._clock.now_ms(), *encode_transaction(after, self._version))
+        self._log.append(number, [record], partial(self._stored, entry, after, then))
+
+    def _stored(self, entry: _Entry, after: Transaction, then: Callable[[ErrorCode], object], code: ErrorCode) -> None:
+        is_stored = code is ErrorCode.NONE
+        is_prepared = is_stored and after.state in PREPARED
+        with self._guard:
+            before = entry.current
+            if is_stored:
+                entry.current, entry.has_failed_fence = after, False
+            elif after.state is TransactionState.PREPARE_ABORT and after.client_version == 0:
+                self._keep_failed_fence(entry, after)
+            entry.is_changing = is_prepared
+            self._count(entry)
+            if not is_stored and before.producer_epoch == NO_PRODUCER_EPOCH:
+                self._forget(entry)
+        then(code)
+        if is_prepared:
+            self._complete_later(entry, after.partitions)
+
+    def _keep_failed_fence(self, entry: _Entry, after: Transaction) -> None:
+        """Keep the raised epoch, so that the producer stays fenced although nothing was stored; the guard is held."""
+        if after.producer_epoch > entry.current.producer_epoch:
+            entry.current = replace(
+                entry.current, producer_epoch=after.producer_epoch, last_producer_epoch=NO_PRODUCER_EPOCH
+            )
+            entry.has_failed_fence = True
+
+    def _count(self, entry: _Entry) -> None:
+        """Free the memory that an id needs no longer; the guard is held."""
+        surplus = entry.counted_bytes - entry.needed_bytes(entry.current)
+        if surplus > 0:
+            entry.counted_bytes -= surplus
+            self.memory.resize(-surplus)
+
+    def _forget(self, entry: _Entry) -> None:
+        """Remove a transactional id; the guard is held."""
+        self._entries.pop(entry.current.transactional_id, None)
+        self.memory.resize(-entry.counted_bytes)
+        entry.counted_bytes = 0
+
+    # -------------------------------------------------------------------------------------------------------- markers
+    def _complete_later(self, entry: _Entry, partitions: frozenset[TopicPartition], delay_ms: int = 0) -> None:
+        """Write the markers of a prepared transaction to `partitions` in a background thread, then store its end."""
+        task = partial(self._write_markers, entry, partitions)
+        self._scheduler.schedule_once("write-txn-markers", task, delay_ms=delay_ms)
+
+    def _write_markers(self, entry: _Entry, partitions: frozenset[TopicPartition]) -> None:
+        current = entry.current
+        coordinator_epoch = self._log.coordinator_epoch(current.transactional_id)
+        if coordinator_epoch is None:
+            self._complete_later(entry, partitions, _MARKER_RETRY_MS)
+            return
+        marker = Marker(
+            current.producer_id,
+            current.producer_epoch,
+            coordinator_epoch,
+            current.client_version,
+            current.state is TransactionState.PREPARE_COMMIT,
+        )
+        self._markers.write(marker, sorted(partitions), partial(self._written, entry))
+
+    def _written(self, entry: _Entry, codes: Codes) -> None:
+        """Store the end of a transaction if every marker is written; else write the others later."""
+        transactional_id = entry.current.transactional_id
+        refused = [f"{name}: {code.name}" for name, code in codes.items() if code in _NOT_WRITTEN]
+        if refused:
+            _LOGGER.error(
+                "the transaction of %s stays in state %s until the next start, because a marker was refused for %s",
+                transactional_id,
+                entry.current.state.title,
+                refused[0],
+            )
+            return
+        failed = {name: code for name, code in codes.items() if code not in _NOT_NEEDED}
+        if failed:
+            name, code = next(iter(failed.items()))
+            self._warnings.warning(f"a marker of {transactional_id} cannot be written to {name} yet: {code.name}")
+            self._complete_later(entry, frozenset(failed), _MARKER_RETRY_MS)
+        else:
+            self._store_end(entry)
+
+    def _store_end(self, entry: _Entry) -> None:
+        completed = transitions.complete(entry.current, self._clock.now_ms())
+        self._store(entry, completed, partial(self._end_stored, entry))
+
+    def _end_stored(self, entry: _Entry, code: ErrorCode) -> None:
+        if code is not ErrorCode.NONE:
+            with self._guard:
+                entry.is_changing = True
+            self._scheduler.schedule_once("complete-txn", partial(self._store_end, entry), delay_ms=_MARKER_RETRY_MS)
+
+    # ----------------------------------------------------------------------------------------------------- expiration
+    def remove_expired(self) -> None:
+        """Remove the transactional ids that were not used for `transactional.id.expiration.ms`."""
+        now_ms = self._clock.now_ms()
+        by_partition: dict[int, list[_Entry]] = {}
+        with self._guard:
+            for key, entry in self._entries.items():
+                if entry.is_changing or not entry.current.has_expired(
+                    now_ms, self._config.transactional_id_expiration_ms
+                ):
+                    continue
+                number = self._log.partition_number(key)
+                if number is not None:
+                    entry.is_changing = True
+                    by_partition.setdefault(number, []).append(entry)
+        for number, expired in by_partition.items():
+            for batch in _in_batches(expired):
+                records = [NewRecord(now_ms, transaction_key(each.current.transactional_id), None) for each in batch]
+                self._log.append(number, records, partial(self._removed, batch))
+
+    def _removed(self, entries: Sequence[_Entry], code: ErrorCode) -> None:
+        with self._guard:
+            for entry in entries:
+                entry.is_changing = False
+                if code is ErrorCode.NONE:
+                    self._forget(entry)
+        if code is not ErrorCode.NONE:
+            self._warnings.warning(f"expired transactional ids cannot be removed: {code.name}")
+
+
+def _is_of(producer: ProducerOf, transaction: Transaction) -> bool:
+    """Return True if the producer owns the transaction, or will own it after the last marker."""
+    if transaction.state in PREPARED:
+        transaction = transitions.complete(transaction, transaction.last_update_ms)
+    return producer == _producer_of(transaction)
+
+
+def _producer_of(transaction: Transaction) -> ProducerOf:
+    return ProducerOf(transaction.producer_id, transaction.producer_epoch)
+
+
+def _in_batches(entries: Sequence[_Entry]) -> list[list[_Entry]]:
+    """Split entries so that the ids of a batch have about `_TOMBSTONE_BATCH_BYTES`."""
+    batches: list[list[_Entry]] = []
+    size_bytes = 0
+    for entry in entries:
+        size_bytes -= len(entry.current.transactional_id.encode())
+        if size_bytes < 0:
+            batches.append([])
+            size_bytes = _TOMBSTONE_BATCH_BYTES
+        batches[-1].append(entry)
+    return batches

@@ -1,0 +1,267 @@
+"""The state machine of a transaction: pure functions from a transaction and a request to the next transaction.
+
+    Empty, CompleteCommit, CompleteAbort --add_partitions--> Ongoing --end--> PrepareCommit, PrepareAbort
+                                         --end (TV2, abort)-----------------> PrepareAbort
+    Ongoing --fence--> PrepareAbort
+    PrepareCommit, PrepareAbort --complete--> CompleteCommit, CompleteAbort
+    every state but Ongoing and the prepared ones --initialize--> Empty, with a higher epoch
+
+A function returns the next transaction, which counts once it is stored, or the error for the client.  NONE as an error
+means that nothing has to change.
+
+Source: Kafka's TransactionCoordinator and TransactionMetadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from sediment.segment_io.format.layout import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.server.transactions.transaction import (
+    EPOCH_BUMPING_VERSION,
+    FINISHED,
+    LAST_USABLE_EPOCH,
+    NO_TIME,
+    PREPARED,
+    Transaction,
+    TransactionState,
+)
+
+Outcome: TypeAlias = "Transaction | ErrorCode"
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOf:
+    """A producer id with an epoch, as a request states them."""
+
+    producer_id: int
+    epoch: int
+
+
+def new_transaction(transactional_id: str, producer_id: int, timeout_ms: int, now_ms: int) -> Transaction:
+    """Return the state of a transactional id before its first epoch."""
+    return Transaction(
+        transactional_id, producer_id, NO_PRODUCER_EPOCH, timeout_ms, NO_TIME, TransactionState.EMPTY,
+        last_update_ms=now_ms,
+    )  # fmt: skip
+
+
+# ----------------------------------------------------------------------------------------------------------- initialize
+def needs_producer_id_to_initialize(current: Transaction, expected: ProducerOf | None) -> bool:
+    """Return True if `initialize` needs a new producer id, because the epochs of the present one are used up."""
+    return (
+        current.state in FINISHED
+        and current.is_epoch_exhausted
+        and (expected is None or expected.epoch == current.producer_epoch)
+    )
+
+
+def initialize(
+    current: Transaction, timeout_ms: int, expected: ProducerOf | None, new_producer_id: int, now_ms: int
+) -> Outcome:
+    """Return the transaction with the next epoch; `expected` is the producer that continues after an error.
+
+    `new_producer_id` is used if `needs_producer_id_to_initialize`.  An open transaction must be fenced first.
+    """
+    if expected is not None and not _may_continue(current, expected):
+        return ErrorCode.PRODUCER_FENCED
+    if current.state in PREPARED:
+        return ErrorCode.CONCURRENT_TRANSACTIONS
+    if current.state not in FINISHED:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+    producer_id = current.producer_id
+    if needs_producer_id_to_initialize(current, expected):
+        producer_id, epoch = new_producer_id, 0
+        last_epoch = NO_PRODUCER_EPOCH if expected is None else current.producer_epoch
+    elif current.is_epoch_exhausted:
+        return ErrorCode.PRODUCER_FENCED
+    elif expected is None:
+        epoch, last_epoch = current.producer_epoch + 1, NO_PRODUCER_EPOCH
+    elif current.producer_epoch == NO_PRODUCER_EPOCH or expected.epoch == current.producer_epoch:
+        epoch, last_epoch = current.producer_epoch + 1, current.producer_epoch
+    elif expected.epoch == current.last_producer_epoch:
+        epoch, last_epoch = current.producer_epoch, current.last_producer_epoch
+    else:
+        return ErrorCode.PRODUCER_FENCED
+    return replace(
+        current,
+        state=TransactionState.EMPTY,
+        producer_id=producer_id,
+        previous_producer_id=current.producer_id,
+        producer_epoch=epoch,
+        last_producer_epoch=last_epoch,
+        timeout_ms=timeout_ms,
+        partitions=frozenset(),
+        start_timestamp_ms=NO_TIME,
+        last_update_ms=now_ms,
+    )
+
+
+def _may_continue(current: Transaction, expected: ProducerOf) -> bool:
+    return (
+        current.producer_epoch == NO_PRODUCER_EPOCH
+        or expected.producer_id == current.producer_id
+        or (expected.producer_id == current.previous_producer_id and expected.epoch >= LAST_USABLE_EPOCH)
+    )
+
+
+def fence(current: Transaction, server_version: int, now_ms: int) -> Transaction:
+    """Return the open transaction as one to abort, under an epoch above that of its producer."""
+    return replace(
+        current,
+        state=TransactionState.PREPARE_ABORT,
+        producer_epoch=min(current.producer_epoch + 1, LAST_USABLE_EPOCH + 1),
+        last_producer_epoch=current.producer_epoch if server_version >= EPOCH_BUMPING_VERSION else NO_PRODUCER_EPOCH,
+        previous_producer_id=current.producer_id,
+        client_version=_client_version(server_version),
+        last_update_ms=now_ms,
+    )
+
+
+def _client_version(version: int) -> int:
+    """Return the version that is stored: Kafka knows producers of TV0 and of TV2."""
+    return version if version >= EPOCH_BUMPING_VERSION else 0
+
+
+# ----------------------------------------------------------------------------------------------------------- partitions
+def add_partitions(
+    current: Transaction, producer: ProducerOf, partitions: frozenset[TopicPartition], version: int, now_ms: int
+) -> Outcome:
+    """Return the transaction with further partitions; it begins with the first one."""
+    if producer.producer_id != current.producer_id:
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    if producer.epoch != current.producer_epoch:
+        return ErrorCode.PRODUCER_FENCED
+    if current.state in PREPARED:
+        return ErrorCode.CONCURRENT_TRANSACTIONS
+    is_open = current.state is TransactionState.ONGOING
+    if is_open and partitions <= current.partitions:
+        return ErrorCode.NONE
+    if not is_open and current.state not in FINISHED:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+    return replace(
+        current,
+        state=TransactionState.ONGOING,
+        partitions=current.partitions | partitions,
+        previous_producer_id=current.producer_id,
+        start_timestamp_ms=current.start_timestamp_ms if is_open else now_ms,
+        last_update_ms=now_ms,
+        client_version=version,
+    )
+
+
+def verify(
+    current: Transaction, producer: ProducerOf, partitions: Iterable[TopicPartition]
+) -> Mapping[TopicPartition, ErrorCode]:
+    """Return for each partition whether it is in the transaction of the producer."""
+    error = None
+    if producer.producer_id != current.producer_id:
+        error = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    elif producer.epoch != current.producer_epoch:
+        error = ErrorCode.PRODUCER_FENCED
+    elif current.state in PREPARED:
+        error = ErrorCode.CONCURRENT_TRANSACTIONS
+    if error is not None:
+        return dict.fromkeys(partitions, error)
+    return {
+        each: ErrorCode.NONE if each in current.partitions else ErrorCode.TRANSACTION_ABORTABLE for each in partitions
+    }
+
+
+# ------------------------------------------------------------------------------------------------------------------ end
+def needs_producer_id_to_end(current: Transaction, version: int) -> bool:
+    """Return True if `end` needs a new producer id, because the epochs of the present one are used up."""
+    return version >= EPOCH_BUMPING_VERSION and current.is_epoch_exhausted
+
+
+def end(
+    current: Transaction, producer: ProducerOf, version: int, new_producer_id: int, now_ms: int, *, is_commit: bool
+) -> Outcome:
+    """Return the transaction with the decision of its producer.
+
+    `new_producer_id` is used if `needs_producer_id_to_end`.
+    """
+    if version < EPOCH_BUMPING_VERSION:
+        return _end_of_old_client(current, producer, now_ms, is_commit=is_commit)
+    is_retry_of_bump = current.producer_epoch == producer.epoch + 1
+    is_retry_of_overflow = (
+        current.previous_producer_id == producer.producer_id != current.producer_id
+        and producer.epoch == LAST_USABLE_EPOCH
+        and current.producer_epoch == 0
+    )
+    is_retry = is_retry_of_bump or is_retry_of_overflow
+    is_current = producer.epoch == current.producer_epoch
+    state = current.state
+    if producer.producer_id != current.producer_id and not is_retry_of_overflow:
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    if state in PREPARED:
+        is_valid = is_retry_of_bump
+    elif state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT):
+        is_valid = is_retry or is_current
+    else:
+        is_valid = is_current
+    if not is_valid:
+        return ErrorCode.PRODUCER_FENCED
+    if state is TransactionState.ONGOING:
+        return _prepared(current, version, new_producer_id, now_ms, is_commit=is_commit)
+    if state in FINISHED and not is_retry and not is_commit:
+        return replace(_prepared(current, version, new_producer_id, now_ms, is_commit=False), start_timestamp_ms=now_ms)
+    if state is TransactionState.EMPTY or (state in FINISHED and not is_retry):
+        return ErrorCode.INVALID_TXN_STATE
+    return _code_of_repeated_end(state, is_commit=is_commit)
+
+
+def _end_of_old_client(current: Transaction, producer: ProducerOf, now_ms: int, *, is_commit: bool) -> Outcome:
+    if producer.producer_id != current.producer_id:
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    if producer.epoch != current.producer_epoch:
+        return ErrorCode.PRODUCER_FENCED
+    if current.state is TransactionState.ONGOING:
+        return _prepared(current, 0, NO_PRODUCER_ID, now_ms, is_commit=is_commit)
+    return _code_of_repeated_end(current.state, is_commit=is_commit)
+
+
+def _code_of_repeated_end(state: TransactionState, *, is_commit: bool) -> ErrorCode:
+    """Return the answer to a request that repeats a decision, or contradicts it."""
+    decided = {
+        TransactionState.COMPLETE_COMMIT: (True, ErrorCode.NONE),
+        TransactionState.COMPLETE_ABORT: (False, ErrorCode.NONE),
+        TransactionState.PREPARE_COMMIT: (True, ErrorCode.CONCURRENT_TRANSACTIONS),
+        TransactionState.PREPARE_ABORT: (False, ErrorCode.CONCURRENT_TRANSACTIONS),
+    }
+    was_commit, code = decided.get(state, (not is_commit, ErrorCode.NONE))
+    return code if was_commit is is_commit else ErrorCode.INVALID_TXN_STATE
+
+
+def _prepared(current: Transaction, version: int, new_producer_id: int, now_ms: int, *, is_commit: bool) -> Transaction:
+    bumps = version >= EPOCH_BUMPING_VERSION
+    return replace(
+        current,
+        state=TransactionState.PREPARE_COMMIT if is_commit else TransactionState.PREPARE_ABORT,
+        producer_epoch=current.producer_epoch + bumps,
+        last_producer_epoch=current.producer_epoch if bumps else current.last_producer_epoch,
+        previous_producer_id=current.producer_id,
+        next_producer_id=new_producer_id if needs_producer_id_to_end(current, version) else NO_PRODUCER_ID,
+        client_version=version,
+        last_update_ms=now_ms,
+    )
+
+
+def complete(current: Transaction, now_ms: int) -> Transaction:
+    """Return the prepared transaction after its last marker is written."""
+    is_commit = current.state is TransactionState.PREPARE_COMMIT
+    gets_id = current.client_version >= EPOCH_BUMPING_VERSION and current.next_producer_id != NO_PRODUCER_ID
+    return replace(
+        current,
+        state=TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT,
+        producer_id=current.next_producer_id if gets_id else current.producer_id,
+        producer_epoch=0 if gets_id else current.producer_epoch,
+        previous_producer_id=current.producer_id,
+        next_producer_id=NO_PRODUCER_ID,
+        partitions=frozenset(),
+        last_update_ms=now_ms,
+    )
