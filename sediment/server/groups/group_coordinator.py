@@ -26,7 +26,7 @@ import logging
 import threading
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -98,7 +98,7 @@ def _no_configs(_group_id: str) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupSupport:
-    """What the new protocol needs: the topics, a timer for slow work, the time of day, and the configs of groups.
+    """The requirements of the new protocol: topics, a timer for slow work, the time of day, and configs of groups.
 
     `configs_of` returns the configs that are set on a group.
     """
@@ -780,7 +780,7 @@ class GroupCoordinator:
         return HeartbeatAnswer(ErrorCode.NONE, None, member.member_id, request.epoch), effects
 
     def describe_consumer_group(self, group_id: str) -> tuple[ErrorCode, ConsumerGroup | None]:
-        """Return a copy of a consumer group; GROUP_ID_NOT_FOUND if there is no such group."""
+        """Return a copy of a consumer group; GROUP_ID_NOT_FOUND if it does not exist."""
         error = self._loading_error(group_id)
         group = self._find(group_id) if error is ErrorCode.NONE else None
         if group is None:
@@ -868,13 +868,14 @@ class GroupCoordinator:
         group.wake_ms = None
         expired = expired_members(consumer, self._now_ms())
         try:
-            if expired:
-                return self._remove_members(group, consumer, expired, wait=False)
-            self._set_consumer_timer(group)
+            effects = self._remove_members(group, consumer, expired, wait=False) if expired else []
+            if group.consumer is not None:
+                self._set_consumer_timer(group, group.consumer.deadlines_ms.values())
         except ApiError:
             group.wake_ms = self._now_ms() + _RETRY_MS
             group.wake = self._timer.after(_RETRY_MS, lambda: self._wake(group))
-        return []
+            return []
+        return effects
 
     def _change_consumer_group(
         self,
@@ -916,8 +917,11 @@ class GroupCoordinator:
         return effects
 
     def _apply(self, group: _Group, change: Change) -> None:
+        is_new = group.consumer is None
         group.consumer = change.apply()
-        self._set_consumer_timer(group)
+        # Otherwise only the deadlines of the change are new, and a heartbeat does not look at all members.
+        deadlines_ms = group.consumer.deadlines_ms.values() if is_new else change.deadlines_ms.values()
+        self._set_consumer_timer(group, (time_ms for time_ms in deadlines_ms if time_ms is not None))
 
     def _become_classic(
         self, group: _Group, consumer: ConsumerGroup, classic: StableGroup, change: Change, *, wait: bool = True
@@ -948,9 +952,9 @@ class GroupCoordinator:
             self._log.warning(f"a change of group {group.group_id} cannot be stored: {error}")
             raise ApiError(_store_error_of(error)) from error
 
-    def _set_consumer_timer(self, group: _Group) -> None:
-        """Wake the group at its next deadline; an earlier wake-up stays."""
-        time_ms = None if group.consumer is None else group.consumer.next_deadline_ms()
+    def _set_consumer_timer(self, group: _Group, deadlines_ms: Iterable[int]) -> None:
+        """Wake the group at the earliest of its new deadlines; an earlier wake-up stays."""
+        time_ms = min(deadlines_ms, default=None)
         if time_ms is not None and (group.wake_ms is None or time_ms < group.wake_ms):
             if group.wake is not None:
                 group.wake.cancel()
@@ -963,7 +967,7 @@ class GroupCoordinator:
         group.members_bytes = consumer.size_bytes
         self.memory.resize(consumer.size_bytes)
         restore_deadlines(consumer, self._circumstances(group.group_id))
-        self._set_consumer_timer(group)
+        self._set_consumer_timer(group, consumer.deadlines_ms.values())
 
     def _circumstances(self, group_id: str) -> Circumstances:
         """Return the configs, times and topics for a change; a group's own configs take precedence."""
@@ -1023,7 +1027,7 @@ class GroupCoordinator:
             if topics is None:
                 self._log.warning(f"a regular expression of group {group.group_id} takes too long; it matches no topic")
             found[regex] = ResolvedRegex(topics or frozenset(), now.metadata_version, now.wall_ms)
-            if self._clock() > end_ns:
+            if self._clock() > end_ns or self._is_closed:
                 break
         return found
 

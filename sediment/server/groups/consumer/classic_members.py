@@ -17,7 +17,6 @@ import struct
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-from uuid import UUID
 
 from sediment.segment_io.errors import ProtocolError
 from sediment.segment_io.protocol import messages as m
@@ -387,9 +386,3 @@ def _common_protocol(members: Sequence[ClassicMember]) -> str:
     """Return the first protocol of the first member that all members support."""
     names = [frozenset(name for name, _ in each.protocols) for each in members]
     return next(name for name, _ in members[0].protocols if all(name in supported for supported in names))
-
-
-def topic_names(assignment: Assignment, topics: Topics) -> dict[UUID, str]:
-    """Return the names of the topics of an assignment that still exist."""
-    found = (topics.topic_by_id(topic_id) for topic_id in assignment)
-    return {topic.id: topic.name for topic in found if topic is not None}

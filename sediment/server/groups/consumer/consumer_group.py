@@ -236,10 +236,6 @@ class ConsumerGroup:
         member_ids = dict.fromkeys([*self.members, *self.targets])
         return group_tombstones(self.group_id, member_ids, self.regexes)
 
-    def next_deadline_ms(self) -> int | None:
-        """Return the earliest deadline."""
-        return min(self.deadlines_ms.values(), default=None)
-
     # --------------------------------------------------------------------------------------------------------- checks
     def commit_error(self, identity: MemberIdentity, epoch: int, *, transactional: bool = False) -> ErrorCode:
         """Return NONE if offsets may be committed: by a member, or by a client if the group has no members."""

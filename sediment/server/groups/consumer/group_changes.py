@@ -105,7 +105,7 @@ class HeartbeatAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What a change depends on besides its group: configs, times and topics.
+    """The input of a change besides its group: configs, times and topics.
 
     `now_ms` is monotonic, and `wall_ms` is the time of day.  `topics_version` is that of `topics` before they are used.
     `metadata_version` is the version that records of regular expressions get.
@@ -157,16 +157,23 @@ class Change:
     def apply(self) -> ConsumerGroup:
         """Return the group after the change; this may be the group itself."""
         group = self.after
-        # Heartbeats of classic members may have moved deadlines while the records were being stored.
-        deadlines_ms = {**self.before.deadlines_ms, **self.deadlines_ms}
-        group.deadlines_ms = {
-            key: time_ms for key, time_ms in deadlines_ms.items() if time_ms is not None and key[1] in group.members
-        }
+        set_ms = {key: time_ms for key, time_ms in self.deadlines_ms.items() if time_ms is not None}
+        if group is self.before and len(set_ms) == len(self.deadlines_ms):
+            group.deadlines_ms.update(set_ms)
+        else:
+            group.deadlines_ms = self._deadlines_of(group)
         if self.topics_version is not None:
             group.topics_version = self.topics_version
         if self.regexes_version is not None:
             group.regexes_version = self.regexes_version
         return group
+
+    def _deadlines_of(self, group: ConsumerGroup) -> dict[tuple[Timeout, str], int]:
+        # Heartbeats of classic members may have moved deadlines while the records were being stored.
+        deadlines_ms = {**self.before.deadlines_ms, **self.deadlines_ms}
+        return {
+            key: time_ms for key, time_ms in deadlines_ms.items() if time_ms is not None and key[1] in group.members
+        }
 
 
 # ----------------------------------------------------------------------------------------------------------- heartbeats

@@ -58,7 +58,7 @@ class MemberState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ClassicMember:
-    """What a member of the classic protocol sent when it joined."""
+    """Fields of a member of the classic protocol, from its JoinGroup."""
 
     session_timeout_ms: int
     protocols: Protocols
@@ -138,7 +138,7 @@ class Topics(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a member shall have: partitions of an epoch.
+    """The target of a member: partitions of an epoch.
 
     `subscribed` are the ids of the topics that the member subscribes to.  `is_free` returns True if no member has the
     partition.  `owned` are the partitions that the member says it has; None if it said nothing.

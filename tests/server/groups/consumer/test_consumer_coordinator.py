@@ -302,7 +302,7 @@ def test_classic_members_that_fall_silent_or_leave_are_removed(groups: Groups) -
     assert groups.classic_heartbeat(joined) is ErrorCode.UNKNOWN_MEMBER_ID
     joined = groups.join()
     assert joined.error is ErrorCode.NONE
-    identities = [MemberIdentity(joined.member_id), MemberIdentity("nobody")]
+    identities = [MemberIdentity(joined.member_id), MemberIdentity("unknown")]
     assert groups.coordinator.leave("g", identities) == (
         ErrorCode.NONE,
         [ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID],

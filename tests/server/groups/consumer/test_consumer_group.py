@@ -129,11 +129,11 @@ def test_epochs_are_checked(made: GroupOfMembers) -> None:
 
 
 def test_commits_and_fetches_need_the_epoch_of_their_member(made: GroupOfMembers) -> None:
-    nobody, member = MemberIdentity(""), MemberIdentity("a")
-    assert made.group.commit_error(nobody, -1) is ErrorCode.NONE
+    outsider, member = MemberIdentity(""), MemberIdentity("a")
+    assert made.group.commit_error(outsider, -1) is ErrorCode.NONE
     made.joined("a", "orders")
-    assert made.group.commit_error(nobody, -1) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert made.group.commit_error(nobody, -1, transactional=True) is ErrorCode.NONE
+    assert made.group.commit_error(outsider, -1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert made.group.commit_error(outsider, -1, transactional=True) is ErrorCode.NONE
     assert made.group.commit_error(member, 1) is ErrorCode.NONE
     assert made.group.commit_error(member, 0) is ErrorCode.STALE_MEMBER_EPOCH
     assert made.group.fetch_error(None, -1) is ErrorCode.NONE
