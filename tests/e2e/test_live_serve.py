@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import ConsumerGroupState, ConsumerGroupType
+from confluent_kafka import ConsumerGroupState, ConsumerGroupType, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from sediment.engine.clone.new_node import format_new_node
@@ -218,8 +218,24 @@ def static_member_of(bootstrap: str) -> Any:
 
 
 def described_group(bootstrap: str) -> Any:
+    """Return the group, as soon as its coordinator has started."""
     client = admin_of(bootstrap)
-    return client.describe_consumer_groups(["new"])["new"].result()
+    starting = (
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    )
+    found: list[Any] = []
+
+    def ask() -> bool:
+        try:
+            found.append(client.describe_consumer_groups(["new"])["new"].result())
+        except KafkaException as error:
+            assert error.args[0].code() in starting, error
+        return bool(found)
+
+    wait_until(ask)
+    return found[0]
 
 
 def admin_of(bootstrap: str) -> AdminClient:
@@ -263,7 +279,7 @@ def test_a_group_of_the_new_protocol_goes_from_a_server_to_a_broker_and_back(tmp
         assert_no_trouble(node)
         node.stop()
     with serving(data) as served:
-        wait_until(lambda: static_member_of(served.bootstrap).member_id == left.member_id)
+        assert static_member_of(served.bootstrap).member_id == left.member_id
         assert committed_offsets(served.bootstrap, "new", names) == offsets
         produce_to_both(served.bootstrap, 5)
         take_part(served.bootstrap, 10)

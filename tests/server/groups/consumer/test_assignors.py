@@ -42,7 +42,7 @@ def assigned(targets: Mapping[str, Assignment]) -> list[tuple[UUID, int]]:
 
 @pytest.mark.parametrize("name", ASSIGNORS)
 @given(groups())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_every_partition_of_a_subscribed_topic_has_one_subscribed_owner(
     name: str, made: tuple[list[Subscriber], dict[UUID, int]]
 ) -> None:
@@ -54,7 +54,7 @@ def test_every_partition_of_a_subscribed_topic_has_one_subscribed_owner(
 
 
 @given(st.integers(1, 6), st.integers(0, 30), st.integers(0, 30))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_members_with_the_same_topics_get_as_many_partitions_each(size: int, first: int, second: int) -> None:
     members = [subscriber(f"m{index}", A, B) for index in range(size)]
     counts = {A: first, B: second}

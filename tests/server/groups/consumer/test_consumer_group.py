@@ -357,7 +357,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_no_partition_has_two_owners_and_every_group_settles(steps: list[tuple[str, int]]) -> None:
     topics = GivenTopics(orders=3, payments=2)
     made = GroupOfMembers(topics)
