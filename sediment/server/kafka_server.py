@@ -49,7 +49,8 @@ from sediment.server.backends.live_options import LiveOptions
 from sediment.server.backends.read_only import ReadOnlyBackend, ReadOnlyOptions
 from sediment.server.delayed import Timer
 from sediment.server.errors import naming_option
-from sediment.server.groups.group_coordinator import GroupCoordinator
+from sediment.server.groups.consumer.cluster_topics import ClusterTopics
+from sediment.server.groups.group_coordinator import ConsumerGroupSupport, GroupCoordinator
 from sediment.server.groups.stored_groups import replay_groups
 from sediment.server.handlers.committed_offsets import CommittedOffsetHandlers
 from sediment.server.handlers.configs import ConfigHandlers
@@ -198,8 +199,13 @@ class KafkaServer:
                 request_log = RequestLog(options.request_log)
             undo.callback(request_log.close)
 
-        coordinator = GroupCoordinator(  # 8
-            config, group_timer, time.monotonic_ns, backend.offset_store, backend.group_store
+        consumer_groups = None  # 8
+        if backend.group_store is not None and _has_consumer_groups(self.catalog.metadata):
+            regex_timer = Timer(name="group-regexes")  # regular expressions may take long
+            undo.callback(regex_timer.close)
+            consumer_groups = ConsumerGroupSupport(ClusterTopics(self.catalog), regex_timer, _wall_ms)
+        coordinator = GroupCoordinator(
+            config, group_timer, time.monotonic_ns, backend.offset_store, backend.group_store, consumer_groups
         )
         transactions = TransactionHandlers(_wall_ms)
         node = Node(self.catalog.node_id, self.advertised.host, self.advertised.port)
@@ -217,7 +223,12 @@ class KafkaServer:
                     self.catalog, self.catalog.node_id, can_write=backend.can_write, static=backend.static_configs
                 ).handlers(),
                 LogDirHandlers(self.catalog).handlers(),
-                GroupHandlers(coordinator, (node.id, node.host, node.port), backend.make_coordinator_topic).handlers(),
+                GroupHandlers(
+                    coordinator,
+                    (node.id, node.host, node.port),
+                    backend.make_coordinator_topic,
+                    None if consumer_groups is None else consumer_groups.topics,
+                ).handlers(),
                 CommittedOffsetHandlers(coordinator, self.catalog, _wall_ms).handlers(),
                 transactions.handlers(),
                 *backend.handlers(timer, config, coordinator),
@@ -327,6 +338,11 @@ def _maker_of_authenticators(
         return None
     mechanisms = SaslMechanisms(credentials, has_tls=has_tls)
     return lambda: SaslAuthenticator(mechanisms, timer, failure_delay_ms)
+
+
+def _has_consumer_groups(metadata: ClusterMetadata | None) -> bool:
+    """Return True if the cluster's `group.version` allows the new group protocol."""
+    return metadata is not None and metadata.features.get("group.version", 0) >= 1
 
 
 def _features_of(metadata: ClusterMetadata | None) -> Features:

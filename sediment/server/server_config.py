@@ -10,11 +10,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sediment.engine.value_ranges import AT_LEAST_ONE, COUNT, INT, POSITIVE_INT, Range, Truth, Whole, check_ranges
+from sediment.engine.value_ranges import (
+    AT_LEAST_ONE,
+    COUNT,
+    INT,
+    POSITIVE_INT,
+    OneOf,
+    Range,
+    Truth,
+    Whole,
+    check_ranges,
+)
 from sediment.segment_io.errors import SettingsError
 from sediment.segment_io.format.layout import INT32_MAX
 
 _BUFFER = Whole(1, INT32_MAX, also=(-1,))
+MIGRATION_POLICIES = ("bidirectional", "upgrade", "downgrade", "disabled")
+"""Values of `group.consumer.migration.policy`, which may also be in capitals."""
+
+CONSUMER_ASSIGNORS = ("uniform", "range")
+"""Values of `group.consumer.assignors`; the first one is the default of a group."""
+
 _RANGES: dict[str, Range] = {
     "num_network_threads": POSITIVE_INT,
     "num_io_threads": POSITIVE_INT,
@@ -34,6 +50,15 @@ _RANGES: dict[str, Range] = {
     "group_max_session_timeout_ms": INT,
     "group_initial_rebalance_delay_ms": INT,
     "group_max_size": POSITIVE_INT,
+    "group_consumer_session_timeout_ms": POSITIVE_INT,
+    "group_consumer_min_session_timeout_ms": POSITIVE_INT,
+    "group_consumer_max_session_timeout_ms": POSITIVE_INT,
+    "group_consumer_heartbeat_interval_ms": POSITIVE_INT,
+    "group_consumer_min_heartbeat_interval_ms": POSITIVE_INT,
+    "group_consumer_max_heartbeat_interval_ms": POSITIVE_INT,
+    "group_consumer_max_size": POSITIVE_INT,
+    "group_consumer_assignors": OneOf(CONSUMER_ASSIGNORS, several=True),
+    "group_consumer_migration_policy": OneOf((*MIGRATION_POLICIES, *(each.upper() for each in MIGRATION_POLICIES))),
     "group_members_max_bytes": AT_LEAST_ONE,
     "groups_max_bytes": AT_LEAST_ONE,
     "offset_metadata_max_bytes": INT,
@@ -109,6 +134,33 @@ class ServerConfig:
     group_max_size: int = INT32_MAX
     """Limit on the number of members of one group."""
 
+    group_consumer_session_timeout_ms: int = 45_000
+    """Session timeout of the members of a consumer group."""
+
+    group_consumer_min_session_timeout_ms: int = 45_000
+    """Smallest session timeout that a group's own config may have."""
+
+    group_consumer_max_session_timeout_ms: int = 60_000
+    """Largest session timeout that a group's own config may have."""
+
+    group_consumer_heartbeat_interval_ms: int = 5_000
+    """Interval at which members of a consumer group send heartbeats."""
+
+    group_consumer_min_heartbeat_interval_ms: int = 5_000
+    """Smallest heartbeat interval that a group's own config may have."""
+
+    group_consumer_max_heartbeat_interval_ms: int = 15_000
+    """Largest heartbeat interval that a group's own config may have."""
+
+    group_consumer_max_size: int = INT32_MAX
+    """Limit on the number of members of one consumer group."""
+
+    group_consumer_assignors: tuple[str, ...] = CONSUMER_ASSIGNORS
+    """Assignors that members may ask for."""
+
+    group_consumer_migration_policy: str = "bidirectional"
+    """Directions in which a group may change its protocol while it has members."""
+
     group_members_max_bytes: int = 16_777_216
     """Memory of the members of one group: their metadata and assignments, and 1 KiB each."""
 
@@ -172,4 +224,16 @@ class ServerConfig:
             raise SettingsError(
                 "group.min.session.timeout.ms is above group.max.session.timeout.ms",
                 advice="lower the first or raise the second",
+            )
+        if not self.group_consumer_assignors:
+            raise SettingsError("group.consumer.assignors is empty", advice="give at least one assignor")
+        for name in ("session_timeout", "heartbeat_interval"):
+            self._check_between(name)
+
+    def _check_between(self, name: str) -> None:
+        low, value, high = (getattr(self, f"group_consumer_{limit}{name}_ms") for limit in ("min_", "", "max_"))
+        if not low <= value <= high:
+            key = f"group.consumer.{name}.ms".replace("_", ".")
+            raise SettingsError(
+                f"{key} is {value}, outside its limits {low} and {high}", advice="change it, or the limits"
             )

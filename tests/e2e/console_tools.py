@@ -6,6 +6,8 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.conformance.oracle import kafka_tools_jars, program
@@ -14,6 +16,7 @@ from tests.e2e.kraft import class_path
 _TIMEOUT_SECONDS = 120
 _SEEKS = Path(__file__).parent / "java" / "Seeks.java"
 _TRANSACTIONS = Path(__file__).parent / "java" / "Transactions.java"
+_GROUP_MEMBER = Path(__file__).parent / "java" / "GroupMember.java"
 _QUIET = ("SLF4J", "WARNING", "log4j", "Picked up")
 
 CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
@@ -77,6 +80,35 @@ def _java_program(source: Path, *arguments: str, given: str = "") -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@contextmanager
+def group_member(bootstrap: str, group: str, instance: str, regex: str, count: int) -> Iterator[tuple[list[str], str]]:
+    """Run a static member of a group by the new protocol.
+
+    Yield, as soon as it has read and committed `count` records, their lines and its partitions; at the end, it closes.
+    """
+    java = [program("java"), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=OFF"]
+    member = [str(_GROUP_MEMBER), bootstrap, group, instance, regex, str(count)]
+    with subprocess.Popen(
+        [*java, "-cp", class_path(), *member], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            records: list[str] = []
+            for line in process.stdout:
+                if line.startswith("committed "):
+                    yield records, line.removeprefix("committed ").strip()
+                    process.stdin.write("\n")
+                    process.stdin.flush()
+                    assert process.wait(_TIMEOUT_SECONDS) == 0
+                    return
+                if not line.startswith(_QUIET):
+                    records.append(line.strip())
+            raise AssertionError(f"the member ended after {records}")
+        finally:
+            process.kill()
 
 
 def table(text: str) -> list[str]:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import lzma
 import random
+import re
 import shutil
 import socket
 import time
@@ -20,6 +21,8 @@ from typing import Any
 
 import confluent_kafka as confluent
 import pytest
+from confluent_kafka import ConsumerGroupState, ConsumerGroupType, KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from sediment.engine.clone.new_node import format_new_node
 from sediment.engine.clone.server_properties import server_properties
@@ -279,6 +282,96 @@ def test_a_broker_has_what_console_tools_changed_on_a_server_and_the_server_what
         check_everything(node.bootstrap)
         assert_no_trouble(node)
     assert not list(data.glob("*-stray"))
+
+
+# ----------------------------------------------------------------------------------------------------- the new protocol
+def take_part(bootstrap: str, count: int) -> None:
+    """Let a Java consumer of the new protocol read `count` new records of both topics, and look at its group."""
+    with tools.group_member(bootstrap, "new", "static", "(ord|pay).*s", count) as (records, partitions):
+        assert len(set(records)) == count
+        assert partitions == "orders-0 orders-1 orders-2 payments-0"
+        described = described_group(bootstrap)
+        assert (described.state, described.type, described.partition_assignor) == (
+            ConsumerGroupState.STABLE,
+            ConsumerGroupType.CONSUMER,
+            "uniform",
+        )
+        (member,) = described.members
+        assert member.group_instance_id == "static"
+        assert len(member.assignment.topic_partitions) == 4
+
+
+def static_member_of(bootstrap: str) -> Any:
+    (member,) = described_group(bootstrap).members
+    return member
+
+
+def described_group(bootstrap: str) -> Any:
+    """Return the group, as soon as its coordinator has started."""
+    client = admin_of(bootstrap)
+    starting = (
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    )
+    found: list[Any] = []
+
+    def ask() -> bool:
+        try:
+            found.append(client.describe_consumer_groups(["new"])["new"].result())
+        except KafkaException as error:
+            assert error.args[0].code() in starting, error
+        return bool(found)
+
+    wait_until(ask)
+    return found[0]
+
+
+def admin_of(bootstrap: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": bootstrap})
+
+
+def produce_to_both(bootstrap: str, count: int) -> None:
+    for name in ("orders", "payments"):
+        produce(bootstrap, name, count)
+
+
+def test_a_group_of_the_new_protocol_goes_from_a_server_to_a_broker_and_back(tmp_path: Path) -> None:
+    data = new_node(tmp_path / "data")
+    names = ["orders-0", "orders-1", "orders-2", "payments-0"]
+    with serving(data) as served:
+        admin = admin_of(served.bootstrap)
+        for made in admin.create_topics([NewTopic("orders", 3, 1), NewTopic("payments", 1, 1)]).values():
+            made.result()
+        produce_to_both(served.bootstrap, 20)
+        take_part(served.bootstrap, 40)
+        group = ("--describe", "--group", "new")
+        members = tools.tool(served.bootstrap, tools.CONSUMER_GROUPS, *group, "--members", "--verbose")
+        assigned = [("orders", "0,1,2"), ("payments", "0")]
+        assert re.findall(r"(orders|payments)[:(]([0-9,]+)", members) == assigned * 2  # the second one is the target
+        assert "uniform" in tools.tool(served.bootstrap, tools.CONSUMER_GROUPS, *group, "--state")
+        listed = tools.tool(served.bootstrap, tools.CONSUMER_GROUPS, "--list", "--type", "consumer")
+        assert "new Consumer" in tools.table(listed)
+        left = static_member_of(served.bootstrap)
+        offsets = committed_offsets(served.bootstrap, "new", names)
+    with running(node_on(data, tmp_path / "node")) as node:
+        kept = static_member_of(node.bootstrap)
+        assert (kept.member_id, kept.group_instance_id) == (left.member_id, left.group_instance_id)
+        assert {str(each) for each in kept.assignment.topic_partitions} == {
+            str(each) for each in left.assignment.topic_partitions
+        }
+        assert committed_offsets(node.bootstrap, "new", names) == offsets
+        produce_to_both(node.bootstrap, 5)
+        take_part(node.bootstrap, 10)
+        left = static_member_of(node.bootstrap)
+        offsets = committed_offsets(node.bootstrap, "new", names)
+        assert_no_trouble(node)
+        node.stop()
+    with serving(data) as served:
+        assert static_member_of(served.bootstrap).member_id == left.member_id
+        assert committed_offsets(served.bootstrap, "new", names) == offsets
+        produce_to_both(served.bootstrap, 5)
+        take_part(served.bootstrap, 10)
 
 
 # ---------------------------------------------------------------------------------------------------------------- kills

@@ -313,6 +313,29 @@ class ClassicGroup:
             topics |= found
         return frozenset(topics)
 
+    @property
+    def stable_group(self) -> StableGroup:
+        """The members of the group, with their last assignments."""
+        return StableGroup(
+            self.generation,
+            self.protocol_type or "",
+            self.protocol_name,
+            self.leader_id if self.members else None,
+            tuple(self._stored_member(member) for member in self.members.values()),
+        )
+
+    def rebalance(self, now_ms: int) -> list[Effect]:
+        """Make the members join again."""
+        self._prepare_rebalance(now_ms)
+        return self._take_effects()
+
+    def hand_over(self) -> list[Effect]:
+        """Answer every waiter with REBALANCE_IN_PROGRESS, because the group gets another protocol; it becomes Dead."""
+        for member in self.members.values():
+            self._answer_joining(member, JoinAnswer(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
+            self._answer_sync(member, SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS))
+        return self.unload()
+
     def unload(self) -> list[Effect]:
         """Answer every waiter with NOT_COORDINATOR, and forget the reserved ids; the group becomes Dead."""
         for member in self.members.values():
@@ -698,29 +721,20 @@ class ClassicGroup:
 
     # -------------------------------------------------------------------------------------------------------- effects
     def _store(self, replaced: ReplacedId | None = None) -> None:
-        self._effects.append(
-            StoreGroup(
-                StableGroup(
-                    self.generation,
-                    self.protocol_type or "",
-                    self.protocol_name,
-                    self.leader_id if self.members else None,
-                    tuple(
-                        StoredMember(
-                            member.member_id,
-                            member.group_instance_id,
-                            member.client_id,
-                            member.client_host,
-                            member.session_timeout_ms,
-                            member.rebalance_timeout_ms,
-                            member.metadata(self.protocol_name),
-                            member.assignment,
-                        )
-                        for member in self.members.values()
-                    ),
-                ),
-                replaced,
-            )
+        self._effects.append(StoreGroup(self.stable_group, replaced))
+
+    def _stored_member(self, member: Member) -> StoredMember:
+        # A group whose first members still join has no protocol yet.
+        name = self.protocol_name or member.protocols[0][0]
+        return StoredMember(
+            member.member_id,
+            member.group_instance_id,
+            member.client_id,
+            member.client_host,
+            member.session_timeout_ms,
+            member.rebalance_timeout_ms,
+            dict(member.protocols).get(name, member.protocols[0][1]),
+            member.assignment,
         )
 
     def _answer_join(self, waiter: Waiter, error: ErrorCode, member_id: str) -> None:

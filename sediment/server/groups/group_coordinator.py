@@ -8,8 +8,11 @@ Before `load`, every request gets COORDINATOR_LOAD_IN_PROGRESS, which clients re
 group cannot be read, requests of the group get UNKNOWN_SERVER_ERROR, which clients do not retry.  Without its offsets,
 the group would start from the beginning.
 
-For groups of other protocols (KIP-848 and later), this coordinator has no members.  As in Kafka, an empty consumer
-group becomes a classic group when a member joins.
+    consumer_heartbeat, describe_consumer_group         the new protocol (KIP-848), if the coordinator knows the topics
+
+A group has one protocol at a time.  An empty group takes that of its first member.  A classic group with members
+becomes a consumer group when a member of the new protocol joins, and a classic group again when the last one leaves.
+Groups of other protocols have no members here.
 
 Invariants: a group changes only while its lock is held, and no lock is held while a request is answered.  With a store,
 every commit, assignment and deletion is written there before it is answered.  Offsets of groups without members expire
@@ -25,7 +28,7 @@ import threading
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeVar
@@ -36,6 +39,27 @@ from sediment.segment_io.units import NS_PER_MS
 from sediment.server.delayed import Cancelable, Clock, Timer
 from sediment.server.errors import ApiError, append_error_code_of, error_code_of
 from sediment.server.groups.classic_group import CONSUMER_PROTOCOL, ClassicGroup, GroupState, Member
+from sediment.server.groups.consumer import classic_members
+from sediment.server.groups.consumer.cluster_topics import ClusterTopics
+from sediment.server.groups.consumer.consumer_group import ConsumerGroup, ConsumerGroupState
+from sediment.server.groups.consumer.group_changes import (
+    Change,
+    Circumstances,
+    Heartbeat,
+    HeartbeatAnswer,
+    check_heartbeat,
+    expired_members,
+    heartbeat,
+    leave_for_a_while,
+    leaving_member,
+    needs_resolution,
+    remove_members,
+    resolve_regexes,
+    restore_deadlines,
+)
+from sediment.server.groups.consumer.group_records import ResolvedRegex
+from sediment.server.groups.consumer.members import JOIN_EPOCH, STATIC_LEAVE_EPOCH
+from sediment.server.groups.consumer.topic_regex import MAX_MATCH_SECONDS, matching_topics
 from sediment.server.groups.group_memory import GROUP_BYTES, GroupMemory
 from sediment.server.groups.group_offsets import CommittedOffset, GroupOffsets
 from sediment.server.groups.group_requests import (
@@ -45,12 +69,14 @@ from sediment.server.groups.group_requests import (
     JoinAnswer,
     JoinRequest,
     MemberIdentity,
+    StableGroup,
     StoreGroup,
     SyncAnswer,
     SyncRequest,
     WakeAt,
 )
 from sediment.server.groups.offset_expiration import MS_PER_MINUTE, TimeWithoutMembers, expired_offsets
+from sediment.server.groups.offset_records import encode_group, group_tombstone
 from sediment.server.groups.offset_store import GroupStore, OffsetStore
 from sediment.server.groups.stored_groups import GroupKind, StoredGroup
 from sediment.server.limited_log import LimitedLog
@@ -72,12 +98,32 @@ _JOINABLE = (GroupKind.CLASSIC, GroupKind.CONSUMER)
 _PROTOCOL_TYPES = {GroupKind.CONSUMER: "consumer", GroupKind.SHARE: "share", GroupKind.STREAMS: "streams"}
 
 
+_RETRY_MS = 500
+
+
 def _wall_ms() -> int:
     return time.time_ns() // NS_PER_MS
 
 
 def _is_never(_group_id: str) -> bool:
     return False
+
+
+def _no_configs(_group_id: str) -> Mapping[str, str]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupSupport:
+    """The requirements of the new protocol: topics, a timer for slow work, the time of day, and configs of groups.
+
+    `configs_of` returns the configs that are set on a group.
+    """
+
+    topics: ClusterTopics
+    background: Timer
+    wall_ms: Callable[[], int]
+    configs_of: Callable[[str], Mapping[str, str]] = _no_configs
 
 
 @dataclass(slots=True, eq=False)
@@ -101,7 +147,14 @@ class _Group:
     has_records: bool = False
     """True if the store may have records of the group."""
 
+    consumer: ConsumerGroup | None = None
+    """The members of a consumer group; `classic` then has none."""
+
+    is_resolving: bool = False
+    """True while regular expressions of the group are being matched with topics."""
+
     wake: Cancelable | None = None
+    wake_ms: int | None = None
     own_bytes: int = 0
     """The bytes of the group without its members and offsets; 0 for a group from the log directory."""
 
@@ -113,6 +166,11 @@ class _Group:
 
     without_members: TimeWithoutMembers = field(default_factory=TimeWithoutMembers)
 
+    @property
+    def is_idle(self) -> bool:
+        """True if the group has neither members nor ids reserved for joining clients."""
+        return self.classic.is_idle if self.consumer is None else not self.consumer.members
+
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
@@ -120,7 +178,7 @@ class GroupDescription:
 
     group_id: str
     kind: GroupKind
-    state: GroupState
+    state: GroupState | ConsumerGroupState
     protocol_type: str
     protocol_name: str
     members: tuple[Member, ...]
@@ -148,6 +206,7 @@ class GroupCoordinator:
         clock: Clock,
         store: OffsetStore | None = None,
         group_store: GroupStore | None = None,
+        consumer_groups: ConsumerGroupSupport | None = None,
         wall_ms: Callable[[], int] = _wall_ms,
     ) -> None:
         self._config = config
@@ -156,6 +215,7 @@ class GroupCoordinator:
         self._clock = clock
         self._store_of_offsets = store
         self._group_store = group_store
+        self._support = consumer_groups
         self.memory = GroupMemory(config.groups_max_bytes)
         self._log = LimitedLog(_LOGGER)
         self._groups: dict[str, _Group] = {}
@@ -182,6 +242,8 @@ class GroupCoordinator:
             classic.protocol_type = group.protocol_type
             loaded = _Group(group_id, group.kind, classic, group.offsets, is_stored=is_classic, has_records=True)
             self._groups[group_id] = loaded
+            if group.kind is GroupKind.CONSUMER and self._support is not None:
+                self._load_consumer_group(loaded, group.consumer or ConsumerGroup(group_id))
             if self._group_store is not None and group.classic is not None:
                 with loaded.guard:
                     self._set_timer(loaded, classic.restore(group.classic, self._now_ms()))
@@ -211,7 +273,9 @@ class GroupCoordinator:
             self._is_closed = True
             groups = list(self._groups.values())
         for group in groups:
-            self._run(group, lambda classic: classic.unload())
+            with group.commit_guard:
+                effects = self._run(group, lambda classic: classic.unload())
+            _answer(effects)
 
     def _check_idle_groups(self) -> None:
         """Remove groups without members and offsets, as Kafka does when it checks for expired offsets."""
@@ -236,10 +300,11 @@ class GroupCoordinator:
             return
         now_ms = self._wall_ms()
         with group.guard:
-            if not group.classic.is_idle:
+            if not group.is_idle:
                 group.without_members.end()
                 return
-            since_ms = group.without_members.begin(group.classic.generation, now_ms)
+            generation = group.classic.generation if group.consumer is None else group.consumer.epoch
+            since_ms = group.without_members.begin(generation, now_ms)
             expired = expired_offsets(
                 group.offsets, since_ms=since_ms, now_ms=now_ms, retention_ms=minutes * MS_PER_MINUTE
             )
@@ -250,7 +315,7 @@ class GroupCoordinator:
 
     def _remove_if_idle(self, group: _Group) -> None:
         with group.guard:
-            if not group.classic.is_idle or group.offsets:
+            if not group.is_idle or group.offsets:
                 return
         if self._group_store is not None and not group.is_stored:
             return
@@ -265,7 +330,8 @@ class GroupCoordinator:
         """Delete a group, with the offsets of `partitions`, in the store; `commit_guard` is held."""
         store = self._group_store
         if store is not None and group.has_records and store.partition_of(group.group_id) is not None:
-            store.delete_group(group.group_id, partitions, wait=wait)
+            keys = None if group.consumer is None else [each.encoded()[0] for each in group.consumer.tombstones()]
+            store.delete_group(group.group_id, partitions, keys=keys, wait=wait)
 
     def _forget(self, group: _Group) -> None:
         """Remove a group and free its memory; `commit_guard` is held."""
@@ -310,8 +376,14 @@ class GroupCoordinator:
         elif group.kind not in _JOINABLE:
             respond(JoinAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, NO_MEMBER_ID))
         else:
-            group.kind = GroupKind.CLASSIC
-            self._run(group, lambda classic: classic.join(request, respond, self._now_ms()))
+            with group.commit_guard:
+                answer = self._join_consumer_group(group, request)
+                if answer is None:
+                    group.kind = GroupKind.CLASSIC
+                    effects = self._run(group, lambda classic: classic.join(request, respond, self._now_ms()))
+                else:
+                    effects = [Answer(respond, answer)]
+            _answer(effects)
 
     def sync(self, group_id: str, request: SyncRequest, respond: Callable[[SyncAnswer], None]) -> None:
         """Answer a SyncGroup request when the leader has sent the assignment."""
@@ -323,7 +395,12 @@ class GroupCoordinator:
             respond(SyncAnswer(ErrorCode.UNKNOWN_SERVER_ERROR))
         else:
             try:
-                self._run(group, lambda classic: classic.sync(request, respond, self._now_ms()))
+                with group.commit_guard:
+                    if group.consumer is None:
+                        effects = self._run(group, lambda classic: classic.sync(request, respond, self._now_ms()))
+                    else:
+                        effects = [Answer(respond, self._sync_consumer_group(group, group.consumer, request))]
+                _answer(effects)
             finally:
                 self.memory.resize(-request.size_bytes)
 
@@ -337,6 +414,8 @@ class GroupCoordinator:
         if group is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
         with group.guard:
+            if group.consumer is not None:
+                return self._heartbeat_in_consumer_group(group, group.consumer, identity, generation)
             error, effects = group.classic.heartbeat(identity, generation, self._now_ms())
             self._set_timer(group, effects)
         return error
@@ -349,7 +428,13 @@ class GroupCoordinator:
         group = self._find(group_id)
         if group is None:
             return ErrorCode.NONE, [ErrorCode.UNKNOWN_MEMBER_ID for _ in identities]
-        return ErrorCode.NONE, self._run_with_result(group, lambda each: each.leave(identities, self._now_ms()))
+        with group.commit_guard:
+            if group.consumer is None:
+                errors, effects = self._run_with_result(group, lambda each: each.leave(identities, self._now_ms()))
+            else:
+                error, errors, effects = self._leave_consumer_group(group, group.consumer, identities)
+        _answer(effects)
+        return error, errors
 
     # -------------------------------------------------------------------------------------------------------- offsets
     def commit(
@@ -374,7 +459,7 @@ class GroupCoordinator:
             return [error for _ in commits]
         with group.commit_guard:
             with group.guard:
-                error = group.classic.commit_error(identity, generation)
+                error = (group.consumer or group.classic).commit_error(identity, generation)
                 if error is not ErrorCode.NONE:
                     return [error for _ in commits]
                 self._set_timer(group, group.classic.committed(identity.member_id, self._now_ms()))
@@ -434,7 +519,9 @@ class GroupCoordinator:
             return [error for _ in commits]
         with group.commit_guard:
             with group.guard:
-                error = group.classic.commit_error(identity, generation, transactional=True)
+                error = (group.consumer or group.classic).commit_error(identity, generation, transactional=True)
+                if error is ErrorCode.STALE_MEMBER_EPOCH:  # unknown to TxnOffsetCommit
+                    error = ErrorCode.ILLEGAL_GENERATION
             longest = self._config.offset_metadata_max_bytes
             good = [commit for commit in commits if len(commit[2].metadata) <= longest]
             growth = sum(value.size_bytes for _, _, value in good)
@@ -510,12 +597,18 @@ class GroupCoordinator:
         return result
 
     def fetch(
-        self, group_id: str, topics: Sequence[tuple[str, Sequence[int]]] | None, *, require_stable: bool
+        self,
+        group_id: str,
+        topics: Sequence[tuple[str, Sequence[int]]] | None,
+        *,
+        require_stable: bool,
+        member_id: str | None = None,
+        member_epoch: int = -1,
     ) -> tuple[ErrorCode, list[tuple[str, list[FetchedOffset]]]]:
         """Return the committed offsets of `topics`, given as (topic, partitions); by default, all offsets of the group.
 
         With `require_stable`, a partition gets UNSTABLE_OFFSET_COMMIT if an open transaction has a pending offset for
-        it.
+        it.  A member of a consumer group gives its epoch.
         """
         error = self._loading_error(group_id)
         if error is not ErrorCode.NONE:
@@ -533,6 +626,10 @@ class GroupCoordinator:
             return FetchedOffset(partition, value=offsets.get(topic, partition))
 
         with group.guard:
+            if group.consumer is not None:
+                error = group.consumer.fetch_error(member_id, member_epoch)
+            if error is not ErrorCode.NONE:
+                return error, []
             if topics is None:
                 topics = [(topic, list(partitions)) for topic, partitions in offsets.committed.items()]
             return ErrorCode.NONE, [(topic, [fetched(topic, each) for each in numbers]) for topic, numbers in topics]
@@ -544,13 +641,13 @@ class GroupCoordinator:
         group = self._find(group_id) if error is ErrorCode.NONE else None
         if group is None or self._group_store is None:
             return ErrorCode.GROUP_ID_NOT_FOUND if error is ErrorCode.NONE else error
-        if not group.is_stored or group.kind is not GroupKind.CLASSIC:
+        if not group.is_stored:
             return ErrorCode.GROUP_AUTHORIZATION_FAILED
         with group.commit_guard:
             with group.guard:
                 if group.classic.state is GroupState.DEAD:
                     return ErrorCode.GROUP_ID_NOT_FOUND
-                if group.classic.state is not GroupState.EMPTY:
+                if group.classic.state is not GroupState.EMPTY or (group.consumer and group.consumer.members):
                     return ErrorCode.NON_EMPTY_GROUP
                 partitions = group.offsets.partitions()
             try:
@@ -570,7 +667,7 @@ class GroupCoordinator:
         with group.commit_guard:
             with group.guard:
                 classic = group.classic
-                subscribed = classic.subscribed_topics
+                subscribed = classic.subscribed_topics if group.consumer is None else group.consumer.subscribed_topics
                 if classic.state is GroupState.DEAD:
                     return ErrorCode.GROUP_ID_NOT_FOUND, []
                 if classic.members and classic.protocol_type != CONSUMER_PROTOCOL:
@@ -578,7 +675,7 @@ class GroupCoordinator:
                 existing = set(group.offsets.partitions())
             errors = [
                 ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-                if classic.members and (subscribed is None or topic in subscribed)
+                if not group.is_idle and (subscribed is None or topic in subscribed)
                 else ErrorCode.NONE
                 for topic, _ in partitions
             ]
@@ -644,7 +741,7 @@ class GroupCoordinator:
         if error is not ErrorCode.NONE:
             return error, None
         group = self._find(group_id)
-        if group is None or group.kind not in _JOINABLE:
+        if group is None or group.kind not in _JOINABLE or group.consumer is not None:
             return ErrorCode.GROUP_ID_NOT_FOUND, None
         return ErrorCode.NONE, self._describe(group_id, group)
 
@@ -663,7 +760,7 @@ class GroupCoordinator:
             return GroupDescription(
                 group_id,
                 group.kind,
-                classic.state,
+                classic.state if group.consumer is None else group.consumer.state,
                 _PROTOCOL_TYPES.get(group.kind, classic.protocol_type or ""),
                 classic.protocol_name or "",
                 tuple(replace(member) for member in classic.members.values()),
@@ -707,19 +804,19 @@ class GroupCoordinator:
     def _now_ms(self) -> int:
         return self._clock() // NS_PER_MS
 
-    def _run(self, group: _Group, act: Callable[[ClassicGroup], list[Effect]]) -> None:
-        self._run_with_result(group, lambda classic: (None, act(classic)))
+    def _run(self, group: _Group, act: Callable[[ClassicGroup], list[Effect]]) -> list[Effect]:
+        return self._run_with_result(group, lambda classic: (None, act(classic)))[1]
 
-    def _run_with_result(self, group: _Group, act: Callable[[ClassicGroup], tuple[_Result, list[Effect]]]) -> _Result:
-        with group.commit_guard:
-            with group.guard:
-                result, effects = act(group.classic)
-                self._account(group, effects)
-            # Only an answer waits for the disk.  Sessions that end are not answered, and may end in all groups at once.
-            wait = result is not None or any(isinstance(effect, Answer) for effect in effects)
-            effects = self._stored(group, effects, wait=wait)
-        _answer(effects)
-        return result
+    def _run_with_result(
+        self, group: _Group, act: Callable[[ClassicGroup], tuple[_Result, list[Effect]]]
+    ) -> tuple[_Result, list[Effect]]:
+        """Change a classic group; return the result with the effects that remain; `commit_guard` is held."""
+        with group.guard:
+            result, effects = act(group.classic)
+            self._account(group, effects)
+        # Only an answer waits for the disk.  Sessions that end are not answered, and may end in all groups at once.
+        wait = result is not None or any(isinstance(effect, Answer) for effect in effects)
+        return result, self._stored(group, effects, wait=wait)
 
     def _account(self, group: _Group, effects: Sequence[Effect]) -> None:
         """Set the timer, and count the memory of the members; `guard` is held."""
@@ -751,7 +848,342 @@ class GroupCoordinator:
             group.wake = self._timer.after(min(times_ms) - self._now_ms(), lambda: self._wake(group))
 
     def _wake(self, group: _Group) -> None:
-        self._run(group, lambda classic: classic.wake(self._now_ms()))
+        with group.commit_guard:
+            if group.consumer is None:
+                effects = self._run(group, lambda classic: classic.wake(self._now_ms()))
+            else:
+                effects = self._expire_members(group, group.consumer)
+        _answer(effects)
+
+    # ------------------------------------------------------------------------------------------------ consumer groups
+    def consumer_heartbeat(self, group_id: str, request: Heartbeat, version: int) -> HeartbeatAnswer:
+        """Answer a ConsumerGroupHeartbeat of `version`."""
+        if self._support is None:
+            return HeartbeatAnswer(ErrorCode.UNSUPPORTED_VERSION, _NO_NEW_PROTOCOL)
+        try:
+            check_heartbeat(request, group_id, version, self._config.group_consumer_assignors)
+            error = self._serving_error(group_id)
+            if error is not ErrorCode.NONE:
+                return HeartbeatAnswer(error)
+            if not self._take(request.size_bytes):
+                raise _no_memory()
+            try:
+                answer, effects = self._consumer_heartbeat(group_id, request)
+            finally:
+                self.memory.resize(-request.size_bytes)
+        except ApiError as failure:
+            return HeartbeatAnswer(failure.code, failure.message)
+        _answer(effects)
+        return answer
+
+    def _consumer_heartbeat(self, group_id: str, request: Heartbeat) -> tuple[HeartbeatAnswer, list[Effect]]:
+        joins = request.epoch == JOIN_EPOCH
+        group = self._find_or_create(group_id) if joins else self._find(group_id)
+        if group is None and joins:
+            raise _no_memory()
+        if group is None:
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {group_id} not found.")
+        with group.commit_guard:
+            if group.classic.state is GroupState.DEAD:
+                raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            if (group.consumer is None and not joins) or group.kind not in _JOINABLE:
+                raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+            if group.consumer is not None and request.epoch < JOIN_EPOCH:
+                return self._leave_by_heartbeat(group, group.consumer, request)
+            try:
+                return self._heartbeat_of_member(group, request)
+            except ApiError:
+                if not group.has_records and group.is_idle and not group.offsets:
+                    self._forget(group)
+                raise
+
+    def _heartbeat_of_member(self, group: _Group, request: Heartbeat) -> tuple[HeartbeatAnswer, list[Effect]]:
+        now = self._circumstances(group.group_id)
+        preceding: list[tuple[bytes, bytes | None]] = []
+        with group.guard:
+            consumer = group.consumer
+            if consumer is None:
+                preceding = [(group_tombstone(group.group_id), None)] if group.has_records else []
+                consumer = ConsumerGroup(group.group_id)
+            if group.consumer is None and group.classic.members:
+                classic = group.classic
+                protocols = {member.member_id: member.protocols for member in classic.members.values()}
+                upgrade = classic_members.upgraded(group.group_id, classic.stable_group, protocols, now)
+                preceding += [each.encoded() for each in upgrade.records]
+                consumer = upgrade.apply()
+            change, answer = heartbeat(consumer, request, now)
+        effects = self._change_consumer_group(group, change, preceding=preceding, is_limited=True)
+        self._resolve_later(group, now)
+        return answer, effects
+
+    def _leave_by_heartbeat(
+        self, group: _Group, consumer: ConsumerGroup, request: Heartbeat
+    ) -> tuple[HeartbeatAnswer, list[Effect]]:
+        member = leaving_member(consumer, request)
+        if request.epoch == STATIC_LEAVE_EPOCH:
+            effects = self._change_consumer_group(group, leave_for_a_while(consumer, member))
+        else:
+            effects = self._remove_members(group, consumer, [member.member_id])
+        return HeartbeatAnswer(ErrorCode.NONE, None, member.member_id, request.epoch), effects
+
+    def describe_consumer_group(self, group_id: str) -> tuple[ErrorCode, ConsumerGroup | None]:
+        """Return a copy of a consumer group; GROUP_ID_NOT_FOUND if it does not exist."""
+        error = self._loading_error(group_id)
+        group = self._find(group_id) if error is ErrorCode.NONE else None
+        if group is None:
+            return ErrorCode.GROUP_ID_NOT_FOUND if error is ErrorCode.NONE else error, None
+        with group.guard:
+            if group.consumer is None:
+                return ErrorCode.GROUP_ID_NOT_FOUND, None
+            return ErrorCode.NONE, group.consumer.copy()
+
+    @property
+    def default_assignor(self) -> str:
+        """The assignor of groups whose members ask for none."""
+        return self._config.group_consumer_assignors[0]
+
+    # ------------------------------------------------------------------------------- classic members of consumer groups
+    def _join_consumer_group(self, group: _Group, request: JoinRequest) -> JoinAnswer | None:
+        """Return the answer to a JoinGroup; None if the group is classic, or becomes so because it has no members."""
+        consumer = group.consumer
+        if consumer is None:
+            return None
+        try:
+            if not consumer.members:
+                self._delete_as(group, consumer)
+                return None
+            now = self._circumstances(group.group_id)
+            new_id = str(uuid.uuid4())
+            change, answer, classic = classic_members.join(consumer, request, new_id, now)
+            if classic is None:
+                effects = self._change_consumer_group(group, change, is_limited=True)
+            else:
+                effects = self._become_classic(group, change.after, classic, change)
+            assert not effects, "a group that joins has no waiting members"
+        except ApiError as error:
+            return JoinAnswer(error.code, request.member_id)
+        return answer
+
+    def _delete_as(self, group: _Group, consumer: ConsumerGroup) -> None:
+        """Delete the records of a consumer group without members; the group is then classic."""
+        self._store_records(group, [each.encoded() for each in consumer.tombstones()])
+        with group.guard:
+            group.consumer = None
+
+    def _sync_consumer_group(self, group: _Group, consumer: ConsumerGroup, request: SyncRequest) -> SyncAnswer:
+        try:
+            with group.guard:
+                change, answer = classic_members.sync(consumer, request, self._circumstances(group.group_id))
+                self._apply(group, change)
+        except ApiError as error:
+            return SyncAnswer(error.code)
+        return answer
+
+    def _heartbeat_in_consumer_group(
+        self, group: _Group, consumer: ConsumerGroup, identity: MemberIdentity, generation: int
+    ) -> ErrorCode:
+        try:
+            change, error = classic_members.heartbeat(
+                consumer, identity, generation, self._circumstances(group.group_id)
+            )
+        except ApiError as failure:
+            return failure.code
+        self._apply(group, change)
+        return error
+
+    def _leave_consumer_group(
+        self, group: _Group, consumer: ConsumerGroup, identities: Sequence[MemberIdentity]
+    ) -> tuple[ErrorCode, list[ErrorCode], list[Effect]]:
+        leaving, errors = classic_members.leaving_members(consumer, identities)
+        try:
+            effects = self._remove_members(group, consumer, leaving) if leaving else []
+        except ApiError as failure:
+            return failure.code, [], []
+        return ErrorCode.NONE, errors, effects
+
+    # -------------------------------------------------------------------------------------- changes, commit_guard held
+    def _remove_members(
+        self, group: _Group, consumer: ConsumerGroup, member_ids: Sequence[str], *, wait: bool = True
+    ) -> list[Effect]:
+        now = self._circumstances(group.group_id)
+        if classic_members.is_downgraded(consumer, member_ids, self._config):
+            classic = classic_members.downgraded(consumer, member_ids, now.topics)
+            return self._become_classic(group, consumer, classic, Change(consumer), wait=wait)
+        return self._change_consumer_group(group, remove_members(consumer, member_ids, now), wait=wait)
+
+    def _expire_members(self, group: _Group, consumer: ConsumerGroup) -> list[Effect]:
+        group.wake_ms = None
+        expired = expired_members(consumer, self._now_ms())
+        try:
+            effects = self._remove_members(group, consumer, expired, wait=False) if expired else []
+            if group.consumer is not None:
+                self._set_consumer_timer(group, group.consumer.deadlines_ms.values())
+        except ApiError:
+            group.wake_ms = self._now_ms() + _RETRY_MS
+            group.wake = self._timer.after(_RETRY_MS, lambda: self._wake(group))
+            return []
+        return effects
+
+    def _change_consumer_group(
+        self,
+        group: _Group,
+        change: Change,
+        *,
+        preceding: Sequence[tuple[bytes, bytes | None]] = (),
+        is_limited: bool = False,
+        wait: bool = True,
+    ) -> list[Effect]:
+        """Store a change, then apply it; with `is_limited`, it may not exceed the limits on memory.
+
+        Raises:
+            ApiError: the change is too large or cannot be stored; the group stays as it was.
+        """
+        records = [*preceding, *(each.encoded() for each in change.records)]
+        growth = change.after.size_bytes - group.members_bytes if records else 0
+        if is_limited and growth > 0 and change.after.size_bytes > self._config.group_members_max_bytes:
+            raise _no_memory()
+        if is_limited and not self._take(max(growth, 0)):
+            raise _no_memory()
+        if not is_limited:
+            self.memory.resize(max(growth, 0))
+        if records:
+            try:
+                self._store_records(group, records, wait=wait)
+            except ApiError:
+                self.memory.resize(-max(growth, 0))
+                raise
+        self.memory.resize(min(growth, 0))
+        effects: list[Effect] = []
+        with group.guard:
+            if group.consumer is None:
+                effects = [each for each in group.classic.hand_over() if isinstance(each, Answer)]
+                group.classic = self._classic_group()
+                group.kind, group.is_stored = GroupKind.CONSUMER, True
+            group.members_bytes += growth
+            self._apply(group, change)
+        return effects
+
+    def _apply(self, group: _Group, change: Change) -> None:
+        is_new = group.consumer is None
+        group.consumer = change.apply()
+        # Otherwise only the deadlines of the change are new, and a heartbeat does not look at all members.
+        deadlines_ms = group.consumer.deadlines_ms.values() if is_new else change.deadlines_ms.values()
+        self._set_consumer_timer(group, (time_ms for time_ms in deadlines_ms if time_ms is not None))
+
+    def _become_classic(
+        self, group: _Group, consumer: ConsumerGroup, classic: StableGroup, change: Change, *, wait: bool = True
+    ) -> list[Effect]:
+        """Replace a consumer group by a classic one, whose members must join again.
+
+        Raises:
+            ApiError: the classic group cannot be stored; the group stays as it was.
+        """
+        now_ms = self._circumstances(group.group_id).wall_ms
+        deleted = [each.encoded() for each in (*change.records, *consumer.tombstones())]
+        self._store_records(group, [*deleted, encode_group(group.group_id, classic, now_ms)], wait=wait)
+        with group.guard:
+            group.consumer, group.kind, group.classic = None, GroupKind.CLASSIC, self._classic_group()
+            group.wake_ms = None
+            effects = group.classic.restore(classic, self._now_ms()) + group.classic.rebalance(self._now_ms())
+            self._account(group, effects)
+        return [each for each in effects if isinstance(each, Answer)]
+
+    def _store_records(
+        self, group: _Group, records: Sequence[tuple[bytes, bytes | None]], *, wait: bool = True
+    ) -> None:
+        assert self._group_store is not None, "consumer groups are stored"
+        group.has_records = True
+        try:
+            self._group_store.store_records(group.group_id, records, wait=wait)
+        except (OSError, SedimentError) as error:
+            self._log.warning(f"a change of group {group.group_id} cannot be stored: {error}")
+            raise ApiError(_store_error_of(error)) from error
+
+    def _set_consumer_timer(self, group: _Group, deadlines_ms: Iterable[int]) -> None:
+        """Wake the group at the earliest of its new deadlines; an earlier wake-up stays."""
+        time_ms = min(deadlines_ms, default=None)
+        if time_ms is not None and (group.wake_ms is None or time_ms < group.wake_ms):
+            if group.wake is not None:
+                group.wake.cancel()
+            group.wake_ms = time_ms
+            group.wake = self._timer.after(time_ms - self._now_ms(), lambda: self._wake(group))
+
+    def _load_consumer_group(self, group: _Group, consumer: ConsumerGroup) -> None:
+        group.is_stored = True
+        group.consumer = consumer
+        group.members_bytes = consumer.size_bytes
+        self.memory.resize(consumer.size_bytes)
+        restore_deadlines(consumer, self._circumstances(group.group_id))
+        self._set_consumer_timer(group, consumer.deadlines_ms.values())
+
+    def _circumstances(self, group_id: str) -> Circumstances:
+        """Return the configs, times and topics for a change; a group's own configs take precedence."""
+        assert self._support is not None, "only a coordinator with topics has consumer groups"
+        config, own = self._config, self._support.configs_of(group_id)
+        topics_version = self._support.topics.version
+        return Circumstances(
+            config,
+            int(own.get("consumer.session.timeout.ms", config.group_consumer_session_timeout_ms)),
+            int(own.get("consumer.heartbeat.interval.ms", config.group_consumer_heartbeat_interval_ms)),
+            self._support.topics,
+            topics_version,
+            self._support.topics.metadata_version,
+            self._now_ms(),
+            self._support.wall_ms(),
+        )
+
+    # --------------------------------------------------------------------------------------------- regular expressions
+    def _resolve_later(self, group: _Group, now: Circumstances) -> None:
+        """Match the group's regular expressions with the topics in another thread, if that is due."""
+        assert self._support is not None
+        if group.consumer is not None and not group.is_resolving and needs_resolution(group.consumer, now):
+            group.is_resolving = True
+            self._support.background.after(0, lambda: self._resolve(group))
+
+    def _resolve(self, group: _Group) -> None:
+        assert self._support is not None
+        try:
+            now = self._circumstances(group.group_id)
+            with group.guard:
+                consumer = group.consumer
+                # Those that have waited longest come first, because the time for all of them is limited.
+                waiting = (
+                    {}
+                    if consumer is None
+                    else {
+                        regex: consumer.regexes[regex].timestamp_ms if regex in consumer.regexes else -1
+                        for regex in consumer.subscribed_regexes
+                    }
+                )
+            found = self._matching(group, sorted(waiting, key=lambda regex: waiting[regex]), now)
+            with group.commit_guard:
+                if group.consumer is not None:
+                    self._change_consumer_group(group, resolve_regexes(group.consumer, found, now), is_limited=True)
+        except ApiError as error:
+            self._log.warning(f"topics of regular expressions of group {group.group_id} cannot be stored: {error}")
+        finally:
+            group.is_resolving = False
+
+    def _matching(self, group: _Group, regexes: Sequence[str], now: Circumstances) -> dict[str, ResolvedRegex]:
+        assert self._support is not None
+        names = self._support.topics.names()
+        end_ns = self._clock() + int(MAX_MATCH_SECONDS * NS_PER_MS * 1000)
+        found: dict[str, ResolvedRegex] = {}
+        for regex in regexes:
+            topics = matching_topics(regex, names)
+            if topics is None:
+                self._log.warning(f"a regular expression of group {group.group_id} takes too long; it matches no topic")
+            found[regex] = ResolvedRegex(topics or frozenset(), now.metadata_version, now.wall_ms)
+            if self._clock() > end_ns or self._is_closed:
+                break
+        return found
+
+
+_NO_NEW_PROTOCOL = "this server does not support the new group protocol; set group.protocol=classic"
+
+
+def _no_memory() -> ApiError:
+    return ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, "the groups of this server get no more memory")
 
 
 def _commit_error_of(error: BaseException) -> ErrorCode:

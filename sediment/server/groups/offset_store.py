@@ -31,7 +31,7 @@ class OffsetStore(Protocol):
 
 
 class GroupStore(Protocol):
-    """A store of classic groups; safe for several threads.
+    """A store of groups; safe for several threads.
 
     With `wait`, a change counts as replicated when the call returns; without it, soon after.
     """
@@ -46,6 +46,13 @@ class GroupStore(Protocol):
             OSError, SedimentError: the generation may be lost.
         """
 
+    def store_records(self, group_id: str, records: Sequence[tuple[bytes, bytes | None]], *, wait: bool = True) -> None:
+        """Store records of a group, given as (key, value), all or none.
+
+        Raises:
+            OSError, SedimentError: the records may be lost.
+        """
+
     def delete_offsets(self, offsets: Mapping[str, Sequence[tuple[str, int]]]) -> None:
         """Delete the offsets of groups, given as (topic, number) by group id; the groups are in one partition.
 
@@ -53,8 +60,15 @@ class GroupStore(Protocol):
             OSError, SedimentError: some of the offsets may still be there.
         """
 
-    def delete_group(self, group_id: str, partitions: Sequence[tuple[str, int]], *, wait: bool = True) -> None:
-        """Delete a group with its offsets, those of `partitions`.
+    def delete_group(
+        self,
+        group_id: str,
+        partitions: Sequence[tuple[str, int]],
+        *,
+        keys: Sequence[bytes] | None = None,
+        wait: bool = True,
+    ) -> None:
+        """Delete a group with its offsets, those of `partitions`; `keys` are its records, by default a classic group's.
 
         Raises:
             OSError, SedimentError: the group, or some of its offsets, may still be there.

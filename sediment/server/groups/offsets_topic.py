@@ -1,8 +1,8 @@
 """OffsetsTopic: commits and groups as records of `__consumer_offsets`, where a broker finds them.
 
-A commit and a generation are one batch each, in the partition of their group.  They count once the high watermark is
-above them.  A deletion is as many batches as `max.message.bytes` requires.  The record that deletes a group comes last,
-so a crash in between leaves the group with the rest of its offsets.
+A commit, a generation and a change of a consumer group are one batch each, in the partition of their group.  They
+count once the high watermark is above them.  A deletion is as many batches as `max.message.bytes` requires.  The record
+that deletes a group comes last, so a crash in between leaves the group with the rest of its offsets.
 
 Source: Kafka's GroupMetadataManager and CoordinatorRuntime.
 """
@@ -93,6 +93,15 @@ class OffsetsTopic:
         record = NewRecord(now_ms, *encode_group(group_id, group, now_ms))
         _append(self._partition(group_id), [record], wait=wait)
 
+    def store_records(self, group_id: str, records: Sequence[tuple[bytes, bytes | None]], *, wait: bool = True) -> None:
+        """Append records of a group as one batch.
+
+        Raises:
+            PolicyViolationError, RejectedAppendError, StorageError: as `append`.
+        """
+        now_ms = self._wall_ms()
+        _append(self._partition(group_id), [NewRecord(now_ms, key, value) for key, value in records], wait=wait)
+
     def delete_offsets(self, offsets: Mapping[str, Sequence[tuple[str, int]]]) -> None:
         """Append records that delete the offsets of groups, given as (topic, number) by group id.
 
@@ -104,14 +113,21 @@ class OffsetsTopic:
         keys = [offset_tombstone(group_id, *each) for group_id, partitions in offsets.items() for each in partitions]
         self._delete(next(iter(offsets)), keys)
 
-    def delete_group(self, group_id: str, partitions: Sequence[tuple[str, int]], *, wait: bool = True) -> None:
+    def delete_group(
+        self,
+        group_id: str,
+        partitions: Sequence[tuple[str, int]],
+        *,
+        keys: Sequence[bytes] | None = None,
+        wait: bool = True,
+    ) -> None:
         """Append records that delete a group with its offsets.
 
         Raises:
             PolicyViolationError, RejectedAppendError, StorageError: as `append`.
         """
-        keys = [offset_tombstone(group_id, *partition) for partition in partitions]
-        self._delete(group_id, [*keys, group_tombstone(group_id)], wait=wait)
+        offsets = [offset_tombstone(group_id, *partition) for partition in partitions]
+        self._delete(group_id, offsets + list([group_tombstone(group_id)] if keys is None else keys), wait=wait)
 
     def _delete(self, group_id: str, keys: Sequence[bytes], *, wait: bool = True) -> None:
         now_ms = self._wall_ms()

@@ -3,8 +3,9 @@
     key type    record                        effect
     0, 1        offset commit                 offset of a partition; in a transaction pending until its marker
     2           classic group                 generation with its members
-    3, 11, 17   consumer, share, streams      kind of the group
-    5, 10, 19   member of such a group        id of a member
+    3 to 8, 16  consumer group                its members and assignments
+    11, 17      share, streams                kind of the group
+    10, 19      member of such a group        id of a member
     others      assignments                   none
 
 A read-only server serves no members, because no member of its directory can return.  Offsets do not expire.
@@ -35,6 +36,8 @@ from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.tables.planning import UnreadableRange
 from sediment.segment_io.tables.schema import FAIL, SKIP
 from sediment.server.coordinator_log import CoordinatorLog, LoggedRecord, read_records, warn_of_unreadable
+from sediment.server.groups.consumer.consumer_group import CONSUMER_GROUP_KEYS, ConsumerGroup
+from sediment.server.groups.consumer.group_records import GroupRecord
 from sediment.server.groups.group_offsets import CommittedOffset, GroupOffsets
 from sediment.server.groups.group_requests import StableGroup
 from sediment.server.groups.offset_records import committed_offset, decode_committed_offset, stable_group
@@ -69,7 +72,8 @@ _MEMBERS = frozenset(
 class StoredGroup:
     """Group of a log directory; `kind` is None if only its offsets or members are left.
 
-    `classic` is the last stable generation of a classic group, and `members` are the ids of its members.
+    `classic` is the last stable generation of a classic group, and `consumer` a consumer group.  `members` are the ids
+    of the members.
     """
 
     kind: GroupKind | None = None
@@ -78,6 +82,7 @@ class StoredGroup:
     offsets: GroupOffsets = field(default_factory=GroupOffsets)
     members: set[str] = field(default_factory=set)
     classic: StableGroup | None = None
+    consumer: ConsumerGroup | None = None
 
 
 def replay_groups(
@@ -140,6 +145,8 @@ class _Replay:
             return False
         key, value = decoded.key, decoded.value
         kind = key.API_KEY
+        if kind in CONSUMER_GROUP_KEYS:
+            self._change_consumer_group(GroupRecord(key, value))
         if kind in _OFFSET_COMMITS:
             self._commit(record, key, value)
         elif kind == _CLASSIC_GROUP:
@@ -156,6 +163,16 @@ class _Replay:
             members.discard(key.member_id) if value is None else members.add(key.member_id)
         return True
 
+    def _change_consumer_group(self, record: GroupRecord) -> None:
+        """Apply a record of a consumer group; without the record of its epoch, the group has only begun."""
+        group = self._group(record.key.group_id)
+        if record.value is not None and group.classic is None and group.kind in (None, GroupKind.CLASSIC):
+            group.kind = GroupKind.CONSUMER
+        if record.value is not None and group.consumer is None:
+            group.consumer = ConsumerGroup(record.key.group_id)
+        if group.consumer is not None:
+            group.consumer.replay(record)
+
     def _group(self, group_id: str) -> StoredGroup:
         group = self.groups.get(group_id)
         if group is None:
@@ -167,6 +184,9 @@ class _Replay:
         group.kind, group.generation, group.protocol_type, group.classic = kind, 0, None, None
         if kind is None:
             group.members.clear()
+        if kind is not GroupKind.CONSUMER:
+            group.consumer = None
+        if kind is None:
             self._topic_offsets.clear()  # the next commit creates the group again
 
     def _commit(self, record: LoggedRecord, key: Any, value: Any) -> None:

@@ -138,7 +138,13 @@ class CommittedOffsetHandlers:
         response = m.OffsetFetchResponse
         named = None if asked.topics is None else [(self._name(each, version), each) for each in asked.topics]
         wanted = None if named is None else [(name, each.partition_indexes) for name, each in named if name is not None]
-        error, found = self._coordinator.fetch(asked.group_id, wanted, require_stable=require_stable)
+        error, found = self._coordinator.fetch(
+            asked.group_id,
+            wanted,
+            require_stable=require_stable,
+            member_id=asked.member_id,
+            member_epoch=asked.member_epoch,
+        )
         if error is not ErrorCode.NONE:
             return response.OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error)
         rows = self._all(found, version) if named is None else _asked_for(named, found)

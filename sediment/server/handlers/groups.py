@@ -2,8 +2,8 @@
 
     FindCoordinator                                     this server, for groups and transactions
     JoinGroup, SyncGroup, Heartbeat, LeaveGroup         members
-    ConsumerGroupHeartbeat                              rejected: this coordinator supports only the classic protocol
-    DescribeGroups, ListGroups                          queries
+    ConsumerGroupHeartbeat                              members of the new protocol
+    DescribeGroups, ConsumerGroupDescribe, ListGroups   queries
 
 This module handles the differences between message versions; the coordinator does not depend on versions.
 
@@ -21,6 +21,10 @@ from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.errors import ApiError
 from sediment.server.groups.classic_group import GroupState
+from sediment.server.groups.consumer.consumer_group import ConsumerGroup
+from sediment.server.groups.consumer.group_changes import Heartbeat
+from sediment.server.groups.consumer.group_records import topic_partitions
+from sediment.server.groups.consumer.members import Assignment, ConsumerMember, Topics, assignment_of
 from sediment.server.groups.group_coordinator import GroupCoordinator, GroupDescription
 from sediment.server.groups.group_requests import JoinAnswer, JoinRequest, MemberIdentity, SyncAnswer, SyncRequest
 from sediment.server.requests import Handler, Request
@@ -40,6 +44,7 @@ _SYNC_PROTOCOL = 5
 _LEAVE_SEVERAL = 3
 _DESCRIBE_GROUP_ID_NOT_FOUND = 6
 
+_CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 _GROUP_OPERATIONS = (3, 6, 8, 10, 11)  # READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS
 _ALL_GROUP_OPERATIONS = sum(1 << operation for operation in _GROUP_OPERATIONS)
 
@@ -51,7 +56,8 @@ def _make_no_topic(_name: str) -> None:
 class GroupHandlers:
     """Handlers that use one coordinator; `node` is this server's (id, host, port) for clients.
 
-    `make_topic` creates the internal topic of a coordinator if it is missing.
+    `make_topic` creates the internal topic of a coordinator if it is missing.  `topics` are those of consumer groups,
+    or None if the new protocol is not offered.
     """
 
     def __init__(
@@ -59,20 +65,23 @@ class GroupHandlers:
         coordinator: GroupCoordinator,
         node: tuple[int, str, int],
         make_topic: Callable[[str], None] = _make_no_topic,
+        topics: Topics | None = None,
     ) -> None:
         self._coordinator = coordinator
         self._node = node
         self._make_topic = make_topic
+        self._topics = topics
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
         """Return the handlers by API key."""
-        return {
+        new_protocol = {} if self._topics is None else {ApiKey.CONSUMER_GROUP_DESCRIBE: self._describe_consumer_groups}
+        return new_protocol | {
             ApiKey.FIND_COORDINATOR: self._find_coordinator,
             ApiKey.JOIN_GROUP: self._join_group,
             ApiKey.SYNC_GROUP: self._sync_group,
             ApiKey.HEARTBEAT: self._heartbeat,
             ApiKey.LEAVE_GROUP: self._leave_group,
-            ApiKey.CONSUMER_GROUP_HEARTBEAT: _refuse_new_protocol,
+            ApiKey.CONSUMER_GROUP_HEARTBEAT: self._consumer_group_heartbeat,
             ApiKey.DESCRIBE_GROUPS: self._describe_groups,
             ApiKey.LIST_GROUPS: self._list_groups,
         }
@@ -162,7 +171,55 @@ class GroupHandlers:
             ],
         )
 
+    def _consumer_group_heartbeat(self, request: Request) -> Any:
+        """Answer a member; without the new protocol, a consumer that gets the answer stops.
+
+        If the server did not offer the API at all, librdkafka would wait forever.
+        """
+        message, response = request.message, m.ConsumerGroupHeartbeatResponse
+        names, owned = message.subscribed_topic_names, message.topic_partitions
+        heartbeat = Heartbeat(
+            member_id=message.member_id,
+            epoch=message.member_epoch,
+            instance_id=message.instance_id,
+            rack_id=message.rack_id,
+            rebalance_timeout_ms=message.rebalance_timeout_ms,
+            topic_names=None if names is None else frozenset(names),
+            topic_regex=message.subscribed_topic_regex,
+            assignor=message.server_assignor,
+            owned=None if owned is None else assignment_of((each.topic_id, each.partitions) for each in owned),
+            client_id=request.client_id or "",
+            client_host=request.connection.client_host,
+        )
+        answer = self._coordinator.consumer_heartbeat(message.group_id, heartbeat, request.api_version)
+        return response(
+            error_code=answer.error,
+            error_message=answer.message,
+            member_id=answer.member_id,
+            member_epoch=answer.epoch,
+            heartbeat_interval_ms=answer.heartbeat_interval_ms,
+            assignment=(
+                None
+                if answer.assignment is None
+                else response.Assignment(topic_partitions=topic_partitions(response.TopicPartitions, answer.assignment))
+            ),
+        )
+
     # ---------------------------------------------------------------------------------------------------------- views
+    def _describe_consumer_groups(self, request: Request) -> Any:
+        message, response = request.message, m.ConsumerGroupDescribeResponse
+        groups = []
+        for group_id in message.group_ids:
+            error, group = self._coordinator.describe_consumer_group(group_id)
+            if group is None:
+                text = f"Group {group_id} is not a consumer group." if error is ErrorCode.GROUP_ID_NOT_FOUND else None
+                groups.append(response.DescribedGroup(group_id=group_id, error_code=error, error_message=text))
+                continue
+            groups.append(_described_consumer_group(group, self._coordinator.default_assignor, self._topics))
+            if message.include_authorized_operations:
+                groups[-1].authorized_operations = _ALL_GROUP_OPERATIONS
+        return response(groups=groups)
+
     def _describe_groups(self, request: Request) -> Any:
         message, version = request.message, request.api_version
         operations = _ALL_GROUP_OPERATIONS if message.include_authorized_operations else None
@@ -191,17 +248,6 @@ class GroupHandlers:
                 if (not states or group.state.value.lower() in states) and (not kinds or group.kind.value in kinds)
             ],
         )
-
-
-def _refuse_new_protocol(_request: Request) -> Any:
-    """Return the answer of a broker without KIP-848; a consumer that gets this answer stops.
-
-    If the server did not offer the API at all, librdkafka would wait forever.
-    """
-    return m.ConsumerGroupHeartbeatResponse(
-        error_code=ErrorCode.UNSUPPORTED_VERSION,
-        error_message="this server does not support the new group protocol; set group.protocol=classic",
-    )
 
 
 # ----------------------------------------------------------------------------------------------------------- responses
@@ -270,3 +316,39 @@ def _described_group(
     if operations is not None and described.error_code == ErrorCode.NONE:
         described.authorized_operations = operations
     return described
+
+
+def _described_consumer_group(group: ConsumerGroup, default_assignor: str, topics: Topics | None) -> Any:
+    response = m.ConsumerGroupDescribeResponse
+
+    def described(assignment: Assignment) -> Any:
+        # Topics that were deleted have no name, and are left out.
+        partitions = topic_partitions(response.TopicPartitions, assignment)
+        for each in partitions:
+            topic = None if topics is None else topics.topic_by_id(each.topic_id)
+            each.topic_name = None if topic is None else topic.name
+        return response.Assignment(topic_partitions=[each for each in partitions if each.topic_name is not None])
+
+    def described_member(member: ConsumerMember) -> Any:
+        return response.Member(
+            member_id=member.member_id,
+            instance_id=member.instance_id,
+            rack_id=member.rack_id,
+            member_epoch=member.epoch,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            subscribed_topic_names=sorted(member.topic_names),
+            subscribed_topic_regex=member.topic_regex,
+            assignment=described(member.assigned),
+            target_assignment=described(group.targets.get(member.member_id, {})),
+            member_type=_CLASSIC_MEMBER if member.classic is not None else _CONSUMER_MEMBER,
+        )
+
+    return response.DescribedGroup(
+        group_id=group.group_id,
+        group_state=group.state.value,
+        group_epoch=group.epoch,
+        assignment_epoch=group.assignment_epoch,
+        assignor_name=group.preferred_assignor(default_assignor),
+        members=[described_member(member) for member in group.members.values()],
+    )

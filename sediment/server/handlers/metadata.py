@@ -110,9 +110,9 @@ class MetadataHandlers:
         if wants_all:
             topics = [self._metadata_of(topic, with_operations) for topic in self._catalog.topics()]
         else:
-            asked = {topic.topic_id if topic.name is None else topic.name: topic for topic in message.topics}
+            asked = {topic.topic_id if _is_asked_by_id(topic) else topic.name: topic for topic in message.topics}
             if message.allow_auto_topic_creation and self._create_topics is not None:
-                names = [topic.name for topic in asked.values() if topic.name is not None]
+                names = [topic.name for topic in asked.values() if not _is_asked_by_id(topic)]
                 missing = [name for name in names if is_topic_name(name) and self._catalog.topic(name) is None]
                 if missing:
                     self._create_topics(missing)
@@ -127,7 +127,7 @@ class MetadataHandlers:
         )
 
     def _metadata_of_asked(self, asked: Any, with_operations: bool) -> Any:
-        name = asked.name
+        name = None if _is_asked_by_id(asked) else asked.name
         topic = self._catalog.topic_by_id(asked.topic_id) if name is None else self._catalog.topic(name)
         if topic is not None:
             return self._metadata_of(topic, with_operations)
@@ -277,6 +277,11 @@ def leader_epoch(log: ServedLog) -> int:
         return log.leader_epoch
     except (StorageError, OpenFilesLimitError):
         return 0
+
+
+def _is_asked_by_id(asked: Any) -> bool:
+    """Return True if a request names a topic by its id; Java clients then send an empty name."""
+    return asked.name is None or asked.topic_id.int != 0
 
 
 def _unknown_topic(name: str) -> ErrorCode:

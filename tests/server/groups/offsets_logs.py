@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.units import NS_PER_MS
 from sediment.server.coordinator_log import CoordinatorLog, CoordinatorTopic
 from sediment.server.delayed import Timer
-from sediment.server.groups.group_coordinator import GroupCoordinator
+from sediment.server.groups.group_coordinator import ConsumerGroupSupport, GroupCoordinator
 from sediment.server.groups.group_offsets import CommittedOffset
 from sediment.server.groups.group_requests import JoinAnswer, JoinRequest, MemberIdentity, SyncAnswer, SyncRequest
 from sediment.server.groups.offsets_topic import OffsetsTopic
@@ -104,7 +104,14 @@ class OffsetsLogs:
 class Coordinated:
     """A coordinator over the logs."""
 
-    def __init__(self, logs: OffsetsLogs, **config: Any) -> None:
+    def __init__(
+        self,
+        logs: OffsetsLogs,
+        *,
+        support: Callable[[Timer], ConsumerGroupSupport] | None = None,
+        **config: Any,
+    ) -> None:
+        """Make a coordinator; `support` makes what the new protocol needs, with a timer that `pass_ms` runs."""
         self.logs = logs
         self._now_ms = 0
         self.timer = Timer(lambda: self._now_ms * NS_PER_MS, name=None)
@@ -115,6 +122,7 @@ class Coordinated:
             lambda: self._now_ms * NS_PER_MS,
             logs.topic,
             logs.topic,
+            None if support is None else support(self.timer),
             lambda: self._now_ms,
         )
 

@@ -59,7 +59,7 @@ def test_a_group_without_records_is_removed_without_a_record(groups: Coordinated
 
 def test_a_group_of_a_later_protocol_stays_and_its_offsets_can_be_deleted(tmp_path: Path) -> None:
     groups = Coordinated(OffsetsLogs(tmp_path))
-    groups.coordinator.load({"modern": StoredGroup(GroupKind.CONSUMER)})
+    groups.coordinator.load({"modern": StoredGroup(GroupKind.SHARE)})
     groups.pass_ms(CHECK_MS)
     assert groups.groups() == {"modern"}
     assert groups.coordinator.delete("modern") is ErrorCode.GROUP_AUTHORIZATION_FAILED

@@ -110,11 +110,12 @@ def test_the_cost_of_unknown_names_grows_with_their_number_alone(cluster: tuple[
     assert many <= 8 * few  # it would be about 64 times if each name were compared with the others
 
 
+@pytest.mark.parametrize("name", [None, ""])  # Java clients send an empty name
 @pytest.mark.parametrize("version", [12, 13])
-def test_topics_are_found_by_id(version: int, cluster: tuple[Client, Catalog]) -> None:
+def test_topics_are_found_by_id(version: int, name: str | None, cluster: tuple[Client, Catalog]) -> None:
     client, catalog = cluster
     wanted, other = catalog.topic("a").id, uuid.uuid4()
-    response = client.ask(m.MetadataRequest(topics=[asked(None, wanted), asked(None, other)]), version)
+    response = client.ask(m.MetadataRequest(topics=[asked(name, wanted), asked(name, other)]), version)
     assert [(topic.name, topic.topic_id, topic.error_code) for topic in response.topics] == [
         ("a", wanted, ErrorCode.NONE),
         (None, other, ErrorCode.UNKNOWN_TOPIC_ID),

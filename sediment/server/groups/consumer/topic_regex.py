@@ -1,0 +1,97 @@
+"""Regular expressions of subscriptions: RE2 syntax, matched with whole topic names by Arrow's RE2.
+
+RE2 needs no backtracking, but a pattern with large repetitions is still slow on many names.  Three limits bound the
+work: the length of a pattern, the size of its program, and the time for which it is matched.
+
+Source: Kafka's Utils.throwIfRegularExpressionIsInvalid and GroupMetadataManager.refreshRegularExpressions, with RE2/J.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from itertools import islice
+from math import prod
+
+from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.server.errors import ApiError
+
+MAX_PATTERN_LENGTH = 1000
+MAX_PROGRAM_SIZE = 10_000
+MAX_MATCH_SECONDS = 2.0
+
+_REPETITION = re.compile(r"\{(\d+)(?:,(\d*))?\}")
+_MAX_REPETITION_DIGITS = 4
+_FIRST_NAMES = 64
+
+
+def check_regex(pattern: str) -> None:
+    """Check a pattern.
+
+    Raises:
+        ApiError: INVALID_REGULAR_EXPRESSION: it is not valid, or exceeds a limit.
+    """
+    if len(pattern) > MAX_PATTERN_LENGTH:
+        raise _invalid(pattern[:100], f"it has {len(pattern)} characters; give at most {MAX_PATTERN_LENGTH}")
+    if _program_size(pattern) > MAX_PROGRAM_SIZE:
+        raise _invalid(pattern, "its repetitions are too large; repeat less often")
+    reason = _compile_error(pattern)
+    if reason is not None:
+        raise _invalid(pattern, reason)
+
+
+def matching_topics(
+    pattern: str, names: Sequence[str], clock: Callable[[], float] = time.monotonic
+) -> frozenset[str] | None:
+    """Return the names that a pattern matches as a whole; None if it takes longer than MAX_MATCH_SECONDS."""
+    found: set[str] = set()
+    whole = _whole(pattern)
+    remaining, count = iter(names), _FIRST_NAMES
+    end = clock() + MAX_MATCH_SECONDS
+    while chunk := list(islice(remaining, count)):
+        if clock() > end:
+            return None
+        found.update(name for name, is_match in zip(chunk, _search(whole, chunk), strict=True) if is_match)
+        count *= 2 if clock() < end - MAX_MATCH_SECONDS / 2 else 1
+    return frozenset(found)
+
+
+def _program_size(pattern: str) -> int:
+    """Return an upper bound on the size of the program: the length, times every number of repetitions."""
+    counts = [high or low for low, high in _REPETITION.findall(pattern)]
+    if any(len(count) > _MAX_REPETITION_DIGITS for count in counts):
+        return MAX_PROGRAM_SIZE + 1
+    return len(pattern) * prod(max(int(count), 1) for count in counts)
+
+
+def _compile_error(pattern: str) -> str | None:
+    """Return what is wrong with a pattern, alone and as the whole of a name."""
+    try:
+        _search(pattern, [""])
+        _search(_whole(pattern), [""])
+    except ValueError as error:
+        return str(error).splitlines()[0].removeprefix("Invalid regular expression: ").rstrip(".")
+    return None
+
+
+def _whole(pattern: str) -> str:
+    r"""Return the pattern for whole names; RE2 ends a quotation by \Q at the end of the pattern."""
+    is_quoted = pattern.rfind(r"\Q") > pattern.rfind(r"\E")
+    return r"\A(?:" + pattern + (r"\E)\z" if is_quoted else r")\z")
+
+
+def _search(pattern: str, names: Sequence[str]) -> Sequence[bool]:
+    # Imported late, because it takes long, and most servers never need it.
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found: list[bool] = pc.match_substring_regex(pa.array(names, pa.string()), pattern=pattern).to_pylist()
+    return found
+
+
+def _invalid(pattern: str, reason: str) -> ApiError:
+    return ApiError(
+        ErrorCode.INVALID_REGULAR_EXPRESSION,
+        f"SubscribedTopicRegex `{pattern}` is not a valid regular expression: {reason}.",
+    )
