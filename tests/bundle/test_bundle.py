@@ -128,37 +128,66 @@ def test_a_cluster_compacts_and_verifies_with_the_bundle_alone(cluster, tmp_path
     assert {partition["status"] for partition in json.loads(done.stdout)["partitions"]} == {"correct"}
 
 
-def test_the_wheel_in_an_empty_environment_dumps_and_with_spark_compacts(tmp_path):
-    (wheel,) = DIST.glob("kafka_sediment-*.whl")
-    environment = tmp_path / "environment"
-    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
-    case = load_case("plain", tmp_path / "corpus")
-    log_dir, sets = corpus_log_dir(tmp_path / "logs", [(case, case.rounds[0])])
+@dataclass(frozen=True, slots=True)
+class EmptyEnvironment:
+    """A virtual environment, at first without packages."""
 
-    def install(package: str) -> None:
+    scratch: Path
+
+    @property
+    def path(self) -> Path:
+        return self.scratch / "environment"
+
+    def install(self, package: str) -> None:
         arguments = ["install", "--quiet", "-c", ROOT / "constraints.txt", package]
-        subprocess.run([environment / "bin" / "pip", *arguments], check=True, cwd=tmp_path)
+        subprocess.run([self.path / "bin" / "pip", *arguments], check=True, cwd=self.scratch)
 
-    def sediment(*arguments: object) -> str:
-        command = [environment / "bin" / "sediment", *map(str, arguments)]
+    def sediment(self, *arguments: object) -> str:
         done = subprocess.run(
-            command, env=bare_environment(tmp_path), cwd=tmp_path, capture_output=True, text=True, check=False
+            [self.path / "bin" / "sediment", *map(str, arguments)],
+            env=bare_environment(self.scratch),
+            cwd=self.scratch,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    install(str(wheel))
-    assert "compact" in sediment("--help")
-    assert sediment("--version").startswith("sediment")
-    records = sediment("dump", log_dir, "--what", "records", "--json", "--limit", 0).splitlines()
-    (recovered,) = json.loads(sediment("recover", log_dir, "--json", "--dry-run"))["partitions"]
+
+@pytest.fixture
+def environment(tmp_path):
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "environment"], check=True)
+    return EmptyEnvironment(tmp_path)
+
+
+@pytest.fixture
+def wheel():
+    (found,) = DIST.glob("kafka_sediment-*.whl")
+    return found
+
+
+def test_the_wheel_without_extras_runs_the_commands_that_need_no_spark(environment, wheel, tmp_path):
+    case = load_case("plain", tmp_path / "corpus")
+    log_dir, sets = corpus_log_dir(tmp_path / "logs", [(case, case.rounds[0])])
+    environment.install(str(wheel))
+    assert "compact" in environment.sediment("--help")
+    assert environment.sediment("--version").startswith("sediment")
+    records = environment.sediment("dump", log_dir, "--what", "records", "--json", "--limit", 0).splitlines()
+    (recovered,) = json.loads(environment.sediment("recover", log_dir, "--json", "--dry-run"))["partitions"]
     assert recovered["log_end_offset"] == json.loads(records[-1])["offset"] + 1
-    install("deltalake")
+    environment.install("deltalake")
     ledger = tmp_path / "ledger"
-    expired = json.loads(sediment("expire", log_dir, "--json", "--dry-run", "--ledger", ledger, NOW, *sets))
-    assert [run["run_id"] for run in json.loads(sediment("history", ledger, "--json"))["runs"]] == [expired["run_id"]]
-    assert not list(environment.glob("lib/python3.*/site-packages/pyspark"))
-    install(f"{wheel}[spark]")
-    report = json.loads(sediment("compact", log_dir, "--json", "--force", NOW, *sets))
+    expired = json.loads(environment.sediment("expire", log_dir, "--json", "--dry-run", "--ledger", ledger, NOW, *sets))
+    history = json.loads(environment.sediment("history", ledger, "--json"))
+    assert [run["run_id"] for run in history["runs"]] == [expired["run_id"]]
+    assert not list(environment.path.glob("lib/python3.*/site-packages/pyspark"))
+
+
+def test_the_wheel_with_spark_compacts_in_an_empty_environment(environment, wheel, tmp_path):
+    case = load_case("plain", tmp_path / "corpus")
+    log_dir, sets = corpus_log_dir(tmp_path / "logs", [(case, case.rounds[0])])
+    environment.install(f"{wheel}[spark]")
+    report = json.loads(environment.sediment("compact", log_dir, "--json", "--force", NOW, *sets))
     assert report["partitions"][0]["status"] == "compacted"
     assert_same_log(log_dir / case.partition, case.rounds[0].after, case.compressed)
