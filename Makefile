@@ -78,7 +78,7 @@ crash: setup ## crash every command at every step, then start Sediment, Kafka's 
 	@SEDIMENT_CRASH_MATRIX=whole $(PYTEST) -n 0 -m delta tests/jobs/snapshot/test_snapshot_faults.py $(ARGS)
 
 fuzz: setup ## feed 10 million mutated batches and messages to every decoder, run every command on every corrupted directory, send signals at many points
-	@$(PYTEST) -n 0 -s -m fuzz tests/fuzz tests/jobs/test_untrusted_directories.py tests/jobs/snapshot/test_untrusted_snapshots.py tests/jobs/spark/test_cancellation.py tests/jobs/test_history.py $(ARGS)
+	@$(PYTEST) -n 0 -s -m fuzz tests/fuzz tests/jobs/test_untrusted_directories.py tests/jobs/snapshot/test_untrusted_snapshots.py tests/jobs/process/test_cancellation.py tests/jobs/test_history.py $(ARGS)
 
 bench-append: setup ## compare appends to a live log with Kafka's (downloads Kafka's JARs once)
 	@$(BIN)/python -m benchmarks.append $(ARGS)

@@ -47,12 +47,12 @@ if TYPE_CHECKING:
     from sediment.jobs.history import HistoryReport
     from sediment.jobs.originals import OriginalsRunReport
     from sediment.jobs.plan import PlanReport
+    from sediment.jobs.process.cancellation import RunStopped
     from sediment.jobs.recover import RecoveryRunReport
     from sediment.jobs.reencode import ReencodeRunReport
     from sediment.jobs.reporting.run_report import CompactionRunReport, RunReport
     from sediment.jobs.restore import RestoreRunReport
     from sediment.jobs.snapshot import SnapshotReport
-    from sediment.jobs.spark.cancellation import RunStopped
     from sediment.jobs.vacuum import VacuumRunReport
     from sediment.jobs.verification.report import VerificationReport
     from sediment.local_broker import Broker, broker
@@ -154,7 +154,7 @@ if not TYPE_CHECKING:
         "sediment.jobs.reporting.run_report": ("CompactionRunReport", "RunReport"),
         "sediment.jobs.restore": ("RestoreRunReport",),
         "sediment.jobs.snapshot": ("SnapshotReport",),
-        "sediment.jobs.spark.cancellation": ("RunStopped",),
+        "sediment.jobs.process.cancellation": ("RunStopped",),
         "sediment.jobs.verification.report": ("VerificationReport",),
         "sediment.jobs.vacuum": ("VacuumRunReport",),
         "sediment.local_broker": ("Broker", "broker"),

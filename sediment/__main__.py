@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sediment.jobs.command_line.early_signals import end_on_early_signals
+from sediment.jobs.process.early_signals import end_on_early_signals
 
 end_on_early_signals()  # before the imports that take time
 

@@ -9,7 +9,7 @@ written last, so a stopped run adds no partition to the node, and the next run c
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from sediment.jobs.command_line.early_signals import end_on_early_signals
+    from sediment.jobs.process.early_signals import end_on_early_signals
 
     end_on_early_signals()  # before the imports that take time
 
@@ -42,15 +42,15 @@ from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.confirmation import ask_on_terminal, must_ask
 from sediment.jobs.command_line.options import CommonOptions, common_options, screen_options
 from sediment.jobs.command_line.progress import Progress
-from sediment.jobs.command_line.standard_output import error_console
-from sediment.jobs.command_line.stderr_log import log_partition
+from sediment.jobs.process.cancellation import stop_on_signals
+from sediment.jobs.process.standard_output import error_console
+from sediment.jobs.process.stderr_log import log_partition
 from sediment.jobs.reporting.columns import TableColumn, name_and_status, status_word, text_column
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, SKIPPED, RunReport, in_order
 from sediment.jobs.reporting.screen import Screen
 from sediment.jobs.reporting.statuses import STOPPED
-from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import DeclinedError, SedimentError, UsageError
 from sediment.segment_io.format.layout import INT32_MAX
 from sediment.segment_io.format.names import METADATA_PARTITION, PARTITION_METADATA_FILE, TopicPartition, new_run_id

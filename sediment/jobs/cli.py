@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 if __name__ == "__main__" or sys.argv[0].endswith("/sediment"):
-    from sediment.jobs.command_line.early_signals import end_on_early_signals
+    from sediment.jobs.process.early_signals import end_on_early_signals
 
     end_on_early_signals()  # before the imports that take time
 
@@ -19,9 +19,9 @@ import click
 
 from sediment.jobs.command_line.configured_command import VERBOSE_OPTION, nearest_name
 from sediment.jobs.command_line.examples import epilog
-from sediment.jobs.command_line.standard_output import help_in_one_sentence_if_not_printed, occupy_standard_descriptors
-from sediment.jobs.command_line.stderr_log import is_verbose
-from sediment.jobs.spark.cancellation import RunStopped, end_on_signals
+from sediment.jobs.process.cancellation import RunStopped, end_on_signals
+from sediment.jobs.process.standard_output import help_in_one_sentence_if_not_printed, occupy_standard_descriptors
+from sediment.jobs.process.stderr_log import is_verbose
 from sediment.version import __version__
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ is in `cloning.check`.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from sediment.jobs.command_line.early_signals import end_on_early_signals
+    from sediment.jobs.process.early_signals import end_on_early_signals
 
     end_on_early_signals()  # before the imports that take time
 
@@ -36,8 +36,8 @@ from sediment.jobs.cloning.run import clone as clone_directories
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.options import CommonOptions, common_options, screen_options
 from sediment.jobs.erasing.suppression_file import read_suppression_list
+from sediment.jobs.process.cancellation import stop_on_signals
 from sediment.jobs.rewriting.options import encoding_options, parse_optional_encoding
-from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
 

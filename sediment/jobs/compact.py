@@ -13,7 +13,7 @@ all partitions are first surveyed and then cleaned, the filthiest first; partiti
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from sediment.jobs.command_line.early_signals import end_on_early_signals
+    from sediment.jobs.process.early_signals import end_on_early_signals
 
     end_on_early_signals()  # before the imports that take time
 
@@ -54,9 +54,10 @@ from sediment.jobs.cleaning.task import roll_active, start_partition, survey_par
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.options import CommonOptions, common_options, key_equality_option, screen_options
 from sediment.jobs.command_line.progress import Progress
-from sediment.jobs.command_line.stderr_log import log_partition
 from sediment.jobs.command_line.units import ByteSize, Seconds
 from sediment.jobs.delta_lake.paths import outside_log_dirs
+from sediment.jobs.process.cancellation import RunStopped, cancel_when, stop_on_signals
+from sediment.jobs.process.stderr_log import log_partition
 from sediment.jobs.reporting.columns import TableColumn, change_column, name_and_status, status_counts
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import human_bytes
@@ -75,7 +76,6 @@ from sediment.jobs.rewriting.options import encoding_options, parse_optional_enc
 from sediment.jobs.settings.directories import SelectedDirectory, check_filesystem
 from sediment.jobs.settings.running_brokers import UNCLEAN, warn_of_running
 from sediment.jobs.settings.unstated_settings import warn_of_unstated_lag, why_not_compacted
-from sediment.jobs.spark.cancellation import RunStopped, cancel_when, stop_on_signals
 from sediment.jobs.spark.session import spark_context
 from sediment.jobs.spark.task_pool import TaskResult, run_here, run_on_executors, run_pending
 from sediment.segment_io.errors import SedimentError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from sediment.jobs.command_line.early_signals import end_on_early_signals
+    from sediment.jobs.process.early_signals import end_on_early_signals
 
     end_on_early_signals()  # before the imports that take time
 
@@ -15,8 +15,8 @@ import click
 
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.exit_status import errors_as_exit_status
-from sediment.jobs.command_line.standard_output import write_result
 from sediment.jobs.delta_lake.session import FETCH, IVY_KEY, coordinate, fetched_jars, ivy_folder
+from sediment.jobs.process.standard_output import write_result
 from sediment.jobs.reporting.figures import human_bytes
 from sediment.jobs.spark.session import spark_context
 from sediment.segment_io.errors import UsageError

@@ -7,7 +7,7 @@ failed and does not end the command.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from sediment.jobs.command_line.early_signals import end_on_early_signals
+    from sediment.jobs.process.early_signals import end_on_early_signals
 
     end_on_early_signals()  # before the imports that take time
 
@@ -26,14 +26,14 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from sediment.jobs.command_line import stderr_log
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.exit_status import EXIT_DONE, EXIT_FAILED, errors_as_exit_status
-from sediment.jobs.command_line.standard_output import as_text, write_result
 from sediment.jobs.diagnostics.check import FAILED, OK, WARNING, Check, failed
 from sediment.jobs.diagnostics.log_directories import directory_checks
 from sediment.jobs.diagnostics.machine import machine_checks
 from sediment.jobs.diagnostics.spark_setup import spark_checks
+from sediment.jobs.process import stderr_log
+from sediment.jobs.process.standard_output import as_text, write_result
 from sediment.jobs.reporting.arrow_rows import arrow_table
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.result import Result

@@ -17,7 +17,7 @@ directory.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from sediment.jobs.command_line.early_signals import end_on_early_signals
+    from sediment.jobs.process.early_signals import end_on_early_signals
 
     end_on_early_signals()  # before the imports that take time
 
@@ -40,13 +40,8 @@ from rich.console import Console
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.exit_status import EXIT_DONE, EXIT_FAILED, errors_as_exit_status
 from sediment.jobs.command_line.key_formats import KEY_FORMATS, TEXT
-from sediment.jobs.command_line.standard_output import (
-    check_stdout_has_reader,
-    error_console,
-    stdout_is_terminal,
-    write_result,
-)
-from sediment.jobs.completion import complete_partition, complete_path
+from sediment.jobs.command_line.partition_completion import complete_partition
+from sediment.jobs.completion import complete_path
 from sediment.jobs.dumping.follow import Follower
 from sediment.jobs.dumping.line_outputs import CsvLines, FormattedLines, JsonLines, LineOutput
 from sediment.jobs.dumping.message_format import MessageFormat
@@ -54,10 +49,16 @@ from sediment.jobs.dumping.people_table import PeopleTable
 from sediment.jobs.dumping.plain_rows import COLUMNS_FOR_DECODING, rows_of
 from sediment.jobs.dumping.record_selection import RecordSelection
 from sediment.jobs.dumping.row_query import RowQuery
+from sediment.jobs.process.cancellation import stop_on_signals
+from sediment.jobs.process.standard_output import (
+    check_stdout_has_reader,
+    error_console,
+    stdout_is_terminal,
+    write_result,
+)
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.result import Result
 from sediment.jobs.reporting.screen import screen_text
-from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.fs import Fs

@@ -6,7 +6,7 @@ The run is in `erasing.erase_run`, the check in `erasing.check_evidence`.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from sediment.jobs.command_line.early_signals import end_on_early_signals
+    from sediment.jobs.process.early_signals import end_on_early_signals
 
     end_on_early_signals()  # before the imports that take time
 
@@ -24,7 +24,6 @@ from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.confirmation import ask_on_terminal, may_ask
 from sediment.jobs.command_line.key_formats import KEY_FORMATS, TEXT
 from sediment.jobs.command_line.options import CommonOptions, HiddenValueOption, common_options, screen_options
-from sediment.jobs.command_line.standard_output import error_console
 from sediment.jobs.delta_lake.paths import local_directory
 from sediment.jobs.erasing.check_evidence import (
     CheckReport,
@@ -41,11 +40,12 @@ from sediment.jobs.erasing.report import COLUMNS, ERASED, EraseRunReport, print_
 from sediment.jobs.erasing.verdict_table import (
     ACTIONS,
 )
+from sediment.jobs.process.cancellation import stop_on_signals
+from sediment.jobs.process.standard_output import error_console
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.run_report import in_order
 from sediment.jobs.reporting.screen import Screen, View
 from sediment.jobs.rewriting.options import rewrite_options
-from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import new_run_id
 from sediment.segment_io.fs import Fs

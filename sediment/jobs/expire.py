@@ -16,7 +16,7 @@ the answer, and then deletes exactly the segments that it showed.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from sediment.jobs.command_line.early_signals import end_on_early_signals
+    from sediment.jobs.process.early_signals import end_on_early_signals
 
     end_on_early_signals()  # before the imports that take time
 
@@ -52,8 +52,9 @@ from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.confirmation import ask_on_terminal, may_ask
 from sediment.jobs.command_line.options import CommonOptions, common_options, lineage_option, screen_options
 from sediment.jobs.command_line.progress import Progress
-from sediment.jobs.command_line.standard_output import error_console
 from sediment.jobs.delta_lake.paths import outside_log_dirs
+from sediment.jobs.process.cancellation import stop_on_signals
+from sediment.jobs.process.standard_output import error_console
 from sediment.jobs.reporting.columns import TableColumn, change_column, name_and_status, offset_column, status_counts
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted, human_bytes
@@ -64,7 +65,6 @@ from sediment.jobs.settings.directories import SelectedDirectory, check_filesyst
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.settings.running_brokers import warn_of_running
 from sediment.jobs.settings.unstated_settings import why_not_expired
-from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.retention.policy import KeepReason, RetentionPlan, explain_retention, plan_view
 from sediment.segment_io.errors import (
     CorruptCheckpointError,
@@ -85,8 +85,8 @@ from sediment.segment_io.partition.checkpoint_files import (
 from sediment.segment_io.partition.listing import LogListing, list_log
 
 if TYPE_CHECKING:
-    from sediment.jobs.delta_lake.archive import LogKey
     from sediment.jobs.delta_lake.lineage import TableWrite
+    from sediment.jobs.expiring.archive import LogKey
     from sediment.segment_io.partition.log_view import LogView
 
 EXPIRED = "expired"
@@ -321,7 +321,8 @@ class _ExpiryRun:
     def perform(self) -> list[ExpiryReport]:
         """Lock, decide, ask, archive, link and delete; return a report for every selected partition."""
         if self._own.archive is not None:
-            from sediment.jobs.delta_lake import archive, lineage
+            from sediment.jobs.delta_lake import lineage
+            from sediment.jobs.expiring import archive
 
             archive.check(self._own.archive, self._options.log_dirs)
             lineage.check(self._own.lineage)
@@ -509,8 +510,8 @@ class _ExpiryRun:
     # ---------------------------------------------------------------------------------------------------------- archive
     def _archived(self, path: str, expiring: Sequence[ExpiryTask]) -> tuple[list[ExpiryTask], list[ExpiryReport]]:
         """Return the partitions whose expired segments are now in the archive, and reports of the other partitions."""
-        from sediment.jobs.delta_lake.archive import archive_segments
         from sediment.jobs.delta_lake.lineage import lineage_events
+        from sediment.jobs.expiring.archive import archive_segments
 
         wanted = {
             (each.log_dir, each.partition): [fate.segment.base_offset for fate in each.plan.deleted]

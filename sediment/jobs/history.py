@@ -6,7 +6,7 @@ The ledger is read without Spark, newest runs first; only the rows of `partition
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from sediment.jobs.command_line.early_signals import end_on_early_signals
+    from sediment.jobs.process.early_signals import end_on_early_signals
 
     end_on_early_signals()  # before the imports that take time
 
@@ -26,9 +26,9 @@ import click
 
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.exit_status import EXIT_DONE, errors_as_exit_status
-from sediment.jobs.command_line.standard_output import write_result
 from sediment.jobs.delta_lake import ledger
 from sediment.jobs.delta_lake.paths import check_table_path, read_rows
+from sediment.jobs.process.standard_output import write_result
 from sediment.jobs.reporting.columns import TableColumn, offset_column, status_style, text_column
 from sediment.jobs.reporting.figures import counted, human_bytes
 from sediment.jobs.reporting.result import Result

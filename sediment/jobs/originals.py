@@ -7,7 +7,7 @@ once the newer runs of the same partition are undone.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from sediment.jobs.command_line.early_signals import end_on_early_signals
+    from sediment.jobs.process.early_signals import end_on_early_signals
 
     end_on_early_signals()  # before the imports that take time
 
@@ -33,7 +33,7 @@ from sediment.engine.directory.originals.retained import (
 )
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.exit_status import EXIT_DONE, errors_as_exit_status
-from sediment.jobs.command_line.standard_output import write_result
+from sediment.jobs.process.standard_output import write_result
 from sediment.jobs.reporting.columns import TableColumn
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted, human_bytes, utc_time

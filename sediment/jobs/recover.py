@@ -12,7 +12,7 @@ partition fails, the others are not affected.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from sediment.jobs.command_line.early_signals import end_on_early_signals
+    from sediment.jobs.process.early_signals import end_on_early_signals
 
     end_on_early_signals()  # before the imports that take time
 
@@ -40,8 +40,9 @@ from sediment.jobs.cleaning.backup_links import catalogue_of_run, end_originals
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.options import CommonOptions, common_options, screen_options
 from sediment.jobs.command_line.progress import Progress
-from sediment.jobs.command_line.stderr_log import log_partition
 from sediment.jobs.delta_lake.paths import outside_log_dirs
+from sediment.jobs.process.cancellation import stop_on_signals
+from sediment.jobs.process.stderr_log import log_partition
 from sediment.jobs.reporting.columns import (
     TableColumn,
     bytes_column,
@@ -57,7 +58,6 @@ from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, RunRepo
 from sediment.jobs.reporting.screen import Screen, named
 from sediment.jobs.reporting.statuses import RECOVERED, STOPPED, UNCHANGED
 from sediment.jobs.settings.directories import SelectedDirectory
-from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import LockLostError, SedimentError
 from sediment.segment_io.format.checkpoints import format_offset_checkpoint
 from sediment.segment_io.format.names import (

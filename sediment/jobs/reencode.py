@@ -11,7 +11,7 @@ unchanged, except with `--codec none`.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from sediment.jobs.command_line.early_signals import end_on_early_signals
+    from sediment.jobs.process.early_signals import end_on_early_signals
 
     end_on_early_signals()  # before the imports that take time
 
@@ -27,11 +27,11 @@ import click
 
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.reencode.plan import Encoding, ReencodedSegment, ReencodeTask, plan_reencode
-from sediment.jobs.cleaning.environment import OnBytes
 from sediment.jobs.cleaning.result import CleaningResult
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.options import CommonOptions, common_options, screen_options
 from sediment.jobs.command_line.shown_values import without_secret
+from sediment.jobs.process.cancellation import stop_on_signals
 from sediment.jobs.reporting.columns import change_column, status_counts
 from sediment.jobs.reporting.figures import human_bytes
 from sediment.jobs.reporting.run_report import in_order
@@ -41,7 +41,7 @@ from sediment.jobs.rewriting.partition_task import PartitionPlan, PartitionRewri
 from sediment.jobs.rewriting.planned_partition import PlannedPartition, SelectedPartition
 from sediment.jobs.rewriting.report import RewriteReport, RewriteRunReport, columns_with, print_table
 from sediment.jobs.rewriting.rewriting_run import RewritingRun
-from sediment.jobs.spark.cancellation import stop_on_signals
+from sediment.jobs.spark.task_environment import OnBytes
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef
 

@@ -13,7 +13,7 @@ afterwards, so they are never ahead of the segments.  To finish a killed restore
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from sediment.jobs.command_line.early_signals import end_on_early_signals
+    from sediment.jobs.process.early_signals import end_on_early_signals
 
     end_on_early_signals()  # before the imports that take time
 
@@ -54,9 +54,10 @@ from sediment.jobs.cleaning.backup_links import catalogue_of_run, end_originals
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.confirmation import ask_on_terminal, must_ask
 from sediment.jobs.command_line.options import CommonOptions, common_options, screen_options
-from sediment.jobs.command_line.standard_output import error_console
-from sediment.jobs.command_line.stderr_log import log_partition
 from sediment.jobs.erasing.suppression_file import read_suppression_list
+from sediment.jobs.process.cancellation import stop_on_signals
+from sediment.jobs.process.standard_output import error_console
+from sediment.jobs.process.stderr_log import log_partition
 from sediment.jobs.reporting.columns import TableColumn, change_column, name_and_status, number_column, status_counts
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted, human_bytes
@@ -64,7 +65,6 @@ from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, REFUSED
 from sediment.jobs.reporting.screen import Screen, View
 from sediment.jobs.reporting.statuses import STOPPED
 from sediment.jobs.settings.directories import check_filesystem
-from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import DeclinedError, SedimentError, SourceChangedError, UsageError
 from sediment.segment_io.format.names import (
     CLEAN_SHUTDOWN_FILE,

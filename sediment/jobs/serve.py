@@ -12,7 +12,7 @@ Invariant: the line `listening on HOST:PORT` is printed on stderr once clients c
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from sediment.jobs.command_line.early_signals import end_on_early_signals
+    from sediment.jobs.process.early_signals import end_on_early_signals
 
     end_on_early_signals()  # before the imports that take time
 
@@ -31,12 +31,13 @@ import click
 
 from sediment.engine.config import LogConfig
 from sediment.engine.config_keys import BROKER_KEYS
-from sediment.jobs.command_line import stderr_log
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.exit_status import EXIT_DONE, errors_as_exit_status
 from sediment.jobs.command_line.options import message_console
-from sediment.jobs.command_line.standard_output import write_result
-from sediment.jobs.completion import complete_partition
+from sediment.jobs.command_line.partition_completion import complete_partition
+from sediment.jobs.process import stderr_log
+from sediment.jobs.process.cancellation import RunStopped, stop_on_signals
+from sediment.jobs.process.standard_output import write_result
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.run_outputs import check_output_file
@@ -45,7 +46,6 @@ from sediment.jobs.settings.directories import configured_log_dirs, keeps_metada
 from sediment.jobs.settings.properties_file import read_quorum_keys
 from sediment.jobs.settings.resolve import Origin, Settings
 from sediment.jobs.settings.server_settings import config_of_topic, server_settings, stated_broker_values
-from sediment.jobs.spark.cancellation import RunStopped, stop_on_signals
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import SERVER_PROPERTIES_FILE, TopicPartition, new_run_id
 from sediment.segment_io.fs import Fs

@@ -16,7 +16,7 @@ partition that cannot be read keeps its rows and its progress, while the others 
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from sediment.jobs.command_line.early_signals import end_on_early_signals
+    from sediment.jobs.process.early_signals import end_on_early_signals
 
     end_on_early_signals()  # before the imports that take time
 
@@ -55,12 +55,12 @@ from sediment.jobs.delta_lake.refresh_plan import (
 )
 from sediment.jobs.delta_lake.session import delta_session
 from sediment.jobs.delta_lake.snapshot_table import SnapshotTable, delta_failures
+from sediment.jobs.process.cancellation import stop_on_signals
 from sediment.jobs.reporting.columns import TableColumn, name_and_status, number_column, offset_column
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.run_report import FAILED, SKIPPED, RunReport, in_order
 from sediment.jobs.reporting.screen import Screen
 from sediment.jobs.settings.directories import SelectedDirectory
-from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import SedimentError, SourceChangedError, UsageError
 from sediment.segment_io.format.names import (
     INTERNAL_TOPICS,

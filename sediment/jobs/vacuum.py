@@ -8,7 +8,7 @@ changes nothing before the answer.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from sediment.jobs.command_line.early_signals import end_on_early_signals
+    from sediment.jobs.process.early_signals import end_on_early_signals
 
     end_on_early_signals()  # before the imports that take time
 
@@ -35,7 +35,6 @@ from sediment.engine.directory.originals.retained import (
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.confirmation import ask_on_terminal, must_ask
 from sediment.jobs.command_line.exit_status import EXIT_DONE, EXIT_FAILED, errors_as_exit_status
-from sediment.jobs.command_line.standard_output import error_console, write_result
 from sediment.jobs.command_line.units import parse_duration
 from sediment.jobs.originals import (
     OriginalsReport,
@@ -45,6 +44,8 @@ from sediment.jobs.originals import (
     row_of_partition,
     rows_without_catalogue,
 )
+from sediment.jobs.process.cancellation import stop_on_signals
+from sediment.jobs.process.standard_output import error_console, write_result
 from sediment.jobs.reporting.arrow_rows import INTERNAL
 from sediment.jobs.reporting.columns import TableColumn, of_dry_run, status_style, status_text
 from sediment.jobs.reporting.error_text import describe
@@ -52,7 +53,6 @@ from sediment.jobs.reporting.figures import counted, human_bytes, utc_time
 from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, RunReport
 from sediment.jobs.reporting.screen import Screen, screen_text
 from sediment.jobs.reporting.statuses import STOPPED
-from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import DeclinedError, SedimentError, UsageError
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import by_number, new_run_id

@@ -15,7 +15,7 @@ Invariant: a partition is CORRECT only if every check was made and found no diff
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from sediment.jobs.command_line.early_signals import end_on_early_signals
+    from sediment.jobs.process.early_signals import end_on_early_signals
 
     end_on_early_signals()  # before the imports that take time
 
@@ -35,11 +35,11 @@ from sediment.jobs.command_line.options import CommonOptions, options_of_two_dir
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.run_report import SKIPPED, WRONG
+from sediment.jobs.reporting.verify_checks import CHECKS
 from sediment.jobs.settings.cluster_settings import settings_of_logs
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.spark.session import spark_context
 from sediment.jobs.spark.task_pool import TaskResult, run_here, run_on_executors
-from sediment.jobs.verification.checks import CHECKS
 from sediment.jobs.verification.comparison import Pair, PairSettings, Side, compare, failed
 from sediment.jobs.verification.report import (
     COLUMNS,

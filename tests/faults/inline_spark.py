@@ -20,7 +20,7 @@ from pyspark import TaskContext
 from sediment.jobs import compact
 from sediment.jobs.cleaning import output_run
 from sediment.jobs.cloning import run as cloning_run
-from sediment.jobs.delta_lake import archive
+from sediment.jobs.expiring import archive
 from sediment.jobs.rewriting import rewriting_run
 
 Partitions = list[list[Any]]

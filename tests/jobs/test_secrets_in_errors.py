@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sediment.jobs.command_line import stderr_log
+from sediment.jobs.process import stderr_log
 from tests.faults.inline_spark import inline_spark
 from tests.jobs.log_dirs import sediment
 

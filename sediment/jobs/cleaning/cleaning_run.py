@@ -15,13 +15,14 @@ from typing import Any
 
 from sediment.compaction.config import CompactionConfig
 from sediment.engine.config_keys import DOUBLE_MAX
-from sediment.jobs.cleaning.options import CleaningTask, CompactOptions, RateLimit
+from sediment.jobs.cleaning.options import CleaningTask, CompactOptions
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.reporting.error_text import describe_lost_task
 from sediment.jobs.reporting.run_report import CompactionRunReport, PartitionReport, in_order
 from sediment.jobs.reporting.stage_timer import StageTimer
 from sediment.jobs.reporting.statuses import STOPPED
 from sediment.jobs.settings.directories import SelectedDirectory
+from sediment.jobs.spark.task_environment import RateLimit
 from sediment.segment_io.errors import CorruptCheckpointError
 from sediment.segment_io.format.names import CLEANER_FILE, LOCK_FILE, TopicPartition, new_run_id
 from sediment.segment_io.fs import Fs

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.strategy import KeyEquality, Resources, Strategy
 from sediment.jobs.delta_lake.paths import is_uri
+from sediment.jobs.spark.task_environment import NO_LIMIT, RateLimit
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
@@ -126,19 +127,6 @@ class CompactOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class RateLimit:
-    """Limits on the speed and the time of tasks; None: no limit.
-
-    All tasks of one executor share `bytes_per_second` through the file `throttle_name` in Spark's folder for the run.
-    `deadline_s` is in seconds since the epoch.
-    """
-
-    bytes_per_second: float | None = None
-    throttle_name: str = ""
-    deadline_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class CleaningTask:
     """One partition to clean, as sent to an executor.
 
@@ -152,7 +140,7 @@ class CleaningTask:
     now_ms: int
     run_id: str
     on_disk: tuple[SegmentRef, ...] | None = None
-    rate_limit: RateLimit = RateLimit()
+    rate_limit: RateLimit = NO_LIMIT
     resources: Resources = WHOLE_RUN
 
     @property

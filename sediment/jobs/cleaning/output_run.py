@@ -30,7 +30,8 @@ from sediment.jobs.cleaning.output_task import OutputPlace, PublishResult, Publi
 from sediment.jobs.cleaning.report import quarantined, settled, untouched
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.command_line.progress import Progress
-from sediment.jobs.command_line.stderr_log import log_partition
+from sediment.jobs.process.cancellation import RunStopped, cancel_when, interruptible
+from sediment.jobs.process.stderr_log import log_partition
 from sediment.jobs.publishing.output_directory import (
     OUTPUT_INCOMPLETE,
     SOURCE_CHANGED,
@@ -42,7 +43,6 @@ from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.run_report import FAILED, SKIPPED, PartitionReport
 from sediment.jobs.reporting.stage_timer import CLEAN, COMMIT, LIST, SPARK, StageTimer
 from sediment.jobs.settings.unstated_settings import warn_of_unstated_lag, why_not_compacted
-from sediment.jobs.spark.cancellation import RunStopped, cancel_when, interruptible
 from sediment.jobs.spark.session import spark_context
 from sediment.jobs.spark.task_pool import NotStartedError, TaskResult, run_on_executors
 from sediment.segment_io.errors import SedimentError

@@ -26,12 +26,12 @@ from sediment.engine.copying.stand_in import errors_naming
 from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted, is_interrupted
 from sediment.engine.directory.output import PublishingFs, SourcePublishingFs, file_chunks
 from sediment.engine.directory.swap import replaced_files
-from sediment.jobs.cleaning.environment import OnBytes, throttled
 from sediment.jobs.cleaning.options import CleaningTask
 from sediment.jobs.cleaning.result import TASK_ERRORS, CleaningResult, failed_task
 from sediment.jobs.cleaning.task import roll_active, start_cleaning
 from sediment.jobs.publishing.partition_output import PartitionOutput, is_left_out
 from sediment.jobs.reporting.error_text import describe
+from sediment.jobs.spark.task_environment import OnBytes, throttled
 from sediment.segment_io.buffers import counted
 from sediment.segment_io.errors import NoSpaceError, SedimentError
 from sediment.segment_io.fs import Fs

@@ -33,10 +33,10 @@ from sediment.compaction.partition_splits import (
 from sediment.compaction.prepared_swap import CleanedGroup, PreparedSwap
 from sediment.compaction.strategy import Strategy
 from sediment.engine.directory.swap import discard_parts
-from sediment.jobs.cleaning.environment import OnBytes, task_environment
 from sediment.jobs.cleaning.options import KEEP, CleaningTask
 from sediment.jobs.cleaning.result import TASK_ERRORS, CleaningResult, SplitPlan, failed_task
 from sediment.jobs.cleaning.task import check_listed, clean_partition
+from sediment.jobs.spark.task_environment import OnBytes, task_environment
 from sediment.jobs.spark.task_pool import attempt_name
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.hashing import draw_seed

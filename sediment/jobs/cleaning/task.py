@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 
 from sediment.compaction.strategy import KeyEquality, Strategy
 from sediment.compaction.write_behind import WriteBehind
-from sediment.jobs.cleaning.environment import OnBytes, task_environment, throttled
 from sediment.jobs.cleaning.estimates import SAMPLE_BYTES, check_headroom, strategy_for
 from sediment.jobs.cleaning.options import KEEP, CleaningTask
 from sediment.jobs.cleaning.result import CleaningResult, SplitPlan, SurveyResult, result_of
 from sediment.jobs.reporting.stage_timer import CLEAN, PLAN, VIEW, StageTimer
+from sediment.jobs.spark.task_environment import OnBytes, task_environment, throttled
 from sediment.jobs.spark.task_pool import Pending, completed
 from sediment.segment_io.errors import (
     CorruptBatchError,

@@ -15,12 +15,12 @@ from sediment.engine.copying.check import Difference, check_copy
 from sediment.jobs.cloning.report import UNCHANGED
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.command_line.progress import Progress
-from sediment.jobs.command_line.stderr_log import log_partition
+from sediment.jobs.process.cancellation import StoppedError
+from sediment.jobs.process.stderr_log import log_partition
 from sediment.jobs.reporting.columns import TableColumn, bytes_column, name_and_status, number_column
 from sediment.jobs.reporting.figures import counted, human_bytes
 from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, QUARANTINED, RunReport, in_order
 from sediment.jobs.reporting.screen import Screen
-from sediment.jobs.spark.cancellation import StoppedError
 from sediment.segment_io.copies import read_copy_manifest
 from sediment.segment_io.errors import PartitionFailure, UsageError
 from sediment.segment_io.format.names import METADATA_PARTITION, new_run_id

@@ -45,13 +45,13 @@ from sediment.jobs.cloning.report import (
 from sediment.jobs.cloning.split_copies import with_copied_pieces
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.command_line.progress import Progress
-from sediment.jobs.command_line.stderr_log import log_partition
+from sediment.jobs.process.cancellation import cancel_when, interruptible
+from sediment.jobs.process.stderr_log import log_partition
 from sediment.jobs.reporting.error_text import describe, describe_lost_task
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.run_report import FAILED, QUARANTINED, SKIPPED, in_order
 from sediment.jobs.reporting.statuses import STOPPED
 from sediment.jobs.settings.resolve import Settings
-from sediment.jobs.spark.cancellation import cancel_when, interruptible
 from sediment.jobs.spark.session import spark_context
 from sediment.jobs.spark.task_pool import run_on_executors
 from sediment.segment_io.errors import UsageError

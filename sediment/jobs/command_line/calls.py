@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 import click
 
 from sediment.jobs.command_line.options import CHECK, CommonOptions, GivenOptions, shown_option
+from sediment.jobs.process.cancellation import RunStopped
 from sediment.jobs.reporting.run_report import RunReport
-from sediment.jobs.spark.cancellation import RunStopped
 from sediment.jobs.spark.session import check_session, finish_stopping
 from sediment.segment_io.errors import UsageError
 

@@ -38,7 +38,7 @@ import platformdirs
 from click.core import ParameterSource
 
 from sediment import jobs
-from sediment.jobs.command_line import stderr_log
+from sediment.jobs.process import stderr_log
 
 SHARED = frozenset(
     {

@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from sediment.jobs.command_line import stderr_log
-from sediment.jobs.command_line.standard_output import OutputError
+from sediment.jobs.process import stderr_log
+from sediment.jobs.process.cancellation import end_on_signals
+from sediment.jobs.process.standard_output import OutputError
 from sediment.jobs.reporting.error_text import error_text_of
-from sediment.jobs.spark.cancellation import end_on_signals
 from sediment.segment_io.errors import UsageError
 
 EXIT_DONE = 0

@@ -18,13 +18,14 @@ import click
 from rich.console import Console
 
 from sediment.compaction.strategy import KeyEquality
-from sediment.jobs.command_line import stderr_log
 from sediment.jobs.command_line.configured_command import is_given, is_on_command_line
 from sediment.jobs.command_line.exit_status import CLICK_EXITS, EXIT_DONE, EXIT_FAILED, errors_as_exit_status
+from sediment.jobs.command_line.partition_completion import complete_partition
 from sediment.jobs.command_line.shown_values import without_secret
-from sediment.jobs.command_line.standard_output import LogConsole, OutputError, error_console, write_result
-from sediment.jobs.completion import complete_partition
 from sediment.jobs.delta_lake.paths import local_directory
+from sediment.jobs.process import stderr_log
+from sediment.jobs.process.cancellation import stop_on_signals
+from sediment.jobs.process.standard_output import LogConsole, OutputError, error_console, write_result
 from sediment.jobs.reporting import run_outputs
 from sediment.jobs.reporting.columns import TableColumn
 from sediment.jobs.reporting.error_text import error_text_of
@@ -35,7 +36,6 @@ from sediment.jobs.settings.cluster_settings import open_directories
 from sediment.jobs.settings.directories import SelectedDirectory, configured_log_dirs
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.settings.selection import Selection
-from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.jobs.spark.session import under_spark_submit
 from sediment.segment_io.errors import SedimentError, UsageError
 from sediment.segment_io.format.layout import INT64_MAX

@@ -29,7 +29,7 @@ from rich.progress import (
 from rich.progress import Progress as Bars
 from rich.table import Column
 
-from sediment.jobs.command_line.standard_output import LogConsole
+from sediment.jobs.process.standard_output import LogConsole
 from sediment.jobs.reporting.figures import counted, human_bytes
 
 _POLL_SECONDS = 0.5

@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from sediment.jobs.delta_lake.paths import local_directory
+from sediment.jobs.process.cancellation import was_stopped
 from sediment.jobs.reporting.error_text import error_text_of, first_line
 from sediment.jobs.reporting.statuses import STOPPED
-from sediment.jobs.spark.cancellation import was_stopped
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.uris import public_uri, without_credentials
 from sediment.version import __version__

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from sediment.jobs.dumping.row_query import RowQuery
-from sediment.jobs.spark.cancellation import RunStopped, interruptible
+from sediment.jobs.process.cancellation import RunStopped, interruptible
 from sediment.segment_io.errors import NotALogDirectoryError, SourceChangedError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.identity import PartitionIdentity

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from sediment.jobs.command_line.standard_output import stdout_is_terminal
 from sediment.jobs.dumping.plain_rows import decoded, json_text, text_of
+from sediment.jobs.process.standard_output import stdout_is_terminal
 from sediment.jobs.reporting.columns import TableColumn, text_column
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.screen import Screen

@@ -77,12 +77,13 @@ from sediment.jobs.erasing.verdict_table import (
 )
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted
-from sediment.jobs.reporting.run_report import FAILED, POLICY_UNKNOWN, in_order
+from sediment.jobs.reporting.run_report import FAILED, in_order
 from sediment.jobs.rewriting.partition_task import PartitionRewrite, SegmentTask, WrittenSegment
 from sediment.jobs.rewriting.planned_partition import PlannedPartition, SelectedPartition
 from sediment.jobs.rewriting.report import UNCHANGED, RewriteReport
 from sediment.jobs.rewriting.rewriting_run import RewritingRun
 from sediment.jobs.settings.directories import SelectedDirectory
+from sediment.jobs.settings.unstated_settings import POLICY_UNKNOWN
 from sediment.segment_io.errors import DeclinedError, SedimentError, StorageError, UsageError
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.partition.slices import Bounds

@@ -21,10 +21,10 @@ from sediment.compaction.rewrite.plan import (
     plan_rewrite,
 )
 from sediment.compaction.rewrite.verdicts import Action, NotReached, Verdicts
-from sediment.jobs.cleaning.environment import OnBytes
 from sediment.jobs.cleaning.result import CleaningResult
 from sediment.jobs.rewriting.partition_task import PartitionPlan, WrittenSegment, rewrite_segment
 from sediment.jobs.rewriting.partition_task import SegmentTask as TaskOfSegment
+from sediment.jobs.spark.task_environment import OnBytes
 from sediment.segment_io.format.layout import CONTROL_BIT, MAGIC_V2
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.fs import Fs

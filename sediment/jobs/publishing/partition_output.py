@@ -13,9 +13,8 @@ from sediment.compaction.prepared_swap import CleanedGroup
 from sediment.engine.copying.partition_copy import PartitionCopy, copy_partition, in_pieces
 from sediment.engine.directory.output import Publisher, SourcePublishingFs
 from sediment.engine.directory.swap import replaced_files
-from sediment.jobs.cleaning.environment import OnBytes, throttled
-from sediment.jobs.cleaning.options import RateLimit
 from sediment.jobs.reporting.error_text import describe
+from sediment.jobs.spark.task_environment import OnBytes, RateLimit, throttled
 from sediment.segment_io.errors import SedimentError, SourceChangedError
 from sediment.segment_io.format.names import (
     CLEANED_SUFFIX,

@@ -6,7 +6,7 @@ import errno
 import re
 from dataclasses import dataclass
 
-from sediment.jobs.spark.cancellation import StoppedError, was_stopped
+from sediment.jobs.process.cancellation import StoppedError, was_stopped
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.printable import error_line
 from sediment.segment_io.uris import public_uri

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, 
 
 from rich.console import Console
 
-from sediment.jobs.command_line.standard_output import SafeConsole, stdout_is_terminal
+from sediment.jobs.process.standard_output import SafeConsole, stdout_is_terminal
 from sediment.jobs.reporting.arrow_rows import INTERNAL, arrow_table
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.result import Result, page_in_notebook
 from sediment.jobs.reporting.statuses import BAD_STATUSES
+from sediment.jobs.settings.unstated_settings import POLICY_UNKNOWN, RETENTION_UNKNOWN
 from sediment.segment_io.errors import PartitionFailure, RunFailedError
 from sediment.segment_io.format.names import by_number
 from sediment.segment_io.printable import encodable
@@ -32,8 +33,6 @@ QUARANTINED = "quarantined"
 WRONG = "wrong"
 REFUSED = "refused"
 
-POLICY_UNKNOWN = "policy-unknown"
-RETENTION_UNKNOWN = "retention-unknown"
 TOMBSTONES_KEPT = "tombstones-kept"
 UNSTATED_CODES = frozenset({POLICY_UNKNOWN, RETENTION_UNKNOWN, TOMBSTONES_KEPT})
 """Reason codes of partitions whose result depends on a setting that is not stated."""

@@ -20,7 +20,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from sediment.jobs.command_line.standard_output import as_text
+from sediment.jobs.process.standard_output import as_text
 from sediment.jobs.reporting.columns import Row, TableColumn, is_stopped, of_dry_run
 from sediment.jobs.reporting.figures import counted, human_bytes
 from sediment.jobs.reporting.run_report import ENDLESS_WIDTH, OutcomeReport, counts_as_failed, result_console

@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sediment.compaction.config import CompactionConfig
 from sediment.engine.copying.stand_in import errors_naming
 from sediment.engine.directory.output import SourcePublishingFs
-from sediment.jobs.cleaning.environment import OnBytes, TaskOfRun, task_environment, throttled
-from sediment.jobs.cleaning.options import RateLimit
 from sediment.jobs.cleaning.result import TASK_ERRORS, CleaningResult, failed_task
 from sediment.jobs.publishing.partition_output import PartitionOutput
+from sediment.jobs.spark.task_environment import OnBytes, RateLimit, TaskOfRun, task_environment, throttled
 from sediment.segment_io.errors import NoSpaceError, SourceChangedError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.manifest import ManifestFile

@@ -30,7 +30,8 @@ from sediment.jobs.cleaning.cleaning_run import rate_limit, why_lost
 from sediment.jobs.cleaning.result import TASK_ERRORS, CleaningResult, failure
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.command_line.progress import Progress
-from sediment.jobs.command_line.stderr_log import log_partition
+from sediment.jobs.process.cancellation import RunStopped, cancel_when
+from sediment.jobs.process.stderr_log import log_partition
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.run_report import FAILED, QUARANTINED, SKIPPED
 from sediment.jobs.reporting.stage_timer import CLEAN, COMMIT, LIST, PLAN, SPARK, StageTimer
@@ -50,7 +51,6 @@ from sediment.jobs.rewriting.planned_partition import PlannedPartition, Selected
 from sediment.jobs.rewriting.report import UNCHANGED, RewriteReport, listed, segments_after
 from sediment.jobs.rewriting.to_output import NewLogDirectory
 from sediment.jobs.settings.directories import SelectedDirectory
-from sediment.jobs.spark.cancellation import RunStopped, cancel_when
 from sediment.jobs.spark.session import spark_context
 from sediment.jobs.spark.task_pool import run_on_executors
 from sediment.segment_io.errors import SedimentError

@@ -25,6 +25,7 @@ from sediment.engine.directory.uncleanable import Uncleanable
 from sediment.jobs.cleaning.cleaning_run import rate_limit, why_lost
 from sediment.jobs.cleaning.result import CleaningResult
 from sediment.jobs.command_line.options import CommonOptions
+from sediment.jobs.process.cancellation import RunStopped
 from sediment.jobs.publishing.output_directory import OUTPUT_INCOMPLETE, SOURCE_CHANGED, OutputDirectory
 from sediment.jobs.publishing.partition_output import CopyTask, copy_files, copy_tasks, has_replacement
 from sediment.jobs.reporting.run_report import FAILED, QUARANTINED
@@ -36,7 +37,6 @@ from sediment.jobs.rewriting.planned_partition import PlannedPartition
 from sediment.jobs.rewriting.report import RewriteReport
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.settings.running_brokers import warn_of_running
-from sediment.jobs.spark.cancellation import RunStopped
 from sediment.jobs.spark.task_pool import run_on_executors
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.manifest import ManifestFile

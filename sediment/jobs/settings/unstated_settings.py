@@ -10,13 +10,15 @@ import logging
 from collections.abc import Iterable
 
 from sediment.engine.config import LogConfig
-from sediment.jobs.reporting.run_report import POLICY_UNKNOWN, RETENTION_UNKNOWN
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.settings.resolve import Origin, Settings
 from sediment.retention.policy import TIERED_REASON
 from sediment.segment_io.errors import SettingsError
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
+
+POLICY_UNKNOWN = "policy-unknown"
+RETENTION_UNKNOWN = "retention-unknown"
 
 _LOGGER = logging.getLogger(__name__)
 

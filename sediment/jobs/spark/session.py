@@ -28,14 +28,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sediment.jobs.command_line.stderr_log import as_line, is_verbose
-from sediment.jobs.spark.cancellation import (
+from sediment.jobs.process.cancellation import (
     end_on_signals,
     ended_if_killed,
     interruptible,
     is_stopping,
     stop_on_signals,
 )
+from sediment.jobs.process.stderr_log import as_line, is_verbose
 from sediment.jobs.spark.cds_options import archive_options
 from sediment.jobs.spark.java import INSTALL_JAVA, MIN_JAVA, check_java, java_version
 from sediment.jobs.spark.worker_python import check_worker_python

@@ -16,7 +16,7 @@ import numpy as np
 
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.run_report import FAILED, WRONG
-from sediment.jobs.verification.checks import CHECKS
+from sediment.jobs.reporting.verify_checks import CHECKS
 from sediment.jobs.verification.cleaned_range import (
     CleanedRange,
     LogFacts,

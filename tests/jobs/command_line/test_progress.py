@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from sediment.jobs.command_line.progress import Progress, progress_line, stages_of
-from sediment.jobs.command_line.standard_output import LogConsole
+from sediment.jobs.process.standard_output import LogConsole
 from tests.waiting import wait_until
 
 

@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from sediment.jobs.delta_lake.lineage import API_KEY_VARIABLE, TableWrite, dataset_name, lineage_events
+from sediment.jobs.process.cancellation import StoppedError
 from sediment.jobs.reporting.statuses import STOPPED
-from sediment.jobs.spark.cancellation import StoppedError
 from sediment.segment_io.errors import NoSpaceError, UsageError
 from tests.jobs.expire.test_expire import DAY_MS, NAME, make_log
 from tests.jobs.log_dirs import sediment, tree

@@ -18,7 +18,7 @@ from sediment.jobs.dumping import follow
 from sediment.jobs.dumping.follow import Follower
 from sediment.jobs.dumping.plain_rows import rows_of
 from sediment.jobs.dumping.row_query import RowQuery
-from sediment.jobs.spark.cancellation import end_on_signals, stop_on_signals
+from sediment.jobs.process.cancellation import end_on_signals, stop_on_signals
 from sediment.segment_io.format.names import HIGH_WATERMARK_FILE, TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import write_offset_checkpoint

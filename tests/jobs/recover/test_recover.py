@@ -9,7 +9,7 @@ import pytest
 
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.jobs.command_line.options import CommonOptions
-from sediment.jobs.command_line.standard_output import SafeConsole
+from sediment.jobs.process.standard_output import SafeConsole
 from sediment.jobs.recover import RecoveryReport, RecoveryRunReport, print_report, recover
 from sediment.jobs.reporting.screen import Screen
 from sediment.jobs.settings.resolve import Settings

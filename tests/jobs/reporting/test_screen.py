@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
 
-from sediment.jobs.command_line.standard_output import SafeConsole
+from sediment.jobs.process.standard_output import SafeConsole
 from sediment.jobs.reporting.columns import (
     TableColumn,
     bytes_column,

@@ -8,8 +8,8 @@ import os
 import pytest
 from rich.table import Table
 
-from sediment.jobs.command_line.standard_output import error_console
 from sediment.jobs.delta_lake import ledger
+from sediment.jobs.process.standard_output import error_console
 from sediment.jobs.reporting.run_report import result_console
 from tests.jobs.log_dirs import make_log_dir, sediment, sediment_process, tree
 from tests.segments import NOW_MS, batch_bytes, write_segment

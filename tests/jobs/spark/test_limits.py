@@ -13,9 +13,10 @@ from pyspark import SparkFiles
 
 from sediment.compaction.config import CompactionConfig
 from sediment.engine.directory.throttle import Throttle
-from sediment.jobs.cleaning.options import CleaningTask, CompactOptions, RateLimit
+from sediment.jobs.cleaning.options import CleaningTask, CompactOptions
 from sediment.jobs.cleaning.task import clean_partition
 from sediment.jobs.settings import directories
+from sediment.jobs.spark.task_environment import RateLimit
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints

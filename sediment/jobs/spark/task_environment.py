@@ -9,13 +9,13 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from sediment.engine.directory.lock import check_run_token
 from sediment.engine.directory.throttle import Throttle
-from sediment.jobs.cleaning.options import RateLimit
 from sediment.segment_io.buffers import Buffer, counted
 from sediment.segment_io.errors import LimitReachedError
 from sediment.segment_io.fs import DryRunFs, Fs
@@ -24,6 +24,22 @@ OnBytes = Callable[[int], None]
 """Callback for the number of bytes just read or written; it waits for the throttle, and raises after the deadline."""
 
 _WRITE_BYTES = 8 << 20  # bytes written between two calls of the throttle
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimit:
+    """Limits on the speed and the time of tasks; None: no limit.
+
+    All tasks of one executor share `bytes_per_second` through the file `throttle_name` in Spark's folder for the run.
+    `deadline_s` is in seconds since the epoch.
+    """
+
+    bytes_per_second: float | None = None
+    throttle_name: str = ""
+    deadline_s: float | None = None
+
+
+NO_LIMIT = RateLimit()
 
 
 class TaskOfRun(Protocol):

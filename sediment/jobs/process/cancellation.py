@@ -17,13 +17,10 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sediment.jobs.command_line.early_signals import end_before_start
+from sediment.jobs.process.early_signals import end_before_start
 from sediment.segment_io.errors import SedimentError
-
-if TYPE_CHECKING:
-    from sediment.jobs.reporting.result import Result
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -34,11 +31,11 @@ _STOP_POLL_SECONDS = 0.2
 class RunStopped(KeyboardInterrupt):
     """A signal ended the command, or Ctrl-C ended a call of a Python function.
 
-    `report` is the report of the run, in which unfinished partitions have failed with the reason code `stopped`; None
-    if the run has no report.
+    `report` is the `reporting.result.Result` of the run, or None.  Unfinished partitions have failed in it, with the
+    reason code `stopped`.
     """
 
-    def __init__(self, report: Result | None = None) -> None:
+    def __init__(self, report: Any = None) -> None:
         super().__init__()
         self.report = report
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sediment.jobs.command_line.standard_output import OutputError, as_text, write_result
+from sediment.jobs.process.standard_output import OutputError, as_text, write_result
 from sediment.jobs.reporting.run_report import result_console
 from tests.corpus import load_case
 from tests.jobs.log_dirs import make_log_dir, sediment

@@ -9,8 +9,8 @@ import warnings
 import pytest
 from rich.console import Console
 
-from sediment.jobs.command_line import stderr_log
-from sediment.jobs.command_line.stderr_log import JSON, TEXT, as_line, log_error, log_to_stderr, stream_of_lines
+from sediment.jobs.process import stderr_log
+from sediment.jobs.process.stderr_log import JSON, TEXT, as_line, log_error, log_to_stderr, stream_of_lines
 from tests.corpus import load_case
 from tests.jobs.log_dirs import make_log_dir, sediment, topic_sets
 

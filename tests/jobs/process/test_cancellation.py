@@ -18,7 +18,7 @@ import pytest
 
 import sediment.jobs as sediment_jobs
 from sediment.engine.directory.lock import DirectoryLock
-from sediment.jobs.spark.cancellation import (
+from sediment.jobs.process.cancellation import (
     RunStopped,
     end_on_signals,
     interruptible,
@@ -284,7 +284,7 @@ def catches_sigterm(pid: int) -> bool:
 
 _KILLED_WHILE_IT_STOPS = """
 import signal
-from sediment.jobs.spark.cancellation import RunStopped, end_on_signals, ended_if_killed
+from sediment.jobs.process.cancellation import RunStopped, end_on_signals, ended_if_killed
 with end_on_signals(), ended_if_killed(lambda: print("ended", flush=True)):
     try:
         signal.raise_signal(signal.SIGINT)

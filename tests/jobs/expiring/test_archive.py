@@ -19,10 +19,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from sediment.jobs.command_line.options import CommonOptions
-from sediment.jobs.delta_lake import archive as archives
 from sediment.jobs.delta_lake import paths
 from sediment.jobs.expire import ExpireOptions
 from sediment.jobs.expire import expire as run_expire
+from sediment.jobs.expiring import archive as archives
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.settings.selection import Selection
 from sediment.segment_io.format.names import TopicPartition

@@ -47,10 +47,10 @@ from sediment.jobs.delta_lake.paths import (
     table_filesystem,
 )
 from sediment.jobs.delta_lake.session import INSTALL
+from sediment.jobs.process.cancellation import RunStopped, cancel_when
 from sediment.jobs.reporting.error_text import describe, describe_lost_task, first_line
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.statuses import STOPPED
-from sediment.jobs.spark.cancellation import RunStopped, cancel_when
 from sediment.jobs.spark.session import spark_context
 from sediment.jobs.spark.task_pool import run_on_executors
 from sediment.segment_io.errors import CorruptBatchError, SedimentError, UsageError
