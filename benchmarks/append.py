@@ -38,7 +38,7 @@ _TIMED_TOGETHER = 100
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A workload: every append holds `batches` copies of `batch`, as a leader or as a follower.
+    """A workload: each call appends `batches` copies of `batch`, as a leader or as a follower.
 
     With `is_idempotent`, the batches have the sequences of one producer.
     """
@@ -85,7 +85,7 @@ class _Never:
 
 
 def append_timed(directory: Path, case: Case) -> TimedAppends:
-    """Measure appends to a PartitionLog as `KafkaOracle.append_timed` measures them."""
+    """Measure appends to a PartitionLog in the same way as `KafkaOracle.append_timed`."""
     log = PartitionLog.open(
         TopicPartition("bench", 0),
         directory,

@@ -68,7 +68,7 @@ class Outcome:
 
 
 class ScratchPeak:
-    """Sampler of the disk that the files below a directory take, five times per second."""
+    """Sampler of the disk space that the files below a directory use, five times per second."""
 
     def __init__(self, directory: Path) -> None:
         self.bytes = 0

@@ -115,7 +115,7 @@ def _write_batches(
     values: npt.NDArray[np.uint8],
     value_bytes: int,
 ) -> tuple[int, int]:
-    """Write plain batches of `keys` while a batch of at most `most` bytes fits, until `enough_bytes` are written.
+    """Write plain batches of `keys` until `enough_bytes` are written, or until a batch of `most` bytes would not fit.
 
     Returns (records, bytes) written.
     """

@@ -41,9 +41,9 @@ TOPIC_ID = "b8tRS7h4TJ2Vt43Dp85v2A"
 _LOOK_SECONDS = 0.1
 PAGE = DOCS / "scale.md"
 FREE_DISK = 2.2
-"""Free disk that a run needs, as a multiple of the directory."""
+"""Free disk space that a run needs, as a multiple of the directory's size."""
 MOST_BYTES = GIGABYTE
-"""Bytes that the second night may read from the disk, or write."""
+"""Most bytes that the second night may read from the disk, and most bytes that it may write."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Outcome:
 
 
 def describe(load: Load, log_dir: Path) -> None:
-    """Write the topic identifier and the checkpoints, as a broker does that stops."""
+    """Write the topic identifier and the checkpoints, as a broker does when it stops."""
     ends = []
     for number in range(load.partitions):
         partition = log_dir / f"load-{number}"
@@ -84,7 +84,7 @@ def forget_cached(directory: Path) -> None:
 
 
 class TreeCounts:
-    """Sampler of what the kernel counts for a process and its descendants, ten times per second."""
+    """Sampler of the kernel's counts for a process and its descendants, ten times per second."""
 
     def __init__(self, process: psutil.Process) -> None:
         self._process = process

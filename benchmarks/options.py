@@ -14,7 +14,7 @@ NOW_MS = START_MS + 10**9
 
 
 def command_options(log_dirs: Iterable[Path], sets: Iterable[str], *, master: str | None = None) -> CommonOptions:
-    """Return the options of a command on all partitions of `log_dirs`, with KEY=VALUE in `sets`.
+    """Return the options of a command on all partitions of `log_dirs`, with the settings `sets` of the form KEY=VALUE.
 
     `master` None: the command runs in the session of the benchmark.
     """

@@ -58,7 +58,7 @@ class Outcome:
 
 
 def make(log_dir: Path, partitions: int) -> None:
-    """Write a log directory; its partitions are those of topics with `_TOPIC_PARTITIONS` each."""
+    """Write a log directory; each topic has `_TOPIC_PARTITIONS` partitions."""
     templates = []
     for number in range(-(-partitions // _NAMES_A_TEMPLATE)):
         template = log_dir.with_name("templates") / str(number)
@@ -124,7 +124,7 @@ assert len(find_live_partitions(store, store.folders())) == int(sys.argv[2]), le
 
 
 def run(step: str, partitions: int, command: Sequence[str]) -> Outcome:
-    """Run one command; its JSON, if it prints one, has a row for every partition."""
+    """Run one command; if it prints a JSON object, this has a row for every partition."""
     started = time.perf_counter()
     with tempfile.TemporaryFile() as document, subprocess.Popen(command, stdout=document) as process:
         peak = DriverPeak(process.pid)

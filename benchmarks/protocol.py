@@ -1,6 +1,6 @@
 """Speed of the protocol's codec, compared with kio on the same bytes in the same run.
 
-Each time is the least of many short repetitions, so that other work on the machine has little effect.
+Each time is the shortest of many short repetitions, so that other work on the machine has little effect.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ REPETITIONS = 300
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A message in one version, to be decoded as requests are, or encoded as responses are."""
+    """A message in one version; a request is decoded, and a response is encoded."""
 
     name: str
     message: Any

@@ -1,6 +1,7 @@
 """Speed of `compact` compared with Kafka 4.2.0's own cleaner: both clean the same data in turn and sync their output.
 
-A third figure is the limit: the time in which one thread, or two, only read the input and write the output with fsync.
+A third figure is the limit: the time that one thread, or two threads, need just to read the input and write the output
+with fsync.
 
 Rules
 - Kafka's time covers its cleaner threads alone, with the logs already open.  Sediment's time covers all of `compact`,
@@ -97,7 +98,7 @@ def records(total_megabytes: float, *, distinct: float = 0.1, value_bytes: int =
     return Shape(total_bytes=total, keys=keys, value_bytes=value_bytes, **more)
 
 
-# 1390 MB are 12 million records; as many draws from 13.7 million keys meet 8 million of them.
+# 1390 MB are 12 million records; 12 million draws from 13.7 million keys hit 8 million different keys.
 _MANY_KEYS = Shape(total_bytes=1390 * MEGABYTE, keys=13_700_000, value_bytes=90)
 
 COURSES = (

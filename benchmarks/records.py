@@ -42,7 +42,7 @@ class Rates:
 
 
 def new_records() -> list[NewRecord]:
-    """Return the records of a batch: keys of 12 bytes, values of 100 random ones."""
+    """Return the records of a batch: keys of 12 bytes, values of 100 random bytes."""
     return [NewRecord(NOW_MS + n, b"key-%08d" % n, os.urandom(100)) for n in range(RECORDS_PER_BATCH)]
 
 
@@ -56,7 +56,7 @@ def sediment_rates(new: Sequence[NewRecord]) -> Rates:
 
 
 def kafka_python_rates(new: Sequence[NewRecord]) -> Rates:
-    """Measure kafka-python's builder, and its reader with its check of the checksum."""
+    """Measure kafka-python's builder, and its reader with checksum verification."""
 
     def build() -> bytes:
         builder = MemoryRecordsBuilder(magic=2, compression_type=0, batch_size=1 << 20)

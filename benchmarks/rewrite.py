@@ -125,7 +125,7 @@ def first_offsets(listing: LogListing) -> list[int]:
 
 
 def time_copy(directory: Path, repeat: int) -> Timing:
-    """Time `cp` of the logs of a partition, each then synced."""
+    """Time `cp` of the logs of a partition, with a sync of each copy."""
     logs = sorted(directory.glob("*.log"))
     copies = [log.with_suffix(".copy") for log in logs]
 

@@ -359,7 +359,7 @@ def check_claims(results: Results) -> list[tuple[str, str, str]]:
             )
             each = there.median(lambda run: run.shuffled_bytes) / there.sights
             add(
-                f"the same shuffles at most {SHUFFLED_BYTES} bytes for each key of each split, verdicts included",
+                f"the same run shuffles at most {SHUFFLED_BYTES} bytes for each key of each split, verdicts included",
                 f"{each:.1f}",
                 holds=each <= SHUFFLED_BYTES,
             )
@@ -374,7 +374,8 @@ def plot(results: Results, folder: Path) -> list[str]:
     mpl.rcParams["svg.hashsalt"] = "sediment"
     from matplotlib import pyplot
 
-    # The session that serves all sizes is as large as the largest so far; one for each number of keys serves both ways.
+    # One session cleans all sizes, so its peak is that of the largest size so far; a session for each number of keys
+    # runs both strategies.
     peak, growth = ("worker_bytes", "peak of a worker, MB"), ("grown_bytes", "a worker grows by, MB")
     across: tuple[tuple[str, str, tuple[str, str], Callable[[Measured], float]], ...] = (
         ("size", "GB of log, a tenth as many keys as records", peak, lambda there: there.point.log_bytes / GIGABYTE),

@@ -168,7 +168,7 @@ def fetch_round(server: Server, size_bytes: int) -> Throughput:
 
 
 def p99_round(server: Server, end: int, fetches: int) -> float:
-    """Return the 99th percentile in ms of 1 MiB fetches beside the waiting connections."""
+    """Return the 99th percentile, in ms, of 1 MiB fetches while the other connections wait."""
     chance = random.Random(1)
     with waiters(server.bootstrap), closing(FetchClient(server.bootstrap)) as client:
         times = []

@@ -28,7 +28,7 @@ def command_arguments(command: str, log_dirs: object, options: Mapping[str, obje
 
 
 def _texts(value: object) -> list[str]:
-    """Return each value of an option as text; an option that is None or False has none."""
+    """Return each value of an option as text; None and False give no text."""
     if value is None or value is False:
         return []
     if isinstance(value, Mapping):

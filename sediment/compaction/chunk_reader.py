@@ -447,7 +447,7 @@ def _scan_readable(
 
 
 class SourceFiles:
-    """The files of the source segments, of which one at a time is open.
+    """The files of the source segments; only one of them is open at a time.
 
     When a file is opened, it is checked against the listing.
     """

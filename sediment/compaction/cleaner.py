@@ -134,7 +134,7 @@ class CleaningPass:
                 self._kernels.being_written_bytes = output.used_bytes()
                 pending.append(self._parts.write_behind.submit(output.finish))
         except BaseException:
-            # Wait, because the caller removes the parts, which no thread may still be writing then.
+            # Wait, because the caller removes the parts, and no thread may still be writing one then.
             wait(pending)
             raise
         return pending[::-1]

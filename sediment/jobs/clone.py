@@ -91,7 +91,7 @@ def perform(
     encoding = parse_optional_encoding(codec, level, batch_bytes)
     if encoding is not None and not compact:
         raise UsageError(
-            "--codec, --level and --batch-bytes need --compact, which writes the records anew",
+            "--codec, --level and --batch-bytes need --compact, which writes the records again",
             advice="give --compact, or run `sediment reencode` on the clone",
         )
     endpoint = DEFAULT_LISTEN if listen is None else parse_listen(listen)

@@ -89,7 +89,7 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger(__name__)
 
-_FEW = 1000  # partitions; the driver can open as many logs in the time of Spark's start
+_FEW = 1000  # partitions; the driver can open as many logs in the time that Spark takes to start
 _LIMITS = ("max-bytes", "max-seconds")
 _COMMITS_AT_ONCE = 16  # a commit mostly waits for the disk, which does the syncs of many threads in one flush
 _WORTH_WATCHING_BYTES = 256 << 20  # a smaller partition is finished before its progress would be useful

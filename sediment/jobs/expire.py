@@ -250,7 +250,7 @@ def expire(
     stop: threading.Event | None = None,
     fs: Fs | None = None,
 ) -> ExpiryRunReport:
-    """Delete the segments of the selected partitions of `options.log_dirs` that are past their retention limits.
+    """Delete the segments that are past their retention limits, in the selected partitions of `options.log_dirs`.
 
     If there is anything to delete, `confirm` is called once, with the report that a dry run would return.  Setting
     `stop` ends the run after the partitions in progress; the others are reported as failed.

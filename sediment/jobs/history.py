@@ -184,7 +184,7 @@ def _print(found: HistoryReport, screen: Screen, *, of_one_run: bool) -> None:
 
 
 def _runs_searched(found: HistoryReport) -> str:
-    """Return the number of runs, of all runs in the ledger if --last left out some."""
+    """Return the number of runs and, if --last left out some, the number of all runs in the ledger."""
     if len(found.runs) == found.runs_in_ledger:
         return f"{counted(len(found.runs), 'run')} in the ledger"
     shown = len(found.runs)
@@ -192,7 +192,7 @@ def _runs_searched(found: HistoryReport) -> str:
 
 
 def _total(partitions: Sequence[dict[str, Any]]) -> str:
-    """Return how many rows have each status, and the sums of their bytes."""
+    """Return the number of rows with each status, and the sums of their bytes."""
     statuses = Counter(partition["status"] for partition in partitions)
     counts = ", ".join(f"{count} {status}" for status, count in statuses.items()) or "no partitions"
     known = [row for row in partitions if row["bytes_before"] is not None and row["bytes_after"] is not None]

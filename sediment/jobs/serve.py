@@ -132,7 +132,7 @@ def serve(options: ServerOptions, *, metrics_file: Path | None = None, quiet: bo
 
 @contextmanager
 def _stopped_if_start_was() -> Iterator[None]:
-    """Convert the error of a start that a signal interrupted to `RunStopped`.
+    """Raise `RunStopped` if a signal interrupts the start in this block.
 
     Raises:
         RunStopped: a signal ended the start.

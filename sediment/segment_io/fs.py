@@ -634,7 +634,7 @@ class _FileWriter:
             self._pending.popleft().result()
 
     def _write_block(self, block: mmap.mmap, size_bytes: int) -> None:
-        """Write the whole blocks of the device directly, as long as it accepts them, and the rest as usual.
+        """Write complete device blocks directly, as long as the device accepts them, and the rest as usual.
 
         After a failure, later blocks are not written, because their positions would be wrong.
         """

@@ -46,7 +46,7 @@ _CODES: tuple[tuple[type[BaseException], ErrorCode], ...] = (
     (InvalidProducerEpochError, ErrorCode.INVALID_PRODUCER_EPOCH),
     (InvalidTransactionStateError, ErrorCode.INVALID_TXN_STATE),
     (TransactionCoordinatorFencedError, ErrorCode.TRANSACTION_COORDINATOR_FENCED),
-    # A client would retry after CORRUPT_MESSAGE, in vain, because the bytes of a log never change.
+    # After CORRUPT_MESSAGE a client would retry without success, because the bytes of a log never change.
     (CorruptDataError, ErrorCode.UNKNOWN_SERVER_ERROR),
     (UnsupportedDataError, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
     (InvalidTopicError, ErrorCode.INVALID_TOPIC_EXCEPTION),

@@ -180,7 +180,7 @@ class ServerConfig:
     """Create a topic if a client asks for one that does not exist; Kafka does so by default."""
 
     num_partitions: int = 1
-    """Partitions of a new topic whose client does not state their number."""
+    """Number of partitions of a new topic, if the client does not state it."""
 
     offsets_topic_num_partitions: int = 50
     """Partitions of `__consumer_offsets` if the server creates it."""

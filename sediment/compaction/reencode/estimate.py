@@ -4,8 +4,8 @@
 2. Encode the batches of each chunk again, and merge batches of the same chunk, as `reencode_segment` does.
 3. Apply the sample's saving to all segments that a re-encoding reads.
 
-The estimate differs from a run in two ways.  Batches of different chunks are not merged.  The last five batches of each
-producer, which a run does not merge, are treated like the others.  A chunk with an unreadable batch is left out.
+The estimate differs from a run in three ways.  Batches of different chunks are not merged.  The last five batches of
+each producer, which a run does not merge, are treated like the others.  A chunk with an unreadable batch is left out.
 """
 
 from __future__ import annotations

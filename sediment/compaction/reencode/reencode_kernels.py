@@ -134,7 +134,7 @@ def reencode_batches(
     compressors: Tools,
     state: Int64s,
 ) -> int:
-    """Write the batches from CURSOR on to the output, except the batches of the last group.
+    """Write to the output the batches that begin at or after CURSOR, except those of the last group.
 
     Return DONE, a request, or the status of a bad batch.  `joins` is bool[batches].
     """

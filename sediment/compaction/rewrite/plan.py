@@ -37,7 +37,7 @@ class Reach:
     """The offsets of one partition up to which records may be changed.
 
     Batches whose last offset is `bound` or higher are not changed.  The other offsets determine the reason: the end of
-    the records that are fully replicated, of those that are verified, and of the log.
+    the end of the records that are fully replicated, the end of those that are verified, and the log end.
     """
 
     bound: int

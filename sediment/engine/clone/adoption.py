@@ -93,7 +93,7 @@ def adopt_partition(
     ends_transactions: bool,
     has_coordinator: bool = True,
 ) -> PartitionClone:
-    """Bring a partition into the state after a clean stop, in place; the lock of its directory must be held.
+    """Bring a partition, in place, into the state that a clean stop leaves; the lock of its directory must be held.
 
     Raises:
         CorruptDataError, UnsupportedDataError: a broker would refuse to load the partition.

@@ -37,7 +37,7 @@ _OF_A_NEW_DIRECTORY = (
 
 
 def is_new(log_dir: Path, fs: Fs) -> bool:
-    """Return True if the directory is empty, or has only files of a `format_new_node` that did not end."""
+    """Return True if the directory is empty, or has only files of a `format_new_node` that was interrupted."""
     names = {entry.name for entry in fs.scan(log_dir)}
     if SERVER_PROPERTIES_FILE not in names:
         return names <= _BEFORE_THE_FIRST
@@ -47,9 +47,9 @@ def is_new(log_dir: Path, fs: Fs) -> bool:
 
 
 def format_new_node(log_dir: Path, fs: Fs, *, now_ms: int) -> Node:
-    """Make a new directory (`is_new`) that of a new node.
+    """Turn a new directory (`is_new`) into the log directory of a new node.
 
-    A `server.properties` for a stock broker is part of it.
+    The directory also gets a `server.properties` for a stock broker.
 
     Raises:
         UsageError: the directory is not new.

@@ -391,7 +391,7 @@ def _ignore_corruption(_error: SedimentError) -> None:
 
 
 def keeping_producers(config: LogConfig) -> LogConfig:
-    """Return a config that makes loading keep every producer; the clone's broker decides when producers expire."""
+    """Return a config with which loading keeps every producer; the clone's broker decides when producers expire."""
     return replace(config, compaction=replace(config.compaction, producer_id_expiration_ms=None))
 
 

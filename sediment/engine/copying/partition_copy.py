@@ -122,7 +122,7 @@ def closed_files(names: Iterable[str], *, below_offset: int = INT64_MAX) -> froz
 
 
 def in_pieces(names: Iterable[str], files: Mapping[str, StoredFile]) -> list[list[str]]:
-    """Divide the files `names` into pieces of about 256 MiB, or of one larger file, for one task each."""
+    """Divide the files `names` into pieces, one for each task, of about 256 MiB or of one larger file."""
     return pack_in_order(names, lambda name: files[name].size_bytes, _PIECE_BYTES)
 
 

@@ -14,8 +14,8 @@ a directory that had none at the start.
 
 There are three kinds of locks.  `_guard` covers the maps and is the innermost lock.  A thread that holds `_guard` must
 not wait for a log or for the cleaner, because a log reports a disk failure while it holds its own lock.
-`_administration` is held while logs are created, deleted or truncated; a stop ends a creation after the log in
-progress, so that it need not wait long.  The `checkpoint_guard` of a directory is held while its offsets are collected
+`_administration` is held while logs are created, deleted or truncated; a stop interrupts a creation after the log in
+progress, so the stop need not wait long.  The `checkpoint_guard` of a directory is held while its offsets are collected
 and written, so that no checkpoint replaces a newer one; the lock of a log may be taken under it.  If a disk hangs, the
 periodic checkpoints of all directories wait for it, as in Kafka; a client's changes in another directory do not.
 
@@ -696,7 +696,7 @@ class LogManager:
                 )
 
     def _check_deleted(self, partitions: Iterable[TopicPartition]) -> None:
-        """Check that the deletions of earlier logs of partitions are complete, after trying again to complete all."""
+        """Try again to complete all deletions, and check that those of earlier logs of `partitions` are complete."""
         if self._to_delete or self._listing_deleted:
             with suppress(StorageError):
                 self._rename_deleted()
@@ -780,7 +780,7 @@ class LogManager:
                 self._delete_folder(directory, folder, partition)
 
     def _delete_folder(self, directory: LogDirectory, folder: Path, partition: TopicPartition) -> None:
-        """Rename a folder that no log uses to -delete, not yet durably, and remove it later; this opens no file."""
+        """Rename an unused folder to -delete, not yet durably, and remove it later; this opens no file."""
         aside = folder.with_name(folder_aside(partition, DirectoryState.DELETE))
         self.fs.rename(folder, aside)
         self._deleted.append(_Deleted(None, aside, directory, self.clock.now_ms()))

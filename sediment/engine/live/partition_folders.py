@@ -68,7 +68,7 @@ def make_partition_folders(
         _stage(staged[partition], topic_ids[partition], fs)
 
     try:
-        # The disk takes syncs that come together as one.
+        # The disk combines syncs that arrive at the same time.
         with ThreadPoolExecutor(min(len(staged), _SYNC_THREADS), thread_name_prefix="sediment-new-folder") as pool:
             for _ in pool.map(stage, staged):
                 pass
@@ -96,7 +96,7 @@ def remove_folder(folder: Path, fs: Fs) -> None:
 
 
 def is_unfinished(folder: Path, fs: Fs) -> bool:
-    """Return True if the folder has just the files that step 1 had made at one of its moments: it has no record.
+    """Return True if the folder has exactly the files that an interrupted step 1 leaves: it has no record.
 
     Raises:
         OSError: the folder cannot be read.

@@ -39,8 +39,8 @@ _MOST_RECORDS_AT_ONCE = 10_000 - 1  # a controller adds a ZkMigrationStateRecord
 class BootstrapWriter:
     """The bootstrap checkpoint in `log_dir`, whose lock is held; `clock` returns milliseconds since the epoch.
 
-    `directory_failure` is called before each write, and `disk_failed` with the error of a write of which it is not
-    known whether it is durable.
+    `directory_failure` is called before each write, and `disk_failed` with the error of a write that may or may not be
+    durable.
 
     Raises:
         CorruptBatchError: the file is corrupt.

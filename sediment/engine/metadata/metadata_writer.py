@@ -20,7 +20,7 @@ DiskFailed = Callable[[OSError], None]
 
 
 def ignore_disk_failure(_error: OSError) -> None:
-    """Do nothing, for a directory of which no other file is in use."""
+    """Do nothing; use this if no other file of the directory is in use."""
 
 
 def never_fails() -> str | None:

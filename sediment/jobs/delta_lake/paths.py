@@ -91,8 +91,8 @@ def read_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Yield, in batches, the rows of `table` (at `path`) that satisfy the Arrow expression `condition`.
 
-    `columns` (all if None) includes the columns in the condition. A table at a URI is read in the caller's thread, for
-    the reason that `table_filesystem` gives.
+    `columns` (all if None) must include the columns in the condition. A table at a URI is read in the caller's thread,
+    for the reason that `table_filesystem` gives.
     """
     filesystem = table_filesystem(path)
     dataset = table.to_pyarrow_dataset(filesystem=filesystem)

@@ -70,7 +70,7 @@ class SnapshotTable:
             progress = self._progress_without_commits()
         if progress.kind != kind:
             raise UsageError(
-                "this table contains the latest values and is refreshed from its last offsets on"
+                "this table contains the latest values, and each refresh continues from its last offsets"
                 if progress.kind == LATEST
                 else "this table contains the state at a moment and cannot be refreshed",
                 path=self.path,

@@ -106,7 +106,7 @@ def _with_verdict(offsets: Int64s, judged: Int64s) -> list[int]:
 
 
 def _is_final(verdicts: Verdicts, index: int, key: bytes | None, value: bytes | None) -> bool:
-    """Return True if an existing record is as its verdict requires."""
+    """Return True if an existing record is in the state that its verdict requires."""
     match verdicts.actions[index]:
         case Action.TOMBSTONE:
             return value is None and key is not None

@@ -105,7 +105,7 @@ def check(path: str, log_dirs: Iterable[Path]) -> None:
     except (DeltaError, OSError) as error:
         if (torn := _torn_commit(path)) is not None:
             raise UsageError(
-                "the last commit of the archive was cut off, as by a loss of power",
+                "the last commit of the archive was cut off, for example by a power failure",
                 path=str(torn),
                 advice="remove this file and run again: no segment was deleted for it",
             ) from error

@@ -13,9 +13,6 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -47,21 +44,6 @@ def make_archive(master: str = "local[2]") -> Path:
     path = archive_path()
     with _locked(path.parent, wait=True):
         return _make(path, master)
-
-
-def make_in_background() -> None:
-    """Start a process of low priority that makes the archive if it is worth making; the caller does not wait."""
-    if not is_worth_making():
-        return
-    with suppress(OSError):
-        process = subprocess.Popen(
-            [sys.executable, "-m", __name__],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        threading.Thread(target=process.wait, name="sediment-archive", daemon=True).start()
 
 
 def main() -> None:

@@ -18,7 +18,11 @@ import hashlib
 import json
 import os
 import shutil
+import subprocess
+import sys
+import threading
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -31,6 +35,7 @@ from sediment.segment_io.fs import FileStamp, Fs
 BACKGROUND_VARIABLE = "SEDIMENT_CLASS_ARCHIVE"
 """The environment variable that is `off` if no archive is to be made in the background."""
 
+_MAKER = "sediment.jobs.spark.cds_archive"  # imports Spark, so it is not imported here
 _RETRY_SECONDS = 86_400
 _OF_JAVA = ("release", "lib/modules", "lib/server/libjvm.so")
 _STATE, _FAILURE = "file", "failure"
@@ -69,6 +74,21 @@ def is_worth_making() -> bool:
     if _FAILURE not in _stamp(path):
         return True
     return time.time() - stamp_path(path).stat().st_mtime > _RETRY_SECONDS
+
+
+def make_archive_in_background() -> None:
+    """Start a process of low priority that makes the archive if it is worth making; the caller does not wait."""
+    if not is_worth_making():
+        return
+    with suppress(OSError):
+        process = subprocess.Popen(
+            [sys.executable, "-m", _MAKER],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        threading.Thread(target=process.wait, name="sediment-archive", daemon=True).start()
 
 
 def stamp_complete(archive: Path, fs: Fs) -> None:

@@ -36,7 +36,7 @@ from sediment.jobs.process.cancellation import (
     stop_on_signals,
 )
 from sediment.jobs.process.stderr_log import as_line, is_verbose
-from sediment.jobs.spark.cds_options import archive_options
+from sediment.jobs.spark.cds_options import archive_options, make_archive_in_background
 from sediment.jobs.spark.java import INSTALL_JAVA, MIN_JAVA, check_java, java_version
 from sediment.jobs.spark.worker_python import check_worker_python
 from sediment.segment_io.errors import UsageError
@@ -371,20 +371,13 @@ def _stop(sc: SparkContext) -> None:
         if is_stopping():
             sc.setLogLevel("OFF")  # otherwise tasks that are still running would log errors
         elif sc.getConf().get("spark.driver.extraJavaOptions", "").endswith(_WITHOUT_ARCHIVE):
-            _make_archive_in_background()
+            make_archive_in_background()
         sc._jsc.stop()
     if isinstance(address, str):
         Path(address).unlink(missing_ok=True)  # the process may end before the background thread reaches this point
     thread = threading.Thread(target=_stop_in_background, args=(sc,), name="sediment-spark-stop", daemon=True)
     thread.start()
     _stopping.append(thread)
-
-
-def _make_archive_in_background() -> None:
-    # Imported late, because that module imports this one.
-    from sediment.jobs.spark.cds_archive import make_in_background
-
-    make_in_background()
 
 
 def _stop_in_background(sc: SparkContext) -> None:

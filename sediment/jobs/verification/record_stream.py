@@ -184,7 +184,7 @@ class RecordStream:
             first = end
 
     def _readable(self, span: BatchSpan, segment: int) -> Rows:
-        """Return the rows that have a right checksum and can be unwrapped; note the others."""
+        """Return the rows that have a correct checksum and can be unwrapped; note the others."""
         rows = span.rows
         if self._wrong:
             wrong = np.array([(segment, position) in self._wrong for position in rows["position"].tolist()])

@@ -164,7 +164,7 @@ class PairRules:
         return self.passed(batches) | (batches["magic"] < 2) & expired
 
     def removable_end(self) -> int:
-        """Return the offset from which on every tombstone and every marker must still exist.
+        """Return the offset at and above which every tombstone and every marker must still exist.
 
         Past an unreadable batch, tombstones and markers must stay, because the batch may contain an older value of
         their key.

@@ -285,7 +285,7 @@ class _Opening:
         return tuple(times)
 
     def _indexed_timestamp_ms(self, segment: SegmentRef, last_offset: int) -> int | None:
-        """Return the timestamp of the last time index entry; -1 if the index is empty.
+        """Return the timestamp of the last entry of the time index; -1 if the index is empty.
 
         Return None if the index is missing or invalid.
         """

@@ -1,4 +1,4 @@
-"""Messages as JSON, formatted as by Kafka's generated JsonConverter classes and Kafka's console tools.
+"""Messages as JSON, in the format of Kafka's generated JsonConverter classes and Kafka's console tools.
 
 Names are camelCase, bytes are base64, and a uuid has 22 characters.  Tagged fields with their default value are left
 out.  For records, only their size is output, in a field with the suffix `SizeInBytes`.

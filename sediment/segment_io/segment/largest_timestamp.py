@@ -1,4 +1,4 @@
-"""The largest timestamp of a segment, from which its age counts (kafka-log 03 §2.4).
+"""The largest timestamp of a segment, from which its age is measured (kafka-log 03 §2.4).
 
 Source: Kafka's LogSegment.largestTimestamp.
 """

@@ -50,7 +50,8 @@ def end_offset(isolation: str, source: Source, fs: Fs, checkpoints: PartitionChe
 class LogEnds:
     """Finds the partitions under `paths`, and the offset at which a read of each partition ends now.
 
-    Nothing is fixed when the object is created: `sources` lists the partitions anew, and `now` and `of` check the ends.
+    Nothing is fixed when the object is created: `sources` lists the partitions again, and `now` and `of` check the
+    ends.
     """
 
     def __init__(

@@ -93,8 +93,8 @@ HEADER_COLUMNS: dict[str, Callable[[Rows], Any]] = {
 def hidden_batches(rows: Rows, scan_task: ScanTask) -> Mask:
     """Return bool[batches]: True if the header shows that no record of the batch is wanted.
 
-    A compressed message of magic 0 or 1 is hidden only by its last offset, because its header contains no other bound
-    of its records.
+    For a compressed message of magic 0 or 1, only the last offset is compared, because its header contains no other
+    bound of its records.
     """
     bounds = scan_task.bounds
     conclusive = (rows["magic"] >= 2) | (rows["attributes"] & CODEC_MASK == 0)

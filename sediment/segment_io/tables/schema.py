@@ -101,7 +101,7 @@ _SEGMENTS = (
     _TOPIC,
     _PARTITION,
     Column("baseOffset", "long", "from the segment's name"),
-    Column("active", "bool", "true for the last segment, which is written to"),
+    Column("active", "bool", "true for the last segment, to which records are appended"),
     Column("size", "long", "bytes of the .log"),
     Column("offsetIndexEntries", "long", "null without an .index"),
     Column("timeIndexEntries", "long", "null without a .timeindex"),

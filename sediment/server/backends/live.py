@@ -23,11 +23,11 @@ topics whose policy and limit are stated.  If the metadata is that of `bootstrap
 it is current, they do not run: a broker may have changed the configs since.  They also end if it is not known whether a
 change of configs is durable.
 
-Folders that were marked for deletion before the start are removed only if a server deleted their topics, or if a
-creation has left them without records; a broker deletes the others after its next start.
+Folders that were marked for deletion before the start are removed only if a server deleted their topics, or if an
+interrupted creation left them and they have no records; a broker deletes the others after its next start.
 
-A new directory that is served together with others loses its mark of a new one.  Records of its partitions may now be
-in the others, and a later start may get only this one.
+A new directory that is served together with others loses its mark as a new directory.  Records of its partitions may
+now be in the others, and a later start may get only this one.
 
 Source: Kafka's ReplicaManager, LogManager and BrokerServer.
 """

@@ -278,7 +278,7 @@ class ClassicGroup:
         return self._take_effects()
 
     def store_failed(self, effects: Sequence[Effect], error: ErrorCode, now_ms: int) -> list[Effect]:
-        """Return the effects in place of those that followed a group that could not be stored.
+        """Return the effects that replace `effects`, because the group could not be stored.
 
         Members that wait for their assignment get `error`, and the group rebalances.  A static member that rejoined
         gets `error`, and its former id is valid again.
@@ -772,7 +772,7 @@ def _names(protocols: Protocols) -> set[str]:
 
 
 def _failed(answer: JoinAnswer | SyncAnswer, error: ErrorCode) -> JoinAnswer | SyncAnswer:
-    """Return the answer in place of one that followed a group that could not be stored; an error stays as it is."""
+    """Return the answer to send instead of `answer`, because the group could not be stored; an error stays as it is."""
     if answer.error is not ErrorCode.NONE:
         return answer
     return JoinAnswer(error, NO_MEMBER_ID) if isinstance(answer, JoinAnswer) else SyncAnswer(error)

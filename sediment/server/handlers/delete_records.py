@@ -1,6 +1,6 @@
 """DeleteRecords: raises the log start of partitions, and deletes the segments below it.
 
-The new log start is in a checkpoint before it is answered.
+The new log start is in a checkpoint before the request is answered.
 
 Source: Kafka 4.2.0, KafkaApis.handleDeleteRecordsRequest and ReplicaManager.deleteRecords.
 """

@@ -29,10 +29,10 @@ was never started, or if a server was killed while it created the partition.
 
 A server that was killed while it deleted a topic leaves folders of that topic.  An operator who restores such a topic
 leaves the same, so a start renames these folders to -stray, as a broker does, and does not delete them.  If the topic
-was created again and the folder takes the place of the new partition's, the start is refused.
+was created again and the new partition has no other folder, the start is refused.
 
-A folder marked with -delete is removed if a server deleted its topic.  It is also removed if a creation that did not
-end has left it, without records.  All others stay.
+A folder marked with -delete is removed if a server deleted its topic.  It is also removed if an interrupted creation
+left it and it has no records.  All others stay.
 
 Invariant: nothing is written, and no lock is taken.
 """
@@ -87,7 +87,7 @@ class OwnedNode:
     """A node with its metadata.
 
     If `is_started`, the metadata is that of the metadata log in `metadata_dir`, else of `bootstrap.checkpoint`.
-    `absent` has the partitions without a folder, which were never written to, with the log directories for their
+    `absent` has the partitions that have no folder and were never written to, with the log directories for their
     folders.  `removed` are the folders of topics that a server has deleted, marked with -delete or not, and those that
     a creation has left without records.
     """

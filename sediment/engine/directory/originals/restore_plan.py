@@ -335,8 +335,8 @@ class _Planner:
         if is_whole and not made and list(present) == wanted:
             return None
         segments = (self._segment(base) for base in wanted)
-        # Segments past the last present one become links, even the active one. The old segments do not contain their
-        # records, so a start undoes an interrupted replacement only if these files are links.
+        # Segments after the last segment in the log now become links, even the active one. The old segments do not
+        # contain their records, so a start undoes an interrupted replacement only if these files are links.
         return RestoredGroup(
             present,
             tuple(replace(each, is_active=False) if each.base_offset > max(present) else each for each in segments),

@@ -96,7 +96,8 @@ def _aborted(log: LocalLog, segment: Segment, start_offset: int, end_position: i
 def first_unstable_offset(log: LocalLog) -> int | None:
     """Return the first offset of the first transaction that is open, or whose marker is at or above the high watermark.
 
-    If that transaction began below the log start, return the base offset of the first batch of a read at the log start.
+    If that transaction began below the log start, return the base offset of the first batch that a read at the log
+    start returns.
     """
     with log.lock:
         unstable = log.producers.first_unstable_offset()

@@ -238,8 +238,8 @@ class PartitionLog:
     def first_unstable_offset(self) -> int | None:
         """The first offset of the first transaction that is open, or whose marker is at or above the high watermark.
 
-        If that transaction began below the log start, return the base offset of the first batch of a read at the log
-        start.
+        If that transaction began below the log start, the base offset of the first batch that a read at the log start
+        returns.
         """
         return log_reader.first_unstable_offset(self._log)
 

@@ -129,7 +129,7 @@ class Segment:
         self.time_index.reserve()
 
     def open_to_append(self) -> None:
-        """Open every file that an append needs, so that no append fails halfway because no descriptor is free."""
+        """Open every file that an append needs, so that an append cannot fail halfway for lack of a descriptor."""
         self.reserve_indexes()
         if self._file is None:
             _ = self.file

@@ -315,7 +315,7 @@ def _rebuilt(
     codec: int,
     append_time_ms: int,
 ) -> _Assembled:
-    """Encode the records of a batch of magic 2 with consecutive offsets, to be compressed with another codec."""
+    """Encode the records of a batch of magic 2 again, with consecutive offsets, for compression with another codec."""
     count = fields.record_count
     records[:count, OFFSET_DELTA] = np.arange(count)
     stored = fields.max_timestamp if fields.is_append_time else fields.base_timestamp
