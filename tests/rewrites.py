@@ -134,7 +134,7 @@ def producers_of(loaded: LoadedLog) -> dict[int, tuple[object, ...]]:
     return {
         key: (
             replace(entry, timestamp_ms=0),
-            tuple(replace(batch, timestamp_ms=0) for batch in loaded.producers.batches(key)),
+            tuple(batch._replace(timestamp_ms=0) for batch in loaded.producers.batches(key)),
         )
         for key, entry in loaded.producers.entries.items()
     }

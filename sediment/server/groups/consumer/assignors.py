@@ -34,7 +34,7 @@ class Subscriber:
 
 
 Assignor: TypeAlias = Callable[[Sequence[Subscriber], Mapping[UUID, int]], dict[str, Assignment]]
-"""A function from members, and partition counts by topic id, to assignments by member id."""
+"""A function that takes the members and the partition counts by topic id, and returns the assignments by member id."""
 
 
 def assign_range(members: Sequence[Subscriber], partition_counts: Mapping[UUID, int]) -> dict[str, Assignment]:
