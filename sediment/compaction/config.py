@@ -17,6 +17,14 @@ MAP_SLOT_BYTES = 24
 """The size of a slot of Kafka's offset map, which fills log.cleaner.dedupe.buffer.size."""
 
 
+def dedupe_buffer_bytes_per_thread(dedupe_buffer_bytes: int, threads: int) -> int:
+    """Return the bytes for the offset map of each of `threads` cleaner threads; 0 is treated as one thread.
+
+    Source: Kafka's LogCleaner.CleanerThread; kafka-log 02 §1.
+    """
+    return dedupe_buffer_bytes // max(threads, 1)
+
+
 def offset_map_slots(dedupe_buffer_bytes: int) -> int:
     """Return the number of slots in an offset map.
 

@@ -26,13 +26,12 @@ from itertools import count
 from pathlib import Path
 
 from sediment.compaction.cleanable_range import CleanableRange
-from sediment.compaction.config import CompactionConfig
+from sediment.compaction.config import CompactionConfig, dedupe_buffer_bytes_per_thread
 from sediment.compaction.grouping import plan_cleaning
 from sediment.compaction.prepared_swap import CleanStats, PreparedSwap
 from sediment.engine.directory.swap import discard_parts
 from sediment.engine.directory.throttle import Throttle
 from sediment.engine.live.broker_config import BrokerConfig
-from sediment.engine.live.cleaner_config import dedupe_buffer_bytes_per_thread
 from sediment.engine.live.cleaning_failures import CleanerOwner
 from sediment.engine.live.log_cleaner_manager import LogCleanerManager, LogToClean
 from sediment.engine.live.scheduler import Clock, Scheduler

@@ -1,4 +1,4 @@
-from sediment.engine.live.cleaner_config import dedupe_buffer_bytes_per_thread
+from sediment.compaction.config import dedupe_buffer_bytes_per_thread
 
 
 def test_the_cleaner_threads_share_the_dedupe_buffer() -> None:
