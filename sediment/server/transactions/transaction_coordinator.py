@@ -346,7 +346,10 @@ class TransactionCoordinator:
                     error = ErrorCode.INVALID_PRODUCER_ID_MAPPING
                     break
                 current = entry.current
-                needs_id = not entry.is_changing and transitions.needs_producer_id_to_end(current, version)
+                if entry.is_changing and version >= EPOCH_BUMPING_VERSION:
+                    error = ErrorCode.CONCURRENT_TRANSACTIONS  # the client may have its next epoch already
+                    break
+                needs_id = transitions.needs_producer_id_to_end(current, version)
                 if not needs_id or new_id != NO_PRODUCER_ID:
                     outcome = transitions.end(
                         current, producer, version, new_id, self._clock.now_ms(), is_commit=is_commit

@@ -339,6 +339,8 @@ def test_other_requests_wait_until_a_decided_transaction_is_complete(
         assert set(producer.add(1).values()) == {busy}
         assert producer.end() is busy
         assert producer.end(commit=False) is busy
+        assert producer.end(version=NEW_END) is busy
+        assert producer.end(commit=False, version=NEW_END) is busy
         assert Producer(client).init(wait=False) is busy
         assert producer.commit_offset(1) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         assert producer.commit_offset(1, version=5) is busy
@@ -362,6 +364,7 @@ def test_the_first_batch_of_version_2_waits_for_the_markers_of_the_last_transact
     with server.connect() as second:
         with markers_held(server):
             assert producer.end(version=NEW_END) is NONE
+            assert producer.end(commit=False, version=NEW_END) is ErrorCode.CONCURRENT_TRANSACTIONS
             records = batch(pid=producer.producer_id, producer_epoch=producer.epoch, tx=True)
             request = produce_request(records, number=1, version=NEW_PRODUCE)
             request.transactional_id = "x"
