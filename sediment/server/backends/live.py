@@ -302,7 +302,13 @@ class LiveBackend:
             **FetchHandlers(self.catalog, delayed, fetch_max_bytes=config.fetch_max_bytes, logs_grow=True).handlers(),
             **ProduceHandlers(self.catalog, delayed, self._transactions).handlers(),
             **TransactionalProducerHandlers(
-                self._transactions, offsets, markers, producer_ids, self.catalog, clock.now_ms
+                self._transactions,
+                offsets,
+                markers,
+                producer_ids,
+                self.catalog,
+                self.make_coordinator_topic,
+                clock.now_ms,
             ).handlers(),
             **TopicHandlers(self.topics, self.catalog).handlers(),
             **AlterConfigHandlers(self.topics, self.catalog.node_id).handlers(),

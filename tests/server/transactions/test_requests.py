@@ -376,6 +376,17 @@ def test_the_first_batch_of_version_2_waits_for_the_markers_of_the_last_transact
 
 
 # -------------------------------------------------------------------------------------------------------------- offsets
+def test_the_first_offsets_of_a_transaction_create_the_topic_of_offsets(tmp_path: Path) -> None:
+    with live(new_node(tmp_path / "data", {"t": 1})) as running, running.connect() as client:
+        find_coordinator(client)
+        producer = Producer(client)
+        assert producer.init() is NONE
+        assert producer.add_offsets() is NONE
+        assert producer.commit_offset(5) is NONE
+        assert producer.end() is NONE
+        wait_until(lambda: committed_offset(client) == (5, NONE))
+
+
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("commit", [True, False])
 def test_offsets_of_a_transaction_count_when_it_is_committed(
