@@ -257,6 +257,21 @@ def test_a_marker_of_an_older_coordinator_is_refused(client: Client, producer: P
     assert found == {("t", 0): ErrorCode.TRANSACTION_COORDINATOR_FENCED}
 
 
+@pytest.mark.parametrize("forged", [{"epoch": 5}, {"coordinator_epoch": 7}], ids=["producer", "coordinator"])
+def test_a_refused_marker_does_not_block_its_transactional_id(
+    client: Client, producer: Producer, caplog: pytest.LogCaptureFixture, forged: dict[str, int]
+) -> None:
+    for number in range(2):
+        assert producer.send(number, version=NEW_PRODUCE) is NONE
+    ids = {"producer_id": producer.producer_id, "epoch": producer.epoch, **forged}
+    assert write_markers(client, {"t": [1]}, **ids) == {("t", 1): NONE}
+    assert producer.end(version=NEW_END) is NONE
+    wait_until(producer.has_ended)
+    assert "cannot be written to t-1" in caplog.text
+    assert values(client) == [b"v"]
+    assert producer.init() is NONE
+
+
 def test_an_administrator_can_abort_a_hanging_transaction(client: Client, producer: Producer) -> None:
     producer.begin(0)
     assert producer.send() is NONE
