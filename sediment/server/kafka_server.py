@@ -180,6 +180,7 @@ class KafkaServer:
             options.config,
             node_id=self.catalog.node_id,
             offsets_retention_minutes=backend.offsets_retention_minutes,
+            transactional_id_expiration_ms=backend.transactional_id_expiration_ms,
         )
         if not backend.can_write:
             # Every Produce is refused, so none may reserve more memory than other requests.

@@ -511,14 +511,14 @@ class TransactionCoordinator:
 
     # ----------------------------------------------------------------------------------------------------- expiration
     def remove_expired(self) -> None:
-        """Remove the transactional ids that were not used for `transactional.id.expiration.ms`."""
-        now_ms = self._clock.now_ms()
+        """Remove the transactional ids that were not used for `transactional.id.expiration.ms`, if it is stated."""
+        now_ms, expiration_ms = self._clock.now_ms(), self._config.transactional_id_expiration_ms
+        if expiration_ms is None:
+            return
         by_partition: dict[int, list[_Entry]] = {}
         with self._guard:
             for key, entry in self._entries.items():
-                if entry.is_changing or not entry.current.has_expired(
-                    now_ms, self._config.transactional_id_expiration_ms
-                ):
+                if entry.is_changing or not entry.current.has_expired(now_ms, expiration_ms):
                     continue
                 number = self._log.partition_number(key)
                 if number is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.server.backends.live import LiveBackend
 from sediment.server.live.partition import Partition
 from tests.engine.live_logs import batch
 from tests.engine.managed import FailingFs
@@ -599,12 +601,9 @@ def test_an_open_transaction_is_aborted_after_its_timeout(tmp_path: Path) -> Non
 
 
 def test_an_unused_transactional_id_is_removed(tmp_path: Path) -> None:
-    keys = {
-        "transactional_id_expiration_ms": 50,
-        "transaction_remove_expired_transaction_cleanup_interval_ms": 20,
-    }
+    keys = {"transaction_remove_expired_transaction_cleanup_interval_ms": 20}
     path = new_node(tmp_path / "data", TOPICS)
-    with live(path, **keys) as server, server.connect() as client:
+    with live(path, stated={"transactional.id.expiration.ms": 50}, **keys) as server, server.connect() as client:
         producer = Producer(client)
         assert producer.init() is NONE
         first_id = producer.producer_id
@@ -615,6 +614,19 @@ def test_an_unused_transactional_id_is_removed(tmp_path: Path) -> None:
         assert again.state().error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
         assert again.init() is NONE
         assert again.producer_id > first_id
+
+
+def test_an_unused_transactional_id_stays_unless_its_expiration_is_stated(tmp_path: Path) -> None:
+    with live(new_node(tmp_path / "data", TOPICS)) as server, server.connect() as client:
+        producer = Producer(client)
+        assert producer.init() is NONE
+        backend = server.server.backend
+        assert isinstance(backend, LiveBackend)
+        transactions = backend._transactions
+        entry = transactions._entries["x"]
+        entry.current = replace(entry.current, last_update_ms=0)
+        transactions.remove_expired()
+        assert producer.state().transaction_state == "Empty"
 
 
 def test_the_state_topic_is_made_when_a_coordinator_is_first_looked_for(tmp_path: Path) -> None:
