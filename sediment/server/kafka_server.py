@@ -180,6 +180,7 @@ class KafkaServer:
             options.config,
             node_id=self.catalog.node_id,
             offsets_retention_minutes=backend.offsets_retention_minutes,
+            transactional_id_expiration_ms=backend.transactional_id_expiration_ms,
         )
         if not backend.can_write:
             # Every Produce is refused, so none may reserve more memory than other requests.
@@ -203,7 +204,9 @@ class KafkaServer:
         if backend.group_store is not None and _has_consumer_groups(self.catalog.metadata):
             regex_timer = Timer(name="group-regexes")  # regular expressions may take long
             undo.callback(regex_timer.close)
-            consumer_groups = ConsumerGroupSupport(ClusterTopics(self.catalog), regex_timer, _wall_ms)
+            consumer_groups = ConsumerGroupSupport(
+                ClusterTopics(self.catalog), regex_timer, _wall_ms, self._configs_of_group
+            )
         coordinator = GroupCoordinator(
             config, group_timer, time.monotonic_ns, backend.offset_store, backend.group_store, consumer_groups
         )
@@ -268,6 +271,11 @@ class KafkaServer:
         if not self._stop_start.is_set():
             undo.callback(backend.stop_deleting)
             backend.start_deleting()  # 13
+
+    def _configs_of_group(self, group_id: str) -> Mapping[str, str]:
+        """Return the dynamic configs of a group."""
+        metadata = self.catalog.metadata
+        return {} if metadata is None else metadata.group_configs.get(group_id, {})
 
     def _open_backend(self) -> Backend:
         options = self._options.backend

@@ -64,7 +64,6 @@ _RANGES: dict[str, Range] = {
     "offset_metadata_max_bytes": INT,
     "offsets_retention_check_interval_ms": AT_LEAST_ONE,
     "transaction_max_timeout_ms": POSITIVE_INT,
-    "transactional_id_expiration_ms": POSITIVE_INT,
     "transaction_abort_timed_out_transaction_cleanup_interval_ms": POSITIVE_INT,
     "transaction_remove_expired_transaction_cleanup_interval_ms": POSITIVE_INT,
     "transaction_state_log_num_partitions": POSITIVE_INT,
@@ -188,8 +187,8 @@ class ServerConfig:
     transaction_max_timeout_ms: int = 900_000
     """Largest timeout that a producer may give its transactions."""
 
-    transactional_id_expiration_ms: int = 604_800_000
-    """Time without a transaction after which a transactional id is removed."""
+    transactional_id_expiration_ms: int | None = None
+    """Time without a transaction after which a transactional id is removed; None: the ids do not expire."""
 
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = 10_000
     """Interval at which transactions that have timed out are aborted."""
@@ -215,6 +214,8 @@ class ServerConfig:
         check_ranges(self, _RANGES)
         if self.offsets_retention_minutes is not None:
             check_ranges(self, {"offsets_retention_minutes": POSITIVE_INT})
+        if self.transactional_id_expiration_ms is not None:
+            check_ranges(self, {"transactional_id_expiration_ms": POSITIVE_INT})
         if self.queued_max_request_bytes < self.socket_request_max_bytes:
             raise SettingsError(
                 f"queued.max.request.bytes is {self.queued_max_request_bytes}, less than socket.request.max.bytes",

@@ -49,6 +49,7 @@ _DELETING_KEYS = frozenset(
         "log.cleaner.max.compaction.lag.ms",
         "offsets.retention.minutes",
         "producer.id.expiration.ms",
+        "transactional.id.expiration.ms",
     }
 )
 

@@ -80,6 +80,10 @@ class Backend(Protocol):
         """The time after which committed offsets of a group without members expire; None: they do not expire."""
 
     @property
+    def transactional_id_expiration_ms(self) -> int | None:
+        """The time after which an unused transactional id is removed; None: the ids do not expire."""
+
+    @property
     def static_configs(self) -> Mapping[str, str]:
         """The configs of the broker that its options state."""
 

@@ -105,6 +105,7 @@ NOT_OFFERED = "this server does not offer it"
 TRANSACTION_VERSION = "transaction.version"
 _FLUSHER_THREADS = 4
 _FIRST_LEADER_EPOCH = 0
+_EXPIRATION_KEYS = ("offsets.retention.minutes", "transactional.id.expiration.ms")
 _MAYBE_STALE = (
     "bootstrap.checkpoint may be older than the configs of a broker, because a stop was not clean or the node has "
     "several directories; retention and the cleaner are off until a broker has started on the directory"
@@ -211,8 +212,10 @@ class LiveBackend:
         known_ids = [producer.producer_id for each in partitions.values() for producer in each.producers]
         self._producer_ids = ProducerIdManager(owned.node, next_producer_id(owned.metadata, known_ids), writer)
         self._configs = configs
-        minutes = options.broker_values(owned.metadata, owned.node.node_id).get("offsets.retention.minutes")
-        self.offsets_retention_minutes = minutes if isinstance(minutes, int) and self._has_current_metadata else None
+        stated = options.broker_values(owned.metadata, owned.node.node_id) if self._has_current_metadata else {}
+        minutes, expiration_ms = (stated.get(key) for key in _EXPIRATION_KEYS)
+        self.offsets_retention_minutes = minutes if isinstance(minutes, int) else None
+        self.transactional_id_expiration_ms = expiration_ms if isinstance(expiration_ms, int) else None
         self.static_configs = options.static_configs
         self._make_store = partial(
             TopicStore,
@@ -302,7 +305,13 @@ class LiveBackend:
             **FetchHandlers(self.catalog, delayed, fetch_max_bytes=config.fetch_max_bytes, logs_grow=True).handlers(),
             **ProduceHandlers(self.catalog, delayed, self._transactions).handlers(),
             **TransactionalProducerHandlers(
-                self._transactions, offsets, markers, producer_ids, self.catalog, clock.now_ms
+                self._transactions,
+                offsets,
+                markers,
+                producer_ids,
+                self.catalog,
+                self.make_coordinator_topic,
+                clock.now_ms,
             ).handlers(),
             **TopicHandlers(self.topics, self.catalog).handlers(),
             **AlterConfigHandlers(self.topics, self.catalog.node_id).handlers(),
@@ -381,6 +390,7 @@ class LiveBackend:
             {topic.name: self._configs(topic.name) for topic in self.catalog.topics()},
             cleans=self._manager.config.log_cleaner_enable,
             offsets_retention_minutes=self.offsets_retention_minutes,
+            transactional_id_expiration_ms=self.transactional_id_expiration_ms,
         )
 
     def log_metrics(self) -> LogMetrics:

@@ -54,6 +54,7 @@ class ReadOnlyBackend:
     failure = None
     group_store = None
     offsets_retention_minutes = None
+    transactional_id_expiration_ms = None
     static_configs: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, options: ReadOnlyOptions, fs: Fs) -> None:

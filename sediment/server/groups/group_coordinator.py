@@ -1123,8 +1123,16 @@ class GroupCoordinator:
         topics_version = self._support.topics.version
         return Circumstances(
             config,
-            int(own.get("consumer.session.timeout.ms", config.group_consumer_session_timeout_ms)),
-            int(own.get("consumer.heartbeat.interval.ms", config.group_consumer_heartbeat_interval_ms)),
+            _within(
+                int(own.get("consumer.session.timeout.ms", config.group_consumer_session_timeout_ms)),
+                config.group_consumer_min_session_timeout_ms,
+                config.group_consumer_max_session_timeout_ms,
+            ),
+            _within(
+                int(own.get("consumer.heartbeat.interval.ms", config.group_consumer_heartbeat_interval_ms)),
+                config.group_consumer_min_heartbeat_interval_ms,
+                config.group_consumer_max_heartbeat_interval_ms,
+            ),
             self._support.topics,
             topics_version,
             self._support.topics.metadata_version,
@@ -1184,6 +1192,10 @@ _NO_NEW_PROTOCOL = "this server does not support the new group protocol; set gro
 
 def _no_memory() -> ApiError:
     return ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, "the groups of this server get no more memory")
+
+
+def _within(value: int, least: int, most: int) -> int:
+    return min(max(value, least), most)
 
 
 def _commit_error_of(error: BaseException) -> ErrorCode:

@@ -242,16 +242,16 @@ class ProduceHandlers:
             _check_all_appended(topics)
             request.respond(None)
             return None
-        self._keep(request, response, waiting)
+        self._keep(request, message, response, waiting)
         if message.acks == LEADER_ACKS or not waiting:
             return response
         keys = [each.partition.partition for each in waiting]
         self._delayed.watch(_DelayedProduce(request, response, waiting), keys, message.timeout_ms)
         return None
 
-    def _keep(self, request: Request, response: Any, waiting: Sequence[_Waiting]) -> None:
+    def _keep(self, request: Request, message: Any, response: Any, waiting: Sequence[_Waiting]) -> None:
         """Remember an append to one partition for its connection, if the client will probably repeat it."""
-        topics, message = request.message.topic_data, request.message
+        topics = message.topic_data
         if len(waiting) != 1 or len(topics) != 1 or len(topics[0].partition_data) != 1 or message.transactional_id:
             return
         partition = waiting[0].partition

@@ -13,6 +13,7 @@ Source: Kafka's KafkaApis.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
@@ -24,6 +25,7 @@ from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.coordinator_log import coordinator_partition
+from sediment.server.errors import ApiError
 from sediment.server.groups.group_coordinator import Commit
 from sediment.server.groups.group_offsets import CommittedOffset
 from sediment.server.groups.group_requests import MemberIdentity
@@ -38,6 +40,8 @@ from sediment.server.transactions.transaction_coordinator import TransactionCoor
 from sediment.server.transactions.transactional_offsets import TransactionalCommit, TransactionalOffsets
 from sediment.server.transactions.transitions import ProducerOf
 
+_LOGGER = logging.getLogger(__name__)
+
 # The first versions of APIs that differ from earlier versions.
 _INIT_KNOWS_FENCED = 4
 _KNOWS_FENCED = 2
@@ -51,7 +55,11 @@ _NO_TOPIC_ID = UUID(int=0)
 
 
 class TransactionalProducerHandlers:
-    """Handlers that use one coordinator; `wall_ms` returns the wall-clock time."""
+    """Handlers that use one coordinator.
+
+    `make_coordinator_topic` creates an internal topic if it does not exist, and raises ApiError if it cannot;
+    `wall_ms` returns the wall-clock time.
+    """
 
     def __init__(
         self,
@@ -60,6 +68,7 @@ class TransactionalProducerHandlers:
         markers: MarkerWriter,
         producer_ids: ProducerIdHandlers,
         catalog: LiveCatalog,
+        make_coordinator_topic: Callable[[str], None],
         wall_ms: Callable[[], int],
     ) -> None:
         self._transactions = transactions
@@ -67,6 +76,7 @@ class TransactionalProducerHandlers:
         self._markers = markers
         self._producer_ids = producer_ids
         self._catalog = catalog
+        self._make_coordinator_topic = make_coordinator_topic
         self._wall_ms = wall_ms
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
@@ -198,6 +208,10 @@ class TransactionalProducerHandlers:
 
     def _add_offsets_to_txn(self, request: Request) -> Any:
         message, version = request.message, request.api_version
+        try:
+            self._make_coordinator_topic(CONSUMER_OFFSETS)
+        except ApiError as error:
+            _LOGGER.warning("%s is not available: %s", CONSUMER_OFFSETS, error.what)
         topic = self._catalog.topic(CONSUMER_OFFSETS)
         if topic is None:
             return m.AddOffsetsToTxnResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)

@@ -21,7 +21,13 @@ def has_retention(config: LogConfig) -> bool:
     return retention.deletes and (retention.retention_ms >= 0 or retention.retention_bytes >= 0)
 
 
-def describe_deletions(configs: Mapping[str, LogConfig], *, cleans: bool, offsets_retention_minutes: int | None) -> str:
+def describe_deletions(
+    configs: Mapping[str, LogConfig],
+    *,
+    cleans: bool,
+    offsets_retention_minutes: int | None,
+    transactional_id_expiration_ms: int | None,
+) -> str:
     """Return which topics retention and the cleaner apply to, and why they leave out the others.
 
     `cleans` is True if the cleaner is on; it also applies the retention of compacted topics.
@@ -37,6 +43,11 @@ def describe_deletions(configs: Mapping[str, LogConfig], *, cleans: bool, offset
         "committed offsets do not expire (offsets.retention.minutes is not stated)"
         if minutes is None
         else f"committed offsets expire after {minutes} minutes"
+    )
+    parts.append(
+        "transactional ids do not expire (transactional.id.expiration.ms is not stated)"
+        if transactional_id_expiration_ms is None
+        else f"transactional ids expire after {transactional_id_expiration_ms} ms"
     )
     return "; ".join(parts)
 

@@ -11,6 +11,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterable
 
+from sediment.segment_io.format.layout import NO_PRODUCER_ID
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.coordinator_records import (
@@ -45,6 +46,7 @@ def encode_transaction(transaction: Transaction, transaction_version: int) -> tu
         transaction_last_update_timestamp_ms=transaction.last_update_ms,
         transaction_start_timestamp_ms=transaction.start_timestamp_ms,
         client_transaction_version=transaction.client_version if version >= _FLEXIBLE_VALUE_VERSION else 0,
+        next_producer_id=transaction.next_producer_id if version >= _FLEXIBLE_VALUE_VERSION else NO_PRODUCER_ID,
     )
     return transaction_key(transaction.transactional_id), encode_coordinator_value(value, version)
 

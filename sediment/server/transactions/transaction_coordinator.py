@@ -66,7 +66,7 @@ _ADD_RETRIES_MS = (1, 2, 5, 12, 20, 20, 20, 20)
 """Delays of about 100 ms in total, as Kafka's `add.partitions.to.txn.retry.backoff.max.ms`."""
 
 _TOMBSTONE_BATCH_BYTES = 16_384
-_NOT_WRITTEN = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
+_NEVER_WRITTEN = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
 _NOT_NEEDED = frozenset({ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION})
 
 InitAnswer = Callable[[ErrorCode, ProducerOf], object]
@@ -346,7 +346,10 @@ class TransactionCoordinator:
                     error = ErrorCode.INVALID_PRODUCER_ID_MAPPING
                     break
                 current = entry.current
-                needs_id = not entry.is_changing and transitions.needs_producer_id_to_end(current, version)
+                if entry.is_changing and version >= EPOCH_BUMPING_VERSION:
+                    error = ErrorCode.CONCURRENT_TRANSACTIONS  # the client may have its next epoch already
+                    break
+                needs_id = transitions.needs_producer_id_to_end(current, version)
                 if not needs_id or new_id != NO_PRODUCER_ID:
                     outcome = transitions.end(
                         current, producer, version, new_id, self._clock.now_ms(), is_commit=is_commit
@@ -478,18 +481,17 @@ class TransactionCoordinator:
         self._markers.write(marker, sorted(partitions), partial(self._written, entry))
 
     def _written(self, entry: _Entry, codes: Codes) -> None:
-        """Store the end of a transaction if every marker is written; else write the others later."""
+        """Store the end of a transaction if every marker is written or can never be; else write the others later."""
         transactional_id = entry.current.transactional_id
-        refused = [f"{name}: {code.name}" for name, code in codes.items() if code in _NOT_WRITTEN]
-        if refused:
-            _LOGGER.error(
-                "the transaction of %s stays in state %s until the next start, because a marker was refused for %s",
-                transactional_id,
-                entry.current.state.title,
-                refused[0],
-            )
-            return
-        failed = {name: code for name, code in codes.items() if code not in _NOT_NEEDED}
+        for name, code in codes.items():
+            if code in _NEVER_WRITTEN:
+                _LOGGER.error(
+                    "the marker of %s cannot be written to %s, because the log has a marker of a later epoch: %s",
+                    transactional_id,
+                    name,
+                    code.name,
+                )
+        failed = {name: code for name, code in codes.items() if code not in _NOT_NEEDED | _NEVER_WRITTEN}
         if failed:
             name, code = next(iter(failed.items()))
             self._warnings.warning(f"a marker of {transactional_id} cannot be written to {name} yet: {code.name}")
@@ -509,14 +511,14 @@ class TransactionCoordinator:
 
     # ----------------------------------------------------------------------------------------------------- expiration
     def remove_expired(self) -> None:
-        """Remove the transactional ids that were not used for `transactional.id.expiration.ms`."""
-        now_ms = self._clock.now_ms()
+        """Remove the transactional ids that were not used for `transactional.id.expiration.ms`, if it is stated."""
+        now_ms, expiration_ms = self._clock.now_ms(), self._config.transactional_id_expiration_ms
+        if expiration_ms is None:
+            return
         by_partition: dict[int, list[_Entry]] = {}
         with self._guard:
             for key, entry in self._entries.items():
-                if entry.is_changing or not entry.current.has_expired(
-                    now_ms, self._config.transactional_id_expiration_ms
-                ):
+                if entry.is_changing or not entry.current.has_expired(now_ms, expiration_ms):
                     continue
                 number = self._log.partition_number(key)
                 if number is not None:

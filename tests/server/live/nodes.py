@@ -130,14 +130,16 @@ def live(
     flush_acks: bool = False,
     fs: Fs | None = None,
     quorum: Mapping[str, str] | None = None,
+    stated: Mapping[str, Any] = MappingProxyType({}),
     **keys: Any,
 ) -> Iterator[LiveServer]:
     """Serve directories for reads and writes until the end of the block.
 
-    Without `topic_config`, the metadata states the configs of topics.
+    Without `topic_config`, the metadata states the configs of topics.  `stated` are keys of the broker.
     """
+    of_backend = live_options(*directories, topic_config=topic_config, flush_acks=flush_acks, quorum=quorum)
     options = ServerOptions(
-        live_options(*directories, topic_config=topic_config, flush_acks=flush_acks, quorum=quorum),
+        replace(of_backend, broker_values=lambda _metadata, _node_id: stated),
         Endpoint("127.0.0.1", 0),
         config=ServerConfig(**keys),
     )

@@ -142,7 +142,7 @@ def test_retention_runs_after_the_initial_delay_where_policy_and_limit_are_state
         assert live.backend.deletions() == (
             "retention: stated; off for limit, nothing (cleanup.policy is not stated); off for policy, unlimited "
             "(no retention limit is stated, or it is -1); committed offsets do not expire (offsets.retention.minutes "
-            "is not stated)"
+            "is not stated); transactional ids do not expire (transactional.id.expiration.ms is not stated)"
         )
 
 
@@ -597,7 +597,8 @@ def test_the_start_warns_of_what_it_leaves_alone(tmp_path: Path, caplog: pytest.
     path = new_node(tmp_path / "data", {f"t{number}": 1 for number in range(5)})
     with node(path, sets=["offsets.retention.minutes=5"]) as live:
         assert live.backend.deletions() == (
-            "off for t0, t1, t2 and 2 more (cleanup.policy is not stated); committed offsets expire after 5 minutes"
+            "off for t0, t1, t2 and 2 more (cleanup.policy is not stated); committed offsets expire after 5 minutes; "
+            "transactional ids do not expire (transactional.id.expiration.ms is not stated)"
         )
     assert not [record for record in caplog.records if "stale" in record.message]
 

@@ -26,7 +26,7 @@ from tests.server.live.config_script import BROKER, CLIENT_METRICS, GROUP, RECOR
 from tests.server.live.nodes import NODE, LiveServer, live, new_node, produce
 from tests.server.live.test_deletions import options_of
 from tests.server.network.listeners import Client
-from tests.waiting import LIMIT_SECONDS
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 TOO_LARGE = 10
 
@@ -69,6 +69,23 @@ def test_configs_are_durable_before_the_answer(tmp_path: Path, kind: str) -> Non
         metadata = server.server.catalog.metadata
         assert metadata is not None
         assert metadata.group_configs["g"] == {"consumer.session.timeout.ms": "46000"}
+
+
+def test_a_changed_config_of_a_group_applies_to_its_next_heartbeat(tmp_path: Path) -> None:
+    topics = {"t": 1, "__consumer_offsets": 1}
+    with live(new_node(tmp_path / "data", topics), topic_config=None) as server, server.connect() as client:
+        script = ConfigScript(client, NODE.node_id)
+        assert script.alter(GROUP, "g", ("consumer.heartbeat.interval.ms", SET, "6000")) == (0, None)
+        joining = m.ConsumerGroupHeartbeatRequest(
+            group_id="g",
+            member_id="member",
+            member_epoch=0,
+            rebalance_timeout_ms=60_000,
+            subscribed_topic_names=["t"],
+            topic_partitions=[],
+        )
+        wait_until(lambda: client.ask(joining, 1).error_code == 0)
+        assert client.ask(joining, 1).heartbeat_interval_ms == 6000
 
 
 def test_a_changed_limit_of_messages_applies_to_the_next_batch(served: LiveServer) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.server.backends.live import LiveBackend
 from sediment.server.live.partition import Partition
 from tests.engine.live_logs import batch
 from tests.engine.managed import FailingFs
@@ -257,6 +259,21 @@ def test_a_marker_of_an_older_coordinator_is_refused(client: Client, producer: P
     assert found == {("t", 0): ErrorCode.TRANSACTION_COORDINATOR_FENCED}
 
 
+@pytest.mark.parametrize("forged", [{"epoch": 5}, {"coordinator_epoch": 7}], ids=["producer", "coordinator"])
+def test_a_refused_marker_does_not_block_its_transactional_id(
+    client: Client, producer: Producer, caplog: pytest.LogCaptureFixture, forged: dict[str, int]
+) -> None:
+    for number in range(2):
+        assert producer.send(number, version=NEW_PRODUCE) is NONE
+    ids = {"producer_id": producer.producer_id, "epoch": producer.epoch, **forged}
+    assert write_markers(client, {"t": [1]}, **ids) == {("t", 1): NONE}
+    assert producer.end(version=NEW_END) is NONE
+    wait_until(producer.has_ended)
+    assert "cannot be written to t-1" in caplog.text
+    assert values(client) == [b"v"]
+    assert producer.init() is NONE
+
+
 def test_an_administrator_can_abort_a_hanging_transaction(client: Client, producer: Producer) -> None:
     producer.begin(0)
     assert producer.send() is NONE
@@ -339,6 +356,8 @@ def test_other_requests_wait_until_a_decided_transaction_is_complete(
         assert set(producer.add(1).values()) == {busy}
         assert producer.end() is busy
         assert producer.end(commit=False) is busy
+        assert producer.end(version=NEW_END) is busy
+        assert producer.end(commit=False, version=NEW_END) is busy
         assert Producer(client).init(wait=False) is busy
         assert producer.commit_offset(1) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         assert producer.commit_offset(1, version=5) is busy
@@ -362,6 +381,7 @@ def test_the_first_batch_of_version_2_waits_for_the_markers_of_the_last_transact
     with server.connect() as second:
         with markers_held(server):
             assert producer.end(version=NEW_END) is NONE
+            assert producer.end(commit=False, version=NEW_END) is ErrorCode.CONCURRENT_TRANSACTIONS
             records = batch(pid=producer.producer_id, producer_epoch=producer.epoch, tx=True)
             request = produce_request(records, number=1, version=NEW_PRODUCE)
             request.transactional_id = "x"
@@ -373,6 +393,17 @@ def test_the_first_batch_of_version_2_waits_for_the_markers_of_the_last_transact
 
 
 # -------------------------------------------------------------------------------------------------------------- offsets
+def test_the_first_offsets_of_a_transaction_create_the_topic_of_offsets(tmp_path: Path) -> None:
+    with live(new_node(tmp_path / "data", {"t": 1})) as running, running.connect() as client:
+        find_coordinator(client)
+        producer = Producer(client)
+        assert producer.init() is NONE
+        assert producer.add_offsets() is NONE
+        assert producer.commit_offset(5) is NONE
+        assert producer.end() is NONE
+        wait_until(lambda: committed_offset(client) == (5, NONE))
+
+
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("commit", [True, False])
 def test_offsets_of_a_transaction_count_when_it_is_committed(
@@ -570,12 +601,9 @@ def test_an_open_transaction_is_aborted_after_its_timeout(tmp_path: Path) -> Non
 
 
 def test_an_unused_transactional_id_is_removed(tmp_path: Path) -> None:
-    keys = {
-        "transactional_id_expiration_ms": 50,
-        "transaction_remove_expired_transaction_cleanup_interval_ms": 20,
-    }
+    keys = {"transaction_remove_expired_transaction_cleanup_interval_ms": 20}
     path = new_node(tmp_path / "data", TOPICS)
-    with live(path, **keys) as server, server.connect() as client:
+    with live(path, stated={"transactional.id.expiration.ms": 50}, **keys) as server, server.connect() as client:
         producer = Producer(client)
         assert producer.init() is NONE
         first_id = producer.producer_id
@@ -586,6 +614,19 @@ def test_an_unused_transactional_id_is_removed(tmp_path: Path) -> None:
         assert again.state().error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
         assert again.init() is NONE
         assert again.producer_id > first_id
+
+
+def test_an_unused_transactional_id_stays_unless_its_expiration_is_stated(tmp_path: Path) -> None:
+    with live(new_node(tmp_path / "data", TOPICS)) as server, server.connect() as client:
+        producer = Producer(client)
+        assert producer.init() is NONE
+        backend = server.server.backend
+        assert isinstance(backend, LiveBackend)
+        transactions = backend._transactions
+        entry = transactions._entries["x"]
+        entry.current = replace(entry.current, last_update_ms=0)
+        transactions.remove_expired()
+        assert producer.state().transaction_state == "Empty"
 
 
 def test_the_state_topic_is_made_when_a_coordinator_is_first_looked_for(tmp_path: Path) -> None:

@@ -182,6 +182,14 @@ def test_transactions_are_listed_by_every_filter(log: CoordinatorLogBuilder) -> 
         assert set(listed(client, transactional_id_pattern="")) == set(every)
 
 
+def test_the_next_producer_id_of_a_prepared_transaction_is_stored(log: CoordinatorLogBuilder) -> None:
+    prepared = Transaction(
+        "writer", 5, 32_767, 60_000, NOW_MS, TransactionState.PREPARE_COMMIT, client_version=2, next_producer_id=6
+    )
+    log.add(*encode_transaction(prepared, 2))
+    assert replay(log)["writer"].next_producer_id == 6
+
+
 def test_unknown_states_are_named(log: CoordinatorLogBuilder) -> None:
     log.add(key("writer"), value(1))
     with serving(log) as client:

@@ -80,6 +80,15 @@ def test_a_change_that_cannot_be_stored_changes_nothing(groups: Groups, monkeypa
     assert groups.group().members == {}
 
 
+def test_timeouts_of_groups_stay_within_those_of_the_broker(groups: Groups) -> None:
+    groups.configs["g"] = {"consumer.session.timeout.ms": "1000", "consumer.heartbeat.interval.ms": "90000"}
+    assert groups.settled().heartbeat_interval_ms == 15_000
+    groups.pass_ms(SESSION_MS - 1)
+    assert groups.group().members
+    groups.pass_ms(1)
+    assert not groups.group().members
+
+
 def test_groups_have_their_own_timeouts(groups: Groups) -> None:
     groups.configs["g"] = {"consumer.session.timeout.ms": "50000", "consumer.heartbeat.interval.ms": "7000"}
     assert groups.settled().heartbeat_interval_ms == 7000
