@@ -20,7 +20,7 @@ if __name__ == "__main__":
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import starmap
@@ -40,7 +40,7 @@ from sediment.engine.directory.originals.backup_links import (
     snapshot_log_dir,
     snapshot_partition,
 )
-from sediment.engine.directory.removals import Removals
+from sediment.engine.directory.removals import Removals, wait_for_all
 from sediment.engine.directory.spool import check_announced, spool_swap
 from sediment.engine.directory.swap import commit, discard_parts
 from sediment.engine.directory.uncleanable import Uncleanable, read_uncleanable, update_uncleanable
@@ -148,6 +148,7 @@ class _CompactionRun(CleaningRun):
         self._originals: BackupLinks | None = None
         self._keeping = threading.Lock()  # the directories for kept files are shared by all partitions
         self._committers = ThreadPoolExecutor(_COMMITS_AT_ONCE, thread_name_prefix="sediment-commit")
+        self._commits: list[Future[tuple[PartitionReport, int | None]]] = []
         self._removals = Removals()
         self._not_removed: Mapping[Path, SedimentError] = {}
 
@@ -186,6 +187,13 @@ class _CompactionRun(CleaningRun):
         left = replace(report, status=FAILED, reason_code=code, reason=reason)
         log_partition(self.run_id, "compact", left)
         return left
+
+    def _finish_commits(self) -> None:
+        """Wait for commits that an interruption left running; each ends after its current group of segments."""
+        if not all(each.done() for each in self._commits):
+            self._stop.set()
+        wait_for_all(self._commits, self._stop.set)
+        self._committers.shutdown()
 
     def _finish_removals(self) -> None:
         self._not_removed = self._removals.finish()
@@ -238,7 +246,7 @@ class _CompactionRun(CleaningRun):
                 place_run_token(path, self.run_id)
                 self._stack.callback(remove_run_token, path)
         self._stack.callback(self._finish_removals)
-        self._stack.enter_context(self._committers)
+        self._stack.callback(self._finish_commits)
         directories = options.open_directories(self._fs, in_place=not own.dry_run)
         warn_of_unstated_lag(directories)
         if own.dry_run:
@@ -481,7 +489,9 @@ class _CompactionRun(CleaningRun):
         """Settle each partition, several at the same time if there are several swaps to commit."""
         if sum(result.swap is not None for _, result in results) < 2:
             return starmap(self._settle, results)
-        return self._committers.map(self._settle, *zip(*results, strict=True))
+        running = [self._committers.submit(self._settle, task, result) for task, result in results]
+        self._commits = running
+        return [each.result() for each in running]
 
     def _settle(self, task: CleaningTask, result: CleaningResult) -> tuple[PartitionReport, int | None]:
         """Commit one partition; return its report, and its new first dirty offset if the checkpoint has to change."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from sediment.engine.directory.removals import Removals
+from sediment.engine.directory.removals import Removals, wait_for_all
 from sediment.segment_io.errors import SedimentError
 
 
@@ -61,3 +63,42 @@ def test_nothing_can_be_submitted_after_the_end() -> None:
     removals.finish()
     with pytest.raises(RuntimeError):
         removals.submit(Path("t-0"), lambda: None, _described)
+
+
+def _interrupt() -> None:
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+def test_a_signal_ends_the_wait_only_after_the_last_removal() -> None:
+    may_end, ended = threading.Event(), []
+    removals = Removals()
+
+    def remove() -> None:
+        assert may_end.wait(timeout=60)
+        ended.append(True)
+
+    removals.submit(Path("t-0"), remove, _described)
+    threading.Timer(0.2, _interrupt).start()
+    threading.Timer(0.6, may_end.set).start()
+    with pytest.raises(KeyboardInterrupt):
+        removals.finish()
+    assert ended
+
+
+def test_each_signal_is_passed_on_and_work_that_can_stop_ends_sooner() -> None:
+    signals: list[bool] = []
+    stop = threading.Event()
+
+    def on_signal() -> None:
+        signals.append(True)
+        if len(signals) == 2:
+            stop.set()
+        else:
+            threading.Timer(0.1, _interrupt).start()
+
+    with ThreadPoolExecutor(1) as threads:
+        work = threads.submit(stop.wait, 60)
+        threading.Timer(0.1, _interrupt).start()
+        with pytest.raises(KeyboardInterrupt):
+            wait_for_all([work], on_signal)
+    assert work.result() and len(signals) == 2
