@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger(__name__)
 
 _NO_LIMIT = -1
+_RETENTION_TIMES = frozenset({"log.retention.ms", "log.retention.minutes", "log.retention.hours"})
+_DEFAULT_LOG_DIR = Path("/tmp/kafka-logs")
 _DELETING_KEYS = frozenset(
     {
         "log.cleanup.policy",
@@ -68,6 +70,8 @@ def server_settings(settings: Settings, directories: Sequence[Path], fs: Fs) -> 
         _LOGGER.warning("log.dirs in --config are other directories, so what the file states about deletion is ignored")
         file = {key: text for key, text in file.items() if key not in _DELETING_KEYS}
         settings = replace(settings, is_broker_file=False, is_kraft_file=False)
+    if settings.sets.keys() & _RETENTION_TIMES:  # Kafka would prefer the file's key with the smaller unit
+        file = {key: text for key, text in file.items() if key not in _RETENTION_TIMES}
     return replace(settings, config_file={**file, **held_keys(directories), **settings.sets}, sets={})
 
 
@@ -152,7 +156,8 @@ def _check_node(settings: Settings, directories: Sequence[Path], fs: Fs) -> None
 
 
 def _is_of_other_directories(settings: Settings, directories: Sequence[Path]) -> bool:
-    entries = {path.resolve() for path in configured_metadata_dirs(settings)}
-    if not settings.is_broker_file or not configured_log_dirs(settings):
+    if not settings.is_broker_file:
         return False
+    known = configured_log_dirs(settings) and configured_metadata_dirs(settings)
+    entries = {path.resolve() for path in known or (_DEFAULT_LOG_DIR,)}
     return any(directory.resolve() not in entries for directory in directories)

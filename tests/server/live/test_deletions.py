@@ -288,6 +288,30 @@ def test_the_file_of_other_directories_deletes_nothing(tmp_path: Path, caplog: p
     assert "log.dirs in --config are other directories" in caplog.text
 
 
+def test_a_file_without_log_dirs_is_that_of_kafkas_default_directory(tmp_path: Path) -> None:
+    data = new_node(tmp_path / "data", {})
+    file = tmp_path / "short.properties"
+    file.write_text("process.roles=broker,controller\nnode.id=7\nlog.retention.ms=1\n")
+    with node(data, config=file) as live:
+        log = live.create("t", SMALL, ("cleanup.policy", "delete"))
+        fill(log)
+        live.later(1000 * HOUR_MS)
+        assert bases(log) == [0, 3, 6]
+
+
+@pytest.mark.parametrize("given", ["log.retention.hours=300", "log.retention.minutes=18000"])
+def test_a_retention_time_given_with_set_replaces_that_of_the_file_in_any_unit(tmp_path: Path, given: str) -> None:
+    data = new_node(tmp_path / "data", {})
+    file = properties(tmp_path / "own.properties", data, more="log.retention.ms=1\n")
+    with node(data, config=file, sets=[given]) as live:
+        log = live.create("t", SMALL)
+        fill(log)
+        live.later(299 * HOUR_MS)
+        assert bases(log) == [0, 3, 6]
+        live.later(2 * HOUR_MS)
+        assert bases(log) == [7]
+
+
 def test_the_nodes_own_file_states_kafkas_defaults(tmp_path: Path) -> None:
     data = new_node(tmp_path / "data", {})
     with node(data, config=properties(tmp_path / "own.properties", data)) as live:
