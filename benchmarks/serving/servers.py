@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from benchmarks.reporting.serve_results import Ratio
+
 _Round = TypeVar("_Round")
 
 
@@ -32,25 +34,6 @@ class Throughput:
 
     mb_per_second: float
     cpu_seconds_per_gb: float
-
-
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    """A measured ratio of Sediment to Kafka, and its bar."""
-
-    name: str
-    sediment: float
-    kafka: float
-    bar: float
-    at_least: bool = False
-
-    @property
-    def value(self) -> float:
-        return self.sediment / self.kafka
-
-    @property
-    def holds(self) -> bool:
-        return self.value >= self.bar if self.at_least else self.value <= self.bar
 
 
 def ratio(
