@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from sediment.engine.config_keys import Key, Value, ValueType, value_text
 from sediment.segment_io.internal_topics.metadata_log import ALL_BROKERS, ClusterMetadata
@@ -31,7 +32,7 @@ from sediment.server.dynamic_config_keys import (
     SECURITY_KEYS,
 )
 from sediment.server.errors import ApiError
-from sediment.server.live.topic_configs import ConfigChange, Operation, checked_value
+from sediment.server.live.topic_configs import ConfigChange, Operation, changed_configs, checked_value
 
 _LISTENER_PREFIX = re.compile(r"listener\.name\.[^.]*\.(.*)")
 _OF_ALL_LISTENERS = frozenset({"max.connections", "max.connection.creation.rate", "num.network.threads"})
@@ -80,15 +81,7 @@ def changed(kind: ResourceType, current: Mapping[str, str], changes: Sequence[Co
     Raises:
         ApiError: a change does not fit the type of its config.
     """
-    after = dict(current)
-    for change in changes:
-        if change.operation is Operation.DELETE:
-            after.pop(change.key, None)
-        elif change.operation is Operation.SET:
-            after[change.key] = change.value or ""
-        else:
-            after[change.key] = ",".join(_changed_list(kind, current.get(change.key), change))
-    return after
+    return changed_configs(current, changes, partial(_changed_list, kind))
 
 
 def _changed_list(kind: ResourceType, current: str | None, change: ConfigChange) -> list[str]:

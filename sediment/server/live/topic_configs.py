@@ -112,23 +112,6 @@ class TopicConfigs:
             raise ApiError(ErrorCode.INVALID_CONFIG, error.what) from error
 
 
-def changed_configs(current: Mapping[str, str], changes: Sequence[ConfigChange]) -> dict[str, str]:
-    """Return the configs of a topic after the changes.
-
-    Raises:
-        ApiError: a change does not fit the type of its config.
-    """
-    after = dict(current)
-    for change in changes:
-        if change.operation is Operation.DELETE:
-            after.pop(change.key, None)
-        elif change.operation is Operation.SET:
-            after[change.key] = change.value or ""
-        else:
-            after[change.key] = ",".join(_changed_list(current.get(change.key), change))
-    return after
-
-
 def _changed_list(current: str | None, change: ConfigChange) -> list[str]:
     key = TOPIC_KEYS.get(change.key)
     if key is None or key.type is not ValueType.LIST:
@@ -145,6 +128,30 @@ def _changed_list(current: str | None, change: ConfigChange) -> list[str]:
         elif part not in parts:
             parts.append(part)
     return parts
+
+
+ChangedList = Callable[[str | None, ConfigChange], list[str]]
+
+
+def changed_configs(
+    current: Mapping[str, str], changes: Sequence[ConfigChange], changed_list: ChangedList = _changed_list
+) -> dict[str, str]:
+    """Return the configs of a resource after the changes.
+
+    `changed_list` returns the elements of a list after one is added or removed; by default, of a topic's config.
+
+    Raises:
+        ApiError: a change does not fit the type of its config.
+    """
+    after = dict(current)
+    for change in changes:
+        if change.operation is Operation.DELETE:
+            after.pop(change.key, None)
+        elif change.operation is Operation.SET:
+            after[change.key] = change.value or ""
+        else:
+            after[change.key] = ",".join(changed_list(current.get(change.key), change))
+    return after
 
 
 def internal_topic_configs(name: str) -> Mapping[str, str]:
