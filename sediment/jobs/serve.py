@@ -45,7 +45,12 @@ from sediment.jobs.reporting.run_report import QUARANTINED, SCHEMA, SKIPPED
 from sediment.jobs.settings.directories import configured_log_dirs, keeps_metadata_apart
 from sediment.jobs.settings.properties_file import read_quorum_keys
 from sediment.jobs.settings.resolve import Origin, Settings
-from sediment.jobs.settings.server_settings import config_of_topic, server_settings, stated_broker_values
+from sediment.jobs.settings.server_settings import (
+    config_of_topic,
+    server_settings,
+    stated_broker_values,
+    with_held_keys,
+)
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import SERVER_PROPERTIES_FILE, TopicPartition, new_run_id
 from sediment.segment_io.fs import Fs
@@ -465,7 +470,7 @@ def command(
             advertise=None if advertise is None else parse_endpoint(advertise, "--advertise", least_port=1),
             security=Security(certificate=tls_cert, key=tls_key, users=users, insecure=insecure),
             request_log=request_log,
-            config=server_config(settings),
+            config=server_config(settings if read_only else with_held_keys(settings, directories)),
         )
         report = serve(options, metrics_file=metrics_file, quiet=quiet)
         if as_json:

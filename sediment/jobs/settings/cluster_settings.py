@@ -30,7 +30,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sediment.jobs.settings.directories import SelectedDirectory, configured_metadata_dirs, open_directory
+from sediment.jobs.settings.directories import SelectedDirectory, check_node, configured_metadata_dirs, open_directory
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.settings.selection import Selection
 from sediment.segment_io.errors import SettingsError, UsageError
@@ -185,22 +185,15 @@ def _check_cluster(directory: SelectedDirectory, metadata_dir: Path, fs: Fs) -> 
 
 
 def _check_known(directory: SelectedDirectory, metadata: ClusterMetadata | None, settings: Settings) -> None:
-    """Check that the settings for a KRaft node's directory are those of its topics.
+    """Check that the settings for a directory are those of its node, and for a KRaft node's, those of its topics.
 
     Raises:
         SettingsError: the file belongs to another node, or neither the metadata nor a `--set topic:` gives the policy
             of a topic.
     """
     meta = directory.meta
-    if meta is None or meta.version != _KRAFT_VERSION:
-        return
-    if settings.node_id not in (None, meta.node_id):
-        raise SettingsError(
-            f"--config is the file of node {settings.node_id}, and this is a directory of node {meta.node_id}",
-            path=str(directory.path),
-            advice="give the file of this node",
-        )
-    if metadata is not None:
+    check_node(settings, directory.path, meta)
+    if meta is None or meta.version != _KRAFT_VERSION or metadata is not None:
         return
     topics = {partition.topic for partition in directory.partitions}
     uncovered = sorted(topic for topic in topics if "cleanup.policy" not in settings.topic_sets.get(topic, {}))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,6 +35,7 @@ from sediment.segment_io.partition.partition_directories import find_live_partit
 
 _LOGGER = logging.getLogger(__name__)
 
+_DEFAULT_LOG_DIR = Path("/tmp/kafka-logs")  # Kafka's, if a file has neither log.dirs nor log.dir
 _COMMA = re.compile(r"\s*,\s*")
 
 
@@ -119,6 +120,43 @@ def keeps_metadata_apart(settings: Settings) -> bool:
     named = settings.config_file.get("metadata.log.dir", "").strip()
     entries = {path.resolve() for path in configured_log_dirs(settings)}
     return bool(named) and Path(named).resolve() not in entries
+
+
+def is_of_other_directories(settings: Settings, directories: Sequence[Path], fs: Fs) -> bool:
+    """Return True if the `--config` file is that of a broker with other log directories.
+
+    `log.dirs` decides: it has one of the directories, and each of the others, except for a `metadata.log.dir` without
+    partitions.
+
+    Raises:
+        SettingsError: an entry is not a path.
+        OSError: a directory cannot be read.
+    """
+    if not settings.is_broker_file:
+        return False
+    entries = {path.resolve() for path in configured_log_dirs(settings) or (_DEFAULT_LOG_DIR,)}
+    others = [path for path in directories if path.resolve() not in entries]
+    metadata_dirs = {path.resolve() for path in configured_metadata_dirs(settings)}
+    return len(others) == len(directories) or any(
+        path.resolve() not in metadata_dirs
+        or find_live_partitions(path, (entry.name for entry in fs.scan(path) if entry.is_directory))
+        for path in others
+    )
+
+
+def check_node(settings: Settings, path: Path, meta: MetaProperties | None) -> None:
+    """Check that `--config` is not the file of another node than that of a directory.
+
+    Raises:
+        SettingsError: it is.
+    """
+    if meta is None or meta.node_id is None or settings.node_id in (None, meta.node_id):
+        return
+    raise SettingsError(
+        f"--config is the file of node {settings.node_id}, and this is a directory of node {meta.node_id}",
+        path=str(path),
+        advice="give the file of this node",
+    )
 
 
 def open_directory(path: Path, selection: Selection, fs: Fs) -> SelectedDirectory:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from sediment.engine.config_keys import QUORUM_KEYS
+from sediment.engine.config_keys import QUORUM_KEYS, ValueType, read_value
 from sediment.segment_io.errors import SettingsError
 
 MOST_BYTES = 1 << 20
 """The largest file that is read; a broker's own file has about ten thousand bytes."""
 
+_NODE_ID = "node.id"
+_BROKER_ID = "broker.id"
 _ADVICE = "name a readable Java properties file"
 _BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 _LOOKS_LIKE_A_KEY = re.compile(r"[A-Za-z0-9_-]{1,40}(\.[A-Za-z0-9_-]{1,40}){1,11}")
@@ -50,8 +52,46 @@ def read_quorum_keys(path: Path) -> dict[str, str]:
     Raises:
         SettingsError: as `read_properties`.
     """
-    found = read_properties(path)
-    return {key: found[key] for key in QUORUM_KEYS & found.keys()}
+    return quorum_keys_of(read_properties(path))
+
+
+def quorum_keys_of(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return the `QUORUM_KEYS` of a broker's properties; if there are any, `broker.id` is the default of `node.id`."""
+    found = {key: properties[key] for key in QUORUM_KEYS & properties.keys()}
+    if found and _BROKER_ID in properties:
+        found.setdefault(_NODE_ID, properties[_BROKER_ID])
+    return found
+
+
+def stated_node_id(properties: Mapping[str, str]) -> int | None:
+    """Return the node id in a broker's properties: `node.id`, or `broker.id`, its default; None if there is none.
+
+    A negative `broker.id` alone gives no id, because a broker before Kafka 4.0 then chose one.
+
+    Raises:
+        SettingsError: an id is not a number, or the two differ; a broker refuses both.
+
+    Source: Kafka's KafkaConfig.populateSynonyms and KafkaConfig.validateValues.
+    """
+    ids = {key: _whole_number(key, properties[key]) for key in (_NODE_ID, _BROKER_ID) if key in properties}
+    if len(set(ids.values())) > 1:
+        raise SettingsError(
+            f"{_NODE_ID}={ids[_NODE_ID]} and {_BROKER_ID}={ids[_BROKER_ID]} in --config contradict each other",
+            advice="give the node's own file",
+        )
+    if _NODE_ID not in ids and ids.get(_BROKER_ID, 0) < 0:
+        return None
+    return next(iter(ids.values()), None)
+
+
+def _whole_number(key: str, text: str) -> int:
+    number = read_value(ValueType.INT, text)
+    if not isinstance(number, int):
+        raise SettingsError(
+            f"{key} in --config is not a number, so it is not known whose file this is",
+            advice="give the node's own file",
+        )
+    return number
 
 
 def shown_key(name: str) -> str:

@@ -1,9 +1,9 @@
 """The parsed settings of a run: the config of each topic, and the origin of each value.
 
 Sources, weakest first: Kafka's defaults, the `--config` file, the cluster's metadata, `--set key=value`, `--set
-topic:key=value`.  Within a source, a topic key takes precedence over the broker keys that give its default.  Among
-broker keys, Kafka's own order applies (kafka-log 06 §1).  This module only parses; the config classes are in the
-packages that use them.
+topic:key=value`.  The file gives only keys of the broker.  Within another source, a topic key takes precedence over the
+broker keys that give its default.  Among broker keys, Kafka's own order applies (kafka-log 06 §1).  This module only
+parses; the config classes are in the packages that use them.
 
 Invariants:
 - Every value that a user gave is checked before a `Settings` is made.  Metadata is checked only for selected topics,
@@ -31,7 +31,6 @@ from sediment.engine.config_keys import (
     BROKER_KEYS,
     INTERNAL_TOPIC_CONFIGS,
     KRAFT_FILE_MARKS,
-    QUORUM_KEYS,
     REMOVED_KEYS,
     TOPIC_KEYS,
     BrokerName,
@@ -40,7 +39,7 @@ from sediment.engine.config_keys import (
     is_other_broker_key,
     read_value,
 )
-from sediment.jobs.settings.properties_file import read_properties, shown_key
+from sediment.jobs.settings.properties_file import quorum_keys_of, read_properties, shown_key, stated_node_id
 from sediment.retention.policy import RetentionConfig
 from sediment.segment_io.errors import SettingsError
 from sediment.segment_io.format.layout import INT32_MAX
@@ -58,7 +57,6 @@ _POLICY_KEYS = ("cleanup.policy", "log.cleanup.policy")
 _DELETING_KEYS = ("cleanup.policy", "retention.ms", "retention.bytes", "delete.retention.ms")
 _SAME_AS_RETENTION = -2
 
-_NODE_ID = re.compile(r"[+-]?[0-9]+")
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
@@ -102,7 +100,7 @@ class Settings:
     """True if that broker is a KRaft node: its file has only defaults; the configs of topics are in the metadata."""
 
     node_id: int | None = None
-    """The KRaft node id in the `--config` file; None if the file has none."""
+    """The `node.id` in the `--config` file, or its `broker.id`; None if the file has neither."""
 
     quorum: Mapping[str, str] = field(default_factory=dict)
     """The keys in the `--config` file that describe the node's role in the KRaft quorum."""
@@ -117,6 +115,9 @@ class Settings:
     topic_sets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     broker_overrides: Mapping[str, str] = field(default_factory=dict)
     """The broker's own dynamic configs from the cluster's metadata, completed with the configs for all brokers."""
+
+    held: frozenset[str] = frozenset()
+    """The keys of the broker that keep their static values, whatever the dynamic configs of `of_node` are."""
 
     topic_overrides: Mapping[str, Mapping[str, str]] | None = None
     """Every topic's configs from the cluster's metadata; None without metadata."""
@@ -172,8 +173,9 @@ class Settings:
         Dynamic broker configs also contain passwords, so only those for logs are kept.
         """
         configs = metadata.configs_of_broker(node_id)
+        kept = BROKER_KEYS.keys() - self.held
         return self.with_metadata(
-            metadata.topic_configs, {name: text for name, text in configs.items() if name in BROKER_KEYS}
+            metadata.topic_configs, {name: text for name, text in configs.items() if name in kept}
         )
 
     def for_topic(self, topic: str) -> LogConfig:
@@ -275,17 +277,16 @@ class Settings:
     def _given(self, key: Key, topic: str | None) -> Iterator[_Given]:
         """Yield every value that was given for `key`, strongest first."""
         own = (*key.aliases, key.name) if key.name in TOPIC_KEYS else ()
-        own_in_file, names = own, key.broker_names if own else (BrokerName(key.name),)
+        names = key.broker_names if own else (BrokerName(key.name),)
         created = self._created_with(key, topic)
         if created is not None:
-            own_in_file, names = (), (created,) if isinstance(created, BrokerName) else ()
+            names = (created,) if isinstance(created, BrokerName) else ()
 
         yield from _find_topic_keys(self.topic_sets.get(topic or "", {}), own, Origin.SET)
         yield from _find_topic_keys(self.sets, own, Origin.SET)
         yield from _find_broker_keys(self.sets, names, Origin.SET)
         yield from _find_topic_keys((self.topic_overrides or {}).get(topic or "", {}), own, Origin.METADATA)
         yield from _find_broker_keys(self.broker_overrides, names, Origin.METADATA)
-        yield from _find_topic_keys(self.config_file, own_in_file, Origin.FILE)
         yield from _find_broker_keys(self.config_file, names, Origin.FILE)
 
     def _resolve(self, key: Key, topic: str | None) -> tuple[Value | None, Origin]:
@@ -439,16 +440,13 @@ class _ConfigFile:
 def _read_file(path: Path) -> _ConfigFile:
     found = read_properties(path)
     marks = BROKER_FILE_MARKS.intersection(found)
-    is_brokers = bool(marks)
     known = {}
     for name, text in found.items():
         shown = shown_key(name)
         if name in BROKER_KEYS:
             known[name] = text
-        elif name in TOPIC_KEYS and is_brokers:
-            _LOGGER.warning("%s: %s is ignored, as the broker ignores it in its file%s", path, name, _broker_hint(name))
         elif name in TOPIC_KEYS:
-            known[name] = text
+            _LOGGER.warning("%s: %s is ignored, as a broker ignores it in its file%s", path, name, _broker_hint(name))
         elif name in REMOVED_KEYS:
             _LOGGER.warning("%s: %s is ignored: it has had no effect since Kafka 4.0", path, name)
         elif not is_other_broker_key(name):
@@ -456,13 +454,11 @@ def _read_file(path: Path) -> _ConfigFile:
             _LOGGER.warning("%s: unknown key %s is ignored; the nearest known key is %s", path, shown, nearest)
     try:
         for name, text in known.items():
-            _check_given(TOPIC_KEYS.get(name) or BROKER_KEYS[name], text, Origin.FILE)
-        _check_aliases(known, Origin.FILE)
+            _check_given(BROKER_KEYS[name], text, Origin.FILE)
+        node_id = stated_node_id(found)
     except SettingsError as error:
         raise SettingsError(error.what, path=str(path), advice=error.advice) from None
-    node_id = found.get("node.id", "").strip()
-    quorum = {name: found[name] for name in QUORUM_KEYS & found.keys()}
-    return _ConfigFile(known, marks, int(node_id) if _NODE_ID.fullmatch(node_id) else None, quorum)
+    return _ConfigFile(known, marks, node_id, quorum_keys_of(found))
 
 
 def _read_sets(sets: Sequence[str]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
@@ -484,10 +480,10 @@ def _read_sets(sets: Sequence[str]) -> tuple[dict[str, str], dict[str, dict[str,
         target = for_topics.setdefault(topic, {}) if colon else for_all
         if target.get(name, text) != text:
             prefix = f"{topic}:" if colon else ""
-            raise _contradiction(f"{prefix}{name}={target[name]}", f"{prefix}{name}={text}", Origin.SET)
+            raise _contradiction(f"{prefix}{name}={target[name]}", f"{prefix}{name}={text}")
         target[name] = text
     for given_keys in (for_all, *for_topics.values()):
-        _check_aliases(given_keys, Origin.SET)
+        _check_aliases(given_keys)
     return for_all, for_topics
 
 
@@ -568,16 +564,15 @@ def _check_given(key: Key, text: str, origin: Origin) -> None:
         _LOGGER.warning("%s=%s is below Kafka's minimum of %s; accepted", key.name, value, key.warn_below)
 
 
-def _check_aliases(given: Mapping[str, str], origin: Origin) -> None:
+def _check_aliases(given: Mapping[str, str]) -> None:
     for key in TOPIC_KEYS.values():
         for alias in key.aliases:
             if key.name in given and alias in given and given[key.name] != given[alias]:
-                raise _contradiction(f"{key.name}={given[key.name]}", f"{alias}={given[alias]}", origin)
+                raise _contradiction(f"{key.name}={given[key.name]}", f"{alias}={given[alias]}")
 
 
-def _contradiction(one: str, other: str, origin: Origin) -> SettingsError:
-    where = "--config" if origin is Origin.FILE else "--set"
-    return SettingsError(f"{one} and {other} in {where} contradict each other", advice="give one of them")
+def _contradiction(one: str, other: str) -> SettingsError:
+    return SettingsError(f"{one} and {other} in --set contradict each other", advice="give one of them")
 
 
 def _check_together(values: _Values, topic: str | None) -> None:

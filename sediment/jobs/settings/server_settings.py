@@ -2,14 +2,16 @@
 
     source                                           strength
     a topic's own configs, in the metadata           strongest
+    the held lines of a clone's server.properties    a `--set` of the same key takes their place
     dynamic configs of the broker, in the metadata
     `--set`, for all topics
-    the held lines of a clone's server.properties
     `--config`
     Kafka's defaults                                 weakest; they count only if `--config` is the node's own file
 
 Invariants:
-- A key of the broker never replaces a topic's own config.  An internal topic has only its own policy and limits.
+- A key of the broker never replaces a topic's own config.
+- An internal topic has only its own policy and retention limits.  Its other configs follow the broker, as in Kafka:
+  the coordinators create their topics without `delete.retention.ms` and without lags.
 - The file of another node is refused.  A file whose `log.dirs` are other directories deletes nothing.
 - A clone that is held stays held until its server.properties no longer says so, or `--set` says otherwise.
 """
@@ -24,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from sediment.engine.config import LogConfig
 from sediment.engine.config_keys import BROKER_KEYS, TOPIC_KEYS, Value
-from sediment.jobs.settings.directories import configured_log_dirs, configured_metadata_dirs
+from sediment.jobs.settings.directories import check_node, is_of_other_directories
 from sediment.jobs.settings.properties_file import read_properties
 from sediment.jobs.settings.resolve import Origin, Settings
 from sediment.segment_io.errors import SettingsError
@@ -38,14 +40,11 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger(__name__)
 
 _NO_LIMIT = -1
-_RETENTION_TIMES = frozenset({"log.retention.ms", "log.retention.minutes", "log.retention.hours"})
-_DEFAULT_LOG_DIR = Path("/tmp/kafka-logs")
+_RETENTION_TIMES = ("log.retention.ms", "log.retention.minutes", "log.retention.hours")  # the first of them applies
 _DELETING_KEYS = frozenset(
     {
         "log.cleanup.policy",
-        "log.retention.ms",
-        "log.retention.minutes",
-        "log.retention.hours",
+        *_RETENTION_TIMES,
         "log.retention.bytes",
         "log.cleaner.delete.retention.ms",
         "log.cleaner.max.compaction.lag.ms",
@@ -64,31 +63,61 @@ def server_settings(settings: Settings, directories: Sequence[Path], fs: Fs) -> 
         OSError: a file cannot be read.
     """
     _check_sets(settings)
-    _check_node(settings, directories, fs)
+    for directory in directories:
+        check_node(settings, directory, read_meta_properties(fs, directory / META_PROPERTIES_FILE))
     file = settings.config_file
-    if _is_of_other_directories(settings, directories):
+    if is_of_other_directories(settings, directories, fs):
         _LOGGER.warning("log.dirs in --config are other directories, so what the file states about deletion is ignored")
         file = {key: text for key, text in file.items() if key not in _DELETING_KEYS}
         settings = replace(settings, is_broker_file=False, is_kraft_file=False)
-    if settings.sets.keys() & _RETENTION_TIMES:  # Kafka would prefer the file's key with the smaller unit
-        file = {key: text for key, text in file.items() if key not in _RETENTION_TIMES}
-    return replace(settings, config_file={**file, **held_keys(directories), **settings.sets}, sets={})
+    held = _without_keys_of_sets(held_keys(settings, directories), settings.sets)
+    static = {**_without_keys_of_sets(file, settings.sets), **held, **settings.sets}
+    return replace(settings, config_file=static, sets={}, held=frozenset(held))
 
 
-def held_keys(directories: Sequence[Path]) -> dict[str, str]:
-    """Return the keys by which the server.properties of a clone in one of the directories deletes nothing.
+def _without_keys_of_sets(keys: Mapping[str, str], sets: Mapping[str, str]) -> Mapping[str, str]:
+    """Leave out the keys that `--set` replaces: the same keys, and a retention time in any other unit.
+
+    Kafka would prefer the key with the smaller unit.
+    """
+    times = () if sets.keys().isdisjoint(_RETENTION_TIMES) else _RETENTION_TIMES
+    replaced = {*sets, *times}
+    return {key: text for key, text in keys.items() if key not in replaced}
+
+
+def with_held_keys(settings: Settings, directories: Sequence[Path]) -> Settings:
+    """Return the settings with the keys of a held clone in `directories`, which `--set` may replace.
+
+    Raises:
+        SettingsError: a file cannot be read.
+    """
+    return replace(settings, config_file={**settings.config_file, **held_keys(settings, directories)})
+
+
+def held_keys(settings: Settings, directories: Sequence[Path]) -> dict[str, str]:
+    """Return the keys by which a clone deletes nothing.
+
+    They are those in the server.properties of one of the directories.  They may also be in `--config`, which is then
+    the file of a held clone, and has all of them.
 
     Raises:
         SettingsError: a file cannot be read.
     """
     from sediment.engine.clone.server_properties import HELD  # a read-only server loads no code of clones
 
-    held: dict[str, str] = {}
+    found = dict(HELD) if _states(settings.config_file, HELD) == HELD else {}
     for directory in directories:
         file = directory / SERVER_PROPERTIES_FILE
-        found = read_properties(file) if file.exists() else {}
-        held |= {key: text for key, text in HELD.items() if found.get(key, "").strip() == text and key in BROKER_KEYS}
-    return held
+        if file.exists():
+            found |= _states(read_properties(file), HELD)
+    return found
+
+
+def _states(properties: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
+    """Return the keys of `wanted` that have the same value in `properties`; a retention time may be in any unit."""
+    time = next((properties[key].strip() for key in _RETENTION_TIMES if key in properties), "")
+    given = {**properties, **({"log.retention.ms": str(_NO_LIMIT)} if time.startswith("-") else {})}
+    return {key: text for key, text in wanted.items() if given.get(key, "").strip() == text}
 
 
 def config_of_topic(settings: Settings, metadata: ClusterMetadata, topic: str) -> LogConfig:
@@ -140,24 +169,3 @@ def _check_sets(settings: Settings) -> None:
                 f"--set {key}=… is a config of topics, and those of a live server are in the metadata",
                 advice=f"the broker's key is {names[0].name}" if names else "change it with kafka-configs.sh",
             )
-
-
-def _check_node(settings: Settings, directories: Sequence[Path], fs: Fs) -> None:
-    if settings.node_id is None:
-        return
-    for directory in directories:
-        meta = read_meta_properties(fs, directory / META_PROPERTIES_FILE)
-        if meta is not None and meta.node_id not in (None, settings.node_id):
-            raise SettingsError(
-                f"--config is the file of node {settings.node_id}, and this is a directory of node {meta.node_id}",
-                path=str(directory),
-                advice="give the file of this node",
-            )
-
-
-def _is_of_other_directories(settings: Settings, directories: Sequence[Path]) -> bool:
-    if not settings.is_broker_file:
-        return False
-    known = configured_log_dirs(settings) and configured_metadata_dirs(settings)
-    entries = {path.resolve() for path in known or (_DEFAULT_LOG_DIR,)}
-    return any(directory.resolve() not in entries for directory in directories)

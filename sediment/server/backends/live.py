@@ -45,6 +45,7 @@ from typing import Any, TypeGuard
 
 from sediment.engine.clone.cluster_records import Node, next_producer_id
 from sediment.engine.config import LogConfig
+from sediment.engine.config_keys import Value
 from sediment.engine.live.broker_config import BrokerConfig
 from sediment.engine.live.log.partition_log import PartitionLog
 from sediment.engine.live.log_directory import LogDirectory
@@ -217,6 +218,7 @@ class LiveBackend:
         self.offsets_retention_minutes = minutes if isinstance(minutes, int) else None
         self.transactional_id_expiration_ms = expiration_ms if isinstance(expiration_ms, int) else None
         self.static_configs = options.static_configs
+        self._broker_values = partial(_broker_values, options, owned.node.node_id)
         self._make_store = partial(
             TopicStore,
             self.catalog,
@@ -224,7 +226,7 @@ class LiveBackend:
             writer,
             configs,
             broker_config=broker_config,
-            broker_values=lambda metadata: options.broker_values(metadata, owned.node.node_id),
+            broker_values=self._broker_values,
             directories=directories_for_partitions(
                 options.directories,
                 {log.directory.parent for log in manager.all_logs()},
@@ -354,7 +356,8 @@ class LiveBackend:
         if count is None:
             return
         if self.catalog.topic(name) is None:
-            self._create(NewTopic(name, count, configs=tuple(internal_topic_configs(name).items())))
+            configs = internal_topic_configs(name, self._broker_values(self.catalog.metadata))
+            self._create(NewTopic(name, count, configs=tuple(configs.items())))
         missing = [number for number, partition in self._partitions_of(name).items() if partition is None]
         if missing:
             raise ApiError(
@@ -421,6 +424,10 @@ class LiveBackend:
 
 def _topic_configs(options: LiveOptions, node_id: int, metadata: ClusterMetadata) -> Callable[[str], LogConfig]:
     return options.topic_configs(metadata, node_id)
+
+
+def _broker_values(options: LiveOptions, node_id: int, metadata: ClusterMetadata) -> Mapping[str, Value]:
+    return options.broker_values(metadata, node_id)
 
 
 def _broker_config(options: LiveOptions, node: Node, metadata: ClusterMetadata) -> BrokerConfig:

@@ -154,10 +154,18 @@ def changed_configs(
     return after
 
 
-def internal_topic_configs(name: str) -> Mapping[str, str]:
-    """Return the configs with which Kafka creates one of its internal topics; broker keys have their defaults."""
+def internal_topic_configs(name: str, stated: Mapping[str, Value]) -> Mapping[str, str]:
+    """Return the configs with which Kafka creates one of its internal topics; `stated` are values of broker keys.
+
+    The other configs of the topic follow the broker.
+
+    Source: Kafka 4.2.0, GroupCoordinatorService.groupMetadataTopicConfigs and
+    TransactionStateManager.transactionStateTopicConfigs.
+    """
     texts = {
-        key: value_text(BROKER_KEYS[value.name].default) if isinstance(value, BrokerName) else value
+        key: value_text(stated.get(value.name, BROKER_KEYS[value.name].default))
+        if isinstance(value, BrokerName)
+        else value
         for key, value in INTERNAL_TOPIC_CONFIGS[name].items()
     }
     return {key: text for key, text in texts.items() if text is not None}

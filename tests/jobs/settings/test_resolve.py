@@ -487,19 +487,54 @@ def test_java_properties_are_read_as_java_reads_them(tmp_path: Path) -> None:
     assert (config.segment_ms, config.retention.retention_ms, config.cleanup_policy) == (7, 6, ("compact",))
 
 
-def test_topic_keys_in_a_file_of_our_own_hold_for_all_topics(tmp_path: Path) -> None:
-    settings = from_file(tmp_path, "cleanup.policy=compact\nlog.cleanup.policy=delete\n")
-    assert settings.for_topic("t").cleanup_policy == ("compact",)
-    assert settings.origin("t", "cleanup.policy") == "file"
-
-
-def test_topic_keys_in_a_brokers_file_are_ignored_as_the_broker_does(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("mark", ["", "broker.id=0\n", "node.id=0\n"])
+def test_topic_keys_in_a_file_are_ignored_as_a_broker_does(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, mark: str
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        settings = from_file(tmp_path, "broker.id=0\nretention.ms=1000\n")
-    assert settings.for_topic("t").retention.retention_ms == -1
-    assert len(caplog.messages) == 1 and "log.retention.ms" in caplog.messages[0]
+        settings = from_file(tmp_path, mark + "retention.ms=1000\ncleanup.policy=compact,delete\n")
+    assert settings.for_topic("t") == UNSTATED
+    retention, policy = caplog.messages
+    assert "retention.ms is ignored" in retention and "log.retention.ms" in retention
+    assert "cleanup.policy is ignored" in policy and "log.cleanup.policy" in policy
+
+
+def test_a_key_of_topics_and_of_the_broker_counts_as_that_of_the_broker(tmp_path: Path) -> None:
+    settings = from_file(tmp_path, "compression.type=zstd\n")
+    assert (settings.for_topic("t").compression_type, settings.origin("t", "compression.type")) == ("zstd", "file")
+    assert settings.for_topic("__consumer_offsets").compression_type == "producer"
+
+
+@pytest.mark.parametrize(
+    ("text", "node_id"),
+    [
+        ("node.id=7\n", 7),
+        ("broker.id= +07\n", 7),
+        ("node.id=7\nbroker.id=7\n", 7),
+        ("broker.id=-1\n", None),
+        ("log.dirs=/d\n", None),
+    ],
+)
+def test_the_id_of_a_node_is_that_of_its_broker_unless_it_is_given(
+    tmp_path: Path, text: str, node_id: int | None
+) -> None:
+    assert from_file(tmp_path, text).node_id == node_id
+
+
+def test_a_broker_id_stands_for_the_node_in_the_quorum(tmp_path: Path) -> None:
+    settings = from_file(tmp_path, "process.roles=broker\nbroker.id=8\n")
+    assert settings.quorum == {"process.roles": "broker", "node.id": "8"}
+    assert from_file(tmp_path, "broker.id=8\n").quorum == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["node.id=\n", "broker.id=one\n", "node.id=99999999999\n", "node.id=7\nbroker.id=8\n", "node.id=7\nbroker.id=-1\n"],
+)
+def test_a_file_whose_node_cannot_be_told_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(SettingsError, match=r"(node|broker)\.id") as refused:
+        from_file(tmp_path, text)
+    assert "some.properties" in str(refused.value)
 
 
 def test_a_surrogate_in_a_key_or_value_is_reported_as_an_escape(
@@ -532,8 +567,3 @@ def test_a_bad_file_is_refused_with_its_path(tmp_path: Path, text: str) -> None:
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="No such file"):
         Settings.load(tmp_path / "none.properties", [])
-
-
-def test_contradictory_names_in_a_file_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="contradict"):
-        from_file(tmp_path, "segment.bytes=2097152\ninternal.segment.bytes=1000\n")

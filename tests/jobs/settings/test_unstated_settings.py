@@ -176,10 +176,14 @@ def test_metadata_of_another_cluster_is_refused(first, second):
     assert outcome.status == 2 and "another" in outcome.stderr and CLUSTER_ID in outcome.stderr
 
 
+@pytest.mark.parametrize("meta", [None, "version=0\nbroker.id=7\n"])
+@pytest.mark.parametrize("key", ["node.id", "broker.id"])
 @pytest.mark.parametrize("command", ["expire", "compact"])
-def test_the_file_of_another_node_is_refused(first, tmp_path, command):
+def test_the_file_of_another_node_is_refused(first, tmp_path, command, key, meta):
+    if meta is not None:
+        (first / "meta.properties").write_text(meta)
     config = tmp_path / "other.properties"
-    config.write_text("node.id=8\nprocess.roles=broker\nlog.retention.ms=1\n")
+    config.write_text(f"{key}=8\nprocess.roles=broker\nlog.retention.ms=1\n")
     before = tree(first)
     outcome = sediment(command, first, f"--config={config}")
     assert outcome.status == 2 and "node 8" in outcome.stderr and "node 7" in outcome.stderr

@@ -18,8 +18,9 @@ from sediment.engine.clone.server_properties import HELD, server_properties
 from sediment.engine.live.cleaning_states import InProgress
 from sediment.engine.live.log.partition_log import PartitionLog
 from sediment.engine.live.scheduler import Clock
-from sediment.jobs.serve import live_options
+from sediment.jobs.serve import live_options, server_config
 from sediment.jobs.settings.resolve import Settings
+from sediment.jobs.settings.server_settings import server_settings, with_held_keys
 from sediment.segment_io.errors import DirectoryInUseError, SettingsError, StorageError, UsageError
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
@@ -179,6 +180,21 @@ def test_internal_topics_have_only_their_own_policy(tmp_path: Path) -> None:
         assert latest_of(own) == latest_of(bare)
 
 
+def test_other_configs_of_internal_topics_follow_the_broker(tmp_path: Path) -> None:
+    sets = ("log.cleaner.delete.retention.ms=5", "log.retention.ms=1", "offsets.topic.segment.bytes=3145728")
+    with node(new_node(tmp_path / "data", {}), sets=sets) as live:
+        live.backend.make_coordinator_topic("__consumer_offsets")
+        assert live.backend.catalog.metadata.topic_configs["__consumer_offsets"] == {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": "3145728",
+        }
+        log = live.log("__consumer_offsets")
+        assert (log.config.compaction.delete_retention_ms, log.config.retention.retention_ms) == (5, -1)
+        live.alter_broker({"log.cleaner.delete.retention.ms": "7", "log.retention.ms": "2"})
+        assert (log.config.compaction.delete_retention_ms, log.config.retention.retention_ms) == (7, -1)
+
+
 def test_a_key_of_the_broker_does_not_replace_a_topics_own_config(tmp_path: Path) -> None:
     file = tmp_path / "limits.properties"
     file.write_text("log.retention.bytes=1\n")
@@ -275,6 +291,60 @@ def test_the_file_of_another_node_is_refused(tmp_path: Path) -> None:
         options_of(data, config=file)
 
 
+@pytest.mark.parametrize("roles", ["", "process.roles=broker\n"])
+def test_a_broker_id_of_another_node_is_refused_as_its_node_id(tmp_path: Path, roles: str) -> None:
+    data = new_node(tmp_path / "data", {})
+    file = tmp_path / "other.properties"
+    file.write_text(f"{roles}broker.id=8\nlog.dirs={data}\nlog.retention.ms=1\n")
+    with pytest.raises(SettingsError, match=r"--config is the file of node 8, and this is a directory of node 7"):
+        options_of(data, config=file)
+
+
+def expires(live: Node, topic: str = "t") -> bool:
+    """Return True if a topic without own configs loses records; they are seven days and an hour old."""
+    log = live.create(topic, SMALL)
+    fill(log)
+    live.later(169 * HOUR_MS)
+    return bases(log) != [0, 3, 6]
+
+
+def test_the_data_directories_decide_whose_file_it_is(tmp_path: Path) -> None:
+    data = new_node(tmp_path / "data", {})
+    text = f"node.id=7\nlog.dirs={tmp_path / 'elsewhere'}\nmetadata.log.dir={data}\nlog.retention.ms=1\n"
+    file = tmp_path / "other.properties"
+    file.write_text(text)
+    with node(data, deletes=False) as live:
+        fill(live.create("t", SMALL))
+    with node(data, config=file, clock=ManualClock(live.clock.now_ms() + 169 * HOUR_MS)) as live:
+        live.later()
+        assert bases(live.log("t")) == [0, 3, 6]
+    file.write_text(text.replace("elsewhere", "data"))
+    with node(data, config=file) as live:
+        assert expires(live, "u")
+
+
+@pytest.mark.parametrize("has_partitions", [False, True])
+def test_a_metadata_directory_beside_the_data_belongs_to_the_node_unless_it_has_data(
+    tmp_path: Path, has_partitions: bool
+) -> None:
+    first, second = two_directories(tmp_path)
+    if not has_partitions:
+        (first / "t-0").rename(second / "t-0")
+    file = tmp_path / "own.properties"
+    file.write_text(f"node.id=7\nlog.dirs={second}\nmetadata.log.dir={first}\nlog.cleanup.policy=delete\n")
+    settings = server_settings(Settings.load(file, []), [first, second], Fs())
+    assert settings.is_broker_file is not has_partitions
+    assert ("log.cleanup.policy" in settings.config_file) is not has_partitions
+
+
+def test_a_key_of_topics_in_a_file_deletes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "limits.properties"
+    file.write_text("cleanup.policy=delete\nretention.ms=1\n")
+    with node(new_node(tmp_path / "data", {}), config=file) as live:
+        assert not expires(live)
+    assert "retention.ms is ignored" in caplog.text
+
+
 def test_the_file_of_other_directories_deletes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     data = new_node(tmp_path / "data", {})
     more = "log.retention.ms=1\nlog.cleanup.policy=delete\noffsets.retention.minutes=1\n"
@@ -342,6 +412,48 @@ def test_a_held_clone_stays_held_with_any_config(tmp_path: Path) -> None:
         live.later()
         assert live.log("compacted").size_bytes < FULL_BYTES
         assert bases(live.log("held")) == list(range(0, 30, 3))
+
+
+HELD_TIMES = ["log.retention.ms=-1", "log.retention.minutes=-1", "log.retention.hours=-5"]
+
+
+@pytest.mark.parametrize("held", HELD_TIMES)
+@pytest.mark.parametrize("time", ["log.retention.ms=1", "log.retention.minutes=1", "log.retention.hours=1"])
+def test_a_held_retention_time_is_held_in_any_unit(tmp_path: Path, held: str, time: str) -> None:
+    data = new_node(tmp_path / "data", {})
+    own = properties(data / "server.properties", data, is_held=True)
+    own.write_text(own.read_text().replace("log.retention.ms=-1", held))
+    file = properties(tmp_path / "server.properties", data, more=f"log.cleanup.policy=delete\n{time}\n")
+    with node(data, config=file) as live:
+        assert not expires(live)
+    with node(data, config=file, sets=["log.retention.minutes=1"]) as live:
+        assert expires(live, "u")
+
+
+@pytest.mark.parametrize("broker", ["", str(NODE.node_id)])
+@pytest.mark.parametrize("place", ["directory", "config"])
+def test_a_dynamic_config_of_the_broker_does_not_end_the_hold(tmp_path: Path, place: str, broker: str) -> None:
+    data = new_node(tmp_path / "data", {})
+    file = properties(data / "server.properties", data, is_held=True)
+    if place == "config":
+        file = file.rename(tmp_path / "server.properties")
+    dynamic = {"log.retention.ms": "1", "log.retention.bytes": "1", "log.cleanup.policy": "delete"}
+    with node(data, config=file) as live:
+        live.alter_broker(dynamic, broker)
+        assert not expires(live, "later")
+    with node(data, config=file) as live:  # the dynamic config is in the metadata
+        assert not expires(live, "after")
+    with node(data, config=file, sets=["log.retention.ms=-1", "log.retention.bytes=-1"]) as live:
+        assert expires(live, "stated")
+
+
+def test_open_transactions_of_a_held_clone_do_not_time_out(tmp_path: Path) -> None:
+    data = new_node(tmp_path / "data", {})
+    properties(data / "server.properties", data, is_held=True)
+    key = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
+    for given, interval_ms in (([], int(HELD[key])), ([f"{key}=5"], 5)):
+        config = server_config(with_held_keys(Settings.load(None, given), [data]))
+        assert config.transaction_abort_timed_out_transaction_cleanup_interval_ms == interval_ms
 
 
 # --------------------------------------------------------------------------------------------------------------- start
