@@ -46,6 +46,7 @@ SedimentError
  ├── RunFailedError            some partitions of a run failed; the others are done
  ├── CleaningAbortedError      another thread needs the partition; its cleaning changed nothing
  └── CommitStateUnknownError   the outcome of a commit is unknown; the next start repairs it
+      └── ReplacedFilesLeftError    the commit is done; the next start removes the old files
 
 An error is one sentence for an operator: the fact, its location (partition, path, position in bytes, offset in the log)
 and the next action.  Errors can be pickled, because tasks raise them on executors.
@@ -345,3 +346,10 @@ class LimitReachedError(SedimentError):
 
 class CommitStateUnknownError(SedimentError):
     """The outcome of a commit is unknown; the next run or broker start completes or undoes the commit."""
+
+
+class ReplacedFilesLeftError(CommitStateUnknownError):
+    """A commit is done, but old files could not be removed; the next run or broker start removes them.
+
+    An open log handles it as a commit whose outcome is unknown: the disk has failed.
+    """

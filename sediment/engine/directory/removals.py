@@ -1,19 +1,34 @@
 """Threads that remove replaced files, so that a commit does not wait until the disk has freed their blocks.
 
 Invariants: a removal is submitted only after the files are durably replaced.  `finish` ends after the last removal,
-even if signals arrive, because the directory's lock must be held until then.  It returns every failed removal.
+even if signals arrive, because the directory's lock must be held until then.  It returns every failed removal.  The
+number of removals that are not done is limited, because the files of each one occupy the disk: `submit` waits.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sediment.segment_io.errors import SedimentError
 
 _THREADS = 2  # freeing the blocks and cached pages of a large file takes processor time in the kernel
+_MOST_WAITING = 8  # beyond those that run
+
+
+@dataclass(frozen=True, slots=True)
+class _Removal:
+    directory: Path
+    work: Future[None]
+    describe: Callable[[Exception], SedimentError]
+
+    @property
+    def has_succeeded(self) -> bool:
+        return self.work.done() and self.work.exception() is None
 
 
 class Removals:
@@ -21,13 +36,27 @@ class Removals:
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="sediment-remove")
-        self._submitted: list[tuple[Path, Future[None], Callable[[Exception], SedimentError]]] = []
+        self._free = threading.BoundedSemaphore(_THREADS + _MOST_WAITING)
+        self._guard = threading.Lock()
+        self._submitted: list[_Removal] = []
 
     def submit(
         self, directory: Path, remove: Callable[[], None], describe: Callable[[Exception], SedimentError]
     ) -> None:
-        """Call `remove` for files of `directory` in the background; `describe` turns its error into that of a run."""
-        self._submitted.append((directory, self._threads.submit(remove), describe))
+        """Call `remove` for files of `directory` in the background; `describe` turns its error into that of a run.
+
+        Wait first, if too many removals are not done.
+        """
+        self._free.acquire()
+        try:
+            work = self._threads.submit(remove)
+        except BaseException:
+            self._free.release()
+            raise
+        work.add_done_callback(lambda _: self._free.release())
+        with self._guard:
+            self._submitted = [each for each in self._submitted if not each.has_succeeded]
+            self._submitted.append(_Removal(directory, work, describe))
 
     def finish(self) -> Mapping[Path, SedimentError]:
         """Wait for all removals, and return the first error of each directory; no later removal may be submitted.
@@ -36,12 +65,14 @@ class Removals:
             KeyboardInterrupt: a signal arrived during the wait; it is raised after the last removal.
         """
         self._threads.shutdown(wait=False)
-        wait_for_all([removal for _, removal, _ in self._submitted])
+        with self._guard:
+            submitted = list(self._submitted)
+        wait_for_all([each.work for each in submitted])
         failed: dict[Path, SedimentError] = {}
-        for directory, removal, describe in self._submitted:
-            error = removal.exception()
+        for each in submitted:
+            error = each.work.exception()
             if isinstance(error, Exception):
-                failed.setdefault(directory, describe(error))
+                failed.setdefault(each.directory, each.describe(error))
             elif error is not None:
                 raise error
         return failed

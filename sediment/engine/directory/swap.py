@@ -31,6 +31,7 @@ from sediment.compaction.prepared_swap import CleanedGroup, PartFile, PartSegmen
 from sediment.engine.directory.removals import Removals
 from sediment.segment_io.errors import (
     CommitStateUnknownError,
+    ReplacedFilesLeftError,
     SourceChangedError,
     UsageError,
 )
@@ -101,6 +102,8 @@ def commit(
         SourceChangedError: sources or parts differ from `swap`, or files of another replacement are present; the groups
             before this one are done, and all others are unchanged.
         CommitStateUnknownError: a group was interrupted after its first rename; the next start completes or undoes it.
+        ReplacedFilesLeftError: without `removals`, old files of a group could not be removed; this group and the groups
+            before it are done, and all others are unchanged.
         OSError: a group failed before its first rename; the groups before it are done, and all others are unchanged.
 
     Source: kafka-log 02 §8.1, 05 §7.1.
@@ -116,17 +119,21 @@ def commit(
         if before_group is not None:
             before_group()
         _check_files(swap.partition, directory, group, fs)
-        interrupted = partial(_interrupted, swap.partition, directory, group)
         try:
             replaced = _replace(directory, group, fs)
-            if removals is None:
-                _remove(directory, replaced, fs)
         except Exception as error:
             if _is_untouched(directory, group, fs):
                 raise
-            raise interrupted(error) from error
+            raise _interrupted(swap.partition, directory, group, error) from error
+        remove = partial(_remove, directory, replaced, fs)
+        not_removed = partial(_not_removed, swap.partition, directory, group)
         if removals is not None:
-            removals.submit(directory, partial(_remove, directory, replaced, fs), interrupted)
+            removals.submit(directory, remove, not_removed)
+            continue
+        try:
+            remove()
+        except Exception as error:
+            raise not_removed(error) from error
     return True
 
 
@@ -138,6 +145,18 @@ def _interrupted(
         partition=str(partition),
         path=str(directory),
         advice="run again: the next run, or a broker's start, completes or undoes it, and no record is lost",
+    )
+
+
+def _not_removed(
+    partition: TopicPartition, directory: Path, group: CleanedGroup, error: Exception
+) -> ReplacedFilesLeftError:
+    return ReplacedFilesLeftError(
+        f"the segments from {group.sources[0].base_offset} on are replaced, but some of their old files, which end in "
+        f"{DELETED_SUFFIX}, could not be removed: {error}",
+        partition=str(partition),
+        path=str(directory),
+        advice="no record is lost; remove the cause, and the next run, or a broker's start, removes these files",
     )
 
 

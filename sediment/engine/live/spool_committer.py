@@ -101,7 +101,7 @@ class SpoolCommitter:
             checkpoint = self._checkpoint(log, next_dirty_offset)
             return CommitReply(name, run_id, None)
         except (StorageError, OpenFilesLimitError, CommitStateUnknownError, LockLostError) as error:
-            _LOGGER.error("%s stays uncommitted: %s", path, error)
+            _LOGGER.error("the commit of %s did not end: %s", path, error)
             if isinstance(error, CommitStateUnknownError | LockLostError):
                 self._owner.handle_directory_failure(self._owner.directory_of(log), OSError(str(error)))
             return None

@@ -12,6 +12,7 @@ import pytest
 
 from sediment.engine.directory.removals import Removals, wait_for_all
 from sediment.segment_io.errors import SedimentError
+from tests.waiting import wait_until
 
 
 def _fail(text: str) -> None:
@@ -36,6 +37,51 @@ def test_submit_does_not_wait_and_finish_does() -> None:
     may_end.set()
     assert removals.finish() == {}
     assert len(ended) == 4
+
+
+def test_submit_waits_while_too_many_removals_are_not_done() -> None:
+    may_end, done = threading.Event(), []
+    removals = Removals()
+
+    def remove() -> None:
+        assert may_end.wait(timeout=60)
+        done.append(True)
+
+    submitted = [0]
+
+    def submit_many() -> None:
+        for _ in range(200):
+            removals.submit(Path("t-0"), remove, _described)
+            submitted[0] += 1
+
+    thread = threading.Thread(target=submit_many)
+    thread.start()
+    wait_until(lambda: submitted[0] == 10)
+    thread.join(timeout=0.2)
+    assert submitted[0] == 10 and not done
+    may_end.set()
+    thread.join(timeout=60)
+    assert removals.finish() == {}
+    assert len(done) == 200
+
+
+def test_failed_removals_leave_room_for_others_and_the_first_failure_is_kept() -> None:
+    removals = Removals()
+    done: list[bool] = []
+    for number in range(50):
+        removals.submit(Path("t-0"), partial(_fail, str(number)), _described)
+        removals.submit(Path("t-1"), partial(done.append, True), _described)
+    failed = removals.finish()
+    assert {str(path): error.what for path, error in failed.items()} == {"t-0": "described: 0"}
+    assert len(done) == 50
+
+
+def test_a_submission_that_fails_takes_no_room() -> None:
+    removals = Removals()
+    removals.finish()
+    for _ in range(20):
+        with pytest.raises(RuntimeError):
+            removals.submit(Path("t-0"), lambda: None, _described)
 
 
 def test_finish_returns_the_first_error_of_each_directory_and_the_other_removals_are_done() -> None:

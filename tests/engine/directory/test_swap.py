@@ -14,6 +14,7 @@ from sediment.engine.directory.swap import commit, discard_parts
 from sediment.segment_io.errors import (
     CorruptDataError,
     LockLostError,
+    ReplacedFilesLeftError,
     SourceChangedError,
     UsageError,
 )
@@ -457,6 +458,26 @@ def test_cp_42_snapshots_of_merged_bases_go_and_those_of_new_bases_stay(scenario
     commit(prepare(directory, given.groups, Fs()), Fs())
     snapshots = {n for n in names(directory) if n.endswith(".snapshot")}
     assert snapshots == {name(base, ".snapshot") for base in (9, 12, 20, 30, 40)}
+
+
+def test_an_old_file_that_cannot_be_removed_is_not_called_an_interrupted_replacement(
+    scenario: tuple[Path, Scenario],
+):
+    directory, given = scenario
+
+    class Stuck(Fs):
+        def unlink(self, path: Path, *, missing_ok: bool = False) -> None:
+            raise PermissionError(1, "Operation not permitted", str(path))
+
+    with pytest.raises(ReplacedFilesLeftError) as raised:
+        commit(prepare(directory, given.groups[2:3], Fs()), Stuck())
+    assert raised.value.reason_code == "replaced-files-left"
+    assert "are replaced, but some of their old files, which end in .deleted, could not be removed" in str(raised.value)
+    assert "interrupted" not in str(raised.value)
+    left = {each for each in names(directory) if each.endswith(".deleted")}
+    assert left and not [each for each in names(directory) if each.endswith((".swap", ".cleaned"))]
+    finish_interrupted(directory, Fs())
+    assert not left & names(directory)
 
 
 def test_renames_follow_kafkas_order(scenario: tuple[Path, Scenario]):

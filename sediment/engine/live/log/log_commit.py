@@ -49,7 +49,7 @@ def replace_segments(log: LocalLog, swap: PreparedSwap, before_group: Callable[[
         try:
             commit(swap, log.fs, before_group=next_group)
         except CommitStateUnknownError as error:
-            log.go_offline(f"the outcome of a commit is not known: {error}")
+            log.go_offline(f"a commit did not end: {error}")
             raise
         except OSError as error:
             log.fail(error)
