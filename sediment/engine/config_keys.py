@@ -341,6 +341,24 @@ INTERNAL_TOPIC_CONFIGS: Mapping[str, Mapping[str, str | BrokerName]] = MappingPr
 })
 # fmt: on
 
+# fmt: off
+DYNAMIC_BROKER_KEYS = frozenset({
+    "background.threads", "compression.gzip.level", "compression.lz4.level", "compression.type",
+    "compression.zstd.level", "log.cleaner.backoff.ms", "log.cleaner.dedupe.buffer.size",
+    "log.cleaner.delete.retention.ms", "log.cleaner.io.buffer.load.factor", "log.cleaner.io.buffer.size",
+    "log.cleaner.io.max.bytes.per.second", "log.cleaner.max.compaction.lag.ms", "log.cleaner.min.cleanable.ratio",
+    "log.cleaner.min.compaction.lag.ms", "log.cleaner.threads", "log.cleanup.policy", "log.flush.interval.messages",
+    "log.flush.interval.ms", "log.index.interval.bytes", "log.index.size.max.bytes", "log.local.retention.bytes",
+    "log.local.retention.ms", "log.message.timestamp.after.max.ms", "log.message.timestamp.before.max.ms",
+    "log.message.timestamp.type", "log.preallocate", "log.retention.bytes", "log.retention.ms", "log.roll.jitter.ms",
+    "log.roll.ms", "log.segment.bytes", "log.segment.delete.delay.ms", "max.connections", "max.connections.per.ip",
+    "message.max.bytes", "min.insync.replicas", "num.io.threads", "num.network.threads",
+    "num.recovery.threads.per.data.dir", "producer.id.expiration.ms", "transaction.partition.verification.enable",
+    "unclean.leader.election.enable",
+})
+# fmt: on
+"""The keys of `BROKER_KEYS` that dynamic configs may replace; a broker ignores the others (DynamicBrokerConfig)."""
+
 REMOVED_KEYS = frozenset(
     prefix + name
     for prefix in ("", "log.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from sediment.engine.config_keys import BROKER_KEYS, Key, ValueType
+from sediment.engine.config_keys import BROKER_KEYS, DYNAMIC_BROKER_KEYS, Key, ValueType
 from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
 
 _INT, _LONG, _STRING, _LIST = ValueType.INT, ValueType.LONG, ValueType.STRING, ValueType.LIST
@@ -19,21 +19,6 @@ def _names(text: str) -> frozenset[str]:
 
 
 # fmt: off
-_FOR_LOGS = (
-    "background.threads", "compression.gzip.level", "compression.lz4.level", "compression.type",
-    "compression.zstd.level", "log.cleaner.backoff.ms", "log.cleaner.dedupe.buffer.size",
-    "log.cleaner.delete.retention.ms", "log.cleaner.io.buffer.load.factor", "log.cleaner.io.buffer.size",
-    "log.cleaner.io.max.bytes.per.second", "log.cleaner.max.compaction.lag.ms", "log.cleaner.min.cleanable.ratio",
-    "log.cleaner.min.compaction.lag.ms", "log.cleaner.threads", "log.cleanup.policy", "log.flush.interval.messages",
-    "log.flush.interval.ms", "log.index.interval.bytes", "log.index.size.max.bytes", "log.local.retention.bytes",
-    "log.local.retention.ms", "log.message.timestamp.after.max.ms", "log.message.timestamp.before.max.ms",
-    "log.message.timestamp.type", "log.preallocate", "log.retention.bytes", "log.retention.ms", "log.roll.jitter.ms",
-    "log.roll.ms", "log.segment.bytes", "log.segment.delete.delay.ms", "max.connections", "max.connections.per.ip",
-    "message.max.bytes", "min.insync.replicas", "num.io.threads", "num.network.threads",
-    "num.recovery.threads.per.data.dir", "producer.id.expiration.ms", "transaction.partition.verification.enable",
-    "unclean.leader.election.enable",
-)
-
 _OTHERS = (
     Key("max.connection.creation.rate", _INT, INT32_MAX, 0),
     Key("max.connections.per.ip.overrides", _STRING, ""),
@@ -166,7 +151,7 @@ READ_ONLY_KEYS = _names(
 # fmt: on
 
 DYNAMIC_KEYS: Mapping[str, Key] = MappingProxyType(
-    {name: BROKER_KEYS[name] for name in _FOR_LOGS} | {key.name: key for key in _OTHERS}
+    {name: BROKER_KEYS[name] for name in sorted(DYNAMIC_BROKER_KEYS)} | {key.name: key for key in _OTHERS}
 )
 """The keys that a client can change for one broker or for all, by name."""
 

@@ -29,6 +29,7 @@ from sediment.engine.config import LogConfig
 from sediment.engine.config_keys import (
     BROKER_FILE_MARKS,
     BROKER_KEYS,
+    DYNAMIC_BROKER_KEYS,
     INTERNAL_TOPIC_CONFIGS,
     KRAFT_FILE_MARKS,
     REMOVED_KEYS,
@@ -170,10 +171,13 @@ class Settings:
     def of_node(self, metadata: ClusterMetadata, node_id: int | None) -> Settings:
         """Return a copy of the settings with the configs that apply to a node of a cluster.
 
-        Dynamic broker configs also contain passwords, so only those for logs are kept.
+        Dynamic broker configs also contain passwords, so only those for logs are kept.  A controller stores any key,
+        and a broker ignores those that are not dynamic, such as `log.retention.hours`.
+
+        Source: Kafka's DynamicBrokerConfig.removeInvalidConfigs.
         """
         configs = metadata.configs_of_broker(node_id)
-        kept = BROKER_KEYS.keys() - self.held
+        kept = DYNAMIC_BROKER_KEYS - self.held
         return self.with_metadata(
             metadata.topic_configs, {name: text for name, text in configs.items() if name in kept}
         )

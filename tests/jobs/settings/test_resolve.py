@@ -11,10 +11,11 @@ import pytest
 
 from sediment.compaction.config import CompactionConfig, offset_map_keys
 from sediment.engine.config import LogConfig
-from sediment.jobs.settings.resolve import Settings
+from sediment.jobs.settings.resolve import Origin, Settings
 from sediment.retention.policy import RetentionConfig
 from sediment.segment_io.errors import SettingsError, UsageError
 from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
 
 
 def sets(*given: str, **load: Mapping[str, Mapping[str, str]]) -> Settings:
@@ -477,6 +478,23 @@ def test_a_nodes_file_states_nothing_that_deletes_for_topics_that_the_metadata_m
     assert alone.in_force("t")["retention.ms"] == (None, "not stated")
     assert all(replace(alone, broker_defaults=True).is_stated("t", key) for key in keys)
     assert all(alone.with_metadata({}, {}).is_stated("t", key) for key in keys)
+
+
+def test_keys_that_are_not_dynamic_are_ignored_in_the_metadata_as_a_broker_does(tmp_path: Path) -> None:
+    dynamic = {
+        "log.retention.hours": "1",
+        "log.retention.minutes": "1",
+        "offsets.retention.minutes": "1",
+        "log.cleaner.enable": "true",
+        "log.retention.bytes": "5",
+    }
+    settings = from_file(tmp_path, "node.id=1\nlog.retention.ms=-1\nlog.cleaner.enable=false\n")
+    for name in ("", "1"):
+        of_node = settings.of_node(ClusterMetadata({}, {}, {name: dynamic}, 1), 1)
+        retention = of_node.for_topic("t").retention
+        assert (retention.retention_ms, retention.retention_bytes) == (-1, 5)
+        assert of_node.broker_value("log.cleaner.enable") is False
+        assert of_node.origin("", "offsets.retention.minutes") == Origin.DEFAULT
 
 
 def test_java_properties_are_read_as_java_reads_them(tmp_path: Path) -> None:
