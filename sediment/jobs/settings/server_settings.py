@@ -70,8 +70,9 @@ def server_settings(settings: Settings, directories: Sequence[Path], fs: Fs) -> 
         _LOGGER.warning("log.dirs in --config are other directories, so what the file states about deletion is ignored")
         file = {key: text for key, text in file.items() if key not in _DELETING_KEYS}
         settings = replace(settings, is_broker_file=False, is_kraft_file=False)
-    held = _without_keys_of_sets(held_keys(settings, directories), settings.sets)
-    static = {**_without_keys_of_sets(file, settings.sets), **held, **settings.sets}
+    all_held = held_keys(settings, directories)
+    held = {**_without_keys_of_sets(all_held, settings.sets), **_states(settings.sets, all_held)}
+    static = {**_without_keys_of_sets(file, settings.sets), **settings.sets, **held}
     return replace(settings, config_file=static, sets={}, held=frozenset(held))
 
 

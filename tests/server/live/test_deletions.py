@@ -15,6 +15,7 @@ import pytest
 
 import sediment
 from sediment.engine.clone.server_properties import HELD, server_properties
+from sediment.engine.directory import throttle
 from sediment.engine.live.cleaning_states import InProgress
 from sediment.engine.live.log.partition_log import PartitionLog
 from sediment.engine.live.scheduler import Clock
@@ -443,7 +444,9 @@ def test_a_dynamic_config_of_the_broker_does_not_end_the_hold(tmp_path: Path, pl
         assert not expires(live, "later")
     with node(data, config=file) as live:  # the dynamic config is in the metadata
         assert not expires(live, "after")
-    with node(data, config=file, sets=["log.retention.ms=-1", "log.retention.bytes=-1"]) as live:
+    with node(data, config=file, sets=["log.retention.hours=-1", "log.retention.bytes=-1"]) as live:
+        assert not expires(live, "still")
+    with node(data, config=file, sets=["log.retention.hours=9000"]) as live:
         assert expires(live, "stated")
 
 
@@ -660,7 +663,8 @@ def test_deletion_ends_if_it_is_not_known_whether_a_change_of_configs_is_durable
         assert len(bases(log)) > 1
 
 
-def test_a_stop_does_not_wait_for_a_throttled_cleaning(tmp_path: Path) -> None:
+def test_a_stop_does_not_wait_for_a_throttled_cleaning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(throttle, "CHECK_INTERVAL_MS", 0)  # else a cleaning of a few ms is over before it is throttled
     path = new_node(tmp_path / "data", {})
     with node(path, deletes=False) as live:
         fill(live.create("c", *COMPACT), 60)
