@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
@@ -223,6 +223,13 @@ class RunReport(Result, Generic[Partition]):
         from sediment.jobs.reporting.html_page import render_html
 
         return page_in_notebook(render_html(read_report(self.to_json())), f"sediment {self.command} {self.run_id}")
+
+
+def report_lines(report: str) -> Iterator[str]:
+    """Yield the JSON document of a run as lines: the run without its partitions, then each partition."""
+    document = json.loads(report)
+    partitions = document.pop("partitions")
+    yield from map(json.dumps, (document, *partitions))
 
 
 def counts_as_failed(partition: OutcomeReport, *, fails_on_unknown: bool) -> bool:
