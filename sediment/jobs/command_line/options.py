@@ -162,11 +162,11 @@ class CommonOptions:
 
         The exit status stays the same if the reader of stdout has closed the pipe; it is 1 if stdout is full.
         """
-        run = self.recorded(run)
+        run, report = self._recorded(run)
         status = EXIT_FAILED if run.failed else EXIT_DONE
         why = None
         try:
-            write_result(self._text_of(run, show))
+            write_result(self._text_of(run, report, show))
         except OutputError as error:
             why = error.what
             status = status if error.reader_left else EXIT_FAILED
@@ -176,10 +176,9 @@ class CommonOptions:
             stderr_log.log_error(f"the result could not be printed: {why}; the run itself is finished")
         raise SystemExit(status)
 
-    def _text_of(self, run: _Report, show: Callable[[_Report, Screen], None]) -> str:
+    def _text_of(self, run: _Report, report: str, show: Callable[[_Report, Screen], None]) -> str:
         if not self.as_json:
             return screen_text(partial(show, run), self.view)
-        report = run.to_json()
         return "".join(f"{line}\n" for line in (report_lines(report) if self.json_lines else (report,)))
 
     @property
@@ -195,6 +194,10 @@ class CommonOptions:
         Returns:
             The run; with --fail-on-unknown, it counts as failed if a result depends on a setting that is not stated.
         """
+        return self._recorded(run)[0]
+
+    def _recorded(self, run: _Report) -> tuple[_Report, str]:
+        """Record a run as `recorded`; return it and its JSON."""
         run = replace(run, fails_on_unknown=self.fail_on_unknown)
         report = run.to_json()
         # spark-submit sends stderr to stdout, where --json promises only the object.
@@ -206,7 +209,7 @@ class CommonOptions:
                 ledger.record(report, self.ledger, messages)
             self._write_files(report, messages)
             stderr_log.log_run(report)
-        return run
+        return run, report
 
     def record_error(self, command: str, error: BaseException) -> None:
         """Record a run of `command` that ended without a result: write the requested HTML report and metrics."""
