@@ -13,7 +13,7 @@ VERSITYGW := .versitygw
 VERSITYGW_VERSION := v1.8.0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test test-delta test-s3 crash fuzz bench-append bench-recovery bench-records bench-driver bench-serve bench-verify lint bench bench-all bench-commands bench-quick bench-page bench-memory bench-scale bench-load bench-buckets bench-incremental bench-partitions conformance conformance-nightly schemas e2e wheel bundle bundle-test airflow-test docs clean
+.PHONY: help setup java demo test test-delta test-s3 crash fuzz bench-append bench-recovery bench-records bench-driver bench-serve bench-verify lint bench bench-all bench-commands bench-quick bench-page bench-memory bench-scale bench-load bench-cluster bench-buckets bench-incremental bench-partitions conformance conformance-nightly schemas e2e wheel bundle bundle-test airflow-test docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -65,7 +65,7 @@ bench-quick: setup ## measure the main ratios of bench on less data, in three mi
 bench-page: $(READY) ## write the results of `make bench` into docs/internals/performance.md
 	@$(BIN)/python -m benchmarks.race --report
 
-bench-commands: setup ## compare verify, snapshot, expire --archive, recover and Spark scans with their peers or limits, 10 GB of disk (ARGS: --quick, --only NAME)
+bench-commands: setup ## compare plan, a cold compact, verify, snapshot, expire --archive, recover and Spark scans with their peers or limits, 10 GB of disk (ARGS: --quick, --only NAME)
 	@$(BIN)/python -m benchmarks.commands --results benchmarks/results/commands.json $(ARGS)
 
 bench-all: setup ## run every benchmark of docs/internals/performance.md and write its tables: 50 minutes, 16 GB of disk
@@ -92,8 +92,8 @@ bench-records: setup ## compare building and reading record batches with Python 
 bench-verify: setup ## compare verify with compact on the same data, warm and cold
 	@$(BIN)/python -m benchmarks.commands --only verify $(ARGS)
 
-bench-driver: setup ## measure a plan of 1,000 partitions and a cold compact of 45 MB beside their limits
-	@$(BIN)/python -m benchmarks.driver.commands $(ARGS)
+bench-driver: setup ## compare a plan of 1,000 partitions and a cold compact of 45 MB with their limits
+	@$(BIN)/python -m benchmarks.commands --only driver $(ARGS)
 
 bench-serve: setup ## compare serve with a Kafka broker on the same files, 4 GB of disk (downloads Kafka's JARs once)
 	@$(BIN)/python -m benchmarks.serve $(ARGS)
@@ -153,6 +153,9 @@ bench-scale: setup ## measure time and memory by size, keys and partitions, for 
 
 bench-load: setup ## measure 5,000 partitions, 20 GB and 10^8 keys, for docs/internals/scale.md: 10 minutes, 25 GB of disk
 	@$(BIN)/python -m benchmarks.load --docs $(ARGS)
+
+bench-cluster: setup ## measure compact on standalone clusters of 1, 2 and 4 workers, for docs/internals/scale.md: 10 GB of disk
+	@$(BIN)/python -m benchmarks.cluster --docs $(ARGS)
 
 $(VERSITYGW)/versitygw:
 	@GOBIN=$(CURDIR)/$(VERSITYGW) go install github.com/versity/versitygw/cmd/versitygw@$(VERSITYGW_VERSION)

@@ -10,6 +10,7 @@ import contextlib
 import os
 import platform
 import re
+import resource
 import shutil
 import statistics
 import threading
@@ -39,12 +40,15 @@ class Run:
     """Figures of one `compact`.
 
     `worker_bytes` is the peak memory of the largest Python worker; `grown_bytes` is the part above its own memory
-    before the run.  `shuffled_bytes` were written by all tasks, batch flags included.
+    before the run.  `shuffled_bytes` were written by all tasks, batch flags included.  `driver_seconds` is the time of
+    listing and commits, which may run while tasks clean; `driver_cpu_seconds` is the CPU time of the Python driver.
     """
 
     strategy: str
     seconds: float
     cpu_seconds: float
+    driver_seconds: float
+    driver_cpu_seconds: float
     worker_bytes: int
     grown_bytes: int
     shuffled_bytes: int
@@ -60,9 +64,10 @@ def run_compact(sc: Any, log_dir: Path, strategy: Strategy | None, sets: Sequenc
     own = CompactOptions(force=True, dry_run=False, from_start=False, strategy=strategy)
     os.sync()
     at_rest = set_peaks_back()
-    cpu_seconds, started = processor_seconds(), time.perf_counter()
+    cpu_seconds, driver_cpu_seconds, started = processor_seconds(), time.process_time(), time.perf_counter()
     report = compact(options, own)
     seconds = time.perf_counter() - started
+    driver_cpu_seconds = time.process_time() - driver_cpu_seconds
     cpu_seconds = processor_seconds() - cpu_seconds
     peaks = {worker.pid: _status_bytes(worker.pid, "VmHWM") for worker in workers()}
     assert not report.failed, next(found for found in report.partitions if found.status != "compacted")
@@ -72,6 +77,8 @@ def run_compact(sc: Any, log_dir: Path, strategy: Strategy | None, sets: Sequenc
         strategy=" and ".join(sorted(ways)),
         seconds=seconds,
         cpu_seconds=cpu_seconds,
+        driver_seconds=sum(report.seconds_by_stage.get(stage, 0.0) for stage in ("list", "commit")),
+        driver_cpu_seconds=driver_cpu_seconds,
         worker_bytes=max(peaks.values(), default=0),
         grown_bytes=max((peak - at_rest.get(pid, 0) for pid, peak in peaks.items()), default=0),
         shuffled_bytes=_shuffled_bytes(sc, report.run_id),
@@ -132,6 +139,12 @@ def processor_seconds() -> float:
             times = process.cpu_times()
             total += times.user + times.system
     return total
+
+
+def children_seconds() -> float:
+    """Return the CPU time of the ended processes that this process started."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 class TreePeak:

@@ -19,7 +19,7 @@ from benchmarks.reporting.comparisons import Comparison, Comparisons, fill_page_
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "internals" / "performance.md"
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "commands.json"
-SUBJECTS = ("verify", "snapshot", "archive", "scan", "recovery")
+SUBJECTS = ("driver", "verify", "snapshot", "archive", "scan", "recovery")
 _TABLE_WIDTH = 200
 
 

@@ -7,7 +7,6 @@ with compiled kernels; their CPU time leaves out Java.
 
 from __future__ import annotations
 
-import resource
 import shutil
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.commands.timing import timed
-from benchmarks.measure import SLOTS
+from benchmarks.measure import SLOTS, children_seconds
 from benchmarks.options import NOW_MS, command_options
 from benchmarks.race import CONFIGS, Course, linked_copy, make_course, records
 from benchmarks.reporting.comparisons import Comparison
@@ -69,8 +68,12 @@ def _cold(directories: Sequence[Path], before: Path, scratch: Path, data: str, r
     compacting, verifying = (found.reference_seconds, found.reference_cpu_seconds), (found.seconds, found.cpu_seconds)
     for _ in range(rounds):
         after = linked_copy(directories, scratch / "after")
-        timed(lambda after=after: _process("compact", after, "--force", f"--master={SLOTS}"), *compacting, _of_children)
-        timed(lambda after=after: _process("verify", before, after), *verifying, _of_children)
+        timed(
+            lambda after=after: _process("compact", after, "--force", f"--master={SLOTS}"),
+            *compacting,
+            children_seconds,
+        )
+        timed(lambda after=after: _process("verify", before, after), *verifying, children_seconds)
         shutil.rmtree(after)
     return found
 
@@ -91,8 +94,3 @@ def _process(*arguments: object) -> None:
     sets = [f"--set={each}" for each in _SETS]
     command = [sys.executable, "-m", "sediment.jobs.cli", *map(str, arguments), f"--now-ms={NOW_MS}", "--json", *sets]
     subprocess.run(command, check=True, capture_output=True)
-
-
-def _of_children() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime

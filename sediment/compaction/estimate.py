@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,9 @@ from sediment.segment_io.partition.listing import SegmentRef
 from sediment.segment_io.partition.sample import sampled_batches
 from sediment.segment_io.segment.columns import WANT_KEY, WANT_VALUE, readable_tables
 from sediment.segment_io.segment.reader import BatchSpan
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Int64s = npt.NDArray[np.int64]
 
@@ -110,9 +114,6 @@ def estimate_segments(
 
 def collect_sample(spans: Iterable[BatchSpan]) -> SampledBatches:
     """Return the sample of the batches in `spans`; leave out unreadable batches."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     tables = list(readable_tables(spans, WANT_KEY | WANT_VALUE))
     if not tables:
         nothing = np.zeros(0, dtype=np.int64)
@@ -120,22 +121,39 @@ def collect_sample(spans: Iterable[BatchSpan]) -> SampledBatches:
     keyed, tombstones, keys = [], [], []
     for table in tables:
         is_control = (table.per_batch("attributes").astype(np.int64) & CONTROL_BIT) != 0
-        has_key = table.keys().is_valid().to_numpy(zero_copy_only=False) & ~is_control
-        is_deleted = has_key & ~table.values().is_valid().to_numpy(zero_copy_only=False)
+        has_key = table.has_key() & ~is_control
+        is_deleted = has_key & ~table.has_value()
         of_batch = np.repeat(np.arange(len(table.headers)), table.counts)
         keyed.append(np.bincount(of_batch[has_key], minlength=len(table.headers)))
         tombstones.append(np.bincount(of_batch[is_deleted], minlength=len(table.headers)))
-        keys.append(table.keys().filter(pa.array(has_key)))
-    different = pa.chunked_array(keys).value_counts()
-    counts = different.field("counts").to_numpy(zero_copy_only=False)
+        keys.append((table.keys(), has_key))
+    key_counts, key_bytes = _count_keys(keys)
     return SampledBatches(
         rows=np.concatenate([table.headers for table in tables]),
         records=np.concatenate([table.counts for table in tables]),
         keyed=np.concatenate(keyed),
         tombstones=np.concatenate(tombstones),
-        key_counts=counts.astype(np.int64),
-        key_bytes=pc.sum(pc.binary_length(different.field("values"))).as_py() or 0,
+        key_counts=key_counts,
+        key_bytes=key_bytes,
     )
+
+
+def _count_keys(keys: Sequence[tuple[pa.Array, npt.NDArray[np.bool_]]]) -> tuple[Int64s, int]:
+    """Return how often each different key occurs where its mask is True, and the bytes of these keys together.
+
+    The buffers are shared with NumPy directly: `pyarrow.array` and `to_numpy` would import pandas.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    chunks = []
+    for array, mask in keys:
+        bits = pa.py_buffer(np.packbits(mask, bitorder="little"))
+        chunks.append(array.filter(pa.Array.from_buffers(pa.bool_(), len(mask), [None, bits])))
+    different = pa.chunked_array(chunks).value_counts()
+    counts = different.field("counts")
+    found = np.frombuffer(counts.buffers()[1], dtype=np.int64, count=len(counts)) if len(counts) else np.zeros(0)
+    return found.astype(np.int64), pc.sum(pc.binary_length(different.field("values"))).as_py() or 0
 
 
 def estimate_distinct(counts: Int64s, total: float) -> float:

@@ -31,7 +31,9 @@ DIFFERS = "differs"
 CORRUPT = "corrupt-batch"
 
 _SHOWN = 20
-_OPTIONS = frozenset({"--check", "--json", "--quiet", "--log-format", "--now-ms", "--ledger", "--report", "--metrics"})
+_OPTIONS = frozenset(
+    {"--check", "--json", "--json-lines", "--quiet", "--log-format", "--now-ms", "--ledger", "--report", "--metrics"}
+)
 _WAS_STARTED = (
     f"{METADATA_PARTITION} is not in the manifest: a broker has been started on this directory.  A started clone no "
     "longer equals its manifest; check clones that no broker has started on"

@@ -27,7 +27,7 @@ from sediment.segment_io.errors import UsageError
 
 TERMINAL_OPTIONS = frozenset(
     {
-        *("json", "quiet", "log_format", "yes", "changed", "sort", "by_topic", "bytes"),
+        *("json", "json_lines", "quiet", "log_format", "yes", "changed", "sort", "by_topic", "bytes"),
         *("format", "csv", "arrow", "follow"),
     }
 )

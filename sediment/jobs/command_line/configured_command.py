@@ -45,6 +45,7 @@ SHARED = frozenset(
         "config",
         "fail-on-unknown",
         "json",
+        "json-lines",
         "ledger",
         "lineage",
         "log-format",

@@ -30,7 +30,7 @@ from sediment.jobs.reporting import run_outputs
 from sediment.jobs.reporting.columns import TableColumn
 from sediment.jobs.reporting.error_text import error_text_of
 from sediment.jobs.reporting.figures import show_plain_bytes
-from sediment.jobs.reporting.run_report import RunReport
+from sediment.jobs.reporting.run_report import RunReport, report_lines
 from sediment.jobs.reporting.screen import Screen, View, screen_text
 from sediment.jobs.settings.cluster_settings import open_directories
 from sediment.jobs.settings.directories import SelectedDirectory, configured_log_dirs
@@ -79,6 +79,9 @@ class CommonOptions:
 
     allow_empty_selection: bool = False
     """Accept a `--partition` or `--topic` that matches nothing."""
+
+    json_lines: bool = False
+    """Print the JSON as lines: the run, then each partition.  It implies `as_json`."""
 
     now_is_given: bool = False
     """True if the caller gave `now_ms`."""
@@ -159,11 +162,11 @@ class CommonOptions:
 
         The exit status stays the same if the reader of stdout has closed the pipe; it is 1 if stdout is full.
         """
-        run = self.recorded(run)
+        run, report = self._recorded(run)
         status = EXIT_FAILED if run.failed else EXIT_DONE
         why = None
         try:
-            write_result(f"{run.to_json()}\n" if self.as_json else screen_text(partial(show, run), self.view))
+            write_result(self._text_of(run, report, show))
         except OutputError as error:
             why = error.what
             status = status if error.reader_left else EXIT_FAILED
@@ -172,6 +175,11 @@ class CommonOptions:
         if why is not None:
             stderr_log.log_error(f"the result could not be printed: {why}; the run itself is finished")
         raise SystemExit(status)
+
+    def _text_of(self, run: _Report, report: str, show: Callable[[_Report, Screen], None]) -> str:
+        if not self.as_json:
+            return screen_text(partial(show, run), self.view)
+        return "".join(f"{line}\n" for line in (report_lines(report) if self.json_lines else (report,)))
 
     @property
     def asks_for_spark(self) -> bool:
@@ -186,6 +194,10 @@ class CommonOptions:
         Returns:
             The run; with --fail-on-unknown, it counts as failed if a result depends on a setting that is not stated.
         """
+        return self._recorded(run)[0]
+
+    def _recorded(self, run: _Report) -> tuple[_Report, str]:
+        """Record a run as `recorded`; return it and its JSON."""
         run = replace(run, fails_on_unknown=self.fail_on_unknown)
         report = run.to_json()
         # spark-submit sends stderr to stdout, where --json promises only the object.
@@ -197,7 +209,7 @@ class CommonOptions:
                 ledger.record(report, self.ledger, messages)
             self._write_files(report, messages)
             stderr_log.log_run(report)
-        return run
+        return run, report
 
     def record_error(self, command: str, error: BaseException) -> None:
         """Record a run of `command` that ended without a result: write the requested HTML report and metrics."""
@@ -320,13 +332,16 @@ class GivenOptions:
             options.record_error(command, error)
             raise
 
-    def _without_settings(self, *, as_json: bool = False, quiet: bool = False, **caller: Any) -> CommonOptions:
+    def _without_settings(
+        self, *, as_json: bool = False, json_lines: bool = False, quiet: bool = False, **caller: Any
+    ) -> CommonOptions:
         return CommonOptions(
             log_dirs=tuple(map(_absolute, self.log_dirs)),
             selection=Selection(tuple(self.partitions), tuple(self.topics)),
             settings=Settings(),
             now_ms=time.time_ns() // 1_000_000 if self.now_ms is None else self.now_ms,
-            as_json=as_json,
+            as_json=as_json or json_lines,
+            json_lines=json_lines,
             master=self.master,
             quiet=quiet,
             ledger=self.ledger_path,
@@ -421,11 +436,11 @@ def _with_common_options(
 ) -> _Command:
 
     @functools.wraps(command)  # this also includes the command's own options
-    def wrapped(as_json: bool, quiet: bool, log_format: str, **values: Any) -> Any:
+    def wrapped(as_json: bool, json_lines: bool, quiet: bool, log_format: str, **values: Any) -> Any:
         own_view = {each.name: values.pop(each.name) for each in fields(View) if each.name in values}
         view = View(fails_on_unknown=values["fail_on_unknown"], **own_view)
         # spark-submit sends a Python driver's stderr to stdout, where --json promises only the object.
-        quiet = quiet or (as_json and under_spark_submit())
+        quiet = quiet or ((as_json or json_lines) and under_spark_submit())
         with stderr_log.log_to_stderr(log_format, quiet=quiet), errors_as_exit_status():
             common, own = GivenOptions.split(values)
             context = click.get_current_context()
@@ -435,6 +450,7 @@ def _with_common_options(
                 needs_log_dir=not own.get(CHECK),
                 config_names_log_dirs=is_on_command_line(context, "config"),
                 as_json=as_json,
+                json_lines=json_lines,
                 quiet=quiet,
                 view=view,
                 given=_given_options(context),
@@ -500,6 +516,11 @@ def _with_common_options(
                 help="Use this time, in ms since the epoch, as the current time in every rule.",
             ),
             click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table."),
+            click.option(
+                "--json-lines",
+                is_flag=True,
+                help="Like --json, but as lines: one object for the run, then one object for each partition.",
+            ),
             click.option(
                 "--master",
                 metavar="URL",

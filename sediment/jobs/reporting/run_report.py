@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from rich.console import Console
@@ -196,18 +196,12 @@ class RunReport(Result, Generic[Partition]):
 
     def to_json(self) -> str:
         """Return the one JSON object of `--json`: schema, header, fields of the command and partitions."""
-        values = asdict(self)
-        internal = {each.name for each in fields(self) if each.metadata == INTERNAL}
-        later = {each.name for each in fields(self) if each.metadata == AFTER_PARTITIONS}
-        first = values.keys() - internal - later - {"partitions"}
-        ordered = {name: value for name, value in values.items() if name in first}
-        hidden = {each.name for each in fields(self.row_type) if each.metadata == INTERNAL}
-        ordered["partitions"] = [
-            {name: value for name, value in partition.items() if name not in hidden}
-            for partition in values["partitions"]
-        ]
-        ordered |= {name: value for name, value in values.items() if name in later}
-        return json.dumps({"schema": SCHEMA, **ordered, "seconds": round(self.seconds, 3)})
+        values = _json_fields(self)
+        later = [each.name for each in fields(self) if each.metadata == AFTER_PARTITIONS]
+        after_partitions = {name: values.pop(name) for name in later}
+        partitions = values.pop("partitions")
+        ordered = {"schema": SCHEMA, **values, "seconds": round(self.seconds, 3)}
+        return json.dumps(ordered | {"partitions": partitions} | after_partitions, default=_json_fields)
 
     def to_arrow(self) -> pa.Table:
         """Return the partitions as a `pyarrow.Table`, with a column for each field."""
@@ -223,6 +217,21 @@ class RunReport(Result, Generic[Partition]):
         from sediment.jobs.reporting.html_page import render_html
 
         return page_in_notebook(render_html(read_report(self.to_json())), f"sediment {self.command} {self.run_id}")
+
+
+def _json_fields(value: Any) -> dict[str, Any]:
+    """Return the fields of a report or of a part of it, without internal ones.
+
+    The values are shared, unlike those of `asdict`, because reports of 100,000 partitions are large.
+    """
+    return {each.name: getattr(value, each.name) for each in fields(value) if each.metadata != INTERNAL}
+
+
+def report_lines(report: str) -> Iterator[str]:
+    """Yield the JSON document of a run as lines: the run without its partitions, then each partition."""
+    document = json.loads(report)
+    partitions = document.pop("partitions")
+    yield from map(json.dumps, (document, *partitions))
 
 
 def counts_as_failed(partition: OutcomeReport, *, fails_on_unknown: bool) -> bool:

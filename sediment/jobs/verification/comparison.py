@@ -25,7 +25,7 @@ from sediment.jobs.verification.cleaned_range import (
     segment_differences,
 )
 from sediment.jobs.verification.files import FilesToCheck, check_files, transaction_entries
-from sediment.jobs.verification.header_scan import HeaderFacts, ScannedSegment, Transactions, scan_headers
+from sediment.jobs.verification.header_scan import HeaderFacts, ScannedSegment, Transactions, scan_headers, scan_tasks
 from sediment.jobs.verification.record_rules import Log, compare_records
 from sediment.jobs.verification.reencoded import ReencodedBatches
 from sediment.jobs.verification.report import CORRECT, Difference, PairReport
@@ -139,7 +139,11 @@ class _Comparison:
             SedimentError, OSError: a log or a file cannot be read.
         """
         pair, settings = self._pair, self._pair.settings
-        scans = [scan_headers(side.source, self._fs) for side in (pair.before, pair.after)]
+        tasks = [tuple(scan_tasks(side.source, self._fs)) for side in (pair.before, pair.after)]
+        scans = [
+            scan_headers(side.source, each, self._fs)
+            for side, each in zip((pair.before, pair.after), tasks, strict=True)
+        ]
         before, after = self._facts(*scans)
         cleaned = cleaned_range(
             before,
@@ -162,7 +166,7 @@ class _Comparison:
             may_be_reencoded=settings.may_be_reencoded,
         )
         self._tally.add(segment_differences(before, after, cleaned, may_be_reencoded=settings.may_be_reencoded))
-        before_log, after_log = Log(pair.before.source, scans[0]), Log(pair.after.source, scans[1])
+        before_log, after_log = (Log(each, facts) for each, facts in zip(tasks, scans, strict=True))
         self._reencoded = compare_records(before_log, after_log, rules, settings.table_bytes, self._fs, self._tally)
         self._tally.add(_checksum_differences(*scans))
         if any(scan.has_producers for scan in scans):

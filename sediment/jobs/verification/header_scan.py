@@ -3,19 +3,20 @@ r"""The first pass over a log: check checksums, and collect from headers the fac
     spans of batches --check_batches--> readable batches --> segments, transactions, last batches of producers
                                    \--> unreadable batches, with their bytes' hash
 
-Invariants: memory use is one chunk, the facts of each segment and producer, and about 30 bytes for each transactional
+Invariants: memory use is two chunks, the facts of each segment and producer, and about 30 bytes for each transactional
 batch.  A batch counts as readable only if its checksum is right.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
+from sediment.jobs.verification.read_ahead import CHUNK_BYTES, ahead
 from sediment.jobs.verification.rules import NO_MARKER, NO_OUTCOME
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.batch_headers import BATCH_ROW
@@ -253,30 +254,45 @@ def scan_tasks(source: Source, fs: Fs) -> list[ScanTask]:
     return [ScanTask(found, ALL) for found in plan_slices(source, ALL, fs, slice_bytes=INT64_MAX)]
 
 
-def scan_headers(source: Source, fs: Fs) -> HeaderFacts:
-    """Read all headers of a log and check all checksums.
+def spans_ahead(tasks: Sequence[ScanTask], fs: Fs) -> Iterator[tuple[ScanTask, BatchSpan] | UnreadableRange]:
+    """Yield the spans and unreadable ranges of a log; each span has its own buffer.
+
+    Raises:
+        SedimentError, OSError: the log changed, or cannot be read at all.
+    """
+
+    def found() -> Generator[tuple[ScanTask, BatchSpan] | UnreadableRange, None, None]:
+        for task in tasks:
+            yield from read_spans(task, fs, None, True, reuses_buffer=False, chunk_bytes=CHUNK_BYTES)
+
+    return ahead(found(), sum(task.slice.size_bytes for task in tasks))
+
+
+def scan_headers(source: Source, tasks: Sequence[ScanTask], fs: Fs) -> HeaderFacts:
+    """Read all headers of a log, given its `scan_tasks`, and check all checksums.
 
     Raises:
         SedimentError, OSError: the log changed during the scan, or cannot be read at all.
     """
     facts = HeaderFacts()
     deciding: list[Rows] = []
-    for task in scan_tasks(source, fs):
-        segment = task.slice.segment.base_offset
-        gathered: list[Rows] = []
-        for found in read_spans(task, fs, None, True):
-            if isinstance(found, UnreadableRange):
-                found.error.partition = str(source.partition)
-                size_bytes = found.end_position - found.position
-                facts.unreadable.append(
-                    UnreadableBatch(segment, found.position, size_bytes, None, None, None, str(found.error))
-                )
-                continue
-            gathered.append(_readable(found[1], segment, facts))
-            if sum(map(len, gathered)) >= _ROWS_AT_ONCE:
-                deciding += _add(gathered, segment, facts)
-                gathered = []
-        deciding += _add(gathered, segment, facts)
+    segment, gathered = -1, list[Rows]()
+    for found in spans_ahead(tasks, fs):
+        if isinstance(found, UnreadableRange):
+            found.error.partition = str(source.partition)
+            size_bytes = found.end_position - found.position
+            base_offset = found.scan_task.slice.segment.base_offset
+            facts.unreadable.append(
+                UnreadableBatch(base_offset, found.position, size_bytes, None, None, None, str(found.error))
+            )
+            continue
+        task, span = found
+        base_offset = task.slice.segment.base_offset
+        if base_offset != segment or sum(map(len, gathered)) >= _ROWS_AT_ONCE:
+            deciding += _add(gathered, segment, facts)
+            segment, gathered = base_offset, []
+        gathered.append(_readable(span, segment, facts))
+    deciding += _add(gathered, segment, facts)
     facts.transactions = _decided(deciding)
     return facts
 

@@ -11,7 +11,7 @@ is compared, independently of these reasons.
 If the keys do not fit the memory limit, the pass starts again with half of the keys, selected by hash; another pass
 handles the other half. If keys have differences, a further pass traces them and finds the offsets and texts.
 
-Invariant: memory use is two blocks, the batches between the two positions, and the table of keys.
+Invariant: memory use is two blocks of each log, the batches between the two positions, and the table of keys.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sediment.jobs.verification import record_kernels as k
 from sediment.jobs.verification import rules as r
 from sediment.jobs.verification.header_scan import HeaderFacts
 from sediment.jobs.verification.key_table import Histories, KeyTable, lost_record
-from sediment.jobs.verification.record_stream import Block, RecordStream
+from sediment.jobs.verification.record_stream import Block, HashSeed, RecordStream
 from sediment.jobs.verification.reencoded import (
     ReencodedBatches,
     join_originals,
@@ -40,7 +40,7 @@ from sediment.segment_io.compiled.status import NEEDS_AFTER, NEEDS_BEFORE, NEEDS
 from sediment.segment_io.format.hashing import draw_seed, hash_secrets
 from sediment.segment_io.format.layout import CONTROL_ABORT
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.sources import Source
+from sediment.segment_io.tables.planning import ScanTask
 
 Int64s = npt.NDArray[np.int64]
 Batches = npt.NDArray[np.void]
@@ -71,9 +71,9 @@ _TEXTS = {
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """One log of a pair, with the facts of its headers."""
+    """One log of a pair: the tasks that read it, and the facts of its headers."""
 
-    source: Source
+    tasks: tuple[ScanTask, ...]
     facts: HeaderFacts
 
 
@@ -129,7 +129,7 @@ class _Walk:
         expected = self._before.facts.records * (end - first) // (k.PARTS * _RECORDS_PER_KEY)
         self._table = KeyTable(limit_bytes, expected)
         judge = _Judge(self._before.facts, self._after.facts, self._rules, self._batches) if first == 0 else None
-        streams = [RecordStream(log.source, log.facts, self._fs) for log in (self._before, self._after)]
+        streams = self._streams()
         if not self._merge(streams, judge, None):
             return False
         if judge is not None:
@@ -157,9 +157,15 @@ class _Walk:
             for check, number in counts.items():
                 tally.count(check, number)
             histories = Histories(self._table, self._rules.cleaned.first_dirty)
-            streams = [RecordStream(log.source, log.facts, self._fs) for log in (self._before, self._after)]
+            streams = self._streams()
             self._merge(streams, None, histories)
             tally.show(histories.differences())
+
+    def _streams(self) -> list[RecordStream]:
+        return [
+            RecordStream(self._before.tasks, self._before.facts, self._fs, HashSeed(self._seed, self._secrets)),
+            RecordStream(self._after.tasks, self._after.facts, self._fs, None),
+        ]
 
     def _shown(self, number: int) -> list[Difference]:
         rows = self._first[number, : self._found[number]].tolist()
@@ -195,7 +201,6 @@ class _Walk:
             )
             if status == NEEDS_BEFORE:
                 state[k.BEFORE_ENDED] = not before.advance()
-                k.hash_keys(before.records, len(before.records), self._seed, self._secrets)
                 state[k.AT_BEFORE], state[k.COUNT_BEFORE] = 0, len(before.records)
             elif status == NEEDS_AFTER:
                 state[k.AFTER_ENDED] = not after.advance()

@@ -4,13 +4,13 @@
 
 A log whose batches do not ascend is read in several windows of offsets, each sorted in memory.
 
-Invariants: batches and records of all blocks ascend; a block is valid until the next one is requested.  If the batches
-ascend, memory use is one chunk, one block and the largest batch; otherwise it is one window.
+Invariants: batches and records of all blocks ascend.  If the batches ascend, memory use is three chunks, two blocks and
+the largest batches, because threads prepare the next ones; otherwise it is one window.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.jobs.verification import record_kernels as k
-from sediment.jobs.verification.header_scan import HeaderFacts, complete_legacy, entry_bytes, scan_tasks
+from sediment.jobs.verification.header_scan import HeaderFacts, complete_legacy, entry_bytes, spans_ahead
+from sediment.jobs.verification.read_ahead import ahead
 from sediment.jobs.verification.rules import BATCH, NO_HORIZON
 from sediment.segment_io.compiled.status import NEEDS_PAYLOAD, NEEDS_RECORD_ROOM, OK
 from sediment.segment_io.errors import CorruptBatchError, SedimentError
@@ -42,11 +43,10 @@ from sediment.segment_io.format.legacy import unwrap
 from sediment.segment_io.format.padding import PADDING_BYTES, padded_copy
 from sediment.segment_io.format.record_decoder import RECORD_FIELDS, decode_records
 from sediment.segment_io.fs import Fs, open_to_read
-from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.segment.columns import MAX_RECORDS_BYTES
 from sediment.segment_io.segment.reader import BatchSpan, Rows
-from sediment.segment_io.tables.planning import UnreadableRange
-from sediment.segment_io.tables.scan import SHOWN_UNREADABLE_BYTES, has_bit, read_spans
+from sediment.segment_io.tables.planning import ScanTask, UnreadableRange
+from sediment.segment_io.tables.scan import SHOWN_UNREADABLE_BYTES, has_bit
 
 Int64s = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -70,7 +70,7 @@ class Block:
 
 @dataclass(slots=True)
 class _Room:
-    """Array for decoded records, which all blocks share."""
+    """Array for the decoded records of one block."""
 
     records: Int64s = field(default_factory=lambda: _new_records(_RECORDS_AT_ONCE))
 
@@ -85,14 +85,25 @@ def _new_records(count: int) -> Int64s:
     return np.empty((count, k.WALKED_FIELDS), dtype=np.int64)
 
 
+_NO_ROOM = _Room(_new_records(0))
+
+
+@dataclass(frozen=True, slots=True)
+class HashSeed:
+    """Seed of the hashes of keys, and the secrets that `hash_secrets` derives from it."""
+
+    seed: int
+    secrets: npt.NDArray[np.uint8]
+
+
 class RecordStream:
     """The blocks of a log.  `corrupt` has a hash of each unreadable batch, once all blocks were read."""
 
-    def __init__(self, source: Source, facts: HeaderFacts, fs: Fs) -> None:
-        self._source = source
+    def __init__(self, tasks: Sequence[ScanTask], facts: HeaderFacts, fs: Fs, hash_seed: HashSeed | None) -> None:
+        self._tasks = tasks
         self._facts = facts
         self._fs = fs
-        self._room = _Room()
+        self._hash_seed = hash_seed
         self._wrong = {(batch.segment, batch.position) for batch in facts.unreadable if batch.crc is not None}
         self.corrupt: set[bytes] = set()
 
@@ -102,6 +113,18 @@ class RecordStream:
         Raises:
             SedimentError, OSError: the log cannot be read at all, or changed.
         """
+        return ahead(self._blocks(), self._size_bytes())
+
+    def _blocks(self) -> Generator[Block, None, None]:
+        for block in self._unhashed():
+            if self._hash_seed is not None:
+                k.hash_keys(block.records, len(block.records), self._hash_seed.seed, self._hash_seed.secrets)
+            yield block
+
+    def _size_bytes(self) -> int:
+        return sum(task.slice.size_bytes for task in self._tasks)
+
+    def _unhashed(self) -> Iterator[Block]:
         if self._facts.is_ordered():
             for span, segment in self._spans():
                 yield from self._blocks_of(span, segment, INT64_MIN, INT64_MAX)
@@ -111,7 +134,7 @@ class RecordStream:
 
     def _windows(self) -> Iterator[tuple[int, int]]:
         """Yield ranges of offsets, each of about WINDOW_BYTES of batches."""
-        size_bytes = sum(task.slice.size_bytes for task in scan_tasks(self._source, self._fs))
+        size_bytes = self._size_bytes()
         sample = np.sort(np.array(self._facts.sample, dtype=np.int64))
         count = min(size_bytes // WINDOW_BYTES + 1, max(len(sample), 1))
         cuts = np.unique(sample[np.arange(1, count) * len(sample) // count]).tolist() if count > 1 else []
@@ -122,11 +145,10 @@ class RecordStream:
         for span, segment in self._spans():
             if span.rows["last_offset"].max() < low:
                 continue
-            kept = replace(span, buffer=span.buffer.copy())  # the scan uses its buffer again
-            for block in self._blocks_of(kept, segment, low, high):
+            for block in self._blocks_of(span, segment, low, high):
                 records = block.records.copy()
                 records[:, k.BATCH_INDEX] += sum(len(part.batches) for part in parts)
-                parts.append(replace(block, records=records, buffers=[kept.buffer, *block.buffers]))
+                parts.append(replace(block, records=records))
         if not parts:
             return
         batches = np.concatenate([part.batches for part in parts])
@@ -144,13 +166,12 @@ class RecordStream:
         )
 
     def _spans(self) -> Iterator[tuple[BatchSpan, int]]:
-        for task in scan_tasks(self._source, self._fs):
-            segment = task.slice.segment.base_offset
-            for found in read_spans(task, self._fs, None, True):
-                if not isinstance(found, UnreadableRange):
-                    yield found[1], segment
-                else:
-                    self._note_range(found)
+        for found in spans_ahead(self._tasks, self._fs):
+            if isinstance(found, UnreadableRange):
+                self._note_range(found)
+            else:
+                task, span = found
+                yield span, task.slice.segment.base_offset
 
     def _note_range(self, found: UnreadableRange) -> None:
         with open(open_to_read(found.scan_task.slice.path), "rb") as log:
@@ -168,19 +189,21 @@ class RecordStream:
         skip = (rows["last_offset"] < low) | ~is_wrapper & (rows["base_offset"] >= high)
         if skip.all():
             return
-        decoded = _Decoded(span, rows, skip, self._room)
+        decoded = _Decoded(span, rows, skip)
         first = 0
         while first < len(rows):
-            end, filled = decoded.run(first)
+            room = _Room()
+            end, filled = decoded.run(first, room)
             for index in decoded.take_unreadable():
                 self._note(entry_bytes(rows[index], span))
             inside = np.arange(first, end)[~skip[first:end]]
             batches = self._batches(rows, inside, decoded, segment, span)
-            records = self._room.records[:filled]
+            records = room.records[:filled]
             if len(inside):
                 places = np.cumsum(~skip[first:end]) - 1
                 records[:, k.BATCH_INDEX] = places[records[:, k.BATCH_INDEX] - first]
-                yield Block(batches, _sorted(batches, records), decoded.buffers, np.ones(len(batches), dtype=np.bool_))
+                buffers = [span.buffer, *decoded.buffers]
+                yield Block(batches, _sorted(batches, records), buffers, np.ones(len(batches), dtype=np.bool_))
             first = end
 
     def _readable(self, span: BatchSpan, segment: int) -> Rows:
@@ -260,10 +283,10 @@ def _sorted(batches: npt.NDArray[np.void], records: Int64s) -> Int64s:
 class _Decoded:
     """Decoder of the batches of one span, in runs that fit into the record buffer."""
 
-    def __init__(self, span: BatchSpan, rows: Rows, skip: Mask, room: _Room) -> None:
+    def __init__(self, span: BatchSpan, rows: Rows, skip: Mask) -> None:
         self._span = span
         self._rows = rows
-        self._room = room
+        self._room = _NO_ROOM
         self._skip = skip.copy()
         self._counts = np.zeros(len(rows), dtype=np.int64)
         self.contents = np.zeros((len(rows), k.CONTENT_FIELDS), dtype=np.int64)
@@ -271,8 +294,9 @@ class _Decoded:
         self.buffers: list[npt.NDArray[np.uint8]] = []
         self._new: list[int] = []
 
-    def run(self, first: int) -> tuple[int, int]:
-        """Decode the batches from index `first` on; return the index after the last one, and the count of records."""
+    def run(self, first: int, room: _Room) -> tuple[int, int]:
+        """Decode the batches from index `first` on into `room`; return the index after the last, and the count."""
+        self._room = room
         at, filled = first, 0
         self.buffers = []
         while True:

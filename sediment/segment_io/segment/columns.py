@@ -549,11 +549,19 @@ class RecordColumns:
 
     def take(self) -> RecordTable:
         """Return the gathered records and start an empty table."""
-        headers = np.concatenate(self._headers) if self._headers else np.zeros(0, dtype=np.void)
-        counts = np.concatenate(self._counts) if self._counts else np.zeros(0, dtype=np.int64)
-        table = RecordTable(self._arrays, headers, counts)
+        table = self.take_last()
         self._start()
         return table
+
+    def take_last(self) -> RecordTable:
+        """Return the gathered records; no more can be added."""
+        headers = np.concatenate(self._headers) if self._headers else np.zeros(0, dtype=np.void)
+        counts = np.concatenate(self._counts) if self._counts else np.zeros(0, dtype=np.int64)
+        return RecordTable(self._arrays, headers, counts)
+
+    def has_batches(self) -> bool:
+        """Return True if batches were gathered since the last `take`, with or without records."""
+        return any(map(len, self._headers))
 
 
 def readable_tables(spans: Iterable[BatchSpan], want: int) -> Iterator[RecordTable]:
@@ -570,9 +578,8 @@ def readable_tables(spans: Iterable[BatchSpan], want: int) -> Iterator[RecordTab
                 done = bad.index
             if done < len(span.rows) and len(columns):
                 yield columns.take()
-    last = columns.take()
-    if len(last.headers):
-        yield last
+    if columns.has_batches():
+        yield columns.take_last()
 
 
 class BadBatchError(Exception):
@@ -617,6 +624,14 @@ class RecordTable:
     def sequences(self) -> Int32s:
         """Return int32[records]; -1 without a sequence."""
         return self._arrays.ints[SEQUENCE, : len(self)]
+
+    def has_key(self) -> npt.NDArray[np.bool_]:
+        """Return bool[records]."""
+        return self._arrays.flags[KEY_VALID, : len(self)].astype(np.bool_)
+
+    def has_value(self) -> npt.NDArray[np.bool_]:
+        """Return bool[records]; a record without a value is a tombstone."""
+        return self._arrays.flags[VALUE_VALID, : len(self)].astype(np.bool_)
 
     def keys(self) -> pa.Array:
         """Return a binary array; null keys are null."""

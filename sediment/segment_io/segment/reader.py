@@ -80,6 +80,9 @@ class HeaderScan:
     of the first byte that was not consumed: the end of the file, the start of a torn tail, or the start of a bad batch.
     The scan ends at `size_bytes`, by default the initial length of the file.
 
+    The scan reads about `chunk_bytes` at once.  With `reuses_buffer` False, each chunk has its own buffer, so that a
+    thread may read ahead.
+
     Raises:
         CorruptBatchError: while iterating, for a batch with a malformed header (CRCs are not computed).  With
             `unknown_magic_may_be_torn`, a batch with an unknown magic is treated as torn if it ends after the scan's
@@ -95,11 +98,15 @@ class HeaderScan:
         size_bytes: int | None = None,
         fs: Fs | None = None,
         unknown_magic_may_be_torn: bool = False,
+        reuses_buffer: bool = True,
+        chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
         self._path = path
         self._unknown_magic_may_be_torn = unknown_magic_may_be_torn
         self._fs = fs or Fs()
         self._size_bytes = size_bytes
+        self._reuses_buffer = reuses_buffer
+        self._chunk_bytes = chunk_bytes
         self.end_position = start_position
 
     def __iter__(self) -> Iterator[Rows]:
@@ -107,7 +114,7 @@ class HeaderScan:
             yield span.rows
 
     def spans(self, source: int | ReadableFile | None = None) -> Iterator[BatchSpan]:
-        """Yield the chunks; a span's buffer is valid until the next span is requested.
+        """Yield the chunks; a span is valid until the next span is requested, or always if no buffer is used again.
 
         If `source`, the open file or its descriptor, is given, it is read and stays open; otherwise this method opens
         and closes the file.
@@ -123,9 +130,12 @@ class HeaderScan:
             opened.close()
 
     def _walk(self, source: int | ReadableFile, size_bytes: int) -> Iterator[BatchSpan]:
-        buffer = padded_buffer(min(CHUNK_BYTES, max(size_bytes, LOG_OVERHEAD_BYTES)))
+        buffer = padded_buffer(min(self._chunk_bytes, max(size_bytes, LOG_OVERHEAD_BYTES)))
+        is_used = False
         rows = np.zeros(ROWS_PER_TABLE, dtype=BATCH_ROW)
         while self.end_position < size_bytes:
+            if is_used and not self._reuses_buffer:
+                buffer = padded_buffer(buffer.size - PADDING_BYTES)
             start = self.end_position
             wanted = min(buffer.size - PADDING_BYTES, size_bytes - start)
             filled = read_into(source, buffer, 0, wanted, start)
@@ -134,7 +144,9 @@ class HeaderScan:
                 status, count, end, needed = batch_headers.read_headers(buffer.ctypes.data, at, filled, start, rows)
                 if count:
                     self.end_position = start + end
-                    yield BatchSpan(buffer, at, end, start + at, rows[:count])
+                    is_used = True
+                    found = rows[:count] if self._reuses_buffer else rows[:count].copy()
+                    yield BatchSpan(buffer, at, end, start + at, found)
                 at = end
                 if status != ROWS_FULL:
                     break

@@ -37,7 +37,7 @@ from sediment.segment_io.fs import Fs, only_zeros
 from sediment.segment_io.partition.live_segments import live_segments
 from sediment.segment_io.partition.slices import Bounds, Slice, current_slices, opened, verified_batch
 from sediment.segment_io.segment.columns import BadBatchError
-from sediment.segment_io.segment.reader import BatchSpan, HeaderScan, Rows
+from sediment.segment_io.segment.reader import CHUNK_BYTES, BatchSpan, HeaderScan, Rows
 from sediment.segment_io.tables.planning import ScanTask, UnreadableRange
 from sediment.segment_io.tables.schema import FAIL, ROWS, Column, TableRequest, arrow_schema
 
@@ -132,11 +132,18 @@ def _aborted(rows: Rows, scan_task: ScanTask) -> Mask:
 
 # ------------------------------------------------------------------------------------------------------------- reading
 def read_spans(
-    scan_task: ScanTask, fs: Fs, on_lost: OnLost | None, follow: bool
+    scan_task: ScanTask,
+    fs: Fs,
+    on_lost: OnLost | None,
+    follow: bool,
+    *,
+    reuses_buffer: bool = True,
+    chunk_bytes: int = CHUNK_BYTES,
 ) -> Iterator[tuple[ScanTask, BatchSpan] | UnreadableRange]:
     """Yield the spans and unreadable ranges of a scan task.
 
     With `follow`, read the current segments that contain the task's offsets; otherwise read only the planned file.
+    `reuses_buffer` and `chunk_bytes` are those of `HeaderScan`.
 
     Raises:
         SourceChangedError: without `follow`, the planned file no longer exists; with `follow`, files change too often
@@ -148,7 +155,7 @@ def read_spans(
         current = waiting.pop(0)
         with opened(current.slice, or_deleted=not follow) as descriptor:
             if descriptor is not None:
-                yield from _spans(current, descriptor)
+                yield from _spans(current, descriptor, reuses_buffer, chunk_bytes)
                 continue
         if not follow:
             raise _replaced(current.slice)
@@ -194,11 +201,15 @@ def _moved(scan_task: ScanTask, fs: Fs, on_lost: OnLost | None) -> list[ScanTask
     return [replace(scan_task, slice=found, bounds=bounds) for found in slices]
 
 
-def _spans(scan_task: ScanTask, descriptor: int) -> Iterator[tuple[ScanTask, BatchSpan] | UnreadableRange]:
+def _spans(
+    scan_task: ScanTask, descriptor: int, reuses_buffer: bool, chunk_bytes: int
+) -> Iterator[tuple[ScanTask, BatchSpan] | UnreadableRange]:
     position, end = scan_task.slice.start_position, scan_task.slice.end_position
     is_last = scan_task.slice.segment.is_active and end == scan_task.slice.segment.ref.log_bytes
     while position < end:
-        scan = HeaderScan(scan_task.slice.path, position, size_bytes=end)
+        scan = HeaderScan(
+            scan_task.slice.path, position, size_bytes=end, reuses_buffer=reuses_buffer, chunk_bytes=chunk_bytes
+        )
         error: SedimentError | None = None
         try:
             for span in scan.spans(descriptor):

@@ -122,3 +122,20 @@ def test_what_the_machine_lacks_is_one_sentence_and_no_fault(tmp_path, error, se
     log_dir = make_log_dir(tmp_path / "logs", {}, dirty={"t-0": 1})
     done = faulty(error, log_dir)
     assert (done.returncode, done.stdout, done.stderr) == (1, "", f"sediment: {sentence}\n")
+
+
+def test_json_lines_are_the_run_and_then_each_partition_of_the_one_object(tmp_path):
+    log_dir = tmp_path / "logs"
+    for number in range(3):
+        write_segment(log_dir / f"t-{number}", 0, [batch_bytes(0, "k")])
+    options = ("plan", log_dir, "--now-ms=1000", "--set=cleanup.policy=compact")
+    whole, lines = sediment(*options, "--json"), sediment(*options, "--json-lines")
+    run, *partitions = map(json.loads, lines.stdout.splitlines())
+    expected = json.loads(whole.stdout)
+    assert [each["partition"] for each in partitions] == ["t-0", "t-1", "t-2"]
+    assert partitions == expected.pop("partitions")
+    varies = ("run_id", "seconds", "seconds_by_stage")
+    assert {name: value for name, value in run.items() if name not in varies} == {
+        name: value for name, value in expected.items() if name not in varies
+    }
+    assert lines.status == whole.status

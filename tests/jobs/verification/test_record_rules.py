@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sediment.jobs.verification import header_scan, read_ahead
 from sediment.jobs.verification import rules as r
 from sediment.jobs.verification.cleaned_range import CleanedRange
-from sediment.jobs.verification.header_scan import scan_headers
+from sediment.jobs.verification.header_scan import scan_headers, scan_tasks
 from sediment.jobs.verification.record_rules import Log, compare_records
 from sediment.jobs.verification.tally import Tally
 from sediment.segment_io.format.layout import INT64_MAX
@@ -112,7 +113,8 @@ def walked(folder: Path, before: list[bytes], after: list[bytes], rules: r.PairR
         directory.mkdir(parents=True, exist_ok=True)
         write_segment(directory, 0, batches)
         (source,) = find_sources([directory], fs)
-        logs.append(Log(source, scan_headers(source, fs)))
+        tasks = tuple(scan_tasks(source, fs))
+        logs.append(Log(tasks, scan_headers(source, tasks, fs)))
     compare_records(*logs, rules, limit_bytes, fs, tally)
     return tally
 
@@ -130,6 +132,20 @@ def pair_rules(rules: Rules) -> r.PairRules:
         now_is_exact=False,
         since_ms=None,
     )
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_log_that_threads_read_in_small_chunks_has_the_same_differences(folder, monkeypatch, seed):
+    random = Random(seed)
+    before = [batch for _ in range(1 + seed % 2) for batch in random_log(random)]  # offsets go back if it is repeated
+    after = changed_log(random, before)
+    rules = pair_rules(Rules(0, 40, 60, True, 100, 100, now_ms=500))
+    inline = walked(folder, before, after, rules, 1 << 20)
+    monkeypatch.setattr(read_ahead, "LEAST_BYTES", 0)
+    monkeypatch.setattr(header_scan, "CHUNK_BYTES", 500)
+    threaded = walked(folder, before, after, rules, 1 << 20)
+    assert (threaded.counts, threaded.first()) == (inline.counts, inline.first())
+    assert inline.counts
 
 
 @pytest.fixture(scope="module")

@@ -10,12 +10,12 @@ import pytest
 
 from sediment.jobs.verification import rules as r
 from sediment.jobs.verification.cleaned_range import CleanedRange
-from sediment.jobs.verification.header_scan import scan_headers
+from sediment.jobs.verification.header_scan import scan_headers, scan_tasks
 from sediment.jobs.verification.record_rules import Log, compare_records
 from sediment.jobs.verification.tally import Tally
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.sources import find_sources
+from sediment.segment_io.partition.sources import Source, find_sources
 from tests.corpus import load_case
 from tests.jobs.broken_logs import BREAKAGES, Edited
 from tests.jobs.log_dirs import make_log_dir
@@ -89,6 +89,11 @@ def results(tmp_path_factory):
     }
 
 
+def log_of(source: Source, fs: Fs) -> Log:
+    tasks = tuple(scan_tasks(source, fs))
+    return Log(tasks, scan_headers(source, tasks, fs))
+
+
 def judged(pairs: list[tuple[Path, Path, r.PairRules]]) -> list[tuple[Counter, str]]:
     """Return the number of differences of each check in each pair, and the first texts."""
     fs = Fs()
@@ -96,7 +101,7 @@ def judged(pairs: list[tuple[Path, Path, r.PairRules]]) -> list[tuple[Counter, s
     for before, after, rules in pairs:
         sources = [find_sources([path], fs)[0] for path in (before, after)]
         tally = Tally()
-        compare_records(*(Log(source, scan_headers(source, fs)) for source in sources), rules, 1 << 20, fs, tally)
+        compare_records(*(log_of(source, fs) for source in sources), rules, 1 << 20, fs, tally)
         found.append((tally.counts, " ".join(difference.what for difference in tally.first())))
     return found
 

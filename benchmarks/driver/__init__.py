@@ -1,1 +1,0 @@
-"""Benchmarks of what the driver does: its start, and its work for each partition."""
