@@ -28,6 +28,7 @@ _NOT_READY = (
 _NO_TIMESTAMP = -1
 _CHUNK = 2000
 _POLL_SECONDS = 0.05
+_FETCH_WAIT_MS = 20  # a consumer sees the end of a partition only after an empty fetch
 
 _Found = TypeVar("_Found")
 
@@ -68,6 +69,7 @@ def confluent_consumer(bootstrap: str, **options: object) -> Iterator[confluent.
             "enable.auto.commit": "false",
             "enable.partition.eof": "true",
             "check.crcs": "true",
+            "fetch.wait.max.ms": _FETCH_WAIT_MS,
             **{name.replace("_", "."): value for name, value in options.items()},
         }
     )
@@ -178,7 +180,12 @@ def kafka_python_records(bootstrap: str, names: Sequence[str], isolation: str, u
     """Return the records of each partition from its start to the offset `until`."""
     partitions = {Partition(*split(name)): name for name in names}
     found: dict[str, list[Seen]] = {name: [] for name in names}
-    consumer = KafkaConsumer(bootstrap_servers=bootstrap, isolation_level=isolation, enable_auto_commit=False)
+    consumer = KafkaConsumer(
+        bootstrap_servers=bootstrap,
+        isolation_level=isolation,
+        enable_auto_commit=False,
+        fetch_max_wait_ms=_FETCH_WAIT_MS,
+    )
     with closing(consumer):
         consumer.assign(list(partitions))
         consumer.seek_to_beginning(*partitions)

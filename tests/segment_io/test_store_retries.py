@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import product
 
 import pytest
 
@@ -36,13 +38,34 @@ def _writes(server: ObjectServer) -> None:
     assert server.objects["/bucket/logs/t-0/x.log"].find(_CONTENT[:100]) >= 0
 
 
-@pytest.mark.parametrize("trouble", [[503], [502], [503, 500, 502], [RESET, RESET], [429, RESET, 503]], ids=str)
-@pytest.mark.parametrize("use", [_reads, _lists, _writes])
+_USES = [_reads, _lists, _writes]
+_TROUBLES: list[list[int | str]] = [[503], [502], [503, 500, 502], [RESET, RESET], [429, RESET, 503]]
+
+
+def _use_in_trouble(use: Callable[[ObjectServer], None], trouble: list[int | str]) -> list[int | str]:
+    """Use a server that is in trouble, and return the trouble that is left."""
+    with running_server() as server:
+        server.trouble = list(trouble)
+        use(server)
+        return server.trouble[max(server.asked.values()) :]
+
+
+@pytest.fixture(scope="module")
+def used() -> Iterator[dict[tuple[str, str], Future[list[int | str]]]]:
+    """Use a server for each kind of use and trouble, all at the same time, because every one of them waits."""
+    cases = list(product(_USES, _TROUBLES))
+    with ThreadPoolExecutor(len(cases)) as threads:
+        yield {(use.__name__, str(trouble)): threads.submit(_use_in_trouble, use, trouble) for use, trouble in cases}
+
+
+@pytest.mark.parametrize("trouble", _TROUBLES, ids=str)
+@pytest.mark.parametrize("use", _USES)
 def test_trouble_that_passes_is_waited_for(
-    server: ObjectServer, use: Callable[[ObjectServer], None], trouble: list[int | str]
+    used: dict[tuple[str, str], Future[list[int | str]]],
+    use: Callable[[ObjectServer], None],
+    trouble: list[int | str],
 ) -> None:
-    server.trouble = trouble
-    use(server)
+    assert used[use.__name__, str(trouble)].result() == []
 
 
 def test_a_body_that_is_cut_off_is_never_taken_for_the_content(server: ObjectServer) -> None:

@@ -20,6 +20,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from sediment.jobs.datasource import register
+from sediment.jobs.spark.cds_options import archive_options
+from sediment.jobs.spark.session import QUICK_JVM
 from tests.segments import batch_bytes, write_segment
 
 START_MS = 1_700_000_000_000
@@ -279,7 +281,8 @@ import sys
 from pyspark.sql import SparkSession
 from sediment.jobs.datasource import register
 
-spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+settings = {"spark.ui.enabled": "false", "spark.driver.extraJavaOptions": sys.argv[2]}
+spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
 register(spark)
 log = spark.read.format("kafka-log").load(sys.argv[1])
 log.show(3)
@@ -293,7 +296,7 @@ def test_a_limit_prints_no_traceback_in_a_session_that_is_not_of_sediment(tmp_pa
     for number in range(3):
         write_segment(tmp_path / f"t-{number}", 0, batches)
     run = subprocess.run(
-        [sys.executable, "-c", PLAIN_SESSION, str(tmp_path)],
+        [sys.executable, "-c", PLAIN_SESSION, str(tmp_path), f"{QUICK_JVM} {archive_options()}".strip()],
         capture_output=True,
         text=True,
         timeout=IN_A_SESSION_OF_ITS_OWN_SECONDS,
