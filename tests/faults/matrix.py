@@ -21,7 +21,7 @@ from tests.faults.crash_scenarios import CrashScenario
 from tests.faults.fs_trace import CrashImage, FsTrace, Tree, contents
 
 IS_WHOLE = os.environ.get("SEDIMENT_CRASH_MATRIX") == "whole"
-SAMPLE = 3
+SAMPLE = 6
 
 TALLY: Counter[tuple[str, str]] = Counter()
 """Number of trials of each fault of each scenario."""
