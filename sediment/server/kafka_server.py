@@ -48,6 +48,7 @@ from sediment.server.backends.backend import Backend
 from sediment.server.backends.live_options import LiveOptions
 from sediment.server.backends.read_only import ReadOnlyBackend, ReadOnlyOptions
 from sediment.server.delayed import Timer
+from sediment.server.dynamic_config_keys import group_config_defaults
 from sediment.server.errors import naming_option
 from sediment.server.groups.consumer.cluster_topics import ClusterTopics
 from sediment.server.groups.group_coordinator import ConsumerGroupSupport, GroupCoordinator
@@ -223,7 +224,11 @@ class KafkaServer:
                 ).handlers(),
                 OffsetHandlers(self.catalog).handlers(),
                 ConfigHandlers(
-                    self.catalog, self.catalog.node_id, can_write=backend.can_write, static=backend.static_configs
+                    self.catalog,
+                    self.catalog.node_id,
+                    can_write=backend.can_write,
+                    static=backend.static_configs,
+                    group_defaults=group_config_defaults(config),
                 ).handlers(),
                 LogDirHandlers(self.catalog).handlers(),
                 GroupHandlers(

@@ -278,9 +278,7 @@ class LiveBackend:
     ) -> Sequence[Mapping[ApiKey, Handler]]:
         """Return the handlers of records, transactions, topics, configs, deletions and refused requests."""
         self._delayed = delayed = DelayedOperations(timer)
-        self.topics = self._make_store(
-            default_partition_count=config.num_partitions, on_topics_deleted=coordinator.topics_deleted
-        )
+        self.topics = self._make_store(server_config=config, on_topics_deleted=coordinator.topics_deleted)
         self._internal_topics = {
             CONSUMER_OFFSETS: config.offsets_topic_num_partitions,
             TRANSACTION_STATE: config.transaction_state_log_num_partitions,

@@ -70,6 +70,7 @@ from sediment.server.live.topic_rules import (
     colliding_names,
     partition_count_of,
 )
+from sediment.server.server_config import ServerConfig
 from sediment.server.topic_names import check_topic_name
 
 _LOGGER = logging.getLogger(__name__)
@@ -86,7 +87,7 @@ class CreatedTopic:
 
 
 class TopicStore:
-    """The topics of `catalog`; `default_partition_count` is `num.partitions`.
+    """The topics of `catalog`; `server_config` has their default number of partitions, and limits on configs of groups.
 
     New partitions go into the log directories `directories`.  `lead` makes a partition of a new log.  `on_deleted` is
     called with each partition that was deleted, and then `on_topics_deleted` with the names of the topics.
@@ -106,7 +107,7 @@ class TopicStore:
         lead: Callable[[PartitionLog], Partition],
         on_deleted: Callable[[TopicPartition], object],
         on_topics_deleted: Callable[[Collection[str]], object],
-        default_partition_count: int = 1,
+        server_config: ServerConfig,
     ) -> None:
         self._catalog = catalog
         self._manager = manager
@@ -118,7 +119,7 @@ class TopicStore:
         self._lead = lead
         self._on_deleted = on_deleted
         self._on_topics_deleted = on_topics_deleted
-        self._default_partition_count = default_partition_count
+        self._server_config = server_config
         self._guard = threading.RLock()
 
     # ---------------------------------------------------------------------------------------------------------- create
@@ -128,7 +129,7 @@ class TopicStore:
         Raises:
             ApiError: the changes are too many for one request, or cannot be made durable.
         """
-        check_total_count(topics, self._default_partition_count)
+        check_total_count(topics, self._server_config.num_partitions)
         with self._guard:
             existing = self._catalog.metadata.topic_ids
             colliding = colliding_names(existing)
@@ -164,7 +165,7 @@ class TopicStore:
                 )
             configs = {key: value for key, value in topic.configs if value is not None}
             self._configs.check(topic.name, configs)
-            count = partition_count_of(topic, self._catalog.node_id, self._default_partition_count)
+            count = partition_count_of(topic, self._catalog.node_id, self._server_config.num_partitions)
             check_folder_name(topic.name, count)
         except ApiError as error:
             return error
@@ -392,7 +393,7 @@ class TopicStore:
         with self._guard:
             current = configs_of(self._catalog.metadata, kind, name)
             after = change(current)
-            check_dynamic_configs(kind, name, after)
+            check_dynamic_configs(kind, name, after, self._server_config)
             if kind is ResourceType.BROKER and self._catalog.metadata.features.get(ELIGIBLE_REPLICAS, 0):
                 check_eligible_replicas(name, current, after)
             changed = {key: after.get(key) for key in sorted({*current, *after}) if current.get(key) != after.get(key)}
