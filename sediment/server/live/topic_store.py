@@ -58,6 +58,7 @@ from sediment.server.live.dynamic_configs import (
 )
 from sediment.server.live.live_catalog import LiveCatalog, LiveTopic
 from sediment.server.live.partition import Partition
+from sediment.server.live.scram_users import UserDeletion, UserUpsertion, user_changes
 from sediment.server.live.topic_configs import ConfigChange, TopicConfigs, changed_configs
 from sediment.server.live.topic_rules import (
     MorePartitions,
@@ -404,6 +405,25 @@ class TopicStore:
             self._catalog.change(self._commit(values), (), {})
             use()
 
+    # ----------------------------------------------------------------------------------------------------------- users
+    def change_users(
+        self, deletions: Sequence[UserDeletion], upsertions: Sequence[UserUpsertion]
+    ) -> Mapping[str, ApiError | None]:
+        """Change SCRAM credentials; return the error of each user, None if the user changed.
+
+        Raises:
+            ApiError: the changes are too many for one request, or cannot be made durable.
+        """
+        with self._guard:
+            metadata = self._catalog.metadata
+            changes = user_changes(
+                metadata.scram_credentials, deletions, upsertions, metadata.features[METADATA_VERSION]
+            )
+            if changes.records:
+                self._catalog.change(self._commit(changes.records), (), {})
+            return changes.errors
+
+    # ------------------------------------------------------------------------------------------- configs of the broker
     def _checked_broker_configs(self, values: Sequence[bytes]) -> Callable[[], None]:
         """Return a function that gives logs and cleaner the configs of the cluster after further records.
 
