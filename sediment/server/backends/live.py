@@ -78,9 +78,9 @@ from sediment.server.handlers.group_deletions import GroupDeletionHandlers
 from sediment.server.handlers.produce import ProduceHandlers
 from sediment.server.handlers.producer_ids import ProducerIdHandlers
 from sediment.server.handlers.refused import RefusedHandlers
-from sediment.server.handlers.scram_users import ScramUserHandlers
 from sediment.server.handlers.topics import TopicHandlers
 from sediment.server.handlers.transactional_producers import TransactionalProducerHandlers
+from sediment.server.handlers.users import UserHandlers
 from sediment.server.live.delayed_append import ReplicationWaits
 from sediment.server.live.deletions import describe_deletions
 from sediment.server.live.live_catalog import LiveCatalog
@@ -316,7 +316,7 @@ class LiveBackend:
             **AlterConfigHandlers(self.topics, self.catalog.node_id).handlers(),
             **DeleteRecordsHandlers(self.catalog, self._manager.checkpoint_log_starts).handlers(),
             **GroupDeletionHandlers(coordinator, self.catalog).handlers(),
-            **ScramUserHandlers(self.topics, self.catalog).handlers(),
+            **UserHandlers(self.topics, self.catalog).handlers(),
         }
         refused = RefusedHandlers(NOT_OFFERED).handlers()
         return own, {key: handler for key, handler in refused.items() if key not in own}

@@ -19,12 +19,12 @@ from sediment.segment_io.internal_topics.metadata_records import encode_metadata
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.errors import ApiError
-from sediment.server.security.credentials import HASHES, MECHANISMS, MIN_ITERATIONS
 
 SCRAM_SINCE = 11
 """The first metadata.version with SCRAM users: 3.5-IV2."""
 
-_MOST_ITERATIONS = 16_384
+_LEAST_ITERATIONS, _MOST_ITERATIONS = 4096, 16_384
+_HASHES = {1: "sha256", 2: "sha512"}  # by the number of Kafka's ScramMechanism
 _VERSION = 0
 
 
@@ -65,7 +65,8 @@ def user_changes(
     errors: dict[str, ApiError | None] = {}
     records: list[bytes] = []
     accepted: dict[str, UserDeletion | UserUpsertion] = {}
-    for change in (*deletions, *upsertions):
+    asked: list[UserDeletion | UserUpsertion] = [*deletions, *upsertions]
+    for change in asked:
         if errors.get(change.name) is None:
             try:
                 if accepted.pop(change.name, None) is not None:
@@ -97,12 +98,12 @@ def _check(change: UserDeletion | UserUpsertion, existing: Container[tuple[int, 
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION, "The current metadata.version does not support SCRAM")
     if not change.name:
         raise ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
-    if change.mechanism not in MECHANISMS:
+    if change.mechanism not in _HASHES:
         raise ApiError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
     if isinstance(change, UserDeletion):
         if (change.mechanism, change.name) not in existing:
             raise ApiError(ErrorCode.RESOURCE_NOT_FOUND, "Attempt to delete a user credential that does not exist")
-    elif change.iterations < MIN_ITERATIONS:
+    elif change.iterations < _LEAST_ITERATIONS:
         raise ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations")
     elif change.iterations > _MOST_ITERATIONS:
         raise ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations")
@@ -119,7 +120,7 @@ def _record(change: UserDeletion | UserUpsertion) -> bytes:
         return encode_metadata_record(removal, _VERSION)
     if not change.salted_password:  # Java has no HMAC with an empty key
         raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
-    name = HASHES[MECHANISMS[change.mechanism]]
+    name = _HASHES[change.mechanism]
     client_key = hmac.digest(change.salted_password, b"Client Key", name)
     record = m.UserScramCredentialRecord(
         name=change.name,

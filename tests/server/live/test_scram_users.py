@@ -17,19 +17,23 @@ import pytest
 from scramp import ScramClient
 
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.internal_topics.bootstrap_checkpoint import format_bootstrap_checkpoint
 from sediment.segment_io.internal_topics.metadata_log import (
     ClusterMetadata,
     read_bootstrap_records,
     read_cluster_metadata,
 )
+from sediment.segment_io.internal_topics.metadata_records import encode_metadata_record
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.segment_io.segment.batch_reader import read_records
 from sediment.server.kafka_server import KafkaServer, Security, ServerOptions
 from sediment.server.network.endpoints import Endpoint
 from sediment.server.server_config import ServerConfig
 from tests.engine.managed import FailingFs
+from tests.ports import free_port
 from tests.served import unpacked
-from tests.server.live.nodes import live, live_options, new_node
+from tests.server.live.nodes import NOW_MS, live, live_options, new_node
 from tests.server.live.scram_script import RECORDED_USERS, SHA_256, SHA_512, Deletion, ScramScript, Upsertion
 from tests.server.network.listeners import Client, api_versions
 from tests.server.security.certificates import Certificates, write_certificates
@@ -63,6 +67,37 @@ def test_the_requests_are_offered_in_the_versions_of_a_broker(path: Path) -> Non
         keys = client.ask(api_versions(), 3).api_keys
     offered = {each.api_key: (each.min_version, each.max_version) for each in keys}
     assert (offered[DESCRIBE], offered[ALTER]) == ((0, 0), (0, 0))
+
+
+def test_quotas_of_the_cluster_are_described(tmp_path: Path) -> None:
+    data = new_node(tmp_path / "data", {})
+    entity = m.ClientQuotaRecord.EntityData
+    quotas = [
+        m.ClientQuotaRecord(entity=[entity(entity_type=kind, entity_name=name)], key="request_percentage", value=5.0)
+        for kind, name in (("user", "alice"), ("user", None), ("client-id", "c"))
+    ]
+    checkpoint = data / "bootstrap.checkpoint"
+    records = [record.value or b"" for record in read_records(checkpoint.read_bytes())]
+    records += [encode_metadata_record(each, 0) for each in quotas]
+    checkpoint.write_bytes(format_bootstrap_checkpoint(records, now_ms=NOW_MS))
+    request = m.DescribeClientQuotasRequest
+    with live(data) as server, server.connect() as client:
+
+        def described(*filters: tuple[str, int, str | None]) -> tuple[int, list[tuple[str, str | None]]]:
+            components = [
+                request.ComponentData(entity_type=kind, match_type=how, match=name) for kind, how, name in filters
+            ]
+            found = client.ask(request(components=components, strict=True), 1)
+            entities = [each.entity[0] for each in found.entries or ()]
+            return found.error_code, [(each.entity_type, each.entity_name) for each in entities]
+
+        assert described(("user", 2, None)) == (0, [("user", "alice"), ("user", None)])
+        assert described(("user", 1, None)) == (0, [("user", None)])
+        assert described(("user", 0, "alice")) == (0, [("user", "alice")])
+        assert described(("user", 0, "bob"), ("client-id", 2, None)) == (0, [])
+        assert described(("user", 0, None))[0] == ErrorCode.INVALID_REQUEST
+        assert described(("other", 2, None))[0] == ErrorCode.UNSUPPORTED_VERSION
+        assert described(("ip", 2, None), ("user", 2, None))[0] == ErrorCode.INVALID_REQUEST
 
 
 @pytest.mark.parametrize("kind", ["bootstrap", "log"])
@@ -153,10 +188,11 @@ class Exposed:
 def exposed_server(path: Path, tmp_path: Path) -> Iterator[Exposed]:
     """Serve a directory to other machines; its users are those of its cluster."""
     certificates = write_certificates(tmp_path)
+    port = free_port()
     options = ServerOptions(
         live_options(path),
-        Endpoint("0.0.0.0", 0),
-        Endpoint("localhost", 9),
+        Endpoint("0.0.0.0", port),
+        Endpoint("localhost", port),
         Security(certificates.certificate, certificates.key),
         tmp_path / "requests.log",
         ServerConfig(connection_failed_authentication_delay_ms=0),

@@ -13,11 +13,12 @@ from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.groups.consumer import topic_regex
 from sediment.server.groups.consumer.consumer_group import ConsumerGroupState
 from sediment.server.groups.group_offsets import CommittedOffset
-from sediment.server.groups.group_requests import JoinRequest, MemberIdentity
+from sediment.server.groups.group_requests import JoinRequest, MemberIdentity, SyncRequest
 from sediment.server.groups.offset_expiration import MS_PER_MINUTE
 from sediment.server.groups.stored_groups import GroupKind
 from tests.server.groups.consumer.coordinated import (
     CLASSIC_SESSION_MS,
+    REBALANCE_MS,
     SESSION_MS,
     Groups,
     ListedTopics,
@@ -450,6 +451,32 @@ def test_a_static_classic_member_takes_the_place_of_the_last_new_one(groups: Gro
     assert joined.error is ErrorCode.NONE
     assert groups.coordinator.describe("g")[0] is ErrorCode.NONE
     assert groups.logs.replay()["g"].kind is GroupKind.CLASSIC
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("kind", ["classic", "upgraded", "joined", "downgraded"])
+def test_a_static_classic_member_that_never_comes_back_leaves_its_group(
+    groups: Groups, kind: str, restarts: bool
+) -> None:
+    if kind in ("joined", "downgraded"):
+        groups.settled()
+    joined = groups.join(instance="i")
+    assert joined.error is ErrorCode.NONE
+    if kind in ("classic", "upgraded"):
+        request = SyncRequest(
+            joined.member_id, "i", joined.generation, assignments=((joined.member_id, assignment(orders=[0])),)
+        )
+        groups.coordinator.sync("g", request, lambda _: None)
+    if kind == "upgraded":
+        groups.settled()
+    if kind == "downgraded":
+        groups.heartbeat(epoch=-1)
+    if restarts:
+        groups.start()
+    groups.pass_ms(CLASSIC_SESSION_MS + REBALANCE_MS)
+    _, classic = groups.coordinator.describe("g")
+    members = [each.member_id for each in classic.members] if classic is not None else list(groups.group().members)
+    assert joined.member_id not in members
 
 
 def test_a_client_of_another_kind_cannot_join(groups: Groups) -> None:
