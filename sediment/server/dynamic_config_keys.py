@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from sediment.engine.config_keys import BROKER_KEYS, DYNAMIC_BROKER_KEYS, Key, ValueType
+from sediment.engine.config_keys import BROKER_KEYS, DYNAMIC_BROKER_KEYS, Key, Value, ValueType
 from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
+from sediment.server.server_config import ServerConfig
 
 _INT, _LONG, _STRING, _LIST = ValueType.INT, ValueType.LONG, ValueType.STRING, ValueType.LIST
 
@@ -171,6 +172,16 @@ GROUP_KEYS: Mapping[str, Key] = {
     )
 }
 """The configs of groups."""
+
+
+def group_config_defaults(server: ServerConfig) -> Mapping[str, Value]:
+    """Return the values of the configs that a group does not set, by key."""
+    return {
+        **{key.name: key.default for key in GROUP_KEYS.values() if key.default is not None},
+        "consumer.heartbeat.interval.ms": server.group_consumer_heartbeat_interval_ms,
+        "consumer.session.timeout.ms": server.group_consumer_session_timeout_ms,
+    }
+
 
 CLIENT_METRICS_KEYS: Mapping[str, Key] = {
     key.name: key for key in (Key("interval.ms", _INT, 300_000), Key("match", _LIST, ()), Key("metrics", _LIST, ()))

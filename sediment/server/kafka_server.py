@@ -36,6 +36,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.fs import Fs
@@ -48,6 +49,7 @@ from sediment.server.backends.backend import Backend
 from sediment.server.backends.live_options import LiveOptions
 from sediment.server.backends.read_only import ReadOnlyBackend, ReadOnlyOptions
 from sediment.server.delayed import Timer
+from sediment.server.dynamic_config_keys import group_config_defaults
 from sediment.server.errors import naming_option
 from sediment.server.groups.consumer.cluster_topics import ClusterTopics
 from sediment.server.groups.group_coordinator import ConsumerGroupSupport, GroupCoordinator
@@ -68,7 +70,7 @@ from sediment.server.open_files_limit import raised_open_files_limit
 from sediment.server.request_log import RequestLog
 from sediment.server.request_metrics import RequestMetrics
 from sediment.server.requests import Handler
-from sediment.server.security.credentials import Credentials, of_cluster, read_users
+from sediment.server.security.credentials import ClusterUsers, Credentials, CredentialSource, read_users
 from sediment.server.security.exposure import check_exposure, choose_credentials, security_protocol
 from sediment.server.security.sasl import SaslAuthenticator, SaslHandlers, SaslMechanisms
 from sediment.server.security.tls import server_context
@@ -163,7 +165,7 @@ class KafkaServer:
         undo.enter_context(raised_open_files_limit(options.config.max_connections))  # 1
         security = options.security
         tls = _tls_of(security)  # 2
-        from_file = None if security.users is None else read_users(security.users)
+        from_file = None if security.users is None else _constant(read_users(security.users))
 
         resolved = options.listen.resolve()  # 3
         check_exposure(resolved, has_tls=tls is not None, has_users=from_file is not None, insecure=security.insecure)
@@ -187,8 +189,8 @@ class KafkaServer:
             max_bytes = min(config.socket_request_max_bytes, OTHER_REQUEST_MAX_BYTES)
             config = replace(config, socket_request_max_bytes=max_bytes)
 
-        of_cluster_users = _credentials_of(self.catalog.metadata)  # 5
-        credentials = choose_credentials(resolved, from_file, of_cluster_users, insecure=security.insecure)
+        of_cluster = ClusterUsers(self._scram_credentials)  # 5
+        credentials = choose_credentials(resolved, from_file, of_cluster, insecure=security.insecure)
         self.protocol = security_protocol(has_tls=tls is not None, has_users=credentials is not None)
 
         timer, group_timer = Timer(), Timer(name="group-timer")  # 6; a group may wait for the disk
@@ -223,7 +225,11 @@ class KafkaServer:
                 ).handlers(),
                 OffsetHandlers(self.catalog).handlers(),
                 ConfigHandlers(
-                    self.catalog, self.catalog.node_id, can_write=backend.can_write, static=backend.static_configs
+                    self.catalog,
+                    self.catalog.node_id,
+                    can_write=backend.can_write,
+                    static=backend.static_configs,
+                    group_defaults=group_config_defaults(config),
                 ).handlers(),
                 LogDirHandlers(self.catalog).handlers(),
                 GroupHandlers(
@@ -271,6 +277,11 @@ class KafkaServer:
         if not self._stop_start.is_set():
             undo.callback(backend.stop_deleting)
             backend.start_deleting()  # 13
+
+    def _scram_credentials(self) -> Mapping[tuple[int, str], Any]:
+        """Return the SCRAM users of the cluster."""
+        metadata = self.catalog.metadata
+        return {} if metadata is None else metadata.scram_credentials
 
     def _configs_of_group(self, group_id: str) -> Mapping[str, str]:
         """Return the dynamic configs of a group."""
@@ -335,12 +346,12 @@ def _tls_of(security: Security) -> ssl.SSLContext | None:
     return server_context(security.certificate, security.key)
 
 
-def _credentials_of(metadata: ClusterMetadata | None) -> Credentials | None:
-    return None if metadata is None else of_cluster(metadata.scram_credentials)
+def _constant(credentials: Credentials) -> CredentialSource:
+    return lambda: credentials
 
 
 def _maker_of_authenticators(
-    credentials: Credentials | None, timer: Timer, failure_delay_ms: int, *, has_tls: bool
+    credentials: CredentialSource | None, timer: Timer, failure_delay_ms: int, *, has_tls: bool
 ) -> Callable[[], SaslAuthenticator] | None:
     if credentials is None:
         return None

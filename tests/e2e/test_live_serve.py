@@ -49,6 +49,8 @@ from tests.server.live import nodes
 from tests.server.live.admin_script import RECORDED, AdminScript
 from tests.server.live.config_script import RECORDED_CONFIGS, ConfigScript
 from tests.server.live.nodes import NODE, NOW_MS
+from tests.server.live.scram_script import RECORDED_USERS, ScramScript
+from tests.server.live.test_scram_users import exposed_server
 from tests.server.network.listeners import Client
 from tests.waiting import LIMIT_SECONDS, wait_until
 
@@ -625,3 +627,50 @@ def test_dynamic_configs_go_from_a_server_to_a_broker_and_back(tmp_path: Path) -
     with serving(data) as served:
         check_dynamic_configs(served.bootstrap, node)
         assert any("retention: kept" in line for line in served.said)
+
+
+# ---------------------------------------------------------------------------------------------------------- SCRAM users
+def test_the_recorded_answers_to_changes_of_users_are_those_of_a_broker(tmp_path: Path) -> None:
+    kafka = KafkaNode(tmp_path / "node", {"node.id": str(NODE.node_id)})
+    with running(kafka), Client.to(port_of(kafka.bootstrap), LIMIT_SECONDS) as client:
+        recorded = json.loads(lzma.decompress(RECORDED_USERS.read_bytes()))
+        lines = json.loads(json.dumps(ScramScript(client, recorded).run()))
+    (tmp_path / RECORDED_USERS.name).write_bytes(lzma.compress(json.dumps(lines).encode()))
+    assert lines == recorded, f"Kafka's answers are in {tmp_path}"
+
+
+def log_in(bootstrap: str, password: str, **options: str) -> set[str]:
+    """Return the topics that the user `alice` sees."""
+    login = {"sasl.mechanism": "SCRAM-SHA-256", "sasl.username": "alice", "sasl.password": password, **options}
+    return set(AdminClient({"bootstrap.servers": bootstrap, **login}).list_topics(timeout=LIMIT_SECONDS).topics)
+
+
+def test_users_of_kafkas_tools_log_in_at_a_server_and_then_at_a_broker(tmp_path: Path) -> None:
+    data = new_node(tmp_path / "data")
+    with serving(data) as served:
+        tools.tool(served.bootstrap, tools.TOPICS, "--create", "--topic", "kept", "--partitions", "1")
+        for user in ("alice", "bob"):
+            entity = ("--entity-type", "users", "--entity-name", user)
+            added = f"SCRAM-SHA-256=[iterations=4096,password={user}-secret]"
+            tools.tool(served.bootstrap, tools.CONFIGS, "--alter", *entity, "--add-config", added)
+        tools.tool(served.bootstrap, tools.CONFIGS, "--alter", *entity, "--delete-config", "SCRAM-SHA-256")
+        described = tools.tool(served.bootstrap, tools.CONFIGS, "--describe", "--entity-type", "users")
+        shown = "SCRAM credential configs for user-principal 'alice' are SCRAM-SHA-256=iterations=4096"
+        assert described.strip() == shown
+        assert "secret" not in "\n".join(served.said)
+    with exposed_server(data, tmp_path) as exposed:
+        options = {"security.protocol": "SASL_SSL", "ssl.ca.location": str(exposed.certificates.authority)}
+        assert log_in(f"localhost:{exposed.server.bound.port}", "alice-secret", **options) == {"kept"}
+    broker = node_on(data, tmp_path / "node")
+    login = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="alice" password="alice-secret";'
+    broker.configure(
+        {
+            "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+            "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-256",
+            "listener.name.plaintext.scram-sha-256.sasl.jaas.config": login,
+        }
+    )
+    with running(broker):
+        assert log_in(broker.bootstrap, "alice-secret", **{"security.protocol": "SASL_PLAINTEXT"}) == {"kept"}
+        broker.stop()

@@ -5,6 +5,9 @@
     ProducerIdsRecord          the earlier one
     ConfigRecord               the earlier one of the same key; a record without a value only removes that one
     RemoveTopicRecord          the partitions and configs of its topic
+    UserScramCredentialRecord  the earlier one of the same user and mechanism
+    RemoveUserScramCredential- the credential of the same user and mechanism; it is not in the file itself
+    Record
     PartitionRecord            nothing; a NoOpRecord comes before the first partition that is added
 
 A removed topic stays with its TopicRecord and RemoveTopicRecord until 100 other topics have been removed.  So a later
@@ -34,6 +37,8 @@ _PARTITION_CHANGE = m.PartitionChangeRecord.API_KEY
 _CONFIG = m.ConfigRecord.API_KEY
 _REMOVE_TOPIC = m.RemoveTopicRecord.API_KEY
 _PRODUCER_IDS = m.ProducerIdsRecord.API_KEY
+_USER = m.UserScramCredentialRecord.API_KEY
+_REMOVE_USER = m.RemoveUserScramCredentialRecord.API_KEY
 _NO_OP = m.NoOpRecord.API_KEY
 _VERSION = 0  # of a NoOpRecord
 _MOST_REMOVED = 100  # topics that were removed before
@@ -58,6 +63,10 @@ def merge_records(values: Sequence[bytes], changes: Iterable[bytes]) -> list[byt
     if configs:
         merged = [value for value in merged if record_type(value) != _CONFIG or _config_key(value) not in configs]
         by_type[_CONFIG] = [value for value in configs.values() if _decoded(value).value is not None]
+    users = {_user_key(value) for kind in (_USER, _REMOVE_USER) for value in by_type.get(kind, ())}
+    if users:
+        merged = [value for value in merged if record_type(value) != _USER or _user_key(value) not in users]
+        by_type.pop(_REMOVE_USER, None)  # a controller refuses the removal of a user that it does not know
     removed = {_decoded(value).topic_id for value in by_type.get(_REMOVE_TOPIC, ())}
     if removed:
         merged = _without_topics(merged, removed)
@@ -96,6 +105,11 @@ def _names_of(values: Iterable[bytes]) -> Mapping[uuid.UUID, str]:
 def _config_key(value: bytes) -> tuple[int, str, str]:
     config = _decoded(value)
     return config.resource_type, config.resource_name, config.name
+
+
+def _user_key(value: bytes) -> tuple[int, str]:
+    user = _decoded(value)
+    return user.mechanism, user.name
 
 
 def _decoded(value: bytes) -> Any:

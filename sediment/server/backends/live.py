@@ -81,6 +81,7 @@ from sediment.server.handlers.producer_ids import ProducerIdHandlers
 from sediment.server.handlers.refused import RefusedHandlers
 from sediment.server.handlers.topics import TopicHandlers
 from sediment.server.handlers.transactional_producers import TransactionalProducerHandlers
+from sediment.server.handlers.users import UserHandlers
 from sediment.server.live.delayed_append import ReplicationWaits
 from sediment.server.live.deletions import describe_deletions
 from sediment.server.live.live_catalog import LiveCatalog
@@ -280,9 +281,7 @@ class LiveBackend:
     ) -> Sequence[Mapping[ApiKey, Handler]]:
         """Return the handlers of records, transactions, topics, configs, deletions and refused requests."""
         self._delayed = delayed = DelayedOperations(timer)
-        self.topics = self._make_store(
-            default_partition_count=config.num_partitions, on_topics_deleted=coordinator.topics_deleted
-        )
+        self.topics = self._make_store(server_config=config, on_topics_deleted=coordinator.topics_deleted)
         self._internal_topics = {
             CONSUMER_OFFSETS: config.offsets_topic_num_partitions,
             TRANSACTION_STATE: config.transaction_state_log_num_partitions,
@@ -319,6 +318,7 @@ class LiveBackend:
             **AlterConfigHandlers(self.topics, self.catalog.node_id).handlers(),
             **DeleteRecordsHandlers(self.catalog, self._manager.checkpoint_log_starts).handlers(),
             **GroupDeletionHandlers(coordinator, self.catalog).handlers(),
+            **UserHandlers(self.topics, self.catalog).handlers(),
         }
         refused = RefusedHandlers(NOT_OFFERED).handlers()
         return own, {key: handler for key, handler in refused.items() if key not in own}

@@ -443,8 +443,12 @@ class GroupCoordinator:
         identity: MemberIdentity,
         generation: int,
         commits: Sequence[tuple[str, int, CommittedOffset]],
+        *,
+        knows_epochs: bool = True,
     ) -> list[ErrorCode]:
         """Commit offsets, given as (topic, partition, value); return an error code for each.
+
+        A member of a consumer group may commit only by a request whose version `knows_epochs`.
 
         GROUP_ID_NOT_FOUND: the request has a generation, but the group does not exist.
         INVALID_COMMIT_OFFSET_SIZE: `sediment.groups.max.bytes` is reached.
@@ -459,7 +463,10 @@ class GroupCoordinator:
             return [error for _ in commits]
         with group.commit_guard:
             with group.guard:
-                error = (group.consumer or group.classic).commit_error(identity, generation)
+                if group.consumer is None:
+                    error = group.classic.commit_error(identity, generation)
+                else:
+                    error = group.consumer.commit_error(identity, generation, knows_epochs=knows_epochs)
                 if error is not ErrorCode.NONE:
                     return [error for _ in commits]
                 self._set_timer(group, group.classic.committed(identity.member_id, self._now_ms()))
@@ -1117,22 +1124,17 @@ class GroupCoordinator:
         self._set_consumer_timer(group, consumer.deadlines_ms.values())
 
     def _circumstances(self, group_id: str) -> Circumstances:
-        """Return the configs, times and topics for a change; a group's own configs take precedence."""
+        """Return the configs, times and topics for a change.
+
+        A group's own configs take precedence.  The broker's limits count only when they are changed, as in Kafka.
+        """
         assert self._support is not None, "only a coordinator with topics has consumer groups"
         config, own = self._config, self._support.configs_of(group_id)
         topics_version = self._support.topics.version
         return Circumstances(
             config,
-            _within(
-                int(own.get("consumer.session.timeout.ms", config.group_consumer_session_timeout_ms)),
-                config.group_consumer_min_session_timeout_ms,
-                config.group_consumer_max_session_timeout_ms,
-            ),
-            _within(
-                int(own.get("consumer.heartbeat.interval.ms", config.group_consumer_heartbeat_interval_ms)),
-                config.group_consumer_min_heartbeat_interval_ms,
-                config.group_consumer_max_heartbeat_interval_ms,
-            ),
+            int(own.get("consumer.session.timeout.ms", config.group_consumer_session_timeout_ms)),
+            int(own.get("consumer.heartbeat.interval.ms", config.group_consumer_heartbeat_interval_ms)),
             self._support.topics,
             topics_version,
             self._support.topics.metadata_version,
@@ -1192,10 +1194,6 @@ _NO_NEW_PROTOCOL = "this server does not support the new group protocol; set gro
 
 def _no_memory() -> ApiError:
     return ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, "the groups of this server get no more memory")
-
-
-def _within(value: int, least: int, most: int) -> int:
-    return min(max(value, least), most)
 
 
 def _commit_error_of(error: BaseException) -> ErrorCode:

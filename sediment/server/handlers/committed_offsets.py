@@ -23,7 +23,7 @@ from sediment.server.requests import Handler, Request
 _NO_OFFSET = CommittedOffset(-1, NO_LEADER_EPOCH)
 
 # The first versions of APIs that differ from earlier versions.
-_COMMIT_GROUP_ID_NOT_FOUND = 9
+_COMMIT_EPOCHS = 9
 _FETCH_GROUP_ERROR = 2
 _FETCH_GROUPS = 8
 _TOPIC_IDS = 10
@@ -105,9 +105,12 @@ class CommittedOffsetHandlers:
         if commits:
             identity = MemberIdentity(message.member_id, message.group_instance_id)
             generation = message.generation_id_or_member_epoch
-            errors = self._coordinator.commit(message.group_id, identity, generation, commits)
+            knows_epochs = version >= _COMMIT_EPOCHS
+            errors = self._coordinator.commit(
+                message.group_id, identity, generation, commits, knows_epochs=knows_epochs
+            )
             for partition, error in zip(waiting, errors, strict=True):
-                is_old = error is ErrorCode.GROUP_ID_NOT_FOUND and version < _COMMIT_GROUP_ID_NOT_FOUND
+                is_old = error is ErrorCode.GROUP_ID_NOT_FOUND and not knows_epochs
                 partition.error_code = ErrorCode.ILLEGAL_GENERATION if is_old else error
         return response(topics=topics)
 

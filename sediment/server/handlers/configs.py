@@ -18,7 +18,16 @@ from itertools import dropwhile
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from sediment.engine.config_keys import BROKER_KEYS, TOPIC_KEYS, BrokerName, Key, ValueType, read_value, value_text
+from sediment.engine.config_keys import (
+    BROKER_KEYS,
+    TOPIC_KEYS,
+    BrokerName,
+    Key,
+    Value,
+    ValueType,
+    read_value,
+    value_text,
+)
 from sediment.segment_io.internal_topics.metadata_log import ALL_BROKERS
 from sediment.segment_io.internal_topics.metadata_records import ResourceType
 from sediment.segment_io.protocol import messages as m
@@ -76,7 +85,7 @@ _SAME_SETTING = (
 class ConfigHandlers:
     """Handlers that describe configs; `node_id` is the id of this broker, and `static` has the options of the server.
 
-    With `can_write`, clients may change dynamic configs.
+    With `can_write`, clients may change dynamic configs.  `group_defaults` are the values that groups have by default.
     """
 
     def __init__(
@@ -86,11 +95,13 @@ class ConfigHandlers:
         *,
         can_write: bool = False,
         static: Mapping[str, str] = MappingProxyType({}),
+        group_defaults: Mapping[str, Value] = MappingProxyType({}),
     ) -> None:
         self._catalog = catalog
         self._node_id = node_id
         self._can_write = can_write
         self._static = static
+        self._group_defaults = group_defaults
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
         """Return the handlers by API."""
@@ -197,7 +208,7 @@ class ConfigHandlers:
         for key in GROUP_KEYS.values():
             if keys is not None and key.name not in keys:
                 continue
-            default = value_text(key.default)
+            default = value_text(self._group_defaults.get(key.name, key.default))
             source = ConfigSource.GROUP_CONFIG if key.name in own else ConfigSource.DEFAULT_CONFIG
             effective = _Synonym(key.name, own.get(key.name, default), source)
             described = _config(key, effective, (effective,) if include_synonyms else ())

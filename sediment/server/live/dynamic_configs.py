@@ -33,6 +33,7 @@ from sediment.server.dynamic_config_keys import (
 )
 from sediment.server.errors import ApiError
 from sediment.server.live.topic_configs import ConfigChange, Operation, changed_configs, checked_value
+from sediment.server.server_config import ServerConfig
 
 _LISTENER_PREFIX = re.compile(r"listener\.name\.[^.]*\.(.*)")
 _OF_ALL_LISTENERS = frozenset({"max.connections", "max.connection.creation.rate", "num.network.threads"})
@@ -40,15 +41,14 @@ _THREADS = tuple(name for name in DYNAMIC_KEYS if name.endswith((".threads", ".f
 _UNLIMITED_OR_POSITIVE = "log.retention.ms"
 
 _DURATION = re.compile(r"by_duration:P(?=[0-9T])([0-9]+D)?(T(?=[0-9])([0-9]+H)?([0-9]+M)?([0-9]+(\.[0-9]+)?S)?)?")
-_GROUP_LIMITS = {
-    **{
-        f"{kind}.heartbeat.interval.ms": (f"group.{kind}", "heartbeat.interval.ms", 5_000, 15_000)
-        for kind in GROUP_KINDS
-    },
-    **{f"{kind}.session.timeout.ms": (f"group.{kind}", "session.timeout.ms", 45_000, 60_000) for kind in GROUP_KINDS},
-    "share.record.lock.duration.ms": ("group.share", "record.lock.duration.ms", 15_000, 60_000),
+_HEARTBEAT, _SESSION, _LOCK = "heartbeat.interval.ms", "session.timeout.ms", "record.lock.duration.ms"
+_CONSUMER, _WITHOUT_MEMBERS = GROUP_KINDS[0], GROUP_KINDS[1:]
+_FIXED_LIMITS = {
+    **{(kind, _HEARTBEAT): (5_000, 15_000) for kind in _WITHOUT_MEMBERS},
+    **{(kind, _SESSION): (45_000, 60_000) for kind in _WITHOUT_MEMBERS},
+    ("share", _LOCK): (15_000, 60_000),
 }
-"""The broker keys that limit configs of groups: their prefixes and names, with their defaults."""
+"""Kafka's default limits on configs of share and streams groups, which have no members on this server."""
 
 _RESET = "share.auto.offset.reset"
 _INTERVAL_MS = (100, 3_600_000)
@@ -121,8 +121,8 @@ def check_eligible_replicas(name: str, current: Mapping[str, str], after: Mappin
 _MIN_ISR = "min.insync.replicas"
 
 
-def check_dynamic_configs(kind: ResourceType, name: str, configs: Mapping[str, str]) -> None:
-    """Check all configs that a resource would have after a change.
+def check_dynamic_configs(kind: ResourceType, name: str, configs: Mapping[str, str], server: ServerConfig) -> None:
+    """Check all configs that a resource would have after a change; `server` limits those of consumer groups.
 
     Raises:
         ApiError: Kafka refuses them.
@@ -130,7 +130,7 @@ def check_dynamic_configs(kind: ResourceType, name: str, configs: Mapping[str, s
     if kind is ResourceType.BROKER:
         _check_broker(name, configs)
     elif kind is ResourceType.GROUP:
-        _check_group(name, configs)
+        _check_group(name, configs, server)
     else:
         _check_client_metrics(name, configs)
 
@@ -217,7 +217,22 @@ def invalid_configuration(why: str) -> ApiError:
 
 
 # --------------------------------------------------------------------------------------------------------------- groups
-def _check_group(name: str, configs: Mapping[str, str]) -> None:
+def _group_limits(server: ServerConfig) -> Mapping[tuple[str, str], tuple[int, int]]:
+    """Return the least and the greatest value of each limited config, by the kind and name in its key."""
+    return {
+        (_CONSUMER, _HEARTBEAT): (
+            server.group_consumer_min_heartbeat_interval_ms,
+            server.group_consumer_max_heartbeat_interval_ms,
+        ),
+        (_CONSUMER, _SESSION): (
+            server.group_consumer_min_session_timeout_ms,
+            server.group_consumer_max_session_timeout_ms,
+        ),
+        **_FIXED_LIMITS,
+    }
+
+
+def _check_group(name: str, configs: Mapping[str, str], server: ServerConfig) -> None:
     if not name:
         raise ApiError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
     for key in configs:
@@ -231,8 +246,10 @@ def _check_group(name: str, configs: Mapping[str, str]) -> None:
             ErrorCode.INVALID_CONFIG,
             f"Invalid value {reset} for configuration {_RESET}: the value is neither latest, earliest nor by_duration",
         )
-    for key, (prefix, rest, least, most) in _GROUP_LIMITS.items():
-        _check_limit(key, values[key], f"{prefix}.min.{rest}", f"{prefix}.max.{rest}", least, most)
+    # As in Kafka, a key that the group does not set has its default of Kafka here, not that of the server.
+    for (kind, rest), (least, most) in _group_limits(server).items():
+        key = f"{kind}.{rest}"
+        _check_limit(key, values[key], f"group.{kind}.min.{rest}", f"group.{kind}.max.{rest}", least, most)
     standby = values["streams.num.standby.replicas"]
     _check_limit("streams.num.standby.replicas", standby, "", "group.streams.max.standby.replicas", 0, 2)
     for kind in GROUP_KINDS:

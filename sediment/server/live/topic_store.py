@@ -58,6 +58,7 @@ from sediment.server.live.dynamic_configs import (
 )
 from sediment.server.live.live_catalog import LiveCatalog, LiveTopic
 from sediment.server.live.partition import Partition
+from sediment.server.live.scram_users import UserDeletion, UserUpsertion, user_changes
 from sediment.server.live.topic_configs import ConfigChange, TopicConfigs, changed_configs
 from sediment.server.live.topic_rules import (
     MorePartitions,
@@ -70,6 +71,7 @@ from sediment.server.live.topic_rules import (
     colliding_names,
     partition_count_of,
 )
+from sediment.server.server_config import ServerConfig
 from sediment.server.topic_names import check_topic_name
 
 _LOGGER = logging.getLogger(__name__)
@@ -86,7 +88,7 @@ class CreatedTopic:
 
 
 class TopicStore:
-    """The topics of `catalog`; `default_partition_count` is `num.partitions`.
+    """The topics of `catalog`; `server_config` has their default number of partitions, and limits on configs of groups.
 
     New partitions go into the log directories `directories`.  `lead` makes a partition of a new log.  `on_deleted` is
     called with each partition that was deleted, and then `on_topics_deleted` with the names of the topics.
@@ -106,7 +108,7 @@ class TopicStore:
         lead: Callable[[PartitionLog], Partition],
         on_deleted: Callable[[TopicPartition], object],
         on_topics_deleted: Callable[[Collection[str]], object],
-        default_partition_count: int = 1,
+        server_config: ServerConfig,
     ) -> None:
         self._catalog = catalog
         self._manager = manager
@@ -118,7 +120,7 @@ class TopicStore:
         self._lead = lead
         self._on_deleted = on_deleted
         self._on_topics_deleted = on_topics_deleted
-        self._default_partition_count = default_partition_count
+        self._server_config = server_config
         self._guard = threading.RLock()
 
     # ---------------------------------------------------------------------------------------------------------- create
@@ -128,7 +130,7 @@ class TopicStore:
         Raises:
             ApiError: the changes are too many for one request, or cannot be made durable.
         """
-        check_total_count(topics, self._default_partition_count)
+        check_total_count(topics, self._server_config.num_partitions)
         with self._guard:
             existing = self._catalog.metadata.topic_ids
             colliding = colliding_names(existing)
@@ -164,7 +166,7 @@ class TopicStore:
                 )
             configs = {key: value for key, value in topic.configs if value is not None}
             self._configs.check(topic.name, configs)
-            count = partition_count_of(topic, self._catalog.node_id, self._default_partition_count)
+            count = partition_count_of(topic, self._catalog.node_id, self._server_config.num_partitions)
             check_folder_name(topic.name, count)
         except ApiError as error:
             return error
@@ -392,7 +394,7 @@ class TopicStore:
         with self._guard:
             current = configs_of(self._catalog.metadata, kind, name)
             after = change(current)
-            check_dynamic_configs(kind, name, after)
+            check_dynamic_configs(kind, name, after, self._server_config)
             if kind is ResourceType.BROKER and self._catalog.metadata.features.get(ELIGIBLE_REPLICAS, 0):
                 check_eligible_replicas(name, current, after)
             changed = {key: after.get(key) for key in sorted({*current, *after}) if current.get(key) != after.get(key)}
@@ -403,6 +405,25 @@ class TopicStore:
             self._catalog.change(self._commit(values), (), {})
             use()
 
+    # ----------------------------------------------------------------------------------------------------------- users
+    def change_users(
+        self, deletions: Sequence[UserDeletion], upsertions: Sequence[UserUpsertion]
+    ) -> Mapping[str, ApiError | None]:
+        """Change SCRAM credentials; return the error of each user, None if the user changed.
+
+        Raises:
+            ApiError: the changes are too many for one request, or cannot be made durable.
+        """
+        with self._guard:
+            metadata = self._catalog.metadata
+            changes = user_changes(
+                metadata.scram_credentials, deletions, upsertions, metadata.features[METADATA_VERSION]
+            )
+            if changes.records:
+                self._catalog.change(self._commit(changes.records), (), {})
+            return changes.errors
+
+    # ------------------------------------------------------------------------------------------- configs of the broker
     def _checked_broker_configs(self, values: Sequence[bytes]) -> Callable[[], None]:
         """Return a function that gives logs and cleaner the configs of the cluster after further records.
 

@@ -19,7 +19,7 @@ import hmac
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,12 +31,15 @@ SCRAM_SHA_512 = "SCRAM-SHA-512"
 HASHES = {SCRAM_SHA_512: "sha512", SCRAM_SHA_256: "sha256"}
 """Hash of each mechanism; the preferred mechanism comes first."""
 
+MECHANISMS = {1: SCRAM_SHA_256, 2: SCRAM_SHA_512}
+"""Mechanisms by the numbers of Kafka's ScramMechanism."""
+
 MIN_ITERATIONS, MAX_ITERATIONS = 4096, 10_000_000
 
 _LOGGER = logging.getLogger(__name__)
-_MECHANISM_NUMBERS = {1: SCRAM_SHA_256, 2: SCRAM_SHA_512}  # Kafka's ScramMechanism
 _FIELDS_AFTER_NAME = 5
 _LEAST_SALT_BYTES = 12
+_OF_KAFKAS_TOOLS = (MIN_ITERATIONS, 26, True)
 _MOST_FILE_BYTES = 16 << 20
 _BASE36 = b"0123456789abcdefghijklmnopqrstuvwxyz"
 _ADVICE = "write name:SCRAM-SHA-256:iterations:salt:stored:server on each line, the last three in base64"
@@ -53,39 +56,42 @@ class ScramCredential:
 
 
 class Credentials:
-    """Credentials by mechanism and user."""
+    """Credentials by mechanism and user; `secret` decides on the credentials of unknown users."""
 
-    def __init__(self, by_user: Mapping[tuple[str, str], ScramCredential]) -> None:
+    def __init__(self, by_user: Mapping[tuple[str, str], ScramCredential], secret: bytes | None = None) -> None:
         self._by_user = dict(by_user)
-        self._secret = secrets.token_bytes(32)
+        self._secret = secret or secrets.token_bytes(32)
         self.mechanisms = tuple(name for name in HASHES if any(found == name for found, _ in self._by_user))
         """Mechanisms that have users, the preferred one first."""
 
-        self._likely = {name: self._most_likely(name) for name in self.mechanisms}
+        self._likely = {name: self._most_likely(name) for name in HASHES}
 
     def __len__(self) -> int:
         """Return the number of credentials."""
         return len(self._by_user)
 
     def find(self, mechanism: str, user: str) -> ScramCredential:
-        """Return the credential of `user`, or one that matches no password; `mechanism` must be in `mechanisms`."""
+        """Return the credential of `user`, or one that matches no password."""
         unknown = self._unknown(mechanism, user)  # computed for known users too, so that all users take the same time
         return self._by_user.get((mechanism, user), unknown)
 
     def find_any(self, user: str) -> tuple[str, ScramCredential]:
         """Return a mechanism and the user's credential for it, or a credential that matches no password."""
         known = [name for name in self.mechanisms if (name, user) in self._by_user]
-        mechanism = (known or self.mechanisms)[0]
+        mechanism = (known or self.mechanisms or tuple(HASHES))[0]
         return mechanism, self.find(mechanism, user)
 
     def _most_likely(self, mechanism: str) -> tuple[int, int, bool]:
-        """Return the most common iteration count and salt length, and True if most salts are text."""
+        """Return the most common iteration count and salt length, and True if most salts are text.
+
+        Without users, they are those of Kafka's tools.
+        """
         shapes = Counter(
             (each.iterations, len(each.salt), set(each.salt) <= set(_BASE36))
             for (name, _), each in sorted(self._by_user.items(), key=lambda item: item[0])
             if name == mechanism
         )
-        return shapes.most_common(1)[0][0]
+        return shapes.most_common(1)[0][0] if shapes else _OF_KAFKAS_TOOLS
 
     def _unknown(self, mechanism: str, user: str) -> ScramCredential:
         iterations, salt_bytes, is_text = self._likely[mechanism]
@@ -96,6 +102,10 @@ class Credentials:
         # Kafka's salts consist of letters and digits.
         text = bytes(_BASE36[each % len(_BASE36)] for each in salt)
         return ScramCredential(text if is_text else salt, keys[:size], keys[size:], iterations)
+
+
+CredentialSource = Callable[[], Credentials]
+"""Returns the credentials of the moment."""
 
 
 def read_users(path: Path) -> Credentials:
@@ -128,14 +138,36 @@ def read_users(path: Path) -> Credentials:
     return Credentials(found)
 
 
-def of_cluster(records: Mapping[tuple[int, str], Any]) -> Credentials | None:
-    """Return the credentials in UserScramCredentialRecords, whose keys are (mechanism number, user).
+class ClusterUsers:
+    """The credentials of a cluster whose users change; `records` returns its present UserScramCredentialRecords.
 
-    Return None if there are none.  A record that no client can use is skipped with a warning.
+    The keys of the records are (mechanism number, user).
+    """
+
+    def __init__(self, records: Callable[[], Mapping[tuple[int, str], Any]]) -> None:
+        self._records = records
+        self._secret = secrets.token_bytes(32)
+        self._latest: tuple[Mapping[tuple[int, str], Any], Credentials] = ({}, Credentials({}, self._secret))
+
+    def __call__(self) -> Credentials:
+        """Return the present credentials."""
+        records = self._records()
+        before, credentials = self._latest
+        if records is not before:
+            if records != before:
+                credentials = Credentials(of_cluster(records), self._secret)
+            self._latest = records, credentials
+        return credentials
+
+
+def of_cluster(records: Mapping[tuple[int, str], Any]) -> Mapping[tuple[str, str], ScramCredential]:
+    """Return the credentials in UserScramCredentialRecords, by mechanism and user.
+
+    A record that no client can use is skipped with a warning.
     """
     found: dict[tuple[str, str], ScramCredential] = {}
     for (number, user), record in records.items():
-        mechanism = _MECHANISM_NUMBERS.get(number)
+        mechanism = MECHANISMS.get(number)
         if mechanism is None:
             _LOGGER.warning("a SCRAM user of the cluster has the unknown mechanism %d and is left out", number)
             continue
@@ -148,7 +180,7 @@ def of_cluster(records: Mapping[tuple[int, str], Any]) -> Credentials | None:
             _LOGGER.warning("a SCRAM user of the cluster %s and is left out", error)
             continue
         found[mechanism, user] = credential
-    return Credentials(found) if found else None
+    return found
 
 
 def _parse_line(line: bytes) -> tuple[str, str, ScramCredential]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from sediment.segment_io.errors import UsageError
 from sediment.server.network.endpoints import Endpoint
-from sediment.server.security.credentials import Credentials
+from sediment.server.security.credentials import CredentialSource
 
 
 def check_exposure(bound: Endpoint, *, has_tls: bool, has_users: bool, insecure: bool) -> None:
@@ -28,19 +28,18 @@ def check_exposure(bound: Endpoint, *, has_tls: bool, has_users: bool, insecure:
 
 
 def choose_credentials(
-    bound: Endpoint, from_file: Credentials | None, of_cluster: Credentials | None, *, insecure: bool
-) -> Credentials | None:
-    """Return the credentials against which clients are authenticated; None if authentication is not required.
+    bound: Endpoint, from_file: CredentialSource | None, of_cluster: CredentialSource, *, insecure: bool
+) -> CredentialSource | None:
+    """Return the source of the credentials that clients must have; None if they need none.
 
     Raises:
         UsageError: other machines could reach the server without SASL.
     """
     if bound.is_loopback or insecure:
         return from_file
-    credentials = from_file or of_cluster
-    if credentials is None:
+    if from_file is None and not len(of_cluster()):
         raise _exposed(bound, "--users FILE (the cluster has no SCRAM users)")
-    return credentials
+    return from_file or of_cluster
 
 
 def _exposed(bound: Endpoint, missing: str) -> UsageError:

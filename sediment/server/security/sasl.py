@@ -24,7 +24,7 @@ from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.delayed import Timer
 from sediment.server.requests import Handler, Request, TokenChannel
-from sediment.server.security.credentials import HASHES, Credentials
+from sediment.server.security.credentials import HASHES, CredentialSource
 
 PLAIN = "PLAIN"
 
@@ -53,7 +53,7 @@ class SaslServer(Protocol):
 class ScramSaslServer:
     """A SCRAM exchange."""
 
-    def __init__(self, mechanism: str, credentials: Credentials) -> None:
+    def __init__(self, mechanism: str, users: CredentialSource) -> None:
         from scramp import ScramMechanism  # imported late, because most servers have no users
 
         self._name = ""
@@ -62,7 +62,7 @@ class ScramSaslServer:
 
         def credential_of(user: str) -> tuple[bytes, bytes, bytes, int]:
             self._name = user
-            found = credentials.find(mechanism, user)
+            found = users().find(mechanism, user)
             return found.salt, found.stored_key, found.server_key, found.iterations
 
         self._exchange: Any = ScramMechanism(mechanism).make_server(credential_of)
@@ -97,8 +97,8 @@ class ScramSaslServer:
 class PlainSaslServer:
     """A PLAIN exchange: one token with user and password, checked against a SCRAM credential."""
 
-    def __init__(self, credentials: Credentials) -> None:
-        self._credentials = credentials
+    def __init__(self, users: CredentialSource) -> None:
+        self._users = users
         self._user: str | None = None
 
     @property
@@ -117,7 +117,7 @@ class PlainSaslServer:
             identity, user, password = (part.decode() for part in parts)
         except ValueError:  # wrong number of parts, or not UTF-8
             raise SaslAuthenticationError("authentication failed") from None
-        mechanism, credential = self._credentials.find_any(user)
+        mechanism, credential = self._users().find_any(user)
         name = HASHES[mechanism]
         salted = hashlib.pbkdf2_hmac(name, password.encode(), credential.salt, credential.iterations)
         stored_key = hashlib.new(name, hmac.digest(salted, b"Client Key", name)).digest()
@@ -137,25 +137,23 @@ class _State(Enum):
 
 
 class SaslMechanisms:
-    """Mechanisms of a listener: SCRAM for its users, and PLAIN too if it has TLS."""
+    """Mechanisms of a listener: SCRAM for its present users, and PLAIN too if it has users and TLS."""
 
-    def __init__(self, credentials: Credentials, *, has_tls: bool) -> None:
-        self._makers: dict[str, Callable[[], SaslServer]] = {
-            name: lambda name=name: ScramSaslServer(name, credentials)  # type: ignore[misc]
-            for name in credentials.mechanisms
-        }
-        if has_tls:
-            self._makers[PLAIN] = lambda: PlainSaslServer(credentials)
+    def __init__(self, users: CredentialSource, *, has_tls: bool) -> None:
+        self._users = users
+        self._has_tls = has_tls
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the mechanisms."""
-        return tuple(self._makers)
+        of_users = self._users().mechanisms
+        return (*of_users, PLAIN) if of_users and self._has_tls else of_users
 
     def new_exchange(self, name: str) -> SaslServer | None:
         """Return a new exchange, or None if the mechanism is not offered."""
-        maker = self._makers.get(name)
-        return None if maker is None else maker()
+        if name not in self.names:
+            return None
+        return PlainSaslServer(self._users) if name == PLAIN else ScramSaslServer(name, self._users)
 
 
 class SaslAuthenticator:

@@ -14,7 +14,12 @@ from sediment.engine.metadata.topic_records import (
 )
 from sediment.segment_io.format.checkpoints import format_uuid
 from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
-from sediment.segment_io.internal_topics.metadata_records import ResourceType, decode_metadata_record
+from sediment.segment_io.internal_topics.metadata_records import (
+    ResourceType,
+    decode_metadata_record,
+    encode_metadata_record,
+)
+from sediment.segment_io.protocol import messages as m
 
 NODE = Node(1, "cluster", format_uuid(bytes(range(16))))
 TOPIC, BROKER = ResourceType.TOPIC, ResourceType.BROKER
@@ -56,6 +61,24 @@ def test_a_config_replaces_the_earlier_one_of_its_key_or_removes_it() -> None:
     found = state(values)
     assert (found.topic_configs, found.broker_configs) == ({"a": {"z": "3"}}, {"": {"x": "9"}})
     assert kinds(values).count("Config") == 2
+
+
+def test_a_credential_replaces_the_earlier_one_of_its_user_and_mechanism_or_goes() -> None:
+    def user(name: str, iterations: int, mechanism: int = 1) -> bytes:
+        record = m.UserScramCredentialRecord(
+            name=name, mechanism=mechanism, iterations=iterations, salt=b"s", stored_key=b"k", server_key=b"k"
+        )
+        return encode_metadata_record(record, 0)
+
+    def removal(name: str, mechanism: int = 1) -> bytes:
+        return encode_metadata_record(m.RemoveUserScramCredentialRecord(name=name, mechanism=mechanism), 0)
+
+    values = merge_records([], [user("a", 1), user("a", 2, mechanism=2), user("b", 3)])
+    values = merge_records(values, [user("a", 4), removal("b")])
+    assert kinds(values) == ["UserScramCredential", "UserScramCredential"]
+    found = {key: record.iterations for key, record in state(values).scram_credentials.items()}
+    assert found == {(1, "a"): 4, (2, "a"): 2}
+    assert merge_records(merge_records(values, [removal("a")]), [removal("a", mechanism=2)]) == []
 
 
 def test_a_removed_topic_is_known_and_so_is_one_that_was_removed_before() -> None:

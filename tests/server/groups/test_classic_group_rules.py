@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hypothesis import settings
+import random
+
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -151,3 +153,25 @@ class AnySequence(RuleBasedStateMachine):
 
 TestAnySequence = AnySequence.TestCase
 TestAnySequence.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+@given(chance=st.randoms(use_true_random=False), steps=st.integers(1, 25))
+def test_no_member_stays_when_all_clients_have_fallen_silent(chance: random.Random, steps: int) -> None:
+    driver = GroupDriver(group_initial_rebalance_delay_ms=chance.choice([0, 3000]))
+    protocols = [(("range", b"subscription"),), (("range", b"other"),)]
+    for _ in range(steps):
+        members = driver.member_ids()
+        step, member = chance.randrange(8), chance.choice(members or [""])
+        instance = driver.group.members[member].group_instance_id if members else None
+        if step <= 1:
+            driver.join(instance=chance.choice(["i", "j", None]))
+        elif step == 2:
+            driver.pass_ms(chance.choice([1, 3000, 9999, 10_000, 30_000, 61_000]))
+        elif step == 3:
+            driver.store_fails = not driver.store_fails
+        elif members and step <= 5:
+            driver.join(member, instance=instance, protocols=chance.choice(protocols))
+        elif members:
+            driver.sync(member, driver.group.generation, dict.fromkeys(members, b"a"), instance=instance)
+    driver.pass_ms(1_000_000)
+    assert (driver.member_ids(), driver.group.is_idle) == ([], True)

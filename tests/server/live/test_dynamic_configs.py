@@ -29,6 +29,8 @@ from tests.server.network.listeners import Client
 from tests.waiting import LIMIT_SECONDS, wait_until
 
 TOO_LARGE = 10
+INVALID_CONFIG = 40
+BY_DEFAULT, OF_GROUP = 5, 8
 
 
 @pytest.fixture
@@ -86,6 +88,41 @@ def test_a_changed_config_of_a_group_applies_to_its_next_heartbeat(tmp_path: Pat
         )
         wait_until(lambda: client.ask(joining, 1).error_code == 0)
         assert client.ask(joining, 1).heartbeat_interval_ms == 6000
+
+
+def test_configs_of_groups_stay_within_the_limits_of_this_server(tmp_path: Path) -> None:
+    limits = {
+        "group_consumer_min_session_timeout_ms": 20_000,
+        "group_consumer_session_timeout_ms": 30_000,
+        "group_consumer_max_session_timeout_ms": 50_000,
+        "group_consumer_min_heartbeat_interval_ms": 2_000,
+        "group_consumer_heartbeat_interval_ms": 3_000,
+        "group_consumer_max_heartbeat_interval_ms": 6_000,
+    }
+    path = new_node(tmp_path / "data", {})
+    with live(path, topic_config=None, **limits) as server, server.connect() as client:
+        script = ConfigScript(client, NODE.node_id)
+        session, heartbeat = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+        for key, text, refused in (
+            (session, "20000", None),
+            (session, "19999", f"{session} must be greater than or equal to group.consumer.min.session.timeout.ms"),
+            (session, "50001", f"{session} must be less than or equal to group.consumer.max.session.timeout.ms"),
+            (heartbeat, "2000", None),
+            (
+                heartbeat,
+                "1999",
+                f"{heartbeat} must be greater than or equal to group.consumer.min.heartbeat.interval.ms",
+            ),
+            (heartbeat, "6001", f"{heartbeat} must be less than or equal to group.consumer.max.heartbeat.interval.ms"),
+        ):
+            assert script.alter(GROUP, "g", (key, SET, text)) == (0 if refused is None else INVALID_CONFIG, refused)
+        for group in ("g", "other"):
+            script.describe(GROUP, group, session, heartbeat)
+    rows = [{key: row[:2] for key, row in found[2].items()} for _, found in script.lines[-2:]]
+    assert rows == [
+        {session: ["20000", OF_GROUP], heartbeat: ["2000", OF_GROUP]},
+        {session: ["30000", BY_DEFAULT], heartbeat: ["3000", BY_DEFAULT]},
+    ]
 
 
 def test_a_changed_limit_of_messages_applies_to_the_next_batch(served: LiveServer) -> None:

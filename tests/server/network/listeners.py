@@ -62,7 +62,7 @@ def listener(
     timer = Timer()
     log = None if request_log is None else RequestLog(request_log)
     metrics = RequestMetrics(given.num_network_threads, log=None if log is None else log.log)
-    mechanisms = None if credentials is None else SaslMechanisms(credentials, has_tls=tls is not None)
+    mechanisms = None if credentials is None else SaslMechanisms(lambda: credentials, has_tls=tls is not None)
     apis = KafkaApis(
         {
             **SaslHandlers().handlers(),

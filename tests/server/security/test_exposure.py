@@ -11,20 +11,26 @@ from sediment.server.security.exposure import check_exposure, choose_credentials
 from tests.server.security.test_credentials import credential
 
 LOOPBACK, OTHER, EVERY = Endpoint("127.0.0.1", 1), Endpoint("192.0.2.7", 1), Endpoint("0.0.0.0", 1)
-FILE = Credentials({("SCRAM-SHA-256", "alice"): credential("a")})
-CLUSTER = Credentials({("SCRAM-SHA-256", "bob"): credential("b")})
+
+
+def users(**passwords):
+    made = Credentials({("SCRAM-SHA-256", name): credential(password) for name, password in passwords.items()})
+    return lambda: made
+
+
+FILE, CLUSTER, NOBODY = users(alice="a"), users(bob="b"), users()
 
 
 @pytest.mark.parametrize(
     ("bound", "from_file", "of_cluster", "insecure", "chosen"),
     [
-        (LOOPBACK, None, None, False, None),
+        (LOOPBACK, None, NOBODY, False, None),
         (LOOPBACK, None, CLUSTER, False, None),
         (LOOPBACK, FILE, CLUSTER, False, FILE),
         (OTHER, FILE, CLUSTER, False, FILE),
         (OTHER, None, CLUSTER, False, CLUSTER),
         (EVERY, None, CLUSTER, True, None),
-        (OTHER, FILE, None, True, FILE),
+        (OTHER, FILE, NOBODY, True, FILE),
     ],
 )
 def test_the_credentials_of_a_listener(bound, from_file, of_cluster, insecure, chosen):
@@ -53,7 +59,7 @@ def test_other_machines_need_tls(has_users, missing):
 
 def test_other_machines_need_sasl():
     with pytest.raises(UsageError, match=r"--users FILE \(the cluster has no SCRAM users\)"):
-        choose_credentials(EVERY, None, None, insecure=False)
+        choose_credentials(EVERY, None, NOBODY, insecure=False)
 
 
 def test_protocols_have_the_names_of_kafka():

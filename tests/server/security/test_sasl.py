@@ -237,9 +237,9 @@ def test_an_unknown_user_costs_the_same_steps_as_a_known_one(mechanism):
 
     def steps(user: str) -> list[str]:
         if mechanism == "PLAIN":
-            return functions_called(lambda: PlainSaslServer(USERS).evaluate(f"\0{user}\0wrong".encode()))
+            return functions_called(lambda: PlainSaslServer(lambda: USERS).evaluate(f"\0{user}\0wrong".encode()))
         client = ScramClient([mechanism], user, "wrong")
-        server = ScramSaslServer(mechanism, USERS)
+        server = ScramSaslServer(mechanism, lambda: USERS)
         first = client.get_client_first().encode()
         answers: list[bytes] = []
         called = functions_called(lambda: answers.append(server.evaluate(first)))

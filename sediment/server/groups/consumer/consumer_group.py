@@ -39,6 +39,7 @@ from sediment.server.groups.consumer.members import (
 from sediment.server.groups.group_requests import MemberIdentity
 
 _NO_ASSIGNMENT = -1
+_NO_EPOCH = -1
 _NO_TOPICS_VERSION = -1
 
 
@@ -237,13 +238,22 @@ class ConsumerGroup:
         return group_tombstones(self.group_id, member_ids, self.regexes)
 
     # --------------------------------------------------------------------------------------------------------- checks
-    def commit_error(self, identity: MemberIdentity, epoch: int, *, transactional: bool = False) -> ErrorCode:
-        """Return NONE if offsets may be committed: by a member, or by a client if the group has no members."""
+    def commit_error(
+        self, identity: MemberIdentity, epoch: int, *, transactional: bool = False, knows_epochs: bool = True
+    ) -> ErrorCode:
+        """Return NONE if offsets may be committed: by a member, or by a client if the group has no members.
+
+        A member of the new protocol needs a request whose version `knows_epochs`, unless it is `transactional`.
+
+        Source: Kafka's ConsumerGroup.validateOffsetCommit.
+        """
         if epoch < 0 and not self.members:
             return ErrorCode.NONE
-        is_unnamed = identity == MemberIdentity("") and epoch < 0
-        if transactional and is_unnamed:
+        if transactional and identity == MemberIdentity("") and epoch == _NO_EPOCH:
             return ErrorCode.NONE
+        member = self.members.get(identity.member_id)
+        if member is not None and member.classic is None and not transactional and not knows_epochs:
+            return ErrorCode.UNSUPPORTED_VERSION
         return self._epoch_error(identity.member_id, epoch)
 
     def fetch_error(self, member_id: str | None, epoch: int) -> ErrorCode:

@@ -13,10 +13,12 @@ from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.groups.consumer import topic_regex
 from sediment.server.groups.consumer.consumer_group import ConsumerGroupState
 from sediment.server.groups.group_offsets import CommittedOffset
-from sediment.server.groups.group_requests import JoinRequest, MemberIdentity
+from sediment.server.groups.group_requests import JoinRequest, MemberIdentity, SyncRequest
+from sediment.server.groups.offset_expiration import MS_PER_MINUTE
 from sediment.server.groups.stored_groups import GroupKind
 from tests.server.groups.consumer.coordinated import (
     CLASSIC_SESSION_MS,
+    REBALANCE_MS,
     SESSION_MS,
     Groups,
     ListedTopics,
@@ -24,10 +26,12 @@ from tests.server.groups.consumer.coordinated import (
     assignment,
 )
 from tests.server.groups.consumer.group_members import stored_state
-from tests.server.groups.offsets_logs import CHECK_MS, OffsetsLogs
+from tests.server.groups.offsets_logs import CHECK_MS, NOT_A_MEMBER, OffsetsLogs
 from tests.waiting import LIMIT_SECONDS
 
 ALL = {"orders": [0, 1, 2, 3]}
+HOUR_MS = 60 * MS_PER_MINUTE
+CHECKS_PER_HOUR = HOUR_MS // CHECK_MS
 
 
 @pytest.fixture
@@ -80,10 +84,10 @@ def test_a_change_that_cannot_be_stored_changes_nothing(groups: Groups, monkeypa
     assert groups.group().members == {}
 
 
-def test_timeouts_of_groups_stay_within_those_of_the_broker(groups: Groups) -> None:
+def test_stored_timeouts_of_a_group_count_although_the_limits_of_the_broker_have_changed(groups: Groups) -> None:
     groups.configs["g"] = {"consumer.session.timeout.ms": "1000", "consumer.heartbeat.interval.ms": "90000"}
-    assert groups.settled().heartbeat_interval_ms == 15_000
-    groups.pass_ms(SESSION_MS - 1)
+    assert groups.settled().heartbeat_interval_ms == 90_000
+    groups.pass_ms(999)
     assert groups.group().members
     groups.pass_ms(1)
     assert not groups.group().members
@@ -142,6 +146,127 @@ def test_offsets_need_the_epoch_of_their_member(groups: Groups) -> None:
     assert groups.coordinator.delete("g") is ErrorCode.NONE
     assert groups.logs.replay() == {}
     groups.start()
+    assert groups.at.groups() == set()
+
+
+@pytest.mark.parametrize(
+    ("member_id", "epoch", "code"),
+    [
+        ("a", 1, ErrorCode.UNSUPPORTED_VERSION),
+        ("a", 0, ErrorCode.UNSUPPORTED_VERSION),
+        ("nobody", 1, ErrorCode.UNKNOWN_MEMBER_ID),
+        ("", -1, ErrorCode.UNKNOWN_MEMBER_ID),
+    ],
+)
+def test_a_member_of_the_new_protocol_commits_from_version_9_on(
+    groups: Groups, member_id: str, epoch: int, code: ErrorCode
+) -> None:
+    groups.settled()
+    offsets = [("orders", 0, CommittedOffset(5))]
+    identity = MemberIdentity(member_id)
+    assert groups.coordinator.commit("g", identity, epoch, offsets, knows_epochs=False) == [code]
+    groups.heartbeat(epoch=-1)
+    assert groups.coordinator.commit("g", NOT_A_MEMBER, -1, offsets, knows_epochs=False) == [ErrorCode.NONE]
+
+
+def test_a_classic_member_of_a_consumer_group_commits_in_any_version(groups: Groups) -> None:
+    groups.settled()
+    joined = groups.join()
+    offsets = [("orders", 0, CommittedOffset(5))]
+
+    def commit(generation: int) -> list[ErrorCode]:
+        identity = MemberIdentity(joined.member_id)
+        return groups.coordinator.commit("g", identity, generation, offsets, knows_epochs=False)
+
+    assert commit(joined.generation) == [ErrorCode.NONE]
+    assert commit(joined.generation + 1) == [ErrorCode.ILLEGAL_GENERATION]
+
+
+@pytest.mark.parametrize(
+    ("member_id", "instance", "epoch", "code"),
+    [
+        ("a", None, 1, ErrorCode.NONE),
+        ("a", None, 0, ErrorCode.ILLEGAL_GENERATION),
+        ("a", None, 2, ErrorCode.ILLEGAL_GENERATION),
+        ("nobody", None, 1, ErrorCode.UNKNOWN_MEMBER_ID),
+        ("", None, -1, ErrorCode.NONE),
+        ("", None, -2, ErrorCode.UNKNOWN_MEMBER_ID),
+        ("", "instance", -1, ErrorCode.UNKNOWN_MEMBER_ID),
+    ],
+)
+def test_a_stale_epoch_is_an_illegal_generation_for_a_commit_in_a_transaction(
+    groups: Groups, member_id: str, instance: str | None, epoch: int, code: ErrorCode
+) -> None:
+    groups.settled()
+    offsets = [("orders", 0, CommittedOffset(5))]
+    identity = MemberIdentity(member_id, instance)
+    codes = groups.coordinator.commit_in_transaction("g", identity, epoch, 7, offsets, lambda commits: commits)
+    assert codes == [code]
+
+
+# ----------------------------------------------------------------------------------------------- expiration of offsets
+def committed(groups: Groups, member_id: str = "", epoch: int = -1) -> None:
+    offsets = [("orders", 0, CommittedOffset(5, commit_timestamp_ms=groups.now_ms))]
+    assert groups.coordinator.commit("g", MemberIdentity(member_id), epoch, offsets) == [ErrorCode.NONE]
+
+
+def stay_empty_for(groups: Groups, checks: int) -> None:
+    for _ in range(checks):
+        groups.pass_ms(CHECK_MS)
+
+
+def stay_for(groups: Groups, duration_ms: int) -> None:
+    """Let the member `a` send heartbeats."""
+    for _ in range(duration_ms // (SESSION_MS - 1) + 1):
+        groups.pass_ms(SESSION_MS - 1)
+        assert groups.heartbeat(epoch=1).error is ErrorCode.NONE
+
+
+def test_offsets_of_a_consumer_group_expire_after_its_last_member_has_left(tmp_path: Path) -> None:
+    groups = limited(tmp_path, offsets_retention_minutes=60)
+    groups.settled()
+    committed(groups, "a", 1)
+    stay_for(groups, 2 * HOUR_MS)
+    assert groups.at.offset("g", "orders") == 5
+    groups.heartbeat(epoch=-1)
+    stay_empty_for(groups, CHECKS_PER_HOUR - 1)
+    assert groups.at.offset("g", "orders") == 5
+    stay_empty_for(groups, 2)
+    assert (groups.at.offset("g", "orders"), groups.at.groups()) == (None, set())
+    assert groups.logs.replay() == {}
+
+
+def test_offsets_of_a_consumer_group_stay_if_no_time_is_stated(groups: Groups) -> None:
+    groups.settled()
+    committed(groups, "a", 1)
+    groups.heartbeat(epoch=-1)
+    for _ in range(10):
+        groups.pass_ms(24 * HOUR_MS)
+    assert groups.at.offset("g", "orders") == 5
+
+
+def test_a_member_that_joins_again_starts_the_time_of_a_consumer_group_again(tmp_path: Path) -> None:
+    groups = limited(tmp_path, offsets_retention_minutes=60)
+    groups.settled()
+    committed(groups, "a", 1)
+    groups.heartbeat(epoch=-1)
+    stay_empty_for(groups, CHECKS_PER_HOUR - 1)
+    groups.settled()
+    groups.heartbeat(epoch=-1)
+    stay_empty_for(groups, CHECKS_PER_HOUR - 1)
+    assert groups.at.offset("g", "orders") == 5
+    groups.start()
+    stay_empty_for(groups, CHECKS_PER_HOUR)
+    assert groups.at.offset("g", "orders") == 5
+    stay_empty_for(groups, 2)
+    assert groups.at.offset("g", "orders") is None
+
+
+def test_a_consumer_group_whose_member_fell_silent_loses_its_offsets(tmp_path: Path) -> None:
+    groups = limited(tmp_path, offsets_retention_minutes=60)
+    groups.settled(instance_id="i")
+    committed(groups, "a", 1)
+    stay_empty_for(groups, CHECKS_PER_HOUR + 3)
     assert groups.at.groups() == set()
 
 
@@ -326,6 +451,32 @@ def test_a_static_classic_member_takes_the_place_of_the_last_new_one(groups: Gro
     assert joined.error is ErrorCode.NONE
     assert groups.coordinator.describe("g")[0] is ErrorCode.NONE
     assert groups.logs.replay()["g"].kind is GroupKind.CLASSIC
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("kind", ["classic", "upgraded", "joined", "downgraded"])
+def test_a_static_classic_member_that_never_comes_back_leaves_its_group(
+    groups: Groups, kind: str, restarts: bool
+) -> None:
+    if kind in ("joined", "downgraded"):
+        groups.settled()
+    joined = groups.join(instance="i")
+    assert joined.error is ErrorCode.NONE
+    if kind in ("classic", "upgraded"):
+        request = SyncRequest(
+            joined.member_id, "i", joined.generation, assignments=((joined.member_id, assignment(orders=[0])),)
+        )
+        groups.coordinator.sync("g", request, lambda _: None)
+    if kind == "upgraded":
+        groups.settled()
+    if kind == "downgraded":
+        groups.heartbeat(epoch=-1)
+    if restarts:
+        groups.start()
+    groups.pass_ms(CLASSIC_SESSION_MS + REBALANCE_MS)
+    _, classic = groups.coordinator.describe("g")
+    members = [each.member_id for each in classic.members] if classic is not None else list(groups.group().members)
+    assert joined.member_id not in members
 
 
 def test_a_client_of_another_kind_cannot_join(groups: Groups) -> None:
