@@ -14,7 +14,7 @@ VERSITYGW := .versitygw
 VERSITYGW_VERSION := v1.8.0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test test-delta test-s3 crash fuzz bench-append bench-recovery bench-records bench-driver bench-serve bench-verify lint bench bench-all bench-commands bench-quick bench-page bench-memory bench-scale bench-load bench-cluster bench-buckets bench-incremental bench-partitions conformance conformance-nightly schemas e2e wheel bundle bundle-test airflow-test docs clean
+.PHONY: help setup java demo test test-delta test-s3 crash fuzz bench-append bench-recovery bench-records bench-driver bench-serve bench-verify lint bench bench-all bench-commands bench-quick bench-page bench-memory bench-scale bench-load bench-cluster bench-buckets bench-incremental bench-partitions conformance conformance-nightly client-suites schemas e2e wheel bundle bundle-test airflow-test docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -72,8 +72,8 @@ bench-commands: setup ## compare plan, a cold compact, verify, snapshot, expire 
 bench-all: setup ## run every benchmark of docs/internals/performance.md and write its tables: 50 minutes, 16 GB of disk
 	@$(BIN)/python -m benchmarks.all $(ARGS)
 
-crash: setup ## crash every command at every step, then start Sediment, Kafka's loader and Delta; kill a live log 500 times
-	@SEDIMENT_CRASHES=500 SEDIMENT_CRASH_MATRIX=whole SEDIMENT_CONFORMANCE=1 $(PYTEST) -n 0 tests/faults \
+crash: setup ## crash every command at every step, then start Sediment, Kafka's loader and Delta; kill a live log 500 times, a server 400 times
+	@SEDIMENT_CRASHES=500 SEDIMENT_SERVER_KILLS=200 SEDIMENT_CRASH_MATRIX=whole SEDIMENT_CONFORMANCE=1 $(PYTEST) -n 0 tests/faults \
 		tests/conformance/crashes/test_crash_matrix.py tests/conformance/crashes/test_crashes.py \
 		tests/conformance/crashes/test_expire_crashes.py $(ARGS)
 	@SEDIMENT_CRASH_MATRIX=whole $(PYTEST) -n 0 -m delta tests/jobs/snapshot/test_snapshot_faults.py $(ARGS)
@@ -111,6 +111,9 @@ conformance-nightly: setup ## run conformance on 10,000 logs
 e2e: setup ## test Sediment with a Kafka broker and real clients (downloads both once)
 	@$(BIN)/python $(INSTALL) -c constraints.txt --group e2e
 	@$(BIN)/python -m pytest -W ignore::DeprecationWarning -m e2e tests/e2e $(ARGS)
+
+client-suites: setup ## run the test suites of Kafka clients against serve: franz-go, and librdkafka if ARGS has --librdkafka DIR
+	@$(BIN)/python -m tests.e2e.client_suites $(ARGS)
 
 wheel: setup ## build the wheel in dist/
 	@rm -f dist/*.whl

@@ -6,8 +6,9 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.conformance.oracle import kafka_tools_jars, program
@@ -16,6 +17,7 @@ from tests.e2e.kraft import class_path
 _TIMEOUT_SECONDS = 120
 _SEEKS = Path(__file__).parent / "java" / "Seeks.java"
 _TRANSACTIONS = Path(__file__).parent / "java" / "Transactions.java"
+_TOOLS = Path(__file__).parent / "java" / "Tools.java"
 _GROUP_MEMBER = Path(__file__).parent / "java" / "GroupMember.java"
 _QUIET = ("SLF4J", "WARNING", "log4j", "Picked up")
 
@@ -28,6 +30,13 @@ DELETE_RECORDS = "org.apache.kafka.tools.DeleteRecordsCommand"
 METADATA_QUORUM = "org.apache.kafka.tools.MetadataQuorumCommand"
 LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
 TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
+ACLS = "org.apache.kafka.tools.AclCommand"
+CLUSTER = "org.apache.kafka.tools.ClusterTool"
+CONSOLE_PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
+ELECTION = "org.apache.kafka.tools.LeaderElectionCommand"
+FEATURES = "org.apache.kafka.tools.FeatureCommand"
+REASSIGNMENTS = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+VERSIONS = "org.apache.kafka.tools.BrokerApiVersionsCommand"
 
 
 def tool(bootstrap: str, name: str, *arguments: str) -> str:
@@ -36,10 +45,9 @@ def tool(bootstrap: str, name: str, *arguments: str) -> str:
     Raises:
         AssertionError: it failed.
     """
-    path = os.pathsep.join([class_path(), *map(str, kafka_tools_jars().glob("*.jar"))])
     options = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=OFF")
     done = subprocess.run(
-        [program("java"), *options, "-cp", path, name, "--bootstrap-server", bootstrap, *arguments],
+        [program("java"), *options, "-cp", _class_path_of_tools(), name, "--bootstrap-server", bootstrap, *arguments],
         capture_output=True,
         text=True,
         timeout=_TIMEOUT_SECONDS,
@@ -47,6 +55,30 @@ def tool(bootstrap: str, name: str, *arguments: str) -> str:
     )
     assert done.returncode == 0, f"{name} {arguments}: {done.stdout}{done.stderr}"
     return done.stdout
+
+
+@dataclass(frozen=True)
+class Printed:
+    """The exit status of a tool, and what it printed on both streams."""
+
+    status: int
+    lines: tuple[str, ...]
+
+
+def tools_in_turn(bootstrap: str, commands: Sequence[Sequence[str]]) -> list[Printed]:
+    """Run tools, each its class and its arguments, one after another in one process."""
+    at = ("--bootstrap-server", bootstrap)
+    # For this tool alone, the option belongs to the subcommand.
+    given = [[name, *arguments, *at] if name == CLUSTER else [name, *at, *arguments] for name, *arguments in commands]
+    said = _java_program(_TOOLS, given="\n".join("\t".join(each) for each in given)).splitlines()
+    found = []
+    while said:
+        status, count = map(int, said[0].split())
+        lines = (line for line in said[1 : 1 + count] if not line.startswith(_QUIET))
+        found.append(Printed(status, tuple(lines)))
+        del said[: 1 + count]
+    assert len(found) == len(commands)
+    return found
 
 
 def seeks(bootstrap: str, isolation: str, count: int, choices: list[str]) -> list[str]:
@@ -63,6 +95,10 @@ def transactions(bootstrap: str, transactional_id: str, first: int, count: int) 
     _java_program(_TRANSACTIONS, bootstrap, transactional_id, str(first), str(count))
 
 
+def _class_path_of_tools() -> str:
+    return os.pathsep.join([class_path(), *map(str, kafka_tools_jars().glob("*.jar"))])
+
+
 def _java_program(source: Path, *arguments: str, given: str = "") -> str:
     """Run a source file with Kafka's classes; return its standard output.
 
@@ -71,7 +107,7 @@ def _java_program(source: Path, *arguments: str, given: str = "") -> str:
     """
     java = [program("java"), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=OFF"]
     done = subprocess.run(
-        [*java, "-cp", class_path(), str(source), *arguments],
+        [*java, "-cp", _class_path_of_tools(), str(source), *arguments],
         input=given,
         capture_output=True,
         text=True,

@@ -153,7 +153,7 @@ def check_transactions(bootstrap: str, count: int) -> None:
     assert committed_offsets(bootstrap, "java", ["t-0"])["t-0"][0] == last + 1
 
 
-def open_transaction(bootstrap: str, name: str, timeout_ms: int) -> None:
+def open_transaction(bootstrap: str, name: str, timeout_ms: int, topic: str = "t") -> None:
     """Leave a transaction open."""
     producer = confluent.Producer(
         {
@@ -166,7 +166,7 @@ def open_transaction(bootstrap: str, name: str, timeout_ms: int) -> None:
     )
     producer.init_transactions(LIMIT_SECONDS)
     producer.begin_transaction()
-    producer.produce("t", "-1", partition=1)
+    producer.produce(topic, "-1", partition=1)
     assert producer.flush(LIMIT_SECONDS) == 0
 
 

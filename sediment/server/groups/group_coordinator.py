@@ -933,16 +933,22 @@ class GroupCoordinator:
             effects = self._remove_members(group, consumer, [member.member_id])
         return HeartbeatAnswer(ErrorCode.NONE, None, member.member_id, request.epoch), effects
 
-    def describe_consumer_group(self, group_id: str) -> tuple[ErrorCode, ConsumerGroup | None]:
-        """Return a copy of a consumer group; GROUP_ID_NOT_FOUND if it does not exist."""
+    def describe_consumer_group(self, group_id: str) -> ConsumerGroup:
+        """Return a copy of a consumer group.
+
+        Raises:
+            ApiError: GROUP_ID_NOT_FOUND if it does not exist, or the error of a coordinator that is not loaded.
+        """
         error = self._loading_error(group_id)
-        group = self._find(group_id) if error is ErrorCode.NONE else None
+        if error is not ErrorCode.NONE:
+            raise ApiError(error)
+        group = self._find(group_id)
         if group is None:
-            return ErrorCode.GROUP_ID_NOT_FOUND if error is ErrorCode.NONE else error, None
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
         with group.guard:
             if group.consumer is None:
-                return ErrorCode.GROUP_ID_NOT_FOUND, None
-            return ErrorCode.NONE, group.consumer.copy()
+                raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+            return group.consumer.copy()
 
     @property
     def default_assignor(self) -> str:

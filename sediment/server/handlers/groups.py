@@ -210,10 +210,12 @@ class GroupHandlers:
         message, response = request.message, m.ConsumerGroupDescribeResponse
         groups = []
         for group_id in message.group_ids:
-            error, group = self._coordinator.describe_consumer_group(group_id)
-            if group is None:
-                text = f"Group {group_id} is not a consumer group." if error is ErrorCode.GROUP_ID_NOT_FOUND else None
-                groups.append(response.DescribedGroup(group_id=group_id, error_code=error, error_message=text))
+            try:
+                group = self._coordinator.describe_consumer_group(group_id)
+            except ApiError as error:
+                groups.append(
+                    response.DescribedGroup(group_id=group_id, error_code=error.code, error_message=error.message)
+                )
                 continue
             groups.append(_described_consumer_group(group, self._coordinator.default_assignor, self._topics))
             if message.include_authorized_operations:

@@ -18,7 +18,9 @@ from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.requests import Handler, Request
 
 READ_ONLY = "this server is read-only"
-NO_AUTHORIZER = "no authorizer is configured on this server"
+# The messages of Kafka's AclApis, which differ.
+NO_AUTHORIZER = "No Authorizer is configured on the broker"
+NO_AUTHORIZER_TO_DELETE = "No Authorizer is configured."
 
 _TOPIC = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 _GROUP = ErrorCode.GROUP_AUTHORIZATION_FAILED
@@ -244,7 +246,9 @@ class RefusedHandlers:
         response = m.DeleteAclsResponse
         return response(
             filter_results=[
-                response.DeleteAclsFilterResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
+                response.DeleteAclsFilterResult(
+                    error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER_TO_DELETE
+                )
                 for _ in request.message.filters
             ]
         )

@@ -102,9 +102,7 @@ class Groups:
         return answer
 
     def group(self, group: str = "g") -> ConsumerGroup:
-        error, found = self.coordinator.describe_consumer_group(group)
-        assert found is not None, error
-        return found
+        return self.coordinator.describe_consumer_group(group)
 
     # ------------------------------------------------------------------------------------------------- classic members
     def join(self, member_id: str = "", *, instance: str | None = None, owned: Sequence[int] = ()) -> JoinAnswer:

@@ -10,6 +10,7 @@ import pytest
 
 from sediment.segment_io.errors import StorageError
 from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.server.errors import ApiError
 from sediment.server.groups.consumer import topic_regex
 from sediment.server.groups.consumer.consumer_group import ConsumerGroupState
 from sediment.server.groups.group_offsets import CommittedOffset
@@ -112,7 +113,9 @@ def test_requests_for_other_groups_are_refused(groups: Groups) -> None:
     assert groups.heartbeat(assignor="none").error is ErrorCode.UNSUPPORTED_ASSIGNOR
     groups.settled()
     assert groups.coordinator.describe("g")[0] is ErrorCode.GROUP_ID_NOT_FOUND
-    assert groups.coordinator.describe_consumer_group("x")[0] is ErrorCode.GROUP_ID_NOT_FOUND
+    with pytest.raises(ApiError, match=r"^Group x not found\.$") as unknown:
+        groups.coordinator.describe_consumer_group("x")
+    assert unknown.value.code is ErrorCode.GROUP_ID_NOT_FOUND
     (listed,) = groups.coordinator.list_groups()[1]
     assert (listed.kind, listed.state, listed.protocol_type) == (
         GroupKind.CONSUMER,
@@ -393,7 +396,9 @@ def test_a_group_is_downgraded_when_its_last_new_member_leaves(groups: Groups) -
     new = groups.settled("new")
     assert groups.heartbeat("new", -1).error is ErrorCode.NONE
     assert new.epoch > 0
-    assert groups.coordinator.describe_consumer_group("g")[0] is ErrorCode.GROUP_ID_NOT_FOUND
+    with pytest.raises(ApiError, match=r"^Group g is not a consumer group\.$") as classic:
+        groups.coordinator.describe_consumer_group("g")
+    assert classic.value.code is ErrorCode.GROUP_ID_NOT_FOUND
     stored = groups.logs.replay()["g"]
     assert stored.kind is GroupKind.CLASSIC
     assert stored.consumer is None
