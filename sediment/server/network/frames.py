@@ -32,6 +32,9 @@ OTHER_REQUEST_MAX_BYTES = 8 * 1024 * 1024
 
 _PRODUCE = 0
 _SIZE = struct.Struct(">i")
+FRAME_SIZE_BYTES = _SIZE.size
+"""The bytes before each frame, which contain its size."""
+
 _SIZE_AND_API_KEY = struct.Struct(">ih")
 _MIN_BYTES_WITH_API_KEY = 2
 _TLS_HANDSHAKE = b"\x16\x03"
@@ -153,6 +156,15 @@ class FrameReader:
         return self._body is not None or (len(self._ahead) > 0 and not self.is_starved)
 
     @property
+    def is_between_frames(self) -> bool:
+        """True if no received bytes are kept, so the next byte is the first one of a frame."""
+        return self._body is None and not len(self._ahead)
+
+    def keep(self, received: memoryview) -> None:
+        """Keep a copy of bytes that were received in another way, while `is_between_frames`."""
+        self._ahead = memoryview(bytes(received))
+
+    @property
     def frame_bytes(self) -> int:
         """The announced size of the arriving frame; 0 if it is not known yet."""
         return 0 if self._body is None else len(self._body)
@@ -255,6 +267,14 @@ class ResponseSend:
             self._pieces.append(chunk)
         if run:
             self._pieces.append(memoryview(b"".join(run)))
+
+    @classmethod
+    def rest_of(cls, responses: memoryview) -> ResponseSend:
+        """Return the rest of responses whose first bytes were sent."""
+        send = cls(())
+        send.size_bytes = len(responses)
+        send._pieces = [responses]
+        return send
 
     def write_to(self, transport: TransportLayer, budget_bytes: int, wait: Callable[[], bool]) -> bool:
         """Send until the transport layer would block or has taken `budget_bytes`; return True if everything is sent.

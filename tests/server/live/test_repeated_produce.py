@@ -18,6 +18,7 @@ from sediment.server.requests import Request
 from tests.engine.live_logs import NOW_MS, batch, config
 from tests.server.live.nodes import LiveServer, fetch, live, new_node, produce, produce_request
 from tests.server.network.listeners import frame
+from tests.waiting import wait_until
 
 VERSIONS = list(supported_versions(ApiKey.PRODUCE))
 NEWEST = VERSIONS[-1]
@@ -90,6 +91,50 @@ def test_a_repeated_produce_has_the_bytes_of_a_first_one(
         with server.connect() as one, other.connect() as two:
             for version in VERSIONS:
                 assert bytes(fetch(one, (version, 0))[0].records) == bytes(fetch(two, (version, 0))[0].records)
+
+
+@pytest.mark.parametrize("version", [*VERSIONS[::3], NEWEST])
+def test_produces_that_arrive_together_have_the_bytes_of_single_ones(
+    tmp_path: Path, server: LiveServer, decoded: list[Request], version: int
+) -> None:
+    """One server gets all produces of a partition in a few pieces, the other one each through a new connection."""
+    rng = random.Random(version)
+    asked = [batch(), *rng.sample(RECORDS, len(RECORDS)), *[batch()] * 30]
+    numbers = [rng.randrange(-(1 << 31), 1 << 31) for _ in asked]
+    requests = [produce_request(records, acks=1, version=version) for records in asked]
+    frames = [frame(request, version, number) for request, number in zip(requests, numbers, strict=True)]
+    with live(new_node(tmp_path / "other", {"t": PARTITIONS, "u": 1}), topic_config=lambda _: SMALL) as other:
+        with server.connect() as together:
+            together.socket.sendall(frames[0])
+            answers = [together.receive_frame()]
+            stream = b"".join(frames[1:])
+            cuts = sorted(rng.sample(range(len(stream)), 6))
+            for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+                together.socket.sendall(stream[start:end])
+            answers += [together.receive_frame() for _ in frames[1:]]
+            (one,) = fetch(together, (0, 0))
+        for request, number, answer in zip(requests, numbers, answers, strict=True):
+            with other.connect() as fresh:
+                fresh.send(request, version, number)
+                assert answer == fresh.receive_frame()
+        with other.connect() as client:
+            (two,) = fetch(client, (0, 0))
+            assert (bytes(one.records), one.high_watermark) == (bytes(two.records), two.high_watermark)
+    assert (len(decoded) < 2 * len(asked) - 20) == (version >= 5)
+
+
+def test_produces_that_arrive_together_are_counted_one_by_one(server: LiveServer, decoded: list[Request]) -> None:
+    data = frame(produce_request(batch()), NEWEST, 0)
+    with server.connect() as client:
+        for number in (1, 20):
+            client.socket.sendall(data * number)
+            answers = [client.receive_frame() for _ in range(number)]
+        wait_until(lambda: server.server.metrics.by_request()[ApiKey.PRODUCE, NEWEST].requests > 20)
+        counted = server.server.metrics.by_request()[ApiKey.PRODUCE, NEWEST]
+    assert len(decoded) == 1
+    assert (counted.requests, counted.request_bytes) == (21, 21 * (len(data) - 4))
+    assert counted.response_bytes == 21 * (4 + len(answers[0]))
+    assert sum(counted.total_by_bucket) == 21
 
 
 def test_only_records_and_correlation_ids_may_differ(server: LiveServer, decoded: list[Request]) -> None:
