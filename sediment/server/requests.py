@@ -137,8 +137,8 @@ class RepeatedRequest(Protocol):
         """Return the correlation id and the encoded response; None if the frame is a different request."""
         ...
 
-    def answer_run(self, received: ReceiveBuffer, size_bytes: int, largest_bytes: int) -> AnsweredRun | None:
-        """Answer the requests of at most `largest_bytes` at the start of the `size_bytes` bytes received.
+    def answer_run(self, received: ReceiveBuffer, start: int, end: int, largest_bytes: int) -> AnsweredRun | None:
+        """Answer the requests of at most `largest_bytes` that begin with byte `start` of the `end` bytes received.
 
         Return None if the first request must be handled in the usual way; nothing has changed then.
         """

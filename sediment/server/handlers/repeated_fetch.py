@@ -132,7 +132,7 @@ class RepeatedFetch:
         first = correlation + self._response + self._size_field(records.size_bytes)
         return _INT32.unpack(correlation)[0], (first, records, *self._response_end)
 
-    def answer_run(self, _received: ReceiveBuffer, _size_bytes: int, _largest_bytes: int) -> None:
+    def answer_run(self, _received: ReceiveBuffer, _start: int, _end: int, _largest_bytes: int) -> None:
         """Return None."""
 
     def _size_field(self, size_bytes: int) -> bytes:

@@ -155,19 +155,19 @@ class RepeatedProduce:
         correlation = bytes(frame[_HEADER_BYTES:_CORRELATION_END])
         return _INT32.unpack(correlation)[0], (correlation + self._response + offsets + self._response_end,)
 
-    def answer_run(self, received: ReceiveBuffer, size_bytes: int, largest_bytes: int) -> AnsweredRun | None:
-        """Append the batches of the requests at the start of `received`, as far as they are plain and repeat this one.
+    def answer_run(self, received: ReceiveBuffer, start: int, end: int, largest_bytes: int) -> AnsweredRun | None:
+        """Append the batches of the requests in `received` from `start`, as far as they are plain and repeat this one.
 
         Return None if the first request must be handled in the usual way; nothing has changed then.
         """
-        rows = received.rows
+        rows, address = received.rows, received.address + start
         count = repeated_requests(
-            received.address, size_bytes, largest_bytes, self._run_start, self._is_flexible, len(self._end), rows
+            address, end - start, largest_bytes, self._run_start, self._is_flexible, len(self._end), rows
         )
         if not count:
             return None
         try:
-            run = self._append_run(received.address, rows, count)
+            run = self._append_run(address, rows, count)
         except SedimentError:
             return None
         if run is None:

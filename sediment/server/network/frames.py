@@ -31,6 +31,8 @@ UNAUTHENTICATED_MAX_BYTES = 64 * 1024
 OTHER_REQUEST_MAX_BYTES = 8 * 1024 * 1024
 
 _PRODUCE = 0
+_NOTHING = memoryview(b"")
+_MOST_MOVED_BYTES = 32 * 1024
 _SIZE = struct.Struct(">i")
 FRAME_SIZE_BYTES = _SIZE.size
 """The bytes before each frame, which contain its size."""
@@ -155,13 +157,21 @@ class FrameReader:
         """True if part of a frame has arrived."""
         return self._body is not None or (len(self._ahead) > 0 and not self.is_starved)
 
-    @property
-    def is_between_frames(self) -> bool:
-        """True if no received bytes are kept, so the next byte is the first one of a frame."""
-        return self._body is None and not len(self._ahead)
+    def take_ahead(self, target: memoryview) -> int | None:
+        """Move the bytes that were received ahead to `target`, and return their number.
 
-    def keep(self, received: memoryview) -> None:
-        """Keep a copy of bytes that were received in another way, while `is_between_frames`."""
+        Return None if there are many of them, so that each byte is moved a few times at most, or if a part of the next
+        frame, or the memory for it, is kept elsewhere; nothing has changed then.
+        """
+        ahead = self._ahead
+        if self._body is not None or self.is_starved or len(ahead) > _MOST_MOVED_BYTES:
+            return None
+        target[: len(ahead)] = ahead
+        self._ahead = _NOTHING
+        return len(ahead)
+
+    def keep_ahead(self, received: memoryview) -> None:
+        """Keep a copy of bytes that begin with a frame, in the place of those that `take_ahead` has moved."""
         self._ahead = memoryview(bytes(received))
 
     @property
@@ -173,6 +183,17 @@ class FrameReader:
     def has_ahead(self) -> bool:
         """True if bytes after the last frame were received, so `read` may return a frame without receiving more."""
         return len(self._ahead) > 0
+
+    def has_frame_ahead(self, largest_bytes: int) -> bool:
+        """Return True if `read` makes progress without receiving more than the rest of a frame of `largest_bytes`.
+
+        This is the case if a frame was received completely, is larger, or has an invalid size.
+        """
+        ahead = self._ahead
+        if len(ahead) < _SIZE.size:
+            return False
+        (size,) = _SIZE.unpack_from(ahead)
+        return bool(size <= len(ahead) - _SIZE.size or size > largest_bytes)
 
     def read(self, transport: TransportLayer, scratch: memoryview, when_freed: Callable[[], None]) -> memoryview | None:
         """Return the next frame without its size, or None if it has not fully arrived.

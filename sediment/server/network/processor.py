@@ -376,8 +376,7 @@ class Processor:
         received_ns = time.monotonic_ns()
         authenticator = connection.authenticator
         if (
-            not reader.is_between_frames
-            or received_ns < self._handles_from_ns
+            received_ns < self._handles_from_ns
             or shared.metrics.has_log
             or not shared.request_channel.is_empty
             or repeated.api_key not in shared.handled_at_once
@@ -385,40 +384,67 @@ class Processor:
         ):
             return True
         received = self._received
-        count = channel.transport.receive_into(received.memory)
-        if not count:
-            if count is None:
-                self._wait_for_bytes(channel)
-                return False
-            raise PeerClosedError(in_frame=False)
-        times = RequestTimes(received_ns, received_ns)
-        run = repeated.answer_run(received, count, self._run_frame_bytes)
-        taken = 0 if run is None else run.size_bytes
-        if taken < count:
-            reader.keep(received.memory[taken:count])
-        if run is None:
+        start = reader.take_ahead(received.memory)
+        if start is None:
             return True
-        times.responded_ns = times.sending_ns = responded_ns = time.monotonic_ns()
-        responses = run.responses
-        sent = channel.transport.send(memoryview(responses), more=False)
-        times.sent_ns = channel.last_active_ns = sent_ns = time.monotonic_ns()
-        channel.frame_started_ns = 0
-        self._note_handling((responded_ns - received_ns) // run.requests, sent_ns)
-        frame_bytes = taken - FRAME_SIZE_BYTES * run.requests
-        shared.metrics.sent_run(
-            self._number, repeated.api_key, repeated.api_version, times, run.requests, frame_bytes, len(responses)
-        )
-        if sent < len(responses):
-            channel.response = ResponseSend.rest_of(memoryview(responses)[sent:])
-            self._set_interest(channel, _WRITE)
+        end = start
+        if end < len(received.memory):
+            count = channel.transport.receive_into(received.memory[end:])
+            if count == 0:
+                raise PeerClosedError(in_frame=start > 0)
+            end += count or 0
+        taken = self._answer_runs(channel, repeated, received_ns, end)
+        if taken < end:
+            reader.keep_ahead(received.memory[taken:end])
+        if channel.is_muted:
             return False
         if self._is_stopping:
             self._close(channel)
             return False
-        if taken < count or channel.transport.has_buffered:
+        if channel.transport.has_buffered:
             return True
-        self._set_interest(channel, _READ)
+        if taken == end:
+            self._set_interest(channel, _READ)
+            return False
+        if not taken or reader.has_frame_ahead(self._run_frame_bytes):
+            return True
+        self._wait_for_bytes(channel)
         return False
+
+    def _answer_runs(self, channel: KafkaChannel, repeated: RepeatedRequest, received_ns: int, end: int) -> int:
+        """Answer the requests in the first `end` received bytes, run by run; return the bytes that these requests take.
+
+        If the socket does not accept all responses, the rest becomes the response of the connection.
+        """
+        taken = 0
+        times = RequestTimes(received_ns, received_ns)
+        while taken < end:
+            run = repeated.answer_run(self._received, taken, end, self._run_frame_bytes)
+            if run is None:
+                break
+            taken += run.size_bytes
+            times.responded_ns = times.sending_ns = time.monotonic_ns()
+            responses = run.responses
+            sent = channel.transport.send(memoryview(responses), more=False)
+            times.sent_ns = channel.last_active_ns = time.monotonic_ns()
+            channel.frame_started_ns = 0
+            self._note_handling((times.responded_ns - times.dequeued_ns) // run.requests, times.sent_ns)
+            frame_bytes = run.size_bytes - FRAME_SIZE_BYTES * run.requests
+            self._shared.metrics.sent_run(
+                self._number,
+                repeated.api_key,
+                repeated.api_version,
+                times,
+                run.requests,
+                frame_bytes,
+                len(responses),
+            )
+            times.dequeued_ns = times.sent_ns
+            if sent < len(responses):
+                channel.response = ResponseSend.rest_of(memoryview(responses)[sent:])
+                self._set_interest(channel, _WRITE)
+                break
+        return taken
 
     def _wait_for_bytes(self, channel: KafkaChannel) -> None:
         reader = channel.reader

@@ -205,7 +205,7 @@ class PlainAppends:
                         max_timestamp_ms=largest_ms,
                         last_offset=last_offset,
                         now_ms=now_ms,
-                    ) or not active.has_index_room(batches):
+                    ) or not active.has_index_room(batches, size_bytes):
                         return None
                     # Every file that the next steps need is now open.
                     run = CheckedRun(batches, size_bytes, records, largest_ms, base_offset)

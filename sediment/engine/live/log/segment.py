@@ -197,9 +197,10 @@ class Segment:
             fields[SINCE_ENTRY_BYTES] += size_bytes
         self.size_bytes = position + size_bytes
 
-    def has_index_room(self, count: int) -> bool:
-        """Return True if both indexes have room for `count` entries, and then for another append."""
-        return self.offset_index.has_room(count) and self.time_index.has_room(count + 1)
+    def has_index_room(self, batches: int, size_bytes: int) -> bool:
+        """Return True if both indexes have room for the entries of so many batches with so many bytes."""
+        most = min(batches, size_bytes // max(self._interval_bytes, 1) + 1)
+        return self.offset_index.has_room(most) and self.time_index.has_room(most + 1)
 
     def append_run(self, buffers: AppendBuffers, rows: RunRows, run: CheckedRun, leader_epoch: int) -> None:
         """Set offsets and leader epochs of the checked run in `buffers`, and write it with its index entries.
