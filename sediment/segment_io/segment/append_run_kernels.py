@@ -1,7 +1,7 @@
 """Compiled loops for a run: several requests of one connection, each with one plain batch for the same partition.
 
     repeated_requests    find the requests in the received bytes, and compare them with the kept one
-    check_plain_run      check the batches, and copy them one behind the other
+    check_plain_run      check the batches, and copy them one after the other
     place_plain_run      give them their offsets, and make their index entries
 
 Each request has a row in int64[n, RUN_FIELDS].

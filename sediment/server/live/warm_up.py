@@ -39,7 +39,7 @@ def warm_up_appends() -> None:
     """Append to the tiny log in every way in which records of producers are appended; leave no file.
 
     Raises:
-        OSError: there is no directory for temporary files.
+        OSError: temporary files cannot be written.
     """
     with tempfile.TemporaryDirectory(prefix="sediment-warm-up-") as folder:
         config = LogConfig()

@@ -160,8 +160,8 @@ class FrameReader:
     def take_ahead(self, target: memoryview) -> int | None:
         """Move the bytes that were received ahead to `target`, and return their number.
 
-        Return None if there are many of them, so that each byte is moved a few times at most, or if a part of the next
-        frame, or the memory for it, is kept elsewhere; nothing has changed then.
+        Return None if they cannot be moved, because they belong to a frame that waits for memory or for its other
+        bytes.  Many bytes are not moved either, because they could be moved again and again.
         """
         ahead = self._ahead
         if self._body is not None or self.is_starved or len(ahead) > _MOST_MOVED_BYTES:
