@@ -27,11 +27,13 @@ def command() -> None:
     """
     from sediment.compaction.warm_up import warm_up
     from sediment.jobs.verification.warm_up import warm_up_verification
+    from sediment.server.live.warm_up import warm_up_appends
 
     with errors_as_exit_status():
         started = time.monotonic()
         warm_up(everything=True)
         warm_up_verification()
+        warm_up_appends()
         write_result(f"compiled loops are ready ({time.monotonic() - started:.1f} s)\n")
         started = time.monotonic()
         try:

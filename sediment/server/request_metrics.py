@@ -18,7 +18,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from operator import add
@@ -43,7 +43,7 @@ def request_name(api_key: ApiKey) -> str:
     return request_lines()[api_key].name.removesuffix("Request")
 
 
-def stage_durations_ns(times: RequestTimes) -> tuple[int, int, int, int, int]:
+def stage_durations_ns(times: RequestTimes) -> Sequence[int]:
     """Return the duration of each stage in STAGES, in nanoseconds."""
     # A handler may call `respond` itself before it returns.
     handled_ns = min(times.handled_ns, times.responded_ns) if times.handled_ns else times.responded_ns
@@ -67,15 +67,19 @@ class RequestCounters:
     total_ns: int = 0
     total_by_bucket: list[int] = field(default_factory=lambda: [0] * (len(_BUCKETS_NS) + 1))
 
-    def add(self, times: RequestTimes, request_bytes: int, response_bytes: int) -> None:
-        """Count one request."""
-        self.requests += 1
+    def add(self, times: RequestTimes, request_bytes: int, response_bytes: int, requests: int = 1) -> None:
+        """Count one request, or several with the same times; the bytes are those of all of them."""
+        self.requests += requests
         self.request_bytes += request_bytes
         self.response_bytes += response_bytes
-        self.stages_ns = list(map(add, self.stages_ns, stage_durations_ns(times)))
+        durations_ns = stage_durations_ns(times)
         total_ns = times.sent_ns - times.received_ns
+        self.total_by_bucket[bisect_left(_BUCKETS_NS, total_ns)] += requests
+        if requests != 1:
+            durations_ns = [duration_ns * requests for duration_ns in durations_ns]
+            total_ns *= requests
+        self.stages_ns = list(map(add, self.stages_ns, durations_ns))
         self.total_ns += total_ns
-        self.total_by_bucket[bisect_left(_BUCKETS_NS, total_ns)] += 1
 
     def merge(self, other: RequestCounters) -> None:
         """Add the sums of another processor."""
@@ -101,20 +105,42 @@ class RequestMetrics:
         self._guard = threading.Lock()
 
     @property
+    def has_log(self) -> bool:
+        """True if each request is passed to a log."""
+        return self._log is not None
+
+    @property
     def connections_refused(self) -> int:
         """Number of connections refused because of a limit."""
         return self._connections_refused
 
     def sent(self, processor: int, request: Request, response_bytes: int) -> None:
         """Count a request whose response was sent."""
-        counters = self._by_processor[processor]
-        key = request.api_key, request.api_version
-        found = counters.get(key)
-        if found is None:
-            found = counters[key] = RequestCounters()
+        found = self._counters(processor, request.api_key, request.api_version)
         found.add(request.times, request.size_bytes, response_bytes)
         if self._log is not None:
             self._log(request, response_bytes)
+
+    def sent_run(
+        self,
+        processor: int,
+        api_key: ApiKey,
+        api_version: int,
+        times: RequestTimes,
+        requests: int,
+        request_bytes: int,
+        response_bytes: int,
+    ) -> None:
+        """Count several requests that were answered together; call this only without a `log`."""
+        self._counters(processor, api_key, api_version).add(times, request_bytes, response_bytes, requests)
+
+    def _counters(self, processor: int, api_key: ApiKey, api_version: int) -> RequestCounters:
+        counters = self._by_processor[processor]
+        key = api_key, api_version
+        found = counters.get(key)
+        if found is None:
+            found = counters[key] = RequestCounters()
+        return found
 
     def count_errors(self, api_key: ApiKey, response: Any) -> None:
         """Count the error codes in a response."""

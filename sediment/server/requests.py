@@ -12,9 +12,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
+from sediment.segment_io.format.padding import padded_buffer
 from sediment.segment_io.protocol.api_keys import ApiKey
+from sediment.segment_io.segment.append_run_kernels import MOST_IN_RUN, RUN_FIELDS
 
 ANONYMOUS = "User:ANONYMOUS"
 """Principal of a connection without authentication (Kafka's KafkaPrincipal.ANONYMOUS)."""
@@ -91,6 +95,29 @@ class Connection:
         return "/" + self.peer.rpartition(":")[0].strip("[]")
 
 
+class ReceiveBuffer:
+    """A buffer for received bytes that compiled loops can read, with the rows of `repeated_requests`."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._buffer = padded_buffer(size_bytes)
+        self.memory = self._buffer.data[:size_bytes]
+        """The buffer without its padding."""
+
+        self.address = self._buffer.ctypes.data
+        self.rows = np.zeros((MOST_IN_RUN, RUN_FIELDS), dtype=np.int64)
+
+
+class AnsweredRun(NamedTuple):
+    """Several requests that were answered at once."""
+
+    requests: int
+    size_bytes: int
+    """The received bytes of these requests, with the sizes of their frames."""
+
+    responses: bytes | bytearray
+    """The responses one after the other, each with the size of its frame."""
+
+
 class RepeatedRequest(Protocol):
     """A request that can be answered again without being decoded."""
 
@@ -103,8 +130,18 @@ class RepeatedRequest(Protocol):
         """False after many requests in a row that differ from this one."""
         ...
 
+    has_runs: bool
+    """False if `answer_run` always returns None."""
+
     def answer(self, frame: memoryview) -> tuple[int, Sequence[Any]] | None:
         """Return the correlation id and the encoded response; None if the frame is a different request."""
+        ...
+
+    def answer_run(self, received: ReceiveBuffer, start: int, end: int, largest_bytes: int) -> AnsweredRun | None:
+        """Answer the requests of at most `largest_bytes` that begin with byte `start` of the `end` bytes received.
+
+        Return None if the first request must be handled in the usual way; nothing has changed then.
+        """
         ...
 
 

@@ -89,6 +89,10 @@ class MappedIndex:
             self.open()
         return self._entries or 0
 
+    def has_room(self, count: int) -> bool:
+        """Return True if `count` entries fit."""
+        return len(self) + count <= self.max_entries
+
     def open(self) -> OpenFile:
         """Return the file, created if missing; it stays open only if the index can grow."""
         file = self._file

@@ -257,7 +257,7 @@ class ProduceHandlers:
         partition = waiting[0].partition
         if message.acks == LEADER_ACKS or partition.replicates_at_once:
             append = partial(_append_again, partition, request.api_version)
-            kept = RepeatedProduce.following(request, response, append)
+            kept = RepeatedProduce.following(request, response, append, partition.append_run)
             if kept is not None:
                 request.connection.repeated = kept
 

@@ -25,7 +25,7 @@ from sediment.segment_io.partition.file_slice import FileSlice
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.headers import decode_request_header, encode_response_header
 from sediment.segment_io.protocol.primitives import write_varint
-from sediment.server.requests import Request
+from sediment.server.requests import ReceiveBuffer, Request
 from sediment.server.topic_catalog import ServedLog
 
 _LARGEST_FRAME_BYTES = 1024
@@ -44,6 +44,8 @@ _INT64 = struct.Struct(">q")
 
 class RepeatedFetch:
     """An earlier fetch from the read-only `log`, of at most `max_bytes`."""
+
+    has_runs = False  # a fetch seldom follows another one before its answer
 
     __slots__ = (
         "_is_flexible",
@@ -129,6 +131,9 @@ class RepeatedFetch:
         correlation = given[_HEADER_BYTES : _HEADER_BYTES + _INT32.size]
         first = correlation + self._response + self._size_field(records.size_bytes)
         return _INT32.unpack(correlation)[0], (first, records, *self._response_end)
+
+    def answer_run(self, _received: ReceiveBuffer, _start: int, _end: int, _largest_bytes: int) -> None:
+        """Return None."""
 
     def _size_field(self, size_bytes: int) -> bytes:
         return write_varint(size_bytes + 1) if self._is_flexible else _INT32.pack(size_bytes)

@@ -8,6 +8,9 @@ and encoding the response takes longer than the append.  So only the fields betw
 The other bytes of the request are compared with the earlier request, and the other bytes of the response are copied
 from the earlier response.
 
+A *run* is several such requests that have arrived together, or one.  They are found, appended and answered at once, if
+their batches are plain.
+
 Invariants: the response has the same bytes as one encoded from scratch.  If a batch is refused, nothing has changed,
 and the request is handled in the usual way.
 """
@@ -18,15 +21,29 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sediment.engine.live.log.partition_log import AppendInfo
+import numpy as np
+
+from sediment.engine.live.log.partition_log import AppendedRun, AppendInfo
 from sediment.segment_io.buffers import Buffer
+from sediment.segment_io.errors import SedimentError
+from sediment.segment_io.format.layout import NO_TIMESTAMP
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.headers import encode_response_header
 from sediment.segment_io.protocol.primitives import MalformedError, read_varint, write_varint
-from sediment.server.requests import Request
+from sediment.segment_io.segment.append_run_kernels import (
+    RUN_CORRELATION,
+    RUN_END,
+    RUN_RECORDS,
+    RunRows,
+    repeated_requests,
+)
+from sediment.server.requests import AnsweredRun, ReceiveBuffer, Request
 
 Append = Callable[[Buffer], AppendInfo | None]
 """A function that appends a batch; it returns None if the batch is refused."""
+
+AppendRun = Callable[[int, RunRows, int], AppendedRun | None]
+"""`Partition.append_run`."""
 
 _FIRST_VERSION = 5  # with a log start in the response
 _LARGEST_START_BYTES = 1024
@@ -51,12 +68,15 @@ class RepeatedProduce:
 
     __slots__ = (
         "_append",
+        "_append_run",
         "_end",
         "_is_flexible",
         "_middle",
         "_misses",
         "_response",
         "_response_end",
+        "_run_response",
+        "_run_start",
         "_size_position",
         "_start",
         "api_key",
@@ -64,7 +84,17 @@ class RepeatedProduce:
         "client_id",
     )
 
-    def __init__(self, request: Request, response: Any, append: Append, size_position: int, offsets: int) -> None:
+    has_runs = True
+
+    def __init__(
+        self,
+        request: Request,
+        response: Any,
+        append: Append,
+        append_run: AppendRun,
+        size_position: int,
+        offsets: int,
+    ) -> None:
         """Keep the parts that do not change.
 
         `size_position` is the position of the size of the records in the frame, and `offsets` is the position of the
@@ -75,6 +105,7 @@ class RepeatedProduce:
         self.api_version = version = request.api_version
         self.client_id = request.client_id
         self._append = append
+        self._append_run = append_run
         self._is_flexible = m.ProduceRequest.is_flexible(version)
         self._start = frame[:_HEADER_BYTES]
         self._middle = frame[_CORRELATION_END:]
@@ -84,17 +115,23 @@ class RepeatedProduce:
         body = b"".join(response.encode(version))
         self._response = header + body[:offsets]
         self._response_end = body[offsets + _OFFSETS.size :]
+        self._run_start = np.frombuffer(frame, dtype=np.uint8)
+        self._run_response = _framed(bytes(_INT32.size) + self._response + bytes(_OFFSETS.size) + self._response_end)
         self._misses = 0
 
     @classmethod
-    def following(cls, request: Request, response: Any, append: Append) -> RepeatedProduce | None:
+    def following(
+        cls, request: Request, response: Any, append: Append, append_run: AppendRun
+    ) -> RepeatedProduce | None:
         """Return the parts to keep of a produce that was appended to one partition; None if it is not kept."""
         earlier = request.connection.repeated
         if (earlier is not None and earlier.is_in_use) or request.api_version < _FIRST_VERSION:
             return None
         position = _size_position(request)
         offsets = _offsets_position(response, request.api_version)
-        return None if position is None or offsets is None else cls(request, response, append, position, offsets)
+        if position is None or offsets is None:
+            return None
+        return cls(request, response, append, append_run, position, offsets)
 
     @property
     def is_in_use(self) -> bool:
@@ -118,6 +155,36 @@ class RepeatedProduce:
         correlation = bytes(frame[_HEADER_BYTES:_CORRELATION_END])
         return _INT32.unpack(correlation)[0], (correlation + self._response + offsets + self._response_end,)
 
+    def answer_run(self, received: ReceiveBuffer, start: int, end: int, largest_bytes: int) -> AnsweredRun | None:
+        """Append the batches of the requests in `received` from `start`, as far as they are plain and repeat this one.
+
+        Return None if the first request must be handled in the usual way; nothing has changed then.
+        """
+        rows, address = received.rows, received.address + start
+        count = repeated_requests(
+            address, end - start, largest_bytes, self._run_start, self._is_flexible, len(self._end), rows
+        )
+        if not count:
+            return None
+        try:
+            run = self._append_run(address, rows, count)
+        except SedimentError:
+            return None
+        if run is None:
+            return None
+        self._misses = 0
+        batches, offset, log_start = run
+        responses = bytearray(self._run_response * batches)
+        values = rows.data
+        position, offsets, step = _INT32.size, 2 * _INT32.size + len(self._response), len(self._run_response)
+        for index in range(batches):
+            _INT32.pack_into(responses, position, values[index, RUN_CORRELATION])
+            _OFFSETS.pack_into(responses, offsets, offset, NO_TIMESTAMP, log_start)
+            offset += values[index, RUN_RECORDS]
+            position += step
+            offsets += step
+        return AnsweredRun(batches, values[batches - 1, RUN_END], responses)
+
     def _records(self, frame: memoryview) -> memoryview | None:
         """Return the records of a request that repeats the kept one; None if it does not."""
         position = self._size_position
@@ -136,6 +203,10 @@ class RepeatedProduce:
         if size_bytes < 0 or position + size_bytes != end or frame[end:] != self._end:
             return None
         return frame[position:end]
+
+
+def _framed(response: bytes) -> bytes:
+    return _INT32.pack(len(response)) + response
 
 
 def _size_position(request: Request) -> int | None:

@@ -19,7 +19,7 @@ from sediment.engine.live.log.fetched_data import (
     Isolation,
     TimestampOffsetEpoch,
 )
-from sediment.engine.live.log.partition_log import AppendInfo, AppendOrigin, PartitionLog
+from sediment.engine.live.log.partition_log import AppendedRun, AppendInfo, AppendOrigin, PartitionLog
 from sediment.engine.live.log.producer_appends import UNKNOWN_TRANSACTION_VERSION, VerificationGuard
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import SedimentError, StorageError
@@ -29,6 +29,7 @@ from sediment.segment_io.format.transaction_index import AbortedTransaction
 from sediment.segment_io.partition.file_slice import FileSlice
 from sediment.segment_io.partition.producer_state import ProducerEntry
 from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.segment_io.segment.append_run_kernels import RunRows
 from sediment.server.errors import ApiError
 from sediment.server.live.log_flusher import LogFlusher, flush_and_replicate
 
@@ -160,11 +161,30 @@ class Partition:
         """
         self._check_not_refused()
         info = self.log.append_as_leader(records, self.leader_epoch, verification_guard=guard)
+        self._replicate()
+        return info
+
+    def append_run(self, address: int, rows: RunRows, count: int) -> AppendedRun | None:
+        """Append the batches of several requests of a client, as `PlainAppends.append_run` describes.
+
+        Return None if nothing was appended, because `append` must decide on the first batch.
+
+        Raises:
+            ApiError: the topic was deleted.
+            StorageError, OpenFilesLimitError: as `append`.
+        """
+        self._check_not_refused()
+        run = self.log.append_run(address, rows, count, self.leader_epoch)
+        if run is not None:
+            self._replicate()
+        return run
+
+    def _replicate(self) -> None:
+        """Raise the high watermark after an append of a client, at once or after a flush."""
         if self._flusher is None:
             self.log.maybe_increment_high_watermark()
         else:
             self._flusher.request(self.log)
-        return info
 
     def append_of_coordinator(
         self,

@@ -31,7 +31,12 @@ UNAUTHENTICATED_MAX_BYTES = 64 * 1024
 OTHER_REQUEST_MAX_BYTES = 8 * 1024 * 1024
 
 _PRODUCE = 0
+_NOTHING = memoryview(b"")
+_MOST_MOVED_BYTES = 32 * 1024
 _SIZE = struct.Struct(">i")
+FRAME_SIZE_BYTES = _SIZE.size
+"""The bytes before each frame, which contain its size."""
+
 _SIZE_AND_API_KEY = struct.Struct(">ih")
 _MIN_BYTES_WITH_API_KEY = 2
 _TLS_HANDSHAKE = b"\x16\x03"
@@ -152,6 +157,23 @@ class FrameReader:
         """True if part of a frame has arrived."""
         return self._body is not None or (len(self._ahead) > 0 and not self.is_starved)
 
+    def take_ahead(self, target: memoryview) -> int | None:
+        """Move the bytes that were received ahead to `target`, and return their number.
+
+        Return None if they cannot be moved, because they belong to a frame that waits for memory or for its other
+        bytes.  Many bytes are not moved either, because they could be moved again and again.
+        """
+        ahead = self._ahead
+        if self._body is not None or self.is_starved or len(ahead) > _MOST_MOVED_BYTES:
+            return None
+        target[: len(ahead)] = ahead
+        self._ahead = _NOTHING
+        return len(ahead)
+
+    def keep_ahead(self, received: memoryview) -> None:
+        """Keep a copy of bytes that begin with a frame, in the place of those that `take_ahead` has moved."""
+        self._ahead = memoryview(bytes(received))
+
     @property
     def frame_bytes(self) -> int:
         """The announced size of the arriving frame; 0 if it is not known yet."""
@@ -161,6 +183,17 @@ class FrameReader:
     def has_ahead(self) -> bool:
         """True if bytes after the last frame were received, so `read` may return a frame without receiving more."""
         return len(self._ahead) > 0
+
+    def has_frame_ahead(self, largest_bytes: int) -> bool:
+        """Return True if `read` makes progress without receiving more than the rest of a frame of `largest_bytes`.
+
+        This is the case if a frame was received completely, is larger, or has an invalid size.
+        """
+        ahead = self._ahead
+        if len(ahead) < _SIZE.size:
+            return False
+        (size,) = _SIZE.unpack_from(ahead)
+        return bool(size <= len(ahead) - _SIZE.size or size > largest_bytes)
 
     def read(self, transport: TransportLayer, scratch: memoryview, when_freed: Callable[[], None]) -> memoryview | None:
         """Return the next frame without its size, or None if it has not fully arrived.
@@ -255,6 +288,14 @@ class ResponseSend:
             self._pieces.append(chunk)
         if run:
             self._pieces.append(memoryview(b"".join(run)))
+
+    @classmethod
+    def rest_of(cls, responses: memoryview) -> ResponseSend:
+        """Return the rest of responses whose first bytes were sent."""
+        send = cls(())
+        send.size_bytes = len(responses)
+        send._pieces = [responses]
+        return send
 
     def write_to(self, transport: TransportLayer, budget_bytes: int, wait: Callable[[], bool]) -> bool:
         """Send until the transport layer would block or has taken `budget_bytes`; return True if everything is sent.

@@ -45,17 +45,27 @@ from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.units import NS_PER_MS
 from sediment.server.limited_log import LimitedLog
 from sediment.server.network.connection_quotas import ConnectionQuotas
-from sediment.server.network.frames import FrameLimits, FrameMemory, FrameReader, PeerClosedError, ResponseSend
+from sediment.server.network.frames import (
+    FRAME_SIZE_BYTES,
+    FrameLimits,
+    FrameMemory,
+    FrameReader,
+    PeerClosedError,
+    ResponseSend,
+)
 from sediment.server.network.kafka_channel import KafkaChannel
 from sediment.server.network.request_channel import ReceivedFrame, RequestChannel
 from sediment.server.network.transport_layer import PlaintextTransportLayer, SslTransportLayer
 from sediment.server.request_metrics import RequestMetrics
-from sediment.server.requests import Connection, Request
+from sediment.server.requests import Connection, ReceiveBuffer, RepeatedRequest, Request, RequestTimes
 from sediment.server.server_config import ServerConfig
 
 _LOGGER = logging.getLogger(__name__)
 
 _SCRATCH_BYTES = 64 * 1024
+_RUN_BYTES = 128 * 1024
+"""Most producers have at most five batches of 16 kB in flight."""
+
 _SEND_BUDGET_BYTES = 1024 * 1024
 """Bytes of a response that are sent before other connections get their turn; a slice without TLS has no limit."""
 
@@ -133,7 +143,9 @@ class Processor:
         """Connections that may have received their next frame although their socket reports no event; oldest first."""
 
         self._inbox: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        self._received = ReceiveBuffer(_RUN_BYTES)
+        self._scratch = self._received.memory[:_SCRATCH_BYTES]
+        self._run_frame_bytes = min(_AT_ONCE_BYTES, self._limits.any_max_bytes)
         self._epoll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         # The thread does not close this descriptor, because the system could then reuse its number for a file, and
@@ -339,6 +351,9 @@ class Processor:
     def _read(self, channel: KafkaChannel) -> None:
         """Read requests until a response must be sent, no bytes are left, or other connections must get their turn."""
         for _ in range(_FRAMES_IN_A_ROW):
+            repeated = channel.connection.repeated
+            if repeated is not None and repeated.has_runs and not self._read_run(channel, repeated):
+                return
             frame = channel.reader.read(channel.transport, self._scratch, self._retry_starved)
             if frame is None:
                 self._wait_for_bytes(channel)
@@ -350,6 +365,86 @@ class Processor:
                 self._set_interest(channel, _READ)  # usually the peer sends no request before it has this response
                 return
         self._unfinished[channel] = None
+
+    def _read_run(self, channel: KafkaChannel, repeated: RepeatedRequest) -> bool:
+        """Receive, and answer the requests that repeat an earlier one, all at once.
+
+        The requests need no memory of `FrameMemory`, because they are not kept.  Return True if the rest of the
+        received bytes, or what arrives next, must be read in the usual way.
+        """
+        reader, connection, shared = channel.reader, channel.connection, self._shared
+        received_ns = time.monotonic_ns()
+        authenticator = connection.authenticator
+        if (
+            received_ns < self._handles_from_ns
+            or shared.metrics.has_log
+            or not shared.request_channel.is_empty
+            or repeated.api_key not in shared.handled_at_once
+            or (authenticator is not None and authenticator.expects_token)
+        ):
+            return True
+        received = self._received
+        start = reader.take_ahead(received.memory)
+        if start is None:
+            return True
+        end = start
+        if end < len(received.memory):
+            count = channel.transport.receive_into(received.memory[end:])
+            if count == 0:
+                raise PeerClosedError(in_frame=start > 0)
+            end += count or 0
+        taken = self._answer_runs(channel, repeated, received_ns, end)
+        if taken < end:
+            reader.keep_ahead(received.memory[taken:end])
+        if channel.is_muted:
+            return False
+        if self._is_stopping:
+            self._close(channel)
+            return False
+        if channel.transport.has_buffered:
+            return True
+        if taken == end:
+            self._set_interest(channel, _READ)
+            return False
+        if not taken or reader.has_frame_ahead(self._run_frame_bytes):
+            return True
+        self._wait_for_bytes(channel)
+        return False
+
+    def _answer_runs(self, channel: KafkaChannel, repeated: RepeatedRequest, received_ns: int, end: int) -> int:
+        """Answer the requests in the first `end` received bytes, run by run; return the bytes that these requests take.
+
+        If the socket does not accept all responses, the rest becomes the response of the connection.
+        """
+        taken = 0
+        times = RequestTimes(received_ns, received_ns)
+        while taken < end:
+            run = repeated.answer_run(self._received, taken, end, self._run_frame_bytes)
+            if run is None:
+                break
+            taken += run.size_bytes
+            times.responded_ns = times.sending_ns = time.monotonic_ns()
+            responses = run.responses
+            sent = channel.transport.send(memoryview(responses), more=False)
+            times.sent_ns = channel.last_active_ns = time.monotonic_ns()
+            channel.frame_started_ns = 0
+            self._note_handling((times.responded_ns - times.dequeued_ns) // run.requests, times.sent_ns)
+            frame_bytes = run.size_bytes - FRAME_SIZE_BYTES * run.requests
+            self._shared.metrics.sent_run(
+                self._number,
+                repeated.api_key,
+                repeated.api_version,
+                times,
+                run.requests,
+                frame_bytes,
+                len(responses),
+            )
+            times.dequeued_ns = times.sent_ns
+            if sent < len(responses):
+                channel.response = ResponseSend.rest_of(memoryview(responses)[sent:])
+                self._set_interest(channel, _WRITE)
+                break
+        return taken
 
     def _wait_for_bytes(self, channel: KafkaChannel) -> None:
         reader = channel.reader

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import socket
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,10 +16,13 @@ from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey, supported_versions
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.handlers.produce import ProduceHandlers
-from sediment.server.requests import Request
+from sediment.server.handlers.repeated_produce import RepeatedProduce
+from sediment.server.network.frames import ResponseSend
+from sediment.server.requests import AnsweredRun, Request
 from tests.engine.live_logs import NOW_MS, batch, config
 from tests.server.live.nodes import LiveServer, fetch, live, new_node, produce, produce_request
-from tests.server.network.listeners import frame
+from tests.server.network.listeners import Client, frame
+from tests.waiting import wait_until
 
 VERSIONS = list(supported_versions(ApiKey.PRODUCE))
 NEWEST = VERSIONS[-1]
@@ -67,6 +72,35 @@ def server(tmp_path: Path, decoded: list[Request]) -> Iterator[LiveServer]:
         yield found
 
 
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[AnsweredRun]:
+    """Return the list of the runs that are answered."""
+    found: list[AnsweredRun] = []
+    answer_run = RepeatedProduce.answer_run
+
+    def answer(self: RepeatedProduce, *arguments: Any) -> AnsweredRun | None:
+        run = answer_run(self, *arguments)
+        if run is not None:
+            found.append(run)
+        return run
+
+    monkeypatch.setattr(RepeatedProduce, "answer_run", answer)
+    return found
+
+
+def produce_until_run(client: Client, runs: list[AnsweredRun], data: bytes) -> int:
+    """Send a request again and again until it is answered as a run, and return the number of these requests.
+
+    After a slow request, such as the first one of a server, no processor answers runs for a second.
+    """
+    sent = 0
+    while not runs:
+        client.socket.sendall(data)
+        client.receive_frame()
+        sent += 1
+    return sent
+
+
 @pytest.mark.parametrize("acks", [1, -1])
 def test_a_repeated_produce_has_the_bytes_of_a_first_one(
     tmp_path: Path, server: LiveServer, decoded: list[Request], acks: int
@@ -90,6 +124,78 @@ def test_a_repeated_produce_has_the_bytes_of_a_first_one(
         with server.connect() as one, other.connect() as two:
             for version in VERSIONS:
                 assert bytes(fetch(one, (version, 0))[0].records) == bytes(fetch(two, (version, 0))[0].records)
+
+
+@pytest.mark.parametrize("version", [*VERSIONS[::3], NEWEST])
+def test_produces_that_arrive_together_have_the_bytes_of_single_ones(
+    tmp_path: Path, server: LiveServer, decoded: list[Request], runs: list[AnsweredRun], version: int
+) -> None:
+    """One server gets all produces of a partition in a few pieces, the other one each through a new connection."""
+    rng = random.Random(version)
+    asked = [batch(), *rng.sample(RECORDS, len(RECORDS)), *[batch()] * 30]
+    numbers = [rng.randrange(-(1 << 31), 1 << 31) for _ in asked]
+    requests = [produce_request(records, acks=1, version=version) for records in asked]
+    frames = [frame(request, version, number) for request, number in zip(requests, numbers, strict=True)]
+    with live(new_node(tmp_path / "other", {"t": PARTITIONS, "u": 1}), topic_config=lambda _: SMALL) as other:
+        with server.connect() as together:
+            again = frame(produce_request(batch(), topic="u", acks=1, version=version), version, 0)
+            if version >= 5:
+                produce_until_run(together, runs, again)
+                del runs[:], decoded[:]
+            together.socket.sendall(frames[0])
+            answers = [together.receive_frame()]
+            stream = b"".join(frames[1:])
+            cuts = sorted(rng.sample(range(len(stream)), 6))
+            for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+                together.socket.sendall(stream[start:end])
+            answers += [together.receive_frame() for _ in frames[1:]]
+            (one,) = fetch(together, (0, 0))
+        for request, number, answer in zip(requests, numbers, answers, strict=True):
+            with other.connect() as fresh:
+                fresh.send(request, version, number)
+                assert answer == fresh.receive_frame()
+        with other.connect() as client:
+            (two,) = fetch(client, (0, 0))
+            assert (bytes(one.records), one.high_watermark) == (bytes(two.records), two.high_watermark)
+    assert bool(runs) == (version >= 5)
+    assert max([run.requests for run in runs], default=2) > 1
+
+
+def test_responses_that_the_socket_does_not_accept_at_once_follow_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: list[AnsweredRun]
+) -> None:
+    """Nobody reads the responses until their bytes fill the buffers of both sockets."""
+    rests: list[memoryview] = []
+    rest_of = ResponseSend.rest_of
+    monkeypatch.setattr(ResponseSend, "rest_of", lambda responses: [rests.append(responses), rest_of(responses)][1])
+    count = 6000
+    small_buffers = {"socket_send_buffer_bytes": 16384}
+    with live(new_node(tmp_path / "data", {"t": 1}), **small_buffers) as server, server.connect() as client:
+        client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32768)
+        again = frame(produce_request(batch(), version=9), 9, 0)
+        first = produce_until_run(client, runs, again)
+        stream = b"".join(again[:8] + number.to_bytes(4, "big") + again[12:] for number in range(count))
+        sender = threading.Thread(target=client.socket.sendall, args=(stream,))
+        sender.start()
+        wait_until(lambda: rests)
+        for number in range(count):
+            answered, response = client.receive(ApiKey.PRODUCE, 9)
+            assert (answered, response.responses[0].partition_responses[0].base_offset) == (number, first + number)
+        sender.join()
+
+
+def test_produces_that_arrive_together_are_counted_one_by_one(server: LiveServer, runs: list[AnsweredRun]) -> None:
+    data = frame(produce_request(batch()), NEWEST, 0)
+    with server.connect() as client:
+        count = produce_until_run(client, runs, data) + 20
+        client.socket.sendall(data * 20)
+        answers = [client.receive_frame() for _ in range(20)]
+        wait_until(lambda: server.server.metrics.by_request()[ApiKey.PRODUCE, NEWEST].requests >= count)
+        counted = server.server.metrics.by_request()[ApiKey.PRODUCE, NEWEST]
+    assert sum(run.requests for run in runs) > 10
+    assert (counted.requests, counted.request_bytes) == (count, count * (len(data) - 4))
+    assert counted.response_bytes == count * (4 + len(answers[0]))
+    assert sum(counted.total_by_bucket) == count
 
 
 def test_only_records_and_correlation_ids_may_differ(server: LiveServer, decoded: list[Request]) -> None:

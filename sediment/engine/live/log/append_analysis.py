@@ -34,6 +34,8 @@ from sediment.segment_io.format.layout import (
     CODEC_MASK,
     CONTROL_BIT,
     MAGIC_V2,
+    OFFSET_ENTRY_BYTES,
+    TIME_ENTRY_BYTES,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
 )
@@ -45,6 +47,7 @@ from sediment.segment_io.segment.append_check_kernels import (
     NO_EPOCH_LIMIT,
     read_verified,
 )
+from sediment.segment_io.segment.append_run_kernels import MOST_IN_RUN
 from sediment.segment_io.segment.reader import Rows
 
 ByteArray = npt.NDArray[np.uint8]
@@ -154,10 +157,13 @@ class AppendBuffers:
     """Buffers for the appends of one thread, which does one append at a time."""
 
     def __init__(self) -> None:
-        self._replace_buffer(64 << 10)
+        self._replace_buffer(128 << 10)
         self.rows = np.zeros(16, dtype=BATCH_ROW)
         self.all_records = np.zeros((256, RECORD_FIELDS), dtype=np.int64)
         self.reasons = np.zeros(256, dtype=np.uint8)
+        self.offset_entries = np.zeros(MOST_IN_RUN * OFFSET_ENTRY_BYTES, dtype=np.uint8)
+        self.time_entries = np.zeros((MOST_IN_RUN + 1) * TIME_ENTRY_BYTES, dtype=np.uint8)
+        """The index entries of a run; a time index has a reserved slot after its entries."""
 
     def _replace_buffer(self, size_bytes: int) -> None:
         self._buffer = padded_buffer(size_bytes)

@@ -51,7 +51,7 @@ from sediment.engine.live.log.append_analysis import AppendOrigin
 from sediment.engine.live.log.fetched_data import FetchedData, Isolation, LogOffsetMetadata, TimestampOffsetEpoch
 from sediment.engine.live.log.local_log import LocalLog, TaskScheduler
 from sediment.engine.live.log.log_append import AppendInfo, AppendRequest
-from sediment.engine.live.log.plain_append import PlainAppends
+from sediment.engine.live.log.plain_append import AppendedRun, PlainAppends
 from sediment.engine.live.log.producer_appends import UNKNOWN_TRANSACTION_VERSION, VerificationGuard
 from sediment.retention.policy import SegmentState
 from sediment.segment_io.buffers import Buffer
@@ -71,8 +71,9 @@ from sediment.segment_io.partition.checkpoint_files import (
 from sediment.segment_io.partition.listing import SegmentRef
 from sediment.segment_io.partition.log_view import LogView
 from sediment.segment_io.partition.producer_state import ProducerState, RememberedBatch
+from sediment.segment_io.segment.append_run_kernels import RunRows
 
-__all__ = ["AppendInfo", "AppendOrigin", "PartitionLog"]
+__all__ = ["AppendInfo", "AppendOrigin", "AppendedRun", "PartitionLog"]
 
 _CLIENT, _REPLICATION = AppendOrigin.CLIENT, AppendOrigin.REPLICATION
 
@@ -354,6 +355,17 @@ class PartitionLog:
                 return info
         request = AppendRequest(leader_epoch, origin, transaction_version, verification_guard)
         return log_append.append(self._log, records, request)
+
+    def append_run(self, address: int, rows: RunRows, count: int, leader_epoch: int) -> AppendedRun | None:
+        """Append the batches of several requests of a client at once, as `PlainAppends.append_run` describes.
+
+        Return None if nothing was appended, because `append_as_leader` must decide on the first batch.
+
+        Raises:
+            StorageError: the disk failed.
+            OpenFilesLimitError: the process may open no more files; nothing changed.
+        """
+        return self._plain_appends.append_run(address, rows, count, leader_epoch)
 
     def append_as_follower(self, records: Buffer, leader_epoch: int) -> AppendInfo:
         """Append batches that already have offsets, up to the first batch with a leader epoch above `leader_epoch`.

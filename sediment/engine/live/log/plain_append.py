@@ -21,6 +21,7 @@ from sediment.engine.config import LogConfig
 from sediment.engine.live.log.local_log import LocalLog
 from sediment.engine.live.log.log_append import THREAD_LOCAL, AppendInfo
 from sediment.engine.live.log.log_roll import should_roll
+from sediment.engine.live.log.segment import CheckedRun
 from sediment.engine.live.log.validation import LOG_APPEND_TIME, PRODUCER_CODEC, UNCOMPRESSED, time_range
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.format.layout import ATTRIBUTES, BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES, NO_TIMESTAMP
@@ -29,6 +30,7 @@ from sediment.segment_io.segment.append_check_kernels import (
     check_plain_batch,
     check_short_plain_batch,
 )
+from sediment.segment_io.segment.append_run_kernels import RUN_END, RunRows, check_plain_run, check_short_plain_run
 
 _put_offset_length_epoch = struct.Struct(">qii").pack_into
 _LOW_ATTRIBUTES = ATTRIBUTES + 1
@@ -51,6 +53,14 @@ class _Rules(NamedTuple):
         keeps_records = keeps_codec and config.message_timestamp_type != LOG_APPEND_TIME
         largest = min(config.compaction.max_message_bytes, config.compaction.segment_bytes)
         return cls(config, largest if keeps_records else 0, config.compacts)
+
+
+class AppendedRun(NamedTuple):
+    """The result of appending the first `batches` batches of a run."""
+
+    batches: int
+    first_offset: int
+    log_start_offset: int
 
 
 class PlainAppends:
@@ -132,3 +142,78 @@ class PlainAppends:
             if producer is not None:
                 log.producers.put(producer)
             return AppendInfo(base_offset, last_offset, largest_ms, NO_TIMESTAMP, offsets.log_start, size_bytes)
+
+    def append_run(self, address: int, rows: RunRows, count: int, leader_epoch: int) -> AppendedRun | None:
+        """Append the batches of `count` requests, of which `repeated_requests` has filled the rows, as far as possible.
+
+        The run ends before the first batch that `append` would not append.  The requests are at `address`.  Return None
+        if `append` must decide on the first one; nothing has changed then.
+
+        Raises:
+            StorageError, OpenFilesLimitError, UsageError: as `append`.
+        """
+        log, buffers = self._log, THREAD_LOCAL.buffers
+        config = log.config
+        rules = self._rules
+        if config is not rules.config:
+            rules = self._rules = _Rules.of(config)
+        view = rows.data
+        now_ms = log.clock()
+        earliest_ms, latest_ms = time_range(config, now_ms)
+        # An append on another thread may take this room; that is checked again below.
+        room_bytes = min(len(buffers.content), config.compaction.segment_bytes - log.segments.active.size_bytes)
+        check = check_short_plain_run if view[count - 1, RUN_END] <= _SHORT_BYTES else check_plain_run
+        batches, size_bytes, records, largest_ms, has_producer = check(
+            address,
+            count,
+            rules.max_bytes,
+            rules.needs_key,
+            earliest_ms,
+            latest_ms,
+            buffers.address,
+            room_bytes,
+            rows,
+            buffers.all_records,
+            buffers.reasons,
+        )
+        if not batches:
+            return None
+        with log.lock:
+            log.check_usable()
+            offsets, epochs = log.offsets, log.epochs
+            base_offset = offsets.log_end
+            last_offset = base_offset + records - 1
+            active = log.segments.active
+            if (
+                log.config is not config
+                or not epochs
+                or epochs[-1].epoch != leader_epoch
+                or epochs[-1].start_offset > base_offset
+                or last_offset + 1 - offsets.recovery_point >= config.flush_messages
+                or not active.size_bytes
+            ):
+                return None
+            accepted, states = batches, None
+            if has_producer:
+                accepted, states = log.producers.after_run(view, batches, base_offset)
+            if accepted == batches:
+                try:
+                    if should_roll(
+                        active,
+                        config,
+                        append_bytes=size_bytes,
+                        max_timestamp_ms=largest_ms,
+                        last_offset=last_offset,
+                        now_ms=now_ms,
+                    ) or not active.has_index_room(batches, size_bytes):
+                        return None
+                    # Every file that the next steps need is now open.
+                    run = CheckedRun(batches, size_bytes, records, largest_ms, base_offset)
+                    active.append_run(buffers, rows, run, leader_epoch)
+                except OSError as error:
+                    log.fail(error)
+                log.offsets = offsets.appended_to(last_offset + 1)
+                if states is not None:
+                    log.producers.put_all(states)
+                return AppendedRun(batches, base_offset, offsets.log_start)
+        return self.append_run(address, rows, accepted, leader_epoch) if accepted else None

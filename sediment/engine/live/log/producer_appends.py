@@ -16,7 +16,7 @@ Source: kafka-log 04 §3.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import NamedTuple
@@ -47,11 +47,19 @@ from sediment.segment_io.partition.producer_state import (
     RememberedBatch,
     last_sequence,
 )
+from sediment.segment_io.segment.append_run_kernels import (
+    RUN_PRODUCER_EPOCH,
+    RUN_PRODUCER_ID,
+    RUN_RECORDS,
+    RUN_SEQUENCE,
+    RUN_TIMESTAMP,
+)
 
 REMEMBERED_BATCHES = 5
 UNKNOWN_TRANSACTION_VERSION = -1
 _EPOCH_BUMPING_VERSION = 2
 _LATE_TRANSACTION_GRACE_MS = 300_000
+_new_tuple = tuple.__new__  # an append makes two of them, and their own constructors take longer
 
 
 class Producer(NamedTuple):
@@ -296,31 +304,69 @@ class LogProducers:
         return update
 
     def next_state(
-        self, producer_id: int, epoch: int, base_sequence: int, base_offset: int, last_offset: int, timestamp_ms: int
+        self,
+        producer_id: int,
+        epoch: int,
+        base_sequence: int,
+        base_offset: int,
+        last_offset: int,
+        timestamp_ms: int,
+        before: Producer | None = None,
     ) -> Producer | None:
         """Return the state of a producer after a batch of a client, outside a transaction, that follows its last one.
 
-        Return None if the batch does not follow the last one, or if only `check` can decide on it.
+        `before` is a state that is not stored yet.  Return None if the batch does not follow the last one, or if only
+        `check` can decide on it.
         """
-        known = self._producers.get(producer_id)
+        known = before or self._producers.get(producer_id)
         if known is None or known.epoch != epoch or known.txn_first_offset >= 0 or producer_id in self._verifications:
             return None
         batches = known.batches
         delta = last_offset - base_offset
         last = base_sequence + delta
-        if not batches or batches[-1].last_sequence != base_sequence - 1 or last > INT32_MAX:
+        if not batches or batches[-1][0] != base_sequence - 1 or last > INT32_MAX or batches[0][0] >= base_sequence:
             return None
-        for batch in batches:
-            if batch.last_sequence == last:
-                return None
+        # No remembered batch has this last sequence.  They ascend from the first to the last, because the sequences of
+        # five batches pass INT32_MAX at most once.
         if len(batches) >= REMEMBERED_BATCHES:
             batches = batches[1 - REMEMBERED_BATCHES :]
-        batch = RememberedBatch(last, last_offset, delta, timestamp_ms)
-        return Producer(producer_id, epoch, (*batches, batch), known.coordinator_epoch, timestamp_ms)
+        batch = _new_tuple(RememberedBatch, (last, last_offset, delta, timestamp_ms))
+        return _new_tuple(
+            Producer, (producer_id, epoch, (*batches, batch), known.coordinator_epoch, timestamp_ms, NO_OFFSET)
+        )
+
+    def after_run(self, rows: memoryview, count: int, base_offset: int) -> tuple[int, dict[int, Producer]]:
+        """Return how many of `count` batches follow the last ones of their producers, and the states after these.
+
+        `rows` are the rows of `check_plain_run`; the first batch gets `base_offset`.  See `next_state`.
+        """
+        states: dict[int, Producer] = {}
+        for index in range(count):
+            records = rows[index, RUN_RECORDS]
+            producer_id = rows[index, RUN_PRODUCER_ID]
+            if producer_id >= 0:
+                state = self.next_state(
+                    producer_id,
+                    rows[index, RUN_PRODUCER_EPOCH],
+                    rows[index, RUN_SEQUENCE],
+                    base_offset,
+                    base_offset + records - 1,
+                    rows[index, RUN_TIMESTAMP],
+                    states.get(producer_id),
+                )
+                if state is None:
+                    return index, states
+                states[producer_id] = state
+            base_offset += records
+        return count, states
 
     def put(self, producer: Producer) -> None:
         """Store the state that `next_state` returned, once its batch was written."""
         self._producers[producer.producer_id] = producer
+
+    def put_all(self, states: Mapping[int, Producer]) -> None:
+        """Store the states that `after_run` returned, once the batches were written."""
+        self._producers.update(states)
 
     def _keeps_verification(self, fields: BatchFields) -> bool:
         """Return True for a marker that arrives while the next transaction is being verified."""

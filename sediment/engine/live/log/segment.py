@@ -16,11 +16,12 @@ Invariants
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from sediment.engine.config import LogConfig
-from sediment.engine.live.log.append_analysis import Batches
+from sediment.engine.live.log.append_analysis import AppendBuffers, Batches
 from sediment.segment_io.format.index_appends import (
     INDEXED_TIMESTAMP,
     LARGEST_TIMESTAMP,
@@ -49,6 +50,7 @@ from sediment.segment_io.format.offset_index import OffsetPosition
 from sediment.segment_io.format.time_index import TimestampOffset
 from sediment.segment_io.format.transaction_index import AbortedTransaction
 from sediment.segment_io.fs import Fs, OpenFile
+from sediment.segment_io.segment.append_run_kernels import RunRows, place_plain_run
 from sediment.segment_io.segment.file_search import FoundBatch, find_in_file
 from sediment.segment_io.segment.largest_timestamp import largest_timestamp_or_mtime_ms
 from sediment.segment_io.segment.mapped_offset_index import MappedOffsetIndex
@@ -58,6 +60,16 @@ from sediment.segment_io.segment.search import BY_LAST_OFFSET, BY_TIMESTAMP
 from sediment.segment_io.segment.timestamp_search import FoundRecord, first_record_at, first_record_since
 
 _LOG, _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX, _ = SegmentFileKind
+
+
+class CheckedRun(NamedTuple):
+    """A run of plain batches with their base offset, as `check_plain_run` has checked it."""
+
+    batches: int
+    size_bytes: int
+    records: int
+    max_timestamp_ms: int
+    base_offset: int
 
 
 class Segment:
@@ -184,6 +196,39 @@ class Segment:
                 fields[LARGEST_TIMESTAMP_OFFSET] = last_offset
             fields[SINCE_ENTRY_BYTES] += size_bytes
         self.size_bytes = position + size_bytes
+
+    def has_index_room(self, batches: int, size_bytes: int) -> bool:
+        """Return True if both indexes have room for the entries of so many batches with so many bytes."""
+        most = min(batches, size_bytes // max(self._interval_bytes, 1) + 1)
+        return self.offset_index.has_room(most) and self.time_index.has_room(most + 1)
+
+    def append_run(self, buffers: AppendBuffers, rows: RunRows, run: CheckedRun, leader_epoch: int) -> None:
+        """Set offsets and leader epochs of the checked run in `buffers`, and write it with its index entries.
+
+        `has_index_room` was True.  If this raises, the log goes offline, so its progress does not matter.
+        """
+        if not self._knows_timestamps:
+            self._learn_timestamps()
+        position, fields = self.size_bytes, self._fields
+        place_plain_run(
+            buffers.address,
+            run.batches,
+            run.base_offset,
+            leader_epoch,
+            position,
+            self.base_offset,
+            self._interval_bytes,
+            rows,
+            self._progress,
+            buffers.offset_entries,
+            buffers.time_entries,
+        )
+        self.file.write(buffers.content[: run.size_bytes], position)
+        if fields[OFFSET_INDEX_BYTES]:
+            self.offset_index.extend(buffers.offset_entries.data[: fields[OFFSET_INDEX_BYTES]])
+        if fields[TIME_INDEX_BYTES]:
+            self.time_index.extend(buffers.time_entries.data[: fields[TIME_INDEX_BYTES]])
+        self.size_bytes = position + run.size_bytes
 
     def _append_entry(self, position: int, size_bytes: int, last_offset: int, timestamp_ms: int) -> None:
         offset_index, time_index, fields = self.offset_index, self.time_index, self._fields

@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,8 +17,19 @@ from hypothesis import strategies as st
 from sediment.engine.live.log import log_append
 from sediment.engine.live.log.log_append import AppendInfo, AppendRequest
 from sediment.engine.live.log.partition_log import AppendOrigin
-from sediment.engine.live.log.plain_append import PlainAppends
+from sediment.engine.live.log.plain_append import AppendedRun, PlainAppends
 from sediment.segment_io.errors import SedimentError, StorageError, UsageError
+from sediment.segment_io.format.layout import INT32_MAX
+from sediment.segment_io.format.padding import padded_copy
+from sediment.segment_io.segment.append_run_kernels import (
+    MOST_IN_RUN,
+    RUN_BATCH,
+    RUN_BATCH_BYTES,
+    RUN_END,
+    RUN_FIELDS,
+    RUN_RECORDS,
+    RUN_TIMESTAMP,
+)
 from tests.engine.live_logs import NOW_MS, LiveLog, batch, config
 from tests.faults.faulty_fs import Fail, FaultyFs
 
@@ -78,10 +91,11 @@ def produced(draw: st.DrawFn) -> Produced:
     return Produced(pairs, times, options, draw(st.sampled_from([True, True, True, False])), leader_epoch, damage)
 
 
-Step = Produced | tuple[str, Any]
+Step = Produced | list[Produced] | tuple[str, Any]
 STEPS = st.lists(
     st.one_of(
-        *[produced()] * 8,
+        *[produced()] * 6,
+        *[st.lists(produced(), min_size=1, max_size=7)] * 4,
         st.tuples(st.just("move"), st.sampled_from([1, 400, 20_000])),
         st.tuples(st.just("restart"), st.booleans()),
         st.tuples(st.just("truncate"), st.integers(0, 30)),
@@ -92,7 +106,7 @@ STEPS = st.lists(
 )
 
 
-def outcome(append: Callable[[LiveLog, bytes, int], AppendInfo], log: LiveLog, data: bytes, leader_epoch: int) -> Any:
+def outcome(append: Callable[[LiveLog, bytes, int], Any], log: LiveLog, data: bytes, leader_epoch: int) -> Any:
     """Return the result of an append, or its error as text."""
     try:
         return append(log, data, leader_epoch)
@@ -120,15 +134,73 @@ def in_general(log: LiveLog, data: bytes, leader_epoch: int) -> AppendInfo:
     return log_append.append(log.log._log, data, AppendRequest(leader_epoch, AppendOrigin.CLIENT, -1))
 
 
+def sequenced(log: LiveLog, step: list[Produced]) -> list[bytes]:
+    """Return the batches; each that follows has the next sequence if the batches before it are appended."""
+    following: dict[int, int] = {}
+    batches = []
+    for each in step:
+        producer = each.options["pid"]
+        remembered = log.log.remembered_batches(producer)
+        sequence = following.get(producer, remembered[-1].last_sequence + 1 & INT32_MAX if remembered else 0)
+        batches.append(each.content(sequence))
+        following[producer] = (sequence if each.follows else each.options["seq"]) + len(each.pairs) & INT32_MAX
+    return batches
+
+
+def rows_of(batches: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
+    """Return received bytes with a gap before each batch, and the rows that `repeated_requests` fills."""
+    received = b""
+    rows = np.zeros((MOST_IN_RUN, RUN_FIELDS), dtype=np.int64)
+    for number, each in enumerate(batches):
+        received += b"\xff" * (number + 1)
+        rows[number, RUN_BATCH], rows[number, RUN_BATCH_BYTES] = len(received), len(each)
+        received += each
+        rows[number, RUN_END] = len(received)
+    return padded_copy(received), rows
+
+
+def in_runs(log: LiveLog, batches: list[bytes], leader_epoch: int) -> list[Any]:
+    """Append as a server does: as many batches at once as possible, and one by one what a run does not take."""
+    outcomes: list[Any] = []
+    while len(outcomes) < len(batches):
+        left = batches[len(outcomes) :]
+        received, rows = rows_of(left)
+        before = received.tobytes()
+        run = outcome(partial(appended_run, received, rows, len(left)), log, b"", leader_epoch)
+        assert received.tobytes() == before
+        if not isinstance(run, AppendedRun):
+            outcomes.append(outcome(in_either_way, log, left[0], leader_epoch))
+            continue
+        offset = run.first_offset
+        for row in rows[: run.batches].tolist():
+            last_offset = offset + row[RUN_RECORDS] - 1
+            size_bytes = row[RUN_BATCH_BYTES]
+            outcomes.append(AppendInfo(offset, last_offset, row[RUN_TIMESTAMP], -1, run.log_start_offset, size_bytes))
+            offset = last_offset + 1
+    return outcomes
+
+
+def appended_run(
+    received: np.ndarray, rows: np.ndarray, count: int, log: LiveLog, _data: bytes, leader_epoch: int
+) -> AppendedRun | None:
+    return log.log.append_run(received.ctypes.data, rows, count, leader_epoch)
+
+
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.fixed_dictionaries({}, optional=CONFIGS), STEPS)
-def test_both_ways_give_the_same_files_state_and_results(keys: dict[str, Any], steps: list[Step]) -> None:
+def test_all_ways_give_the_same_files_state_and_results(keys: dict[str, Any], steps: list[Step]) -> None:
     with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
         logs = [LiveLog(Path(each), **keys) for each in (first, second)]
         for step in steps:
-            if isinstance(step, Produced):
+            if isinstance(step, list):
+                batches = sequenced(logs[0], step)
+                run = in_runs(logs[0], batches, step[0].leader_epoch)
+                assert run == [outcome(in_general, logs[1], each, step[0].leader_epoch) for each in batches]
+                for log in logs:
+                    log.log.maybe_increment_high_watermark()
+            elif isinstance(step, Produced):
                 remembered = logs[0].log.remembered_batches(step.options["pid"])
-                data = step.content(remembered[-1].last_sequence + 1 if remembered else 0)
+                data = step.content(remembered[-1].last_sequence + 1 & INT32_MAX if remembered else 0)
                 either, general = (
                     outcome(append, log, data, step.leader_epoch)
                     for append, log in zip((in_either_way, in_general), logs, strict=True)
@@ -265,3 +337,65 @@ def test_a_full_disk_takes_the_log_offline_and_nothing_is_acknowledged(tmp_path:
     assert (log.log.log_end_offset, log.log.is_offline) == (1, True)
     with pytest.raises(StorageError, match="offline"):
         log.log.append_as_leader(batch(), 0)
+
+
+def run(log: LiveLog, *batches: bytes) -> AppendedRun | None:
+    received, rows = rows_of(list(batches))
+    return appended_run(received, rows, len(batches), log, b"", 0)
+
+
+def test_a_run_is_appended_at_once(log: LiveLog) -> None:
+    before = log.log.log_end_offset
+    assert run(log, batch(), next_of(1), batch(("a", "1"), ("b", "2")), next_of(2)) == AppendedRun(4, before, 0)
+    assert [each.base_offset for each in log.batches()] == [0, 1, 2, 3, 5]
+    assert all(each.is_valid() for each in log.batches())
+    assert [each.last_sequence for each in log.log.remembered_batches(5)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("bad", [batch()[:-1] + b"w", batch()[:-1], b"", next_of(3), batch(codec=3), batch(at=1)])
+def test_a_run_ends_before_the_first_batch_that_is_not_plain(log: LiveLog, bad: bytes) -> None:
+    assert run(log, next_of(1), batch(), bad, batch()) == AppendedRun(2, 1, 0)
+    before = state(log), files(log)
+    assert run(log, bad, batch()) is None
+    assert (state(log), files(log)) == before
+
+
+def test_a_run_ends_with_its_segment(log: LiveLog) -> None:
+    log.reconfigure(segment_bytes=3 * len(batch()))
+    assert run(log, batch(), batch(), batch()) == AppendedRun(2, 1, 0)
+    assert run(log, batch()) is None
+
+
+def test_a_run_ends_with_its_indexes(log: LiveLog) -> None:
+    log.reconfigure(segment_index_bytes=36, index_interval_bytes=0)
+    log.log.roll()
+    log.lead(batch())
+    assert run(log, batch(), batch(), batch()) is None
+    assert run(log, batch(), batch()) == AppendedRun(2, 2, 0)
+
+
+def test_a_run_larger_than_the_buffer_is_taken_in_parts(log: LiveLog) -> None:
+    large = batch(("k", "v" * 50_000))
+    assert run(log, large, large, large) == AppendedRun(2, 1, 0)
+
+
+def test_a_closed_log_takes_no_run(log: LiveLog) -> None:
+    log.log.close()
+    with pytest.raises(UsageError, match="closed"):
+        run(log, batch())
+
+
+@pytest.mark.parametrize("operation", [1, 2, 3])
+def test_a_full_disk_within_a_run_takes_the_log_offline_and_nothing_is_acknowledged(
+    tmp_path: Path, operation: int
+) -> None:
+    """A run has three writes: its batches, its offset index entries and its time index entries."""
+    fs = FaultyFs()
+    log = LiveLog(tmp_path, fs=fs, index_interval_bytes=0)
+    log.lead(batch())
+    fs.fault = Fail(fs.operations + operation, errno.ENOSPC, torn=True)
+    with pytest.raises(StorageError, match="No space left"):
+        run(log, batch(ts=NOW_MS + 1), batch(ts=NOW_MS + 2))
+    assert (log.log.log_end_offset, log.log.is_offline) == (1, True)
+    with pytest.raises(StorageError, match="offline"):
+        run(log, batch())

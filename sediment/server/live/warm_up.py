@@ -1,0 +1,73 @@
+"""Warm-up: append to a tiny log to load the compiled code for appends, so that no producer has to wait for it.
+
+Code that is not in the cache is compiled.  This takes seconds, and a producer could time out in the meantime.
+"""
+
+from __future__ import annotations
+
+import struct
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from sediment.engine.config import LogConfig
+from sediment.engine.live.log.partition_log import PartitionLog
+from sediment.segment_io.format.batch_builder import BatchHead, NewRecord, build_batch
+from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
+from sediment.segment_io.segment.append_run_kernels import repeated_requests
+from sediment.server.requests import ReceiveBuffer
+
+_LONG_BYTES = 48 << 10  # the check of a shorter batch, and of a shorter run, is another kernel
+_START = bytes(16)
+_INT32 = struct.Struct(">i")
+
+
+class _Never:
+    """A scheduler without background work."""
+
+    def schedule_once(self, _name: str, _task: Callable[[], None], *, delay_ms: int = 0) -> None:
+        return None
+
+
+def warm_up_appends() -> None:
+    """Append to the tiny log in every way in which records of producers are appended; leave no file.
+
+    Raises:
+        OSError: temporary files cannot be written.
+    """
+    with tempfile.TemporaryDirectory(prefix="sediment-warm-up-") as folder:
+        config = LogConfig()
+        config = replace(config, compaction=replace(config.compaction, index_interval_bytes=0))
+        now_ms = int(time.time() * 1000)
+        with PartitionLog.open(
+            TopicPartition("warm-up", 0),
+            Path(folder),
+            config,
+            PartitionCheckpoints(clean_shutdown=True),
+            Fs(),
+            clock=lambda: now_ms,
+            scheduler=_Never(),
+        ) as log:
+            for value in (b"", b"", bytes(_LONG_BYTES)):  # the first batch begins a leader epoch, so it is not plain
+                log.append_as_leader(_batch(now_ms, value), 0)
+                _append_run(log, _batch(now_ms, value))
+
+
+def _batch(now_ms: int, value: bytes) -> bytes:
+    return build_batch([NewRecord(now_ms, None, value)], BatchHead())
+
+
+def _append_run(log: PartitionLog, batch: bytes) -> None:
+    body = _START + _INT32.pack(len(batch)) + batch
+    frame = _INT32.pack(len(body)) + body
+    received = ReceiveBuffer(len(frame))
+    received.memory[:] = frame
+    kept = np.frombuffer(_START, dtype=np.uint8)
+    count = repeated_requests(received.address, len(frame), len(frame), kept, False, 0, received.rows)
+    log.append_run(received.address, received.rows, count, 0)
