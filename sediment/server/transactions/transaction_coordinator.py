@@ -175,8 +175,11 @@ class TransactionCoordinator:
         entry = self._entries.get(transactional_id)
         return None if entry is None else entry.current
 
-    def _error_of(self, transactional_id: str) -> ErrorCode:
-        """Return the error for every request of a transactional id, or NONE."""
+    def error_of(self, transactional_id: str) -> ErrorCode:
+        """Return the error for every request of a transactional id, or NONE.
+
+        Once it is not COORDINATOR_LOAD_IN_PROGRESS, `find` knows every stored transaction.
+        """
         if not transactional_id:
             return ErrorCode.INVALID_REQUEST
         if not self._is_loaded:
@@ -194,7 +197,7 @@ class TransactionCoordinator:
 
         POLICY_VIOLATION: `sediment.transactions.max.bytes` is reached.
         """
-        error = self._error_of(transactional_id)
+        error = self.error_of(transactional_id)
         if not transactional_id or not 0 < timeout_ms <= self._config.transaction_max_timeout_ms:
             error = ErrorCode.INVALID_TRANSACTION_TIMEOUT if transactional_id else ErrorCode.INVALID_REQUEST
         if error is ErrorCode.NONE:
@@ -283,7 +286,7 @@ class TransactionCoordinator:
 
         POLICY_VIOLATION: `sediment.transactions.max.bytes` is reached.
         """
-        error = self._error_of(transactional_id)
+        error = self.error_of(transactional_id)
         if error is not ErrorCode.NONE:
             respond(error)
             return
@@ -306,7 +309,7 @@ class TransactionCoordinator:
         self, transactional_id: str, producer: ProducerOf, partitions: frozenset[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode]:
         """Return for each partition NONE if it is in the transaction of the producer, or an error."""
-        error = self._error_of(transactional_id)
+        error = self.error_of(transactional_id)
         current = self.find(transactional_id)
         if error is ErrorCode.NONE and current is None:
             error = ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -358,7 +361,7 @@ class TransactionCoordinator:
 
         The producer in the answer is for clients of transaction version 2.
         """
-        error = self._error_of(transactional_id)
+        error = self.error_of(transactional_id)
         if error is not ErrorCode.NONE:
             respond(error, NO_PRODUCER)
             return

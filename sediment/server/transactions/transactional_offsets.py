@@ -76,6 +76,10 @@ class TransactionalOffsets:
         if partition is None:
             fail(ErrorCode.NOT_COORDINATOR)
             return
+        error = self._transactions.error_of(asked.transactional_id)
+        if error is not ErrorCode.NONE:
+            fail(error)
+            return
         name, producer = partition.partition, asked.producer
         known = self._transactions.find(asked.transactional_id)
         guard = None

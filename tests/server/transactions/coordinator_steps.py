@@ -6,7 +6,7 @@ A step is an object with the key `op`; a request also has a name, which its answ
     time_out                  transactions that are open for too long are aborted
     wait                      time passes
     hold, release             from hold on, appends do not end; release ends the one that waits, with a code
-    markers                   the markers of the decided transaction are written
+    markers                   the markers of the decided transaction are written, or those in `codes` are not
     crash                     the coordinator starts again, with the last stored record
 """
 
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +59,7 @@ class CoordinatorSteps:
         self._start(stored_transaction(begin["stored"]) if "stored" in begin else None)
 
     def _start(self, stored: Transaction | None) -> None:
-        self._log, self._markers, self._tasks = _Log(), _Markers(), _Tasks()
+        self._log, self._markers, self._tasks = _Log(), _Markers(), _Tasks(self._clock)
         self._coordinator = TransactionCoordinator(
             ServerConfig(), self._version, self._log, self._markers, self._ids, self._tasks, self._clock
         )
@@ -109,13 +108,19 @@ class CoordinatorSteps:
     def _release(self, step: Mapping[str, Any]) -> None:
         self._log.release(ErrorCode[step["code"]])
 
-    def _finish_markers(self, _step: Mapping[str, Any]) -> None:
-        self._markers.finish()
+    def _finish_markers(self, step: Mapping[str, Any]) -> None:
+        codes = step.get("codes", {})
+        self._markers.finish({TopicPartition("t", number): ErrorCode[code] for number, code in codes.items()})
 
     def _crash(self, _step: Mapping[str, Any]) -> None:
         stored = self._log.stored
         self._start(None if stored is None else _decoded(stored))
         self._log.stored = stored
+
+    @property
+    def waiting_markers(self) -> list[int]:
+        """The partitions whose markers are being written, for the decision that waits first."""
+        return self._markers.waiting_partitions
 
     def _state(self) -> list[Any] | None:
         found = self._coordinator.find(NAME)
@@ -214,32 +219,38 @@ class _Markers:
     """Markers that are written when `finish` is called."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Callable[[], object]] = deque()
+        self._waiting: deque[tuple[list[TopicPartition], Callable[[Codes], object]]] = deque()
+
+    @property
+    def waiting_partitions(self) -> list[int]:
+        return [each.partition for each in self._waiting[0][0]] if self._waiting else []
 
     def write(self, _marker: object, partitions: Iterable[TopicPartition], then: Callable[[Codes], object]) -> None:
-        self._waiting.append(partial(then, dict.fromkeys(partitions, ErrorCode.NONE)))
+        self._waiting.append((list(partitions), then))
 
-    def finish(self) -> None:
+    def finish(self, codes: Codes) -> None:
         if self._waiting:
-            self._waiting.popleft()()
+            partitions, then = self._waiting.popleft()
+            then({each: codes.get(each, ErrorCode.NONE) for each in partitions})
 
 
 class _Tasks:
-    """Tasks that run between two steps."""
+    """Tasks that run between two steps, when their time has come."""
 
-    def __init__(self) -> None:
-        self._tasks: deque[Callable[[], object]] = deque()
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self._tasks: list[tuple[int, Callable[[], object]]] = []
 
     def schedule_once(self, _name: str, task: Callable[[], object], *, delay_ms: int = 0) -> None:
-        assert delay_ms == 0
-        self._tasks.append(task)
+        self._tasks.append((self._clock.now_ms() + delay_ms, task))
 
     def schedule_periodically(self, _name: str, _task: Callable[[], object], *, period_ms: int, delay_ms: int) -> None:
         assert period_ms == delay_ms
 
     def run(self) -> None:
-        while self._tasks:
-            self._tasks.popleft()()
+        while due := [each for each in self._tasks if each[0] <= self._clock.now_ms()]:
+            self._tasks.remove(due[0])
+            due[0][1]()
 
 
 def first_difference(sequence: Mapping[str, Any]) -> tuple[Any, Any, Any] | None:
