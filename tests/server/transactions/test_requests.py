@@ -8,9 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from sediment.engine.live.log.partition_log import AppendInfo
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.protocol.error_codes import ErrorCode
@@ -34,7 +36,7 @@ from tests.server.transactions.producers import (
 )
 from tests.twin.batches import Batch
 from tests.twin.segments import file_batches
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 TOPICS = {"t": 4, "__consumer_offsets": 1, "__transaction_state": 1}
 NONE = ErrorCode.NONE
@@ -482,7 +484,9 @@ def test_pending_offsets_take_memory_until_their_transaction_ends(server: LiveSe
     assert commit(commit=True, metadata="m" * 90) == committed + 10
 
 
-def test_commits_in_one_partition_do_not_wait_for_those_in_another(tmp_path: Path) -> None:
+def test_commits_in_one_partition_do_not_wait_for_those_in_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with ExitStack() as stack:
         server = stack.enter_context(live(new_node(tmp_path / "data", TOPICS | {"__consumer_offsets": 2})))
         first, second = (stack.enter_context(server.connect()) for _ in range(2))
@@ -493,14 +497,24 @@ def test_commits_in_one_partition_do_not_wait_for_those_in_another(tmp_path: Pat
             assert each.add_offsets(group) is NONE
         held = server.server.catalog.partition("__consumer_offsets", 0)
         assert isinstance(held, Partition)
-        with ThreadPoolExecutor(1) as pool:
-            with held.log.lock:
-                waiting = pool.submit(blocked.commit_offset, 1, group=groups[0])
-                assert free.commit_offset(2, group=groups[1]) is NONE
-                assert free.end() is NONE
-                wait_until(free.has_ended)
-                assert not waiting.done()
-            assert waiting.result() is NONE
+        append, is_appending, may_append = held.append_of_coordinator, threading.Event(), threading.Event()
+        stack.callback(may_append.set)
+
+        def append_later(*arguments: Any, **keywords: Any) -> AppendInfo:
+            is_appending.set()
+            assert may_append.wait(LIMIT_SECONDS)
+            return append(*arguments, **keywords)
+
+        monkeypatch.setattr(held, "append_of_coordinator", append_later)
+        waiting = stack.enter_context(ThreadPoolExecutor(1)).submit(blocked.commit_offset, 1, group=groups[0])
+        stack.callback(may_append.set)
+        assert is_appending.wait(LIMIT_SECONDS)
+        assert free.commit_offset(2, group=groups[1]) is NONE
+        assert free.end() is NONE
+        wait_until(free.has_ended)
+        assert not waiting.done()
+        may_append.set()
+        assert waiting.result() is NONE
 
 
 def test_members_and_sizes_of_transactional_commits_are_checked(client: Client, producer: Producer) -> None:
