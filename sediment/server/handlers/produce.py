@@ -192,7 +192,7 @@ class ProduceHandlers:
         """
         # The coordinator may end its loading at any time, so it is asked whether it has ended before it is asked for an
         # id.  Otherwise a batch without a guard could be allowed.
-        error = self._transactions.error_of(message.transactional_id)
+        refusal = self._transactions.error_of(message.transactional_id)
         known = self._transactions.find(message.transactional_id)
         is_known = known is not None and known.has_producer(producer.producer_id)
         rights = {}
@@ -203,8 +203,8 @@ class ProduceHandlers:
                 if partition is None or found is None or found.is_internal or not _is_transactional(each.records):
                     continue
                 name = partition.partition
-                if error is not ErrorCode.NONE or not is_known:
-                    rights[name] = _Right(error)
+                if refusal is not ErrorCode.NONE or not is_known:
+                    rights[name] = _Right(refusal)
                     continue
                 try:
                     guard = partition.start_verification(

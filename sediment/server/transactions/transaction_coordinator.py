@@ -14,9 +14,13 @@ write the markers.
 Before `load`, every request gets COORDINATOR_LOAD_IN_PROGRESS.  If the partition of a transactional id cannot be read,
 its requests get UNKNOWN_SERVER_ERROR.
 
-Invariants: no lock is held while a record or a marker is appended, or an answer is sent.  No thread waits for a flush.
-At most one change of a transactional id is in progress.  Memory used for clients stays within
-`sediment.transactions.max.bytes`; it is taken before a change is stored.
+One lock guards all ids.  It is held while Python code reads or replaces states, and never while a record or a marker is
+appended, or an answer is sent.  Locks per id would not let more threads run, because this code runs under Python's own
+lock.  No thread waits until a record or a marker is on disk.  But a thread that begins a block of producer ids, at one
+of 1,000 ids, waits until the metadata on disk has the block.
+
+Invariants: at most one change of a transactional id is in progress.  No producer gets an epoch above LAST_USABLE_EPOCH.
+Memory used for clients stays within `sediment.transactions.max.bytes`; it is taken before a change is stored.
 
 Source: Kafka's TransactionCoordinator, TransactionStateManager and TransactionMarkerChannelManager.
 """
@@ -202,6 +206,7 @@ class TransactionCoordinator:
             error = ErrorCode.INVALID_TRANSACTION_TIMEOUT if transactional_id else ErrorCode.INVALID_REQUEST
         if error is ErrorCode.NONE:
             error = self._initialize(transactional_id, timeout_ms, expected, respond)
+            self._warn_of_memory(error)
         if error is not ErrorCode.NONE:
             respond(error, NO_PRODUCER)
 
@@ -301,6 +306,7 @@ class TransactionCoordinator:
                     outcome = ErrorCode.POLICY_VIOLATION
         if isinstance(outcome, ErrorCode) or entry is None:
             assert isinstance(outcome, ErrorCode)
+            self._warn_of_memory(outcome)
             respond(outcome)
         else:
             self._store(entry, outcome, respond)
@@ -429,11 +435,14 @@ class TransactionCoordinator:
         growth = entry.needed_bytes(after) - entry.counted_bytes
         if growth > 0:
             if not self.memory.take(growth):
-                self._warnings.warning("a transaction gets no more memory: sediment.transactions.max.bytes is reached")
                 return False
             entry.counted_bytes += growth
         entry.is_changing = True
         return True
+
+    def _warn_of_memory(self, code: ErrorCode) -> None:
+        if code is ErrorCode.POLICY_VIOLATION:
+            self._warnings.warning("a transaction gets no more memory: sediment.transactions.max.bytes is reached")
 
     def _store(self, entry: _Entry, after: Transaction, then: Callable[[ErrorCode], object]) -> None:
         """Store a change that has begun; then apply it, call `then`, and complete a decided transaction."""
@@ -547,7 +556,9 @@ class TransactionCoordinator:
                 continue
             number = self._log.partition_number(entry.current.transactional_id)
             with self._guard:
-                if number is None or entry.is_changing or not entry.current.has_expired(now_ms, expiration_ms):
+                is_removed = self._entries.get(entry.current.transactional_id) is not entry
+                is_used = entry.is_changing or not entry.current.has_expired(now_ms, expiration_ms)
+                if number is None or is_removed or is_used:
                     continue
                 entry.is_changing = True
             by_partition.setdefault(number, []).append(entry)

@@ -76,9 +76,9 @@ class TransactionalOffsets:
         if partition is None:
             fail(ErrorCode.NOT_COORDINATOR)
             return
-        error = self._transactions.error_of(asked.transactional_id)
-        if error is not ErrorCode.NONE:
-            fail(error)
+        refusal = self._transactions.error_of(asked.transactional_id)
+        if refusal is not ErrorCode.NONE:
+            fail(refusal)
             return
         name, producer = partition.partition, asked.producer
         known = self._transactions.find(asked.transactional_id)

@@ -122,7 +122,7 @@ def fence(current: Transaction, server_version: int, now_ms: int, *, is_raised: 
     """
     raised = current.producer_epoch + (not is_raised)
     is_largest = raised > LAST_USABLE_EPOCH + 1
-    bumps = server_version >= EPOCH_BUMPING_VERSION and not is_largest
+    bumps = server_version >= EPOCH_BUMPING_VERSION and not is_largest and not is_raised
     return replace(
         current,
         state=TransactionState.PREPARE_ABORT,

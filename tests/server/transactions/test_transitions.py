@@ -226,6 +226,7 @@ def test_an_epoch_is_never_raised_above_the_largest(state: TransactionState) -> 
 def test_an_open_transaction_with_the_largest_epoch_can_be_aborted() -> None:
     fenced = transitions.fence(transaction(epoch=32_767), NEW, NOW_MS)
     assert (fenced.state, fenced.producer_epoch, fenced.client_version) == (TO_ABORT, 32_767, OLD)
+    assert transitions.fence(transaction(epoch=32_767), NEW, NOW_MS, is_raised=True) == fenced
     done = transitions.complete(fenced, NOW_MS)
     assert (done.state, done.producer_id) == (ABORTED, 7)
     assert transitions.needs_producer_id_to_initialize(done, None)
