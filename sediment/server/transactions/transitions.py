@@ -185,7 +185,7 @@ def end(current: Transaction, producer: ProducerOf, version: int, now_ms: int, *
     """Return the transaction with the decision of its producer; see `needs_next_producer_id`."""
     if version < EPOCH_BUMPING_VERSION:
         return _end_of_old_client(current, producer, now_ms, is_commit=is_commit)
-    is_retry_of_bump = current.producer_epoch == producer.epoch + 1 <= LAST_USABLE_EPOCH
+    is_retry_of_bump = current.producer_epoch == producer.epoch + 1
     is_retry_of_overflow = (
         current.previous_producer_id == producer.producer_id != current.producer_id
         and producer.epoch == LAST_USABLE_EPOCH
@@ -212,7 +212,10 @@ def end(current: Transaction, producer: ProducerOf, version: int, now_ms: int, *
         return replace(_prepared(current, version, now_ms, is_commit=is_commit), start_timestamp_ms=start_ms)
     if state is TransactionState.EMPTY or (state in FINISHED and not is_retry):
         return ErrorCode.INVALID_TXN_STATE
-    return _code_of_repeated_end(state, is_commit=is_commit)
+    code = _code_of_repeated_end(state, is_commit=is_commit)
+    # The answer NONE has the epoch, and 32767 is only for fencing.
+    is_largest = current.producer_epoch > LAST_USABLE_EPOCH
+    return ErrorCode.PRODUCER_FENCED if code is ErrorCode.NONE and is_largest else code
 
 
 def _end_of_old_client(current: Transaction, producer: ProducerOf, now_ms: int, *, is_commit: bool) -> Outcome:

@@ -210,10 +210,10 @@ def test_an_end_with_the_last_epoch_gives_the_producer_a_new_id() -> None:
 
 
 @pytest.mark.parametrize("state", [COMMITTED, ABORTED])
-@pytest.mark.parametrize("commit", [True, False])
-def test_no_answer_has_the_epoch_that_only_fences(state: TransactionState, commit: bool) -> None:
-    current = transaction(state, epoch=32_767)
-    assert end(current, 32_766, commit=commit) is ErrorCode.PRODUCER_FENCED
+def test_no_answer_has_the_epoch_that_only_fences(state: TransactionState) -> None:
+    current, was_commit = transaction(state, epoch=32_767), state is COMMITTED
+    assert end(current, 32_766, commit=was_commit) is ErrorCode.PRODUCER_FENCED
+    assert end(current, 32_766, commit=not was_commit) is ErrorCode.INVALID_TXN_STATE
     continued = transitions.initialize(current, 1000, ProducerOf(7, 32_766), NO_ID, NOW_MS)
     assert continued is ErrorCode.UNKNOWN_SERVER_ERROR
 
