@@ -106,7 +106,7 @@ schemas: setup ## write the message schemas from the JARs of Kafka (downloads th
 	@$(BIN)/python -m tests.conformance.formats.message_schemas
 
 conformance-nightly: setup ## run conformance on 10,000 logs
-	@SEDIMENT_CONFORMANCE_LOGS=10000 SEDIMENT_CONFORMANCE_LOADS=6000 SEDIMENT_CONFORMANCE_RETENTIONS=4000 SEDIMENT_CONFORMANCE_MESSAGES=200 $(PYTEST) -m conformance tests/conformance $(ARGS)
+	@SEDIMENT_CONFORMANCE_LOGS=10000 SEDIMENT_CONFORMANCE_LOADS=6000 SEDIMENT_CONFORMANCE_RETENTIONS=4000 SEDIMENT_CONFORMANCE_MESSAGES=200 SEDIMENT_CONFORMANCE_TRANSACTIONS=20000 $(PYTEST) -m conformance tests/conformance $(ARGS)
 
 e2e: setup ## test Sediment with a Kafka broker and real clients (downloads both once)
 	@$(BIN)/python $(INSTALL) -c constraints.txt --group e2e

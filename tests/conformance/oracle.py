@@ -484,6 +484,16 @@ class KafkaOracle:
         answers = self._ask("names", names=list(names))["partitions"]
         return [None if "refused" in one else (one["topic"], one["partition"], one["allowed"]) for one in answers]
 
+    def transactions(
+        self, steps: Sequence[Mapping[str, Any]], *, begin: Mapping[str, Any] | None = None
+    ) -> list[dict[str, Any]]:
+        """Take steps of a transaction coordinator with one transactional id; `begin` starts another coordinator.
+
+        Each step has the answers that it caused and the state that it left (see transactions/Transactions.java).
+        """
+        results: list[dict[str, Any]] = self._ask("transactions", begin=begin, steps=list(steps))["results"]
+        return results
+
     def messages(self, messages: Iterable[tuple[str, int, bytes, int]]) -> list[MessageRead]:
         """Read messages by Kafka's generated classes; each is name, version, bytes, version to write."""
         given = [(name, version, content.hex(), to) for name, version, content, to in messages]
@@ -744,7 +754,7 @@ def _fetch_with_spark(directory: Path, packages: Sequence[str]) -> subprocess.Co
 
 def _compiled(jars: Path) -> Path:
     """Return the directory of our classes, compiled when their sources changed."""
-    sources = sorted(_SOURCES.glob("*.java"))
+    sources = sorted(_SOURCES.rglob("*.java"))
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
     classes = jars / f"oracle-{digest}"
     if not classes.is_dir():

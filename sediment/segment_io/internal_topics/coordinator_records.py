@@ -86,6 +86,11 @@ def decode_coordinator_record(topic: str, key: bytes | None, value: bytes | None
     return CoordinatorRecord(name, key_message, value_message, value_version)
 
 
+def coordinator_record_type(key: bytes) -> int | None:
+    """Return the number of the type of a record; None if the key is too short."""
+    return int.from_bytes(key[: _NUMBER.size], "big", signed=True) if len(key) >= _NUMBER.size else None
+
+
 def encode_coordinator_key(key: Any) -> bytes:
     """Return the key of a record as a coordinator writes it."""
     return _NUMBER.pack(key.API_KEY) + bytes(key.to_bytes(_KEY_VERSION))

@@ -253,8 +253,8 @@ class LiveBackend:
 
     def _partitions_of(self, topic: str) -> Mapping[int, Partition | None]:
         """Return all partitions of a topic by number; None for one whose log could not be created."""
-        numbers = self.catalog.metadata.replicas.get(topic, ())
-        return {number: self.catalog.partition(topic, number) for number in numbers}
+        found = self.catalog.topic(topic)
+        return {} if found is None else found.all_partitions
 
     def _check_delayed(self, log: PartitionLog) -> None:
         self._check_delayed_of(log.partition)

@@ -221,7 +221,7 @@ class GroupCoordinator:
         self._groups: dict[str, _Group] = {}
         self._guard = threading.Lock()
         self._deleted_topics: set[str] = set()  # during the load
-        self._transactions = threading.Lock()
+        self._pending_guards: dict[int | None, threading.Lock] = {}
         self._open: dict[tuple[int, int], set[_Group]] = defaultdict(set)
         self._is_loaded = False
         self._is_closed = False
@@ -453,14 +453,9 @@ class GroupCoordinator:
         GROUP_ID_NOT_FOUND: the request has a generation, but the group does not exist.
         INVALID_COMMIT_OFFSET_SIZE: `sediment.groups.max.bytes` is reached.
         """
-        error = self._serving_error(group_id)
-        if error is not ErrorCode.NONE:
-            return [error for _ in commits]
-        is_new = generation < 0
-        group = self._find_or_create(group_id) if is_new else self._find(group_id)
-        if group is None:
-            error = ErrorCode.INVALID_COMMIT_OFFSET_SIZE if is_new else ErrorCode.GROUP_ID_NOT_FOUND
-            return [error for _ in commits]
+        group = self._group_of_commit(group_id, generation, if_unknown=ErrorCode.GROUP_ID_NOT_FOUND)
+        if isinstance(group, ErrorCode):
+            return [group for _ in commits]
         with group.commit_guard:
             with group.guard:
                 if group.consumer is None:
@@ -471,6 +466,15 @@ class GroupCoordinator:
                     return [error for _ in commits]
                 self._set_timer(group, group.classic.committed(identity.member_id, self._now_ms()))
             return self._store(group_id, group, commits)
+
+    def _group_of_commit(self, group_id: str, generation: int, *, if_unknown: ErrorCode) -> _Group | ErrorCode:
+        """Return the group of a commit, or the error of all its offsets; a commit without a generation creates it."""
+        error = self._serving_error(group_id)
+        if error is not ErrorCode.NONE:
+            return error
+        if generation >= 0:
+            return self._find(group_id) or if_unknown
+        return self._find_or_create(group_id) or ErrorCode.INVALID_COMMIT_OFFSET_SIZE
 
     def _store(
         self, group_id: str, group: _Group, commits: Sequence[tuple[str, int, CommittedOffset]]
@@ -516,14 +520,9 @@ class GroupCoordinator:
 
         INVALID_COMMIT_OFFSET_SIZE: `sediment.groups.max.bytes` is reached.
         """
-        error = self._serving_error(group_id)
-        if error is not ErrorCode.NONE:
-            return [error for _ in commits]
-        is_new = generation < 0
-        group = self._find_or_create(group_id) if is_new else self._find(group_id)
-        if group is None:
-            error = ErrorCode.INVALID_COMMIT_OFFSET_SIZE if is_new else ErrorCode.ILLEGAL_GENERATION
-            return [error for _ in commits]
+        group = self._group_of_commit(group_id, generation, if_unknown=ErrorCode.ILLEGAL_GENERATION)
+        if isinstance(group, ErrorCode):
+            return [group for _ in commits]
         with group.commit_guard:
             with group.guard:
                 error = (group.consumer or group.classic).commit_error(identity, generation, transactional=True)
@@ -553,7 +552,7 @@ class GroupCoordinator:
         """Store commits and make them pending; `commit_guard` is held, and `growth` bytes are taken."""
         group.has_records = True
         # Until the commits are in memory, no marker may be appended: it would not find them.
-        with self._transactions:
+        with self._pending_guard(self._partition_of(group)):
             try:
                 stored = append(commits)
             except (OSError, SedimentError) as error:
@@ -575,11 +574,17 @@ class GroupCoordinator:
 
     def _note_pending(self, group: _Group, producer_ids: Collection[int]) -> None:
         """Remember the producers whose transactions have pending offsets of a group."""
-        store = self._group_store
-        number = None if store is None or not producer_ids else store.partition_of(group.group_id)
+        number = self._partition_of(group) if producer_ids else None
         if number is not None:
             for producer_id in producer_ids:
                 self._open[number, producer_id].add(group)
+
+    def _partition_of(self, group: _Group) -> int | None:
+        return None if self._group_store is None else self._group_store.partition_of(group.group_id)
+
+    def _pending_guard(self, partition: int | None) -> threading.Lock:
+        """Return the lock for the pending offsets of a partition, which is held while they or a marker are appended."""
+        return self._pending_guards.setdefault(partition, threading.Lock())
 
     def end_transaction(
         self, partition: int, producer_id: int, *, is_committed: bool, append: Callable[[], _Result]
@@ -592,7 +597,7 @@ class GroupCoordinator:
         """
         if not self._is_loaded:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        with self._transactions:
+        with self._pending_guard(partition):
             result = append()
             for group in self._open.pop((partition, producer_id), ()):
                 with group.guard:

@@ -104,13 +104,13 @@ def replay_groups(
         unknown += not replay.add(record)
     if unknown and on_corruption == FAIL:
         raise UnsupportedDataError(
-            f"{unknown} records cannot be decoded",
+            f"records that cannot be decoded: {unknown}",
             partition=str(log.source.partition),
             path=str(log.source.directory),
             advice="use a Sediment version that supports this Kafka version, or skip these records (on_corruption)",
         )
     if unknown:
-        _LOGGER.warning("%s: %d records cannot be decoded; they are left out", log.source.partition, unknown)
+        _LOGGER.warning("%s: records that cannot be decoded are left out: %d", log.source.partition, unknown)
     return {group_id: group for group_id, group in replay.groups.items() if group.kind is not None}
 
 

@@ -68,7 +68,6 @@ _REFUSALS = {
 }
 _UNVERIFIED = frozenset(
     {
-        ErrorCode.CONCURRENT_TRANSACTIONS,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ErrorCode.NOT_COORDINATOR,
@@ -191,6 +190,9 @@ class ProduceHandlers:
 
         A log keeps a guard until its append, so only the producer of the transactional id gets guards.
         """
+        # The coordinator may end its loading at any time, so it is asked whether it has ended before it is asked for an
+        # id.  Otherwise a batch without a guard could be allowed.
+        refusal = self._transactions.error_of(message.transactional_id)
         known = self._transactions.find(message.transactional_id)
         is_known = known is not None and known.has_producer(producer.producer_id)
         rights = {}
@@ -201,8 +203,8 @@ class ProduceHandlers:
                 if partition is None or found is None or found.is_internal or not _is_transactional(each.records):
                     continue
                 name = partition.partition
-                if not is_known:
-                    rights[name] = _Right(ErrorCode.NONE)
+                if refusal is not ErrorCode.NONE or not is_known:
+                    rights[name] = _Right(refusal)
                     continue
                 try:
                     guard = partition.start_verification(
@@ -290,7 +292,7 @@ class ProduceHandlers:
             return _fail(answer, *refused)
         right = rights.get(partition.partition, _IN_TRANSACTION)
         if right.code is not ErrorCode.NONE:
-            return _fail(answer, *_unverified(right.code))
+            return _fail(answer, *_unverified(right.code, version))
         try:
             info = partition.append(asked.records, right.guard)
         except SedimentError as error:
@@ -402,12 +404,15 @@ def _verified_code(code: ErrorCode, version: int) -> ErrorCode:
     return code
 
 
-def _unverified(code: ErrorCode) -> tuple[ErrorCode, str | None]:
+def _unverified(code: ErrorCode, version: int) -> tuple[ErrorCode, str | None]:
     """Return the error of a batch whose right could not be verified; clients retry after NOT_ENOUGH_REPLICAS.
+
+    Clients that leave it to Produce to add partitions know CONCURRENT_TRANSACTIONS.
 
     Source: Kafka's ReplicaManager.handleProduceAppend.
     """
-    if code in _UNVERIFIED:
+    is_busy = code is ErrorCode.CONCURRENT_TRANSACTIONS and version < FIRST_VERSION_THAT_ADDS_PARTITIONS
+    if code in _UNVERIFIED or is_busy:
         return (
             ErrorCode.NOT_ENOUGH_REPLICAS,
             f"Unable to verify the partition has been added to the transaction. Underlying error: {code.name}",

@@ -19,13 +19,17 @@ from sediment.server.topic_catalog import ServedDirectory
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class LiveTopic:
-    """A topic with its partitions by number; `missing` are the numbers of those whose logs could not be created."""
+    """A topic with its partitions by number; `missing` are the numbers of those whose logs could not be created.
+
+    `all_partitions` has all of them, with None for a missing one.
+    """
 
     name: str
     id: uuid.UUID
     partitions: Mapping[int, Partition]
     configs: Mapping[str, str]
-    missing: frozenset[int] = frozenset()
+    missing: frozenset[int]
+    all_partitions: Mapping[int, Partition | None]
 
     @property
     def is_internal(self) -> bool:
@@ -115,5 +119,6 @@ class LiveCatalog:
                     partitions,
                     metadata.topic_configs.get(name, {}),
                     missing=frozenset(numbered.keys() - partitions.keys()),
+                    all_partitions=found,
                 )
         self._topics = _Topics(metadata, dict(sorted(by_name.items())), by_id)

@@ -1,6 +1,7 @@
 """Records of `__transaction_state`, and their replay: the last transaction of each transactional id.
 
-Invariant: this module neither aborts nor completes a transaction; a replayed transaction keeps its stored state.
+Invariants: this module neither aborts nor completes a transaction; a replayed transaction keeps its stored state.  A
+partition with a damaged record gives no transactions at all, because an id could otherwise get an earlier state.
 
 Source: Kafka's TransactionLog and TransactionStateManager.
 """
@@ -10,17 +11,21 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import Any
 
+from sediment.segment_io.errors import UnsupportedDataError
 from sediment.segment_io.format.layout import NO_PRODUCER_ID
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.coordinator_records import (
     TRANSACTION_STATE,
+    coordinator_record_type,
     decode_coordinator_record,
     encode_coordinator_key,
     encode_coordinator_value,
 )
 from sediment.segment_io.protocol import messages as m
+from sediment.segment_io.tables.schema import FAIL
 from sediment.server.coordinator_log import CoordinatorLog, LoggedRecord, read_records
 from sediment.server.transactions.transaction import STATES, Transaction, TransactionState
 
@@ -31,12 +36,20 @@ _FIRST_VALUE_VERSION, _FLEXIBLE_VALUE_VERSION = 0, 1
 
 # --------------------------------------------------------------------------------------------------------------- encode
 def encode_transaction(transaction: Transaction, transaction_version: int) -> tuple[bytes, bytes]:
-    """Return key and value of a record, as a broker with this level of `transaction.version` writes it."""
+    """Return key and value of a record, as a broker with this level of `transaction.version` writes it.
+
+    The ids before and after a change of the producer id are stored too; Kafka 4.2.0 reads both, but writes neither.
+
+    Raises:
+        ProtocolError: a value does not fit its field.
+    """
     partitions = [
         m.TransactionLogValue.PartitionsSchema(topic=topic, partition_ids=numbers)
         for topic, numbers in by_topic(transaction.partitions)
     ]
     version = _FLEXIBLE_VALUE_VERSION if transaction_version >= 1 else _FIRST_VALUE_VERSION
+    is_flexible = version >= _FLEXIBLE_VALUE_VERSION
+    has_changed_id = transaction.previous_producer_id != transaction.producer_id
     value = m.TransactionLogValue(
         producer_id=transaction.producer_id,
         producer_epoch=transaction.producer_epoch,
@@ -45,8 +58,9 @@ def encode_transaction(transaction: Transaction, transaction_version: int) -> tu
         transaction_partitions=None if transaction.state is TransactionState.EMPTY else partitions,
         transaction_last_update_timestamp_ms=transaction.last_update_ms,
         transaction_start_timestamp_ms=transaction.start_timestamp_ms,
-        client_transaction_version=transaction.client_version if version >= _FLEXIBLE_VALUE_VERSION else 0,
-        next_producer_id=transaction.next_producer_id if version >= _FLEXIBLE_VALUE_VERSION else NO_PRODUCER_ID,
+        client_transaction_version=transaction.client_version if is_flexible else 0,
+        previous_producer_id=transaction.previous_producer_id if is_flexible and has_changed_id else NO_PRODUCER_ID,
+        next_producer_id=transaction.next_producer_id if is_flexible else NO_PRODUCER_ID,
     )
     return transaction_key(transaction.transactional_id), encode_coordinator_value(value, version)
 
@@ -68,29 +82,51 @@ def by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[int]]
 def replay_transactions(log: CoordinatorLog, fs: Fs) -> dict[str, Transaction]:
     """Return the transactions of a partition, by transactional id.
 
+    Records of unknown types are left out, with one warning per partition.
+
     Raises:
+        CorruptBatchError, UnsupportedDataError: a batch cannot be read, or a record cannot be decoded.
         SedimentError, OSError: the partition cannot be read, was removed, or was replaced while it was read.
     """
     current: dict[str, Transaction] = {}
-    unknown = sum(not _apply(record, current) for record in read_records(log, fs) if not record.is_control)
+    unknown = 0
+    for record in read_records(log, fs, on_corruption=FAIL):
+        if record.is_control:
+            continue
+        if coordinator_record_type(record.key) not in (None, m.TransactionLogKey.API_KEY):
+            unknown += 1
+            continue
+        _apply(log, record, current)
     if unknown:
-        _LOGGER.warning("%s: %d records cannot be decoded; they are left out", log.source.partition, unknown)
+        _LOGGER.warning("%s: records of unknown types are left out: %d", log.source.partition, unknown)
     return current
 
 
-def _apply(record: LoggedRecord, current: dict[str, Transaction]) -> bool:
-    """Apply one record; return False if it cannot be decoded."""
+def _apply(log: CoordinatorLog, record: LoggedRecord, current: dict[str, Transaction]) -> None:
     decoded = decode_coordinator_record(TRANSACTION_STATE, record.key, record.value)
-    if decoded is None:
-        return False
-    transactional_id, value = decoded.key.transactional_id, decoded.value
-    if value is None:
-        current.pop(transactional_id, None)
-        return True
+    transaction = None
+    if decoded is not None and decoded.value is not None:
+        transaction = decode_transaction(decoded.key.transactional_id, decoded.value)
+    if decoded is None or (transaction is None and decoded.value is not None):
+        raise UnsupportedDataError(
+            "a record cannot be decoded",
+            partition=str(log.source.partition),
+            path=str(log.source.directory),
+            offset=record.offset,
+            advice="use a Sediment version that supports this Kafka version",
+        )
+    if transaction is None:
+        current.pop(decoded.key.transactional_id, None)
+    else:
+        current[transaction.transactional_id] = transaction
+
+
+def decode_transaction(transactional_id: str, value: Any) -> Transaction | None:
+    """Return the transaction in the value of a record; None if its state is unknown."""
     state = STATES.get(value.transaction_status)
     if state is None:
-        return False
-    current[transactional_id] = Transaction(
+        return None
+    return Transaction(
         transactional_id=transactional_id,
         producer_id=value.producer_id,
         producer_epoch=value.producer_epoch,
@@ -107,4 +143,3 @@ def _apply(record: LoggedRecord, current: dict[str, Transaction]) -> bool:
         previous_producer_id=value.previous_producer_id,
         next_producer_id=value.next_producer_id,
     )
-    return True

@@ -14,9 +14,13 @@ write the markers.
 Before `load`, every request gets COORDINATOR_LOAD_IN_PROGRESS.  If the partition of a transactional id cannot be read,
 its requests get UNKNOWN_SERVER_ERROR.
 
-Invariants: no lock is held while a record or a marker is appended, or an answer is sent.  No thread waits for a flush.
-At most one change of a transactional id is in progress.  Memory used for clients stays within
-`sediment.transactions.max.bytes`; it is taken before a change is stored.
+One lock guards all ids.  It is held while Python code reads or replaces states, and never while a record or a marker is
+appended, or an answer is sent.  Locks per id would not let more threads run, because this code runs under Python's own
+lock.  No thread waits until a record or a marker is on disk.  But a thread that begins a block of producer ids, at one
+of 1,000 ids, waits until the metadata on disk has the block.
+
+Invariants: at most one change of a transactional id is in progress.  No producer gets an epoch above LAST_USABLE_EPOCH.
+Memory used for clients stays within `sediment.transactions.max.bytes`; it is taken before a change is stored.
 
 Source: Kafka's TransactionCoordinator, TransactionStateManager and TransactionMarkerChannelManager.
 """
@@ -45,6 +49,7 @@ from sediment.server.transactions.marker_writer import Marker, MarkerWriter
 from sediment.server.transactions.stored_transactions import encode_transaction, transaction_key
 from sediment.server.transactions.transaction import (
     EPOCH_BUMPING_VERSION,
+    NO_TIME,
     PREPARED,
     Transaction,
     TransactionState,
@@ -78,8 +83,11 @@ class _Entry:
 
     current: Transaction
     is_changing: bool = False
-    has_failed_fence: bool = False
-    """True if the epoch was raised in memory, but the record could not be written."""
+    is_epoch_raised: bool = False
+    """True if a fence has raised the epoch in memory, and its record is not stored."""
+
+    decided_ms: int = NO_TIME
+    """The time at which the decision was stored or loaded."""
 
     loaded_bytes: int = 0
     """Memory of a transaction from the log directory, which does not count."""
@@ -140,8 +148,9 @@ class TransactionCoordinator:
         ids += [each.current.next_producer_id for each in entries.values()]
         self._producer_ids.reserve(max(ids, default=NO_PRODUCER_ID) + 1)
         prepared = [each for each in entries.values() if each.current.state in PREPARED]
+        now_ms = self._clock.now_ms()
         for entry in prepared:
-            entry.is_changing = True
+            entry.is_changing, entry.decided_ms = True, now_ms
         with self._guard:
             self._entries = entries
             self._is_loaded = True
@@ -157,16 +166,24 @@ class TransactionCoordinator:
     @property
     def transactions(self) -> Mapping[str, Transaction]:
         """The transactions of one moment, by transactional id."""
+        found = [entry.current for entry in self._snapshot()]
+        return {each.transactional_id: each for each in found}
+
+    def _snapshot(self) -> list[_Entry]:
+        """Return the entries of one moment, so that all can be looked at while requests change them."""
         with self._guard:
-            return {key: entry.current for key, entry in self._entries.items()}
+            return list(self._entries.values())
 
     def find(self, transactional_id: str) -> Transaction | None:
         """Return the transaction of an id."""
         entry = self._entries.get(transactional_id)
         return None if entry is None else entry.current
 
-    def _error_of(self, transactional_id: str) -> ErrorCode:
-        """Return the error for every request of a transactional id, or NONE."""
+    def error_of(self, transactional_id: str) -> ErrorCode:
+        """Return the error for every request of a transactional id, or NONE.
+
+        Once it is not COORDINATOR_LOAD_IN_PROGRESS, `find` knows every stored transaction.
+        """
         if not transactional_id:
             return ErrorCode.INVALID_REQUEST
         if not self._is_loaded:
@@ -184,11 +201,12 @@ class TransactionCoordinator:
 
         POLICY_VIOLATION: `sediment.transactions.max.bytes` is reached.
         """
-        error = self._error_of(transactional_id)
+        error = self.error_of(transactional_id)
         if not transactional_id or not 0 < timeout_ms <= self._config.transaction_max_timeout_ms:
             error = ErrorCode.INVALID_TRANSACTION_TIMEOUT if transactional_id else ErrorCode.INVALID_REQUEST
         if error is ErrorCode.NONE:
             error = self._initialize(transactional_id, timeout_ms, expected, respond)
+            self._warn_of_memory(error)
         if error is not ErrorCode.NONE:
             respond(error, NO_PRODUCER)
 
@@ -209,7 +227,7 @@ class TransactionCoordinator:
                         return ErrorCode.CONCURRENT_TRANSACTIONS
                     current = entry.current
                     if current.state is TransactionState.ONGOING:
-                        if expected is not None and expected.producer_id != current.producer_id:
+                        if expected is not None and not transitions.may_continue(current, expected):
                             return ErrorCode.PRODUCER_FENCED
                         after = self._fenced(entry)
                         break
@@ -223,11 +241,10 @@ class TransactionCoordinator:
                             self._entries[transactional_id] = entry
                         after = outcome
                         break
-            try:
-                new_id = self._producer_ids.generate()
-            except SedimentError as error:
-                self._warnings.warning(f"no producer id can be assigned: {error}")
+            generated = self._new_producer_id()
+            if generated is None:
                 return ErrorCode.COORDINATOR_NOT_AVAILABLE
+            new_id = generated
 
         def answer(code: ErrorCode) -> None:
             if code is ErrorCode.NONE and after.state in PREPARED:
@@ -240,13 +257,26 @@ class TransactionCoordinator:
         self._store(entry, after, answer)
         return ErrorCode.NONE
 
+    def _new_producer_id(self) -> int | None:
+        """Return an id that no producer has, or None, with a warning, if it cannot be made durable."""
+        try:
+            return self._producer_ids.generate()
+        except SedimentError as error:
+            self._warnings.warning(f"no producer id can be assigned: {error}")
+            return None
+
     def _fenced(self, entry: _Entry) -> Transaction:
         """Begin the abort of an open transaction under a higher epoch; the guard is held."""
-        current = entry.current
-        if entry.has_failed_fence:
-            current = replace(current, producer_epoch=current.producer_epoch - 1)
+        now_ms, is_raised = self._clock.now_ms(), entry.is_epoch_raised
+        after = transitions.fence(entry.current, self._version, now_ms, is_raised=is_raised)
         entry.is_changing = True
-        return transitions.fence(current, self._version, self._clock.now_ms())
+        if after.client_version < EPOCH_BUMPING_VERSION:
+            # From now on the producer is fenced, even if the record cannot be stored.
+            entry.is_epoch_raised = True
+            entry.current = replace(
+                entry.current, producer_epoch=after.producer_epoch, last_producer_epoch=NO_PRODUCER_EPOCH
+            )
+        return after
 
     # ----------------------------------------------------------------------------------------------------- partitions
     def add_partitions(
@@ -261,21 +291,22 @@ class TransactionCoordinator:
 
         POLICY_VIOLATION: `sediment.transactions.max.bytes` is reached.
         """
-        error = self._error_of(transactional_id)
+        error = self.error_of(transactional_id)
         if error is not ErrorCode.NONE:
             respond(error)
             return
         with self._guard:
             entry = self._entries.get(transactional_id)
             outcome: transitions.Outcome = ErrorCode.INVALID_PRODUCER_ID_MAPPING
-            if entry is not None:
+            if entry is not None and entry.is_changing:
+                outcome = ErrorCode.CONCURRENT_TRANSACTIONS
+            elif entry is not None:
                 outcome = transitions.add_partitions(entry.current, producer, partitions, version, self._clock.now_ms())
-                if entry.is_changing and _is_of(producer, entry.current):
-                    outcome = ErrorCode.CONCURRENT_TRANSACTIONS
-                elif not isinstance(outcome, ErrorCode) and not self._begin(entry, outcome):
+                if not isinstance(outcome, ErrorCode) and not self._begin(entry, outcome):
                     outcome = ErrorCode.POLICY_VIOLATION
         if isinstance(outcome, ErrorCode) or entry is None:
             assert isinstance(outcome, ErrorCode)
+            self._warn_of_memory(outcome)
             respond(outcome)
         else:
             self._store(entry, outcome, respond)
@@ -284,7 +315,7 @@ class TransactionCoordinator:
         self, transactional_id: str, producer: ProducerOf, partitions: frozenset[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode]:
         """Return for each partition NONE if it is in the transaction of the producer, or an error."""
-        error = self._error_of(transactional_id)
+        error = self.error_of(transactional_id)
         current = self.find(transactional_id)
         if error is ErrorCode.NONE and current is None:
             error = ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -336,58 +367,56 @@ class TransactionCoordinator:
 
         The producer in the answer is for clients of transaction version 2.
         """
-        error = self._error_of(transactional_id)
-        new_id = NO_PRODUCER_ID
-        entry: _Entry | None = None
-        while error is ErrorCode.NONE:
+        error = self.error_of(transactional_id)
+        if error is not ErrorCode.NONE:
+            respond(error, NO_PRODUCER)
+            return
+        new_id = None
+        while True:
             with self._guard:
                 entry = self._entries.get(transactional_id)
                 if entry is None:
-                    error = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+                    outcome: transitions.Outcome = ErrorCode.INVALID_PRODUCER_ID_MAPPING
                     break
-                current = entry.current
-                if entry.is_changing and version >= EPOCH_BUMPING_VERSION:
-                    error = ErrorCode.CONCURRENT_TRANSACTIONS  # the client may have its next epoch already
+                owner = _producer_of(entry.current)
+                outcome = self._decided(entry, producer, version, is_commit=is_commit)
+                if isinstance(outcome, ErrorCode):
                     break
-                needs_id = transitions.needs_producer_id_to_end(current, version)
-                if not needs_id or new_id != NO_PRODUCER_ID:
-                    outcome = transitions.end(
-                        current, producer, version, new_id, self._clock.now_ms(), is_commit=is_commit
-                    )
-                    if entry.is_changing and outcome not in (
-                        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-                        ErrorCode.PRODUCER_FENCED,
-                    ):
-                        outcome = ErrorCode.CONCURRENT_TRANSACTIONS
-                    if not isinstance(outcome, ErrorCode):
-                        entry.is_changing = True
+                needs_id = transitions.needs_next_producer_id(outcome)
+                if not needs_id or new_id is not None:
+                    entry.is_changing = True
                     break
-            try:
-                new_id = self._producer_ids.generate()
-            except SedimentError as failure:
-                self._warnings.warning(f"no producer id can be assigned: {failure}")
-                error = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        if error is not ErrorCode.NONE or entry is None:
-            respond(error, NO_PRODUCER)
-        elif isinstance(outcome, ErrorCode):
-            is_repeated = outcome is ErrorCode.NONE and version >= EPOCH_BUMPING_VERSION
-            respond(outcome, _producer_of(current) if is_repeated else NO_PRODUCER)
-        else:
-            prepared = outcome
-            completed = transitions.complete(prepared, prepared.last_update_ms)
-            is_new = version >= EPOCH_BUMPING_VERSION
+            new_id = self._new_producer_id()
+            if new_id is None:
+                outcome = ErrorCode.COORDINATOR_NOT_AVAILABLE
+                break
+        is_new = version >= EPOCH_BUMPING_VERSION
+        if isinstance(outcome, ErrorCode) or entry is None:
+            assert isinstance(outcome, ErrorCode)
+            respond(outcome, owner if outcome is ErrorCode.NONE and is_new else NO_PRODUCER)
+            return
+        prepared = outcome if new_id is None else replace(outcome, next_producer_id=new_id)
+        completed = transitions.complete(prepared, prepared.last_update_ms)
 
-            def answer(code: ErrorCode) -> None:
-                respond(code, _producer_of(completed) if is_new and code is ErrorCode.NONE else NO_PRODUCER)
+        def answer(code: ErrorCode) -> None:
+            respond(code, _producer_of(completed) if is_new and code is ErrorCode.NONE else NO_PRODUCER)
 
-            self._store(entry, prepared, answer)
+        self._store(entry, prepared, answer)
+
+    def _decided(self, entry: _Entry, producer: ProducerOf, version: int, *, is_commit: bool) -> transitions.Outcome:
+        """Return the transaction with the decision of a producer, or the error; the guard is held."""
+        if entry.is_changing and version >= EPOCH_BUMPING_VERSION:
+            return ErrorCode.CONCURRENT_TRANSACTIONS  # the client may have its next epoch already
+        outcome = transitions.end(entry.current, producer, version, self._clock.now_ms(), is_commit=is_commit)
+        is_known = outcome not in (ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.PRODUCER_FENCED)
+        return ErrorCode.CONCURRENT_TRANSACTIONS if entry.is_changing and is_known else outcome
 
     def abort_timed_out(self) -> None:
         """Abort the transactions that are open for longer than their timeout."""
         now_ms = self._clock.now_ms()
-        with self._guard:
-            late = [each for each in self._entries.values() if each.current.has_timed_out(now_ms)]
-        for entry in late:
+        for entry in self._snapshot():
+            if not entry.current.has_timed_out(now_ms):
+                continue
             with self._guard:
                 if entry.is_changing or not entry.current.has_timed_out(now_ms):
                     continue
@@ -406,11 +435,14 @@ class TransactionCoordinator:
         growth = entry.needed_bytes(after) - entry.counted_bytes
         if growth > 0:
             if not self.memory.take(growth):
-                self._warnings.warning("a transaction gets no more memory: sediment.transactions.max.bytes is reached")
                 return False
             entry.counted_bytes += growth
         entry.is_changing = True
         return True
+
+    def _warn_of_memory(self, code: ErrorCode) -> None:
+        if code is ErrorCode.POLICY_VIOLATION:
+            self._warnings.warning("a transaction gets no more memory: sediment.transactions.max.bytes is reached")
 
     def _store(self, entry: _Entry, after: Transaction, then: Callable[[ErrorCode], object]) -> None:
         """Store a change that has begun; then apply it, call `then`, and complete a decided transaction."""
@@ -418,7 +450,12 @@ class TransactionCoordinator:
         if number is None:
             self._stored(entry, after, then, ErrorCode.NOT_COORDINATOR)
             return
-        record = NewRecord(self._clock.now_ms(), *encode_transaction(after, self._version))
+        try:
+            record = NewRecord(self._clock.now_ms(), *encode_transaction(after, self._version))
+        except SedimentError as error:
+            self._warnings.warning(f"the transaction of {after.transactional_id} cannot be stored: {error}")
+            self._stored(entry, after, then, ErrorCode.UNKNOWN_SERVER_ERROR)
+            return
         self._log.append(number, [record], partial(self._stored, entry, after, then))
 
     def _stored(self, entry: _Entry, after: Transaction, then: Callable[[ErrorCode], object], code: ErrorCode) -> None:
@@ -427,9 +464,9 @@ class TransactionCoordinator:
         with self._guard:
             before = entry.current
             if is_stored:
-                entry.current, entry.has_failed_fence = after, False
-            elif after.state is TransactionState.PREPARE_ABORT and after.client_version == 0:
-                self._keep_failed_fence(entry, after)
+                entry.current = after
+            if is_prepared:
+                entry.is_epoch_raised, entry.decided_ms = False, self._clock.now_ms()
             entry.is_changing = is_prepared
             self._count(entry)
             if not is_stored and before.producer_epoch == NO_PRODUCER_EPOCH:
@@ -437,14 +474,6 @@ class TransactionCoordinator:
         then(code)
         if is_prepared:
             self._complete_later(entry, after.partitions)
-
-    def _keep_failed_fence(self, entry: _Entry, after: Transaction) -> None:
-        """Keep the raised epoch, so that the producer stays fenced although nothing was stored; the guard is held."""
-        if after.producer_epoch > entry.current.producer_epoch:
-            entry.current = replace(
-                entry.current, producer_epoch=after.producer_epoch, last_producer_epoch=NO_PRODUCER_EPOCH
-            )
-            entry.has_failed_fence = True
 
     def _count(self, entry: _Entry) -> None:
         """Free the memory that an id needs no longer; the guard is held."""
@@ -500,8 +529,14 @@ class TransactionCoordinator:
             self._store_end(entry)
 
     def _store_end(self, entry: _Entry) -> None:
-        completed = transitions.complete(entry.current, self._clock.now_ms())
-        self._store(entry, completed, partial(self._end_stored, entry))
+        prepared = entry.current
+        if transitions.needs_next_producer_id(prepared):
+            new_id = self._new_producer_id()
+            if new_id is None:
+                self._end_stored(entry, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+                return
+            prepared = replace(prepared, next_producer_id=new_id)
+        self._store(entry, transitions.complete(prepared, entry.decided_ms), partial(self._end_stored, entry))
 
     def _end_stored(self, entry: _Entry, code: ErrorCode) -> None:
         if code is not ErrorCode.NONE:
@@ -516,14 +551,17 @@ class TransactionCoordinator:
         if expiration_ms is None:
             return
         by_partition: dict[int, list[_Entry]] = {}
-        with self._guard:
-            for key, entry in self._entries.items():
-                if entry.is_changing or not entry.current.has_expired(now_ms, expiration_ms):
+        for entry in self._snapshot():
+            if not entry.current.has_expired(now_ms, expiration_ms):
+                continue
+            number = self._log.partition_number(entry.current.transactional_id)
+            with self._guard:
+                is_removed = self._entries.get(entry.current.transactional_id) is not entry
+                is_used = entry.is_changing or not entry.current.has_expired(now_ms, expiration_ms)
+                if number is None or is_removed or is_used:
                     continue
-                number = self._log.partition_number(key)
-                if number is not None:
-                    entry.is_changing = True
-                    by_partition.setdefault(number, []).append(entry)
+                entry.is_changing = True
+            by_partition.setdefault(number, []).append(entry)
         for number, expired in by_partition.items():
             for batch in _in_batches(expired):
                 records = [NewRecord(now_ms, transaction_key(each.current.transactional_id), None) for each in batch]
@@ -537,13 +575,6 @@ class TransactionCoordinator:
                     self._forget(entry)
         if code is not ErrorCode.NONE:
             self._warnings.warning(f"expired transactional ids cannot be removed: {code.name}")
-
-
-def _is_of(producer: ProducerOf, transaction: Transaction) -> bool:
-    """Return True if the producer owns the transaction, or will own it after the last marker."""
-    if transaction.state in PREPARED:
-        transaction = transitions.complete(transaction, transaction.last_update_ms)
-    return producer == _producer_of(transaction)
 
 
 def _producer_of(transaction: Transaction) -> ProducerOf:

@@ -76,6 +76,10 @@ class TransactionalOffsets:
         if partition is None:
             fail(ErrorCode.NOT_COORDINATOR)
             return
+        refusal = self._transactions.error_of(asked.transactional_id)
+        if refusal is not ErrorCode.NONE:
+            fail(refusal)
+            return
         name, producer = partition.partition, asked.producer
         known = self._transactions.find(asked.transactional_id)
         guard = None

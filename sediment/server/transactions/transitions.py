@@ -56,7 +56,7 @@ def needs_producer_id_to_initialize(current: Transaction, expected: ProducerOf |
     return (
         current.state in FINISHED
         and current.is_epoch_exhausted
-        and (expected is None or expected.epoch == current.producer_epoch)
+        and (expected is None or (may_continue(current, expected) and expected.epoch == current.producer_epoch))
     )
 
 
@@ -67,7 +67,7 @@ def initialize(
 
     `new_producer_id` is used if `needs_producer_id_to_initialize`.  An open transaction must be fenced first.
     """
-    if expected is not None and not _may_continue(current, expected):
+    if expected is not None and not may_continue(current, expected):
         return ErrorCode.PRODUCER_FENCED
     if current.state in PREPARED:
         return ErrorCode.CONCURRENT_TRANSACTIONS
@@ -78,7 +78,7 @@ def initialize(
         producer_id, epoch = new_producer_id, 0
         last_epoch = NO_PRODUCER_EPOCH if expected is None else current.producer_epoch
     elif current.is_epoch_exhausted:
-        return ErrorCode.PRODUCER_FENCED
+        return ErrorCode.UNKNOWN_SERVER_ERROR
     elif expected is None:
         epoch, last_epoch = current.producer_epoch + 1, NO_PRODUCER_EPOCH
     elif current.producer_epoch == NO_PRODUCER_EPOCH or expected.epoch == current.producer_epoch:
@@ -101,7 +101,12 @@ def initialize(
     )
 
 
-def _may_continue(current: Transaction, expected: ProducerOf) -> bool:
+def may_continue(current: Transaction, expected: ProducerOf) -> bool:
+    """Return True unless the producer was fenced for certain; its epoch may still be too old.
+
+    A producer whose epochs are used up may repeat the request with its former id, because the answer may have been
+    lost.
+    """
     return (
         current.producer_epoch == NO_PRODUCER_EPOCH
         or expected.producer_id == current.producer_id
@@ -109,22 +114,25 @@ def _may_continue(current: Transaction, expected: ProducerOf) -> bool:
     )
 
 
-def fence(current: Transaction, server_version: int, now_ms: int) -> Transaction:
-    """Return the open transaction as one to abort, under an epoch above that of its producer."""
+def fence(current: Transaction, server_version: int, now_ms: int, *, is_raised: bool = False) -> Transaction:
+    """Return the open transaction as one to abort, under an epoch above that of its producer.
+
+    If `is_raised`, the epoch is that of an earlier fence.  An epoch of 32767 stays.  Its markers are those of version
+    0, which may have the epoch of the records.
+    """
+    raised = current.producer_epoch + (not is_raised)
+    is_largest = raised > LAST_USABLE_EPOCH + 1
+    bumps = server_version >= EPOCH_BUMPING_VERSION and not is_largest and not is_raised
     return replace(
         current,
         state=TransactionState.PREPARE_ABORT,
-        producer_epoch=min(current.producer_epoch + 1, LAST_USABLE_EPOCH + 1),
-        last_producer_epoch=current.producer_epoch if server_version >= EPOCH_BUMPING_VERSION else NO_PRODUCER_EPOCH,
+        producer_epoch=current.producer_epoch if is_largest else raised,
+        last_producer_epoch=current.producer_epoch if bumps else NO_PRODUCER_EPOCH,
         previous_producer_id=current.producer_id,
-        client_version=_client_version(server_version),
+        next_producer_id=NO_PRODUCER_ID,
+        client_version=EPOCH_BUMPING_VERSION if bumps else 0,
         last_update_ms=now_ms,
     )
-
-
-def _client_version(version: int) -> int:
-    """Return the version that is stored: Kafka knows producers of TV0 and of TV2."""
-    return version if version >= EPOCH_BUMPING_VERSION else 0
 
 
 # ----------------------------------------------------------------------------------------------------------- partitions
@@ -173,18 +181,8 @@ def verify(
 
 
 # ------------------------------------------------------------------------------------------------------------------ end
-def needs_producer_id_to_end(current: Transaction, version: int) -> bool:
-    """Return True if `end` needs a new producer id, because the epochs of the present one are used up."""
-    return version >= EPOCH_BUMPING_VERSION and current.is_epoch_exhausted
-
-
-def end(
-    current: Transaction, producer: ProducerOf, version: int, new_producer_id: int, now_ms: int, *, is_commit: bool
-) -> Outcome:
-    """Return the transaction with the decision of its producer.
-
-    `new_producer_id` is used if `needs_producer_id_to_end`.
-    """
+def end(current: Transaction, producer: ProducerOf, version: int, now_ms: int, *, is_commit: bool) -> Outcome:
+    """Return the transaction with the decision of its producer; see `needs_next_producer_id`."""
     if version < EPOCH_BUMPING_VERSION:
         return _end_of_old_client(current, producer, now_ms, is_commit=is_commit)
     is_retry_of_bump = current.producer_epoch == producer.epoch + 1
@@ -206,13 +204,18 @@ def end(
         is_valid = is_current
     if not is_valid:
         return ErrorCode.PRODUCER_FENCED
-    if state is TransactionState.ONGOING:
-        return _prepared(current, version, new_producer_id, now_ms, is_commit=is_commit)
-    if state in FINISHED and not is_retry and not is_commit:
-        return replace(_prepared(current, version, new_producer_id, now_ms, is_commit=False), start_timestamp_ms=now_ms)
+    is_abort_of_nothing = state in FINISHED and not is_retry and not is_commit
+    if state is TransactionState.ONGOING or is_abort_of_nothing:
+        if current.producer_epoch > LAST_USABLE_EPOCH:
+            return ErrorCode.UNKNOWN_SERVER_ERROR
+        start_ms = now_ms if is_abort_of_nothing else current.start_timestamp_ms
+        return replace(_prepared(current, version, now_ms, is_commit=is_commit), start_timestamp_ms=start_ms)
     if state is TransactionState.EMPTY or (state in FINISHED and not is_retry):
         return ErrorCode.INVALID_TXN_STATE
-    return _code_of_repeated_end(state, is_commit=is_commit)
+    code = _code_of_repeated_end(state, is_commit=is_commit)
+    # The answer NONE has the epoch, and 32767 is only for fencing.
+    is_largest = current.producer_epoch > LAST_USABLE_EPOCH
+    return ErrorCode.PRODUCER_FENCED if code is ErrorCode.NONE and is_largest else code
 
 
 def _end_of_old_client(current: Transaction, producer: ProducerOf, now_ms: int, *, is_commit: bool) -> Outcome:
@@ -221,7 +224,7 @@ def _end_of_old_client(current: Transaction, producer: ProducerOf, now_ms: int, 
     if producer.epoch != current.producer_epoch:
         return ErrorCode.PRODUCER_FENCED
     if current.state is TransactionState.ONGOING:
-        return _prepared(current, 0, NO_PRODUCER_ID, now_ms, is_commit=is_commit)
+        return _prepared(current, 0, now_ms, is_commit=is_commit)
     return _code_of_repeated_end(current.state, is_commit=is_commit)
 
 
@@ -237,7 +240,7 @@ def _code_of_repeated_end(state: TransactionState, *, is_commit: bool) -> ErrorC
     return code if was_commit is is_commit else ErrorCode.INVALID_TXN_STATE
 
 
-def _prepared(current: Transaction, version: int, new_producer_id: int, now_ms: int, *, is_commit: bool) -> Transaction:
+def _prepared(current: Transaction, version: int, now_ms: int, *, is_commit: bool) -> Transaction:
     bumps = version >= EPOCH_BUMPING_VERSION
     return replace(
         current,
@@ -245,14 +248,26 @@ def _prepared(current: Transaction, version: int, new_producer_id: int, now_ms: 
         producer_epoch=current.producer_epoch + bumps,
         last_producer_epoch=current.producer_epoch if bumps else current.last_producer_epoch,
         previous_producer_id=current.producer_id,
-        next_producer_id=new_producer_id if needs_producer_id_to_end(current, version) else NO_PRODUCER_ID,
+        next_producer_id=NO_PRODUCER_ID,
         client_version=version,
         last_update_ms=now_ms,
     )
 
 
+def needs_next_producer_id(prepared: Transaction) -> bool:
+    """Return True if `complete` would leave an epoch that no producer may have.
+
+    A fence does not give the next id, and records of Kafka 4.2.0 lack it.
+    """
+    return (
+        prepared.client_version >= EPOCH_BUMPING_VERSION
+        and prepared.producer_epoch > LAST_USABLE_EPOCH
+        and prepared.next_producer_id == NO_PRODUCER_ID
+    )
+
+
 def complete(current: Transaction, now_ms: int) -> Transaction:
-    """Return the prepared transaction after its last marker is written."""
+    """Return the prepared transaction after its last marker is written; see `needs_next_producer_id`."""
     is_commit = current.state is TransactionState.PREPARE_COMMIT
     gets_id = current.client_version >= EPOCH_BUMPING_VERSION and current.next_producer_id != NO_PRODUCER_ID
     return replace(

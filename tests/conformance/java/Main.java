@@ -50,6 +50,7 @@ public final class Main {
             case "numbers" -> Messages.numbers(request);
             case "read_checkpoint" -> Names.readCheckpoint(request);
             case "retention" -> Retention.run(request);
+            case "transactions" -> Transactions.run(request);
             default -> throw new IllegalArgumentException("unknown command " + command);
         };
     }

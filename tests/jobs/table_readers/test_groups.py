@@ -132,7 +132,7 @@ def test_what_cannot_be_read_is_an_error_unless_it_is_skipped(log: CoordinatorLo
             rows(tmp_path)
         return str(caught.value)
 
-    assert "1 records cannot be decoded" in fails(UnsupportedDataError)
+    assert "records that cannot be decoded: 1" in fails(UnsupportedDataError)
     assert rows(tmp_path, "committedOffset", on_corruption="skip") == [(1,)]
     path = log.source.directory / f"{0:020d}.log"
     path.write_bytes(path.read_bytes()[:-1] + b"!")

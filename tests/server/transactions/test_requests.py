@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from sediment.engine.live.log.partition_log import AppendInfo
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.backends.live import LiveBackend
+from sediment.server.coordinator_log import coordinator_partition
 from sediment.server.live.partition import Partition
 from tests.engine.live_logs import batch
 from tests.engine.managed import FailingFs
@@ -32,7 +36,7 @@ from tests.server.transactions.producers import (
 )
 from tests.twin.batches import Batch
 from tests.twin.segments import file_batches
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 TOPICS = {"t": 4, "__consumer_offsets": 1, "__transaction_state": 1}
 NONE = ErrorCode.NONE
@@ -362,7 +366,7 @@ def test_other_requests_wait_until_a_decided_transaction_is_complete(
         assert producer.commit_offset(1) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         assert producer.commit_offset(1, version=5) is busy
         assert producer.send(1) is ErrorCode.NOT_ENOUGH_REPLICAS
-        assert producer.send(1, version=NEW_PRODUCE) is ErrorCode.NOT_ENOUGH_REPLICAS
+        assert producer.send(1, version=NEW_PRODUCE) is busy
         # Other producers, and partitions without the marker, do not wait.
         other = Producer(client, "other")
         assert other.init() is NONE
@@ -390,6 +394,25 @@ def test_the_first_batch_of_version_2_waits_for_the_markers_of_the_last_transact
         _, answer = second.receive(ApiKey.PRODUCE, NEW_PRODUCE)
     assert answer.responses[0].partition_responses[0].error_code == NONE
     assert producer.state().transaction_state == "Ongoing"
+
+
+def test_a_batch_that_comes_while_the_coordinator_ends_its_loading_is_tried_again(
+    server: LiveServer, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer.begin(0)
+    transactions = server.server.backend._transactions  # type: ignore[union-attr]
+    find = transactions.find
+    loaded = dict(transactions._entries)
+    transactions._entries, transactions._is_loaded = {}, False
+
+    def find_and_load(transactional_id: str) -> object:
+        found = find(transactional_id)
+        transactions._entries, transactions._is_loaded = loaded, True
+        return found
+
+    monkeypatch.setattr(transactions, "find", find_and_load)
+    assert producer.send() is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert producer.send() is NONE
 
 
 # -------------------------------------------------------------------------------------------------------------- offsets
@@ -459,6 +482,39 @@ def test_pending_offsets_take_memory_until_their_transaction_ends(server: LiveSe
     committed = commit(commit=True, metadata="m" * 100)
     assert commit(commit=False, metadata="m" * 1000) == committed
     assert commit(commit=True, metadata="m" * 90) == committed + 10
+
+
+def test_commits_in_one_partition_do_not_wait_for_those_in_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ExitStack() as stack:
+        server = stack.enter_context(live(new_node(tmp_path / "data", TOPICS | {"__consumer_offsets": 2})))
+        first, second = (stack.enter_context(server.connect()) for _ in range(2))
+        blocked, free = Producer(first, "x"), Producer(second, "y")
+        groups = {coordinator_partition(name, 2): name for name in "ab"}
+        for each, group in ((blocked, groups[0]), (free, groups[1])):
+            assert each.init() is NONE
+            assert each.add_offsets(group) is NONE
+        held = server.server.catalog.partition("__consumer_offsets", 0)
+        assert isinstance(held, Partition)
+        append, is_appending, may_append = held.append_of_coordinator, threading.Event(), threading.Event()
+        stack.callback(may_append.set)
+
+        def append_later(*arguments: Any, **keywords: Any) -> AppendInfo:
+            is_appending.set()
+            assert may_append.wait(LIMIT_SECONDS)
+            return append(*arguments, **keywords)
+
+        monkeypatch.setattr(held, "append_of_coordinator", append_later)
+        waiting = stack.enter_context(ThreadPoolExecutor(1)).submit(blocked.commit_offset, 1, group=groups[0])
+        stack.callback(may_append.set)
+        assert is_appending.wait(LIMIT_SECONDS)
+        assert free.commit_offset(2, group=groups[1]) is NONE
+        assert free.end() is NONE
+        wait_until(free.has_ended)
+        assert not waiting.done()
+        may_append.set()
+        assert waiting.result() is NONE
 
 
 def test_members_and_sizes_of_transactional_commits_are_checked(client: Client, producer: Producer) -> None:

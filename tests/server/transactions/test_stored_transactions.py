@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from sediment.segment_io.errors import CorruptBatchError, UnsupportedDataError
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.protocol import messages as m
@@ -90,15 +91,37 @@ def test_a_tombstone_removes_an_id(log: CoordinatorLogBuilder) -> None:
     assert set(replay(log)) == {"other"}
 
 
-def test_records_that_cannot_be_decoded_are_left_out(
-    log: CoordinatorLogBuilder, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_records_of_unknown_types_are_left_out(log: CoordinatorLogBuilder, caplog: pytest.LogCaptureFixture) -> None:
     log.add(key("writer"), value(4))
-    for bad_key, bad_value in ((key("x"), value(8)), (b"\0\1\0\0", b"\0\0"), (key("y"), b"\0\5")):
-        log.add(bad_key, bad_value)
+    log.add(b"\0\1\0\0", b"\0\0")
     with caplog.at_level(logging.WARNING):
         assert set(replay(log)) == {"writer"}
-    assert "3 records cannot be decoded" in caplog.text
+    assert "records of unknown types are left out: 1" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("bad_key", "bad_value"),
+    [(key("x"), value(8)), (key("y"), b"\0\5"), (key("z"), b"\0"), (b"\0\0\0\7a", value(1)), (b"\0", value(1))],
+)
+def test_a_record_that_cannot_be_decoded_makes_the_partition_unreadable(
+    log: CoordinatorLogBuilder, bad_key: bytes, bad_value: bytes
+) -> None:
+    log.add(key("writer"), value(4))
+    log.add(bad_key, bad_value)
+    with pytest.raises(UnsupportedDataError, match="offset 1"):
+        replay(log)
+
+
+def test_a_corrupt_batch_makes_the_partition_unreadable(log: CoordinatorLogBuilder) -> None:
+    for state in (1, 2, 4):
+        log.add(key("writer"), value(state))
+    written = log.write()
+    (path,) = written.log.source.directory.glob("*.log")
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptBatchError):
+        replay_transactions(written.log, Fs())
 
 
 def test_every_record_of_kafka_is_taken(log: CoordinatorLogBuilder, caplog: pytest.LogCaptureFixture) -> None:
@@ -188,6 +211,14 @@ def test_the_next_producer_id_of_a_prepared_transaction_is_stored(log: Coordinat
     )
     log.add(*encode_transaction(prepared, 2))
     assert replay(log)["writer"].next_producer_id == 6
+
+
+def test_the_previous_producer_id_is_stored_if_it_is_another_one(log: CoordinatorLogBuilder) -> None:
+    rotated = Transaction("writer", 6, 0, 60_000, NOW_MS, TransactionState.COMPLETE_COMMIT, previous_producer_id=5)
+    log.add(*encode_transaction(rotated, 2))
+    assert replay(log)["writer"].previous_producer_id == 5
+    kept = replace(rotated, previous_producer_id=6)
+    assert encode_transaction(kept, 2) == encode_transaction(replace(rotated, previous_producer_id=-1), 2)
 
 
 def test_unknown_states_are_named(log: CoordinatorLogBuilder) -> None:

@@ -37,7 +37,7 @@ def taken(outcome: transitions.Outcome) -> Transaction:
 def end(
     current: Transaction, epoch: int, version: int = NEW, *, commit: bool, producer_id: int = 7
 ) -> transitions.Outcome:
-    return transitions.end(current, ProducerOf(producer_id, epoch), version, NEW_ID, NOW_MS, is_commit=commit)
+    return transitions.end(current, ProducerOf(producer_id, epoch), version, NOW_MS, is_commit=commit)
 
 
 # ----------------------------------------------------------------------------------------------------------- initialize
@@ -83,6 +83,16 @@ def test_a_fenced_transaction_is_aborted_under_one_higher_epoch(version: int, la
     assert (fenced.state, fenced.producer_epoch, fenced.last_producer_epoch) == (TO_ABORT, 6, last_epoch)
     assert (fenced.client_version, fenced.partitions) == (version, {T0})
     assert transitions.fence(transaction(epoch=32_766), version, NOW_MS).producer_epoch == 32_767
+
+
+def test_a_second_fence_uses_the_epoch_of_the_first() -> None:
+    assert transitions.fence(transaction(epoch=6), OLD, NOW_MS, is_raised=True).producer_epoch == 6
+
+
+def test_a_producer_that_was_fenced_for_certain_takes_no_new_id() -> None:
+    current = transaction(COMMITTED, 32_766)
+    assert not transitions.needs_producer_id_to_initialize(current, ProducerOf(8, 32_766))
+    assert transitions.needs_producer_id_to_initialize(current, ProducerOf(7, 32_766))
 
 
 # ----------------------------------------------------------------------------------------------------------- partitions
@@ -188,15 +198,38 @@ def test_version_1_has_one_epoch_for_all_transactions(state: TransactionState, c
 
 def test_an_end_with_the_last_epoch_gives_the_producer_a_new_id() -> None:
     current = transaction(epoch=32_766)
-    assert transitions.needs_producer_id_to_end(current, NEW)
-    assert not transitions.needs_producer_id_to_end(current, OLD)
+    assert not transitions.needs_next_producer_id(taken(end(current, 32_766, OLD, commit=True)))
     decided = taken(end(current, 32_766, commit=True))
     assert (decided.producer_id, decided.producer_epoch) == (7, 32_767)  # of the markers
-    done = transitions.complete(decided, NOW_MS)
+    assert transitions.needs_next_producer_id(decided)
+    done = transitions.complete(replace(decided, next_producer_id=NEW_ID), NOW_MS)
     assert (done.producer_id, done.producer_epoch, done.previous_producer_id) == (NEW_ID, 0, 7)
     assert end(done, 32_766, commit=True) is ErrorCode.NONE
     assert end(done, 32_766, commit=False) is ErrorCode.INVALID_TXN_STATE
     assert end(done, 32_765, commit=True) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+@pytest.mark.parametrize("state", [COMMITTED, ABORTED])
+def test_no_answer_has_the_epoch_that_only_fences(state: TransactionState) -> None:
+    current, was_commit = transaction(state, epoch=32_767), state is COMMITTED
+    assert end(current, 32_766, commit=was_commit) is ErrorCode.PRODUCER_FENCED
+    assert end(current, 32_766, commit=not was_commit) is ErrorCode.INVALID_TXN_STATE
+    continued = transitions.initialize(current, 1000, ProducerOf(7, 32_766), NO_ID, NOW_MS)
+    assert continued is ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+@pytest.mark.parametrize("state", [ONGOING, EMPTY, COMMITTED, ABORTED])
+def test_an_epoch_is_never_raised_above_the_largest(state: TransactionState) -> None:
+    assert end(transaction(state, epoch=32_767), 32_767, commit=False) is ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def test_an_open_transaction_with_the_largest_epoch_can_be_aborted() -> None:
+    fenced = transitions.fence(transaction(epoch=32_767), NEW, NOW_MS)
+    assert (fenced.state, fenced.producer_epoch, fenced.client_version) == (TO_ABORT, 32_767, OLD)
+    assert transitions.fence(transaction(epoch=32_767), NEW, NOW_MS, is_raised=True) == fenced
+    done = transitions.complete(fenced, NOW_MS)
+    assert (done.state, done.producer_id) == (ABORTED, 7)
+    assert transitions.needs_producer_id_to_initialize(done, None)
 
 
 # ---------------------------------------------------------------------------------------------------------------- times
