@@ -27,6 +27,7 @@ CONFIGS = "kafka.admin.ConfigCommand"
 DELETE_RECORDS = "org.apache.kafka.tools.DeleteRecordsCommand"
 METADATA_QUORUM = "org.apache.kafka.tools.MetadataQuorumCommand"
 LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
+REASSIGN_PARTITIONS = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
 
 
