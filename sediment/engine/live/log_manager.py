@@ -940,10 +940,10 @@ class LogManager:
             5. call `on_replaced` with it
 
         After a crash before step 2, the log is the valid one; after that, the future log is, with the same records.  If
-        it is not known whether step 2 is durable, the future log is deleted, so that the log stays the valid one.
+        the outcome of step 2 is unknown, the future log is deleted, so that the log stays the valid one.
 
         Raises:
-            CommitStateUnknownError: raised by `assign`; there is no future log any more.
+            CommitStateUnknownError: raised by `assign`; the future log was deleted.
             SedimentError: raised by `assign`, and nothing changed; or as `future_log.copy_next`.
             StorageError: a disk failed; after step 2, the partition is offline until the next start.
 
@@ -968,11 +968,11 @@ class LogManager:
                 future.use_producers_of(current)
                 self._switch(current, future)
                 on_replaced(future)
-            current.close_handlers()
-            self._after_switch(partition, source, target)
             # Every record that was copied is on disk.
             future.maybe_increment_high_watermark(end_offset)
             future.announce_to(self._on_readable_change)
+            current.close_handlers()
+            self._after_switch(partition, source, target)
             return True
 
     def _write_checkpoints(self, directory: LogDirectory) -> None:

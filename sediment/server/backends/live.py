@@ -340,7 +340,11 @@ class LiveBackend:
     def load_transactions(
         self, stored: Mapping[str, Transaction], is_unreadable: Callable[[str], bool]
     ) -> Callable[[], Mapping[str, Transaction]]:
-        """Start serving the stored transactions; return the function that returns their present states."""
+        """Start serving the stored transactions; return the function that returns their present states.
+
+        This ends the load of the coordinators, so their partitions may move to other log directories from then on.
+        """
+        self._moves.coordinators_loaded()
         self._transactions.load(stored, is_unreadable)
         return lambda: self._transactions.transactions
 

@@ -18,7 +18,13 @@ from pathlib import Path
 from sediment.engine.live.log_manager import LogManager
 from sediment.engine.live.replica_alter_log_dirs import ReplicaAlterLogDirs
 from sediment.segment_io.errors import SedimentError
-from sediment.segment_io.format.names import LONGEST_FILE_NAME, TopicPartition, future_directory_name, is_topic_name
+from sediment.segment_io.format.names import (
+    INTERNAL_TOPICS,
+    LONGEST_FILE_NAME,
+    TopicPartition,
+    future_directory_name,
+    is_topic_name,
+)
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.errors import ApiError, error_code_of
 from sediment.server.live.live_catalog import LiveCatalog
@@ -31,7 +37,11 @@ _UNIQUE = "0" * 32
 
 
 class LogDirMoves:
-    """The moves of the partitions of `catalog`; `directories` are those in which a broker would find a partition."""
+    """The moves of the partitions of `catalog`; `directories` are those in which a broker would find a partition.
+
+    Coordinators read the files of their logs when they load.  So a partition of an internal topic is copied at once, but
+    stays where it is until `coordinators_loaded` is called.
+    """
 
     def __init__(
         self, catalog: LiveCatalog, manager: LogManager, topics: TopicStore, directories: Collection[Path]
@@ -40,8 +50,17 @@ class LogDirMoves:
         self._manager = manager
         self._topics = topics
         self._directories = {str(path.absolute()): path for path in directories}
-        self._moves = ReplicaAlterLogDirs(manager, topics.replace_with_future_log)
+        self._moves = ReplicaAlterLogDirs(manager, self._replace)
+        self._are_coordinators_loaded = False
         self._guard = threading.Lock()
+
+    def coordinators_loaded(self) -> None:
+        """Let moves of internal topics end."""
+        self._are_coordinators_loaded = True
+
+    def _replace(self, partition: TopicPartition) -> None:
+        if self._are_coordinators_loaded or partition.topic not in INTERNAL_TOPICS:
+            self._topics.replace_with_future_log(partition)
 
     def alter(self, partition: TopicPartition, log_dir: str) -> ErrorCode:
         """Begin or cancel a move to the log directory with the absolute path `log_dir`."""

@@ -141,7 +141,8 @@ def open_node(
     _check_not_tiered(metadata)
     removed: list[Path] = []
     found = dict(_checked_folders(directories, metadata, node, fs, removed))
-    future = list(_future_folders(directories, metadata, found, fs))
+    aside = _folders_aside(directories, fs)
+    future = list(_future_folders(aside, metadata, found, fs))
     promoted = {each.partition: each.log_dir for each in future if each.fate is _Fate.PROMOTED}
     moves = {each.partition: each.log_dir for each in future if each.fate is _Fate.COPIED_AGAIN}
     found |= promoted
@@ -169,7 +170,7 @@ def open_node(
             advice=f"start the broker once, so that it makes the folders, {_READ_ONLY}",
         )
     removed += (each.folder for each in future if each.fate in (_Fate.REMOVED, _Fate.COPIED_AGAIN))
-    removed += _marked_folders(directories, metadata, found, fs)
+    removed += _marked_folders(directories, aside, metadata, found, fs)
     unused = tuple(each.folder for each in future if each.fate is _Fate.UNUSED)
     return OwnedNode(node, metadata_dir, is_started, metadata, absent, tuple(removed), promoted, moves, unused)
 
@@ -360,21 +361,30 @@ class _FutureFolder(NamedTuple):
     fate: _Fate
 
 
+def _folders_aside(directories: Sequence[ClusterDirectory], fs: Fs) -> list[tuple[ClusterDirectory, Path]]:
+    """Return the folders marked with -delete or -future, each with its log directory."""
+    marks = (DirectoryState.DELETE, DirectoryState.FUTURE)
+    return [
+        (directory, directory.path / entry.name)
+        for directory in directories
+        for entry in fs.scan(directory.path)
+        if entry.name.endswith(marks) and entry.is_directory
+    ]
+
+
 def _future_folders(
-    directories: Sequence[ClusterDirectory],
+    aside: Sequence[tuple[ClusterDirectory, Path]],
     metadata: ClusterMetadata,
     found: Mapping[TopicPartition, Path],
     fs: Fs,
 ) -> Iterator[_FutureFolder]:
     """Yield the folders of future logs; `found` has the log directories of the partitions' own folders."""
-    for directory in directories:
-        for entry in fs.scan(directory.path):
-            if entry.is_directory and entry.name.endswith(DirectoryState.FUTURE):
-                partition, _ = parse_partition_directory(entry.name)
-                folder = directory.path / entry.name
-                topic_id = read_partition_metadata(fs, folder / PARTITION_METADATA_FILE)
-                fate = _fate(partition, topic_id, directory, metadata, found)
-                yield _FutureFolder(partition, directory.path, folder, fate)
+    for directory, folder in aside:
+        if folder.name.endswith(DirectoryState.FUTURE):
+            partition, _ = parse_partition_directory(folder.name)
+            topic_id = read_partition_metadata(fs, folder / PARTITION_METADATA_FILE)
+            fate = _fate(partition, topic_id, directory, metadata, found)
+            yield _FutureFolder(partition, directory.path, folder, fate)
 
 
 def _fate(
@@ -405,6 +415,7 @@ def _is_assigned(partition: TopicPartition, directory: ClusterDirectory, metadat
 
 def _marked_folders(
     directories: Sequence[ClusterDirectory],
+    aside: Sequence[tuple[ClusterDirectory, Path]],
     metadata: ClusterMetadata,
     found: Mapping[TopicPartition, Path],
     fs: Fs,
@@ -425,17 +436,15 @@ def _marked_folders(
             return False
         return _is_assigned(partition, by_path[current], metadata)
 
-    for directory in directories:
-        for entry in fs.scan(directory.path):
-            if entry.is_directory and entry.name.endswith(DirectoryState.DELETE):
-                folder = directory.path / entry.name
-                # A folder that cannot be read stays.
-                with suppress(SedimentError, OSError):
-                    topic_id = read_partition_metadata(fs, folder / PARTITION_METADATA_FILE)
-                    is_removed = topic_id in metadata.removed_topic_ids
-                    is_empty = topic_id in created and is_unfinished(folder, fs)
-                    if is_removed or is_empty or was_moved(folder, topic_id):
-                        yield folder
+    for _, folder in aside:
+        if folder.name.endswith(DirectoryState.DELETE):
+            # A folder that cannot be read stays.
+            with suppress(SedimentError, OSError):
+                topic_id = read_partition_metadata(fs, folder / PARTITION_METADATA_FILE)
+                is_removed = topic_id in metadata.removed_topic_ids
+                is_empty = topic_id in created and is_unfinished(folder, fs)
+                if is_removed or is_empty or was_moved(folder, topic_id):
+                    yield folder
 
 
 def _directory_of(

@@ -99,6 +99,36 @@ def test_a_moved_log_has_the_same_records_and_takes_appends(tmp_path: Path) -> N
         assert len(records_of(log)) == 8
 
 
+def test_the_guard_of_a_transaction_stays_valid_and_producers_continue(tmp_path: Path) -> None:
+    with moving(tmp_path) as manager:
+        moved = Moving(manager)
+        first = batch(pid=1, seq=0)
+        moved.log.append_as_leader(first, 0)
+        guard = moved.log.maybe_start_transaction_verification(2, 0, 0)
+        moved.begin()
+        manager.run_due()
+        log = moved.current()
+        assert log is not moved.log
+        assert log.append_as_leader(first, 0).is_duplicate
+        assert log.append_as_leader(batch(pid=1, seq=1), 0).first_offset == 1
+        assert log.append_as_leader(batch(pid=2, seq=0, tx=True), 0, verification_guard=guard).first_offset == 2
+        assert log.first_unstable_offset == 2
+
+
+def test_the_leader_epochs_of_a_log_move_with_it_even_those_without_records(tmp_path: Path) -> None:
+    with moving(tmp_path) as manager:
+        moved = Moving(manager)
+        append(moved.log, ("k", "v"))
+        moved.log.assign_leader_epoch(3, 1)
+        before = moved.log.leader_epochs
+        moved.begin()
+        manager.run_due()
+        assert moved.current().leader_epochs == before
+    with moving(tmp_path) as manager:
+        log = manager.get_log(T0)
+        assert log is not None and log.leader_epochs[0] == before[0]
+
+
 def test_the_checkpoints_of_both_directories_follow_a_move(tmp_path: Path) -> None:
     with moving(tmp_path) as manager:
         moved = Moving(manager)

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from sediment.segment_io.format.checkpoints import format_uuid
+from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.metadata_log import read_bootstrap_records
 from sediment.segment_io.partition.checkpoint_files import read_meta_properties
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from tests.engine.live_logs import batch
-from tests.server.live.nodes import fetch, live, new_node, produce, two_directories
+from tests.server.live.nodes import commit, fetch, live, new_node, opened, produce, two_directories
 from tests.server.network.listeners import Client
 from tests.twin.segments import file_batches
 from tests.waiting import wait_until
@@ -144,13 +145,14 @@ def test_a_folder_marked_for_deletion_that_no_move_left_stays(directories: tuple
     assert own.exists()
 
 
-def test_producers_and_consumers_go_on_during_moves(directories: tuple[Path, Path]) -> None:
+@pytest.mark.parametrize("flush_acks", [False, True])
+def test_producers_and_consumers_go_on_during_moves(directories: tuple[Path, Path], flush_acks: bool) -> None:
     a, b = directories
     acknowledged: list[bytes] = []
     errors: list[ErrorCode] = []
     stop = threading.Event()
 
-    with live(a, b) as server, server.connect() as client:
+    with live(a, b, flush_acks=flush_acks) as server, server.connect() as client:
 
         def write() -> None:
             with server.connect() as own:
@@ -271,6 +273,33 @@ def test_records_that_a_stopped_move_has_copied_are_copied_again(directories: tu
         assert values(client) == [b"erased"]
 
 
+def test_a_copy_that_lacks_records_is_not_used_even_if_the_metadata_names_its_directory(
+    directories: tuple[Path, Path],
+) -> None:
+    """A broker that stops before the end of a move leaves this."""
+    a, b = directories
+    partition = TopicPartition("t", 0)
+    with opened(a, b) as backend:
+        served = backend.catalog.partition("t", 0)
+        assert served is not None
+        served.append(batch(("k", "1")))
+        manager = backend._manager
+        future = manager.create_future_log(partition, b)
+        backend.topics.assign_directory(partition, manager.directory_of(future))
+        served.append(batch(("k", "2")))
+    assert assigned(a) == id_of(b)
+    with opened(a, b) as backend:
+        log = backend._manager.get_log(partition)
+        assert log is not None
+        assert (log.directory.parent, log.log_end_offset) == (a, 2)
+        assert assigned(a) == id_of(a)
+        backend.start_deleting()
+        wait_until(lambda: assigned(a) == id_of(b))
+        wait_until(lambda: (b / "t-0").exists())
+    with live(a, b) as server, server.connect() as client:
+        assert values(client) == [b"1", b"2"]
+
+
 def test_a_deletion_of_the_topic_ends_its_move(directories: tuple[Path, Path]) -> None:
     a, b = directories
     with live(a, b) as server, server.connect() as client:
@@ -282,6 +311,43 @@ def test_a_deletion_of_the_topic_ends_its_move(directories: tuple[Path, Path]) -
         assert described(client) == {}
     with live(a, b) as server, server.connect() as client:
         assert described(client) == {}
+
+
+def test_a_partition_of_a_coordinator_moves_once_the_coordinators_have_loaded(
+    directories: tuple[Path, Path],
+) -> None:
+    a, b = directories
+    group = TopicPartition("__consumer_offsets", 0)
+    with live(a, b, offsets_topic_num_partitions=1) as server, server.connect() as client:
+        client.ask(m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4)
+        assert commit(client, "g", 5) is ErrorCode.NONE
+        (place,) = described(client, group.topic)
+        target = a if place == str(b) else b
+    with opened(a, b) as backend:
+        backend.start_deleting()
+        assert backend._moves.alter(group, str(target)) is ErrorCode.NONE
+        manager = backend._manager
+
+        def lag() -> int:
+            log, future = manager.get_log(group), manager.get_future_log(group)
+            assert log is not None and future is not None
+            return log.log_end_offset - future.log_end_offset
+
+        wait_until(lambda: lag() == 0)
+        backend._moves._replace(group)
+        assert manager.get_future_log(group) is not None
+        backend.load_transactions({}, lambda _: False)
+        wait_until(lambda: manager.get_future_log(group) is None)
+    with live(a, b) as server, server.connect() as client:
+        assert list(described(client, group.topic)) == [str(target)]
+        request = m.OffsetFetchRequest
+        groups = [request.OffsetFetchRequestGroup(group_id="g", topics=None)]
+
+        def committed() -> list[int]:
+            (answer,) = client.ask(request(groups=groups), 8).groups
+            return [each.committed_offset for topic in answer.topics for each in topic.partitions]
+
+        wait_until(lambda: committed() == [5])
 
 
 # --------------------------------------------------------------------------------------------------------------- errors
