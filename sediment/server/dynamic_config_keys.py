@@ -156,6 +156,16 @@ DYNAMIC_KEYS: Mapping[str, Key] = MappingProxyType(
 )
 """The keys that a client can change for one broker or for all, by name."""
 
+MOVE_LIMIT_KEY = "replica.alter.log.dirs.io.max.bytes.per.second"
+
+QUOTA_KEYS: Mapping[str, Key] = MappingProxyType(
+    {
+        name: Key(name, _LONG, INT64_MAX, 0)
+        for name in ("leader.replication.throttled.rate", "follower.replication.throttled.rate", MOVE_LIMIT_KEY)
+    }
+)
+"""The limits on replication, which exist only as dynamic configs of brokers: Kafka's QuotaConfig.brokerQuotaConfigs."""
+
 GROUP_KINDS = ("consumer", "share", "streams")
 """The kinds of groups with sessions; each has keys of its own."""
 

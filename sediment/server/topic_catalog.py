@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -144,11 +144,23 @@ class ServedTopic(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class FutureLog:
+    """The size of a future log in bytes, and the number of offsets that it lacks."""
+
+    size_bytes: int
+    offset_lag: int
+
+
+@dataclass(frozen=True, slots=True)
 class ServedDirectory:
-    """A log directory with the logs that are served from it, under the names that clients use."""
+    """A log directory with the logs that are served from it, under the names that clients use.
+
+    `future` are the future logs in it, which will replace logs in other directories.
+    """
 
     path: Path
     logs: Mapping[TopicPartition, ServedLog]
+    future: Mapping[TopicPartition, FutureLog] = field(default_factory=dict)
 
 
 class TopicCatalog(Protocol):

@@ -26,7 +26,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from sediment.engine.clone.new_node import format_new_node
 from sediment.engine.clone.server_properties import server_properties
+from sediment.engine.live.future_log import copy_next, copy_rest
 from sediment.engine.metadata.topic_records import METADATA_VERSION
+from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.bootstrap_checkpoint import format_bootstrap_checkpoint
 from sediment.segment_io.internal_topics.metadata_log import (
@@ -284,6 +286,108 @@ def test_a_broker_has_what_console_tools_changed_on_a_server_and_the_server_what
         check_everything(node.bootstrap)
         assert_no_trouble(node)
     assert not list(data.glob("*-stray"))
+
+
+# ----------------------------------------------------------------------------------------------------- log directories
+MOVED = ["t-0", "t-1"]
+
+
+class TwoDirectories:
+    """A node with two log directories and a topic t, whose partitions 0 and 1 have records."""
+
+    def __init__(self, home: Path) -> None:
+        self.log_dirs = home / "a", home / "b"
+        self.node = KafkaNode(home, {"log.dirs": ",".join(map(str, self.log_dirs))})
+        self._file = home / "moves.json"
+        with running(self.node):
+            tools.tool(self.node.bootstrap, tools.TOPICS, "--create", "--topic", "t", "--partitions", "2")
+            self.produce(self.node.bootstrap)
+            self.records = confluent_records(self.node.bootstrap, MOVED, UNCOMMITTED)
+        assert all(self.records[name] for name in MOVED)
+
+    def serving(self) -> contextlib.AbstractContextManager[Any]:
+        return serving(*self.log_dirs, "--config", self.node.config_file())
+
+    @staticmethod
+    def produce(bootstrap: str) -> None:
+        """Add records to both partitions."""
+        producer = confluent.Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+        for number in range(PER_TURN):
+            producer.produce("t", f"value {number}", partition=number % 2)
+        assert producer.flush(LIMIT_SECONDS) == 0
+
+    def place_of(self, name: str) -> Path:
+        (found,) = (path for path in self.log_dirs if (path / name).is_dir())
+        return found
+
+    def other_place_of(self, name: str) -> Path:
+        a, b = self.log_dirs
+        return b if self.place_of(name) == a else a
+
+    def names_aside(self) -> list[str]:
+        return [path.name for log_dir in self.log_dirs for path in log_dir.glob("t-*.*")]
+
+    def reassign(self, bootstrap: str, targets: Mapping[str, Path], *options: str) -> str:
+        """Call Kafka's tool with a file that names the log directories of partitions."""
+        partitions = [
+            {"topic": "t", "partition": int(name[2:]), "replicas": [1], "log_dirs": [str(path)]}
+            for name, path in targets.items()
+        ]
+        self._file.write_text(json.dumps({"version": 1, "partitions": partitions}))
+        return tools.tool(bootstrap, tools.REASSIGN_PARTITIONS, "--reassignment-json-file", str(self._file), *options)
+
+    def check_on_broker(self, targets: Mapping[str, Path]) -> None:
+        """Start the broker: it has the records, finds no trouble, and leaves the partitions where they are."""
+        with running(self.node) as node:
+            assert confluent_records(node.bootstrap, MOVED, UNCOMMITTED) == self.records
+            assert_no_trouble(node)
+            assert "Reassignment of replica t-0-1 completed successfully." in self.reassign(
+                node.bootstrap, targets, "--verify"
+            )
+        assert {name: self.place_of(name) for name in MOVED} == targets
+        assert not any(list(path.glob("*-stray")) for path in self.log_dirs)
+
+
+def test_the_tool_for_reassignments_moves_partitions_and_a_broker_finds_them_there(tmp_path: Path) -> None:
+    cluster = TwoDirectories(tmp_path / "node")
+    targets = {name: cluster.other_place_of(name) for name in MOVED}
+    with cluster.serving() as served:
+        said = cluster.reassign(
+            served.bootstrap, targets, "--execute", "--replica-alter-log-dirs-throttle", "100000000"
+        )
+        for name, path in targets.items():
+            assert f"Successfully started moving log directory to {path} for replica {name} with broker 1" in said
+        wait_until(lambda: all((path / name).is_dir() for name, path in targets.items()))
+        cluster.produce(served.bootstrap)
+        said = cluster.reassign(served.bootstrap, targets, "--verify")
+        assert "Reassignment of replica t-0-1 completed successfully." in said
+        assert "Clearing broker-level throttles on broker 1" in said
+        cluster.records = confluent_records(served.bootstrap, MOVED, UNCOMMITTED)
+    cluster.check_on_broker(targets)
+
+
+def test_a_broker_completes_a_move_that_a_server_left_before_or_after_its_assignment(tmp_path: Path) -> None:
+    cluster = TwoDirectories(tmp_path / "node")
+    targets = {name: cluster.other_place_of(name) for name in MOVED}
+    with nodes.opened(*cluster.log_dirs, log_dirs=cluster.log_dirs) as backend:
+        manager = backend._manager
+        for name, target in targets.items():
+            partition = TopicPartition("t", int(name[2:]))
+            log, future = manager.get_log(partition), manager.create_future_log(partition, target)
+            assert log is not None
+            copy_next(log, future, 1)
+        copied = TopicPartition("t", 0)
+        log, future = manager.get_log(copied), manager.get_future_log(copied)
+        assert log is not None and future is not None
+        copy_rest(log, future)
+        backend.topics.assign_directory(copied, manager.directory_of(future))
+    assert len([name for name in cluster.names_aside() if name.endswith("-future")]) == 2
+    with running(cluster.node) as node:
+        wait_until(lambda: all((path / name).is_dir() for name, path in targets.items()))
+        assert confluent_records(node.bootstrap, MOVED, UNCOMMITTED) == cluster.records
+    with cluster.serving() as served:
+        assert confluent_records(served.bootstrap, MOVED, UNCOMMITTED) == cluster.records
+        assert {name: cluster.place_of(name) for name in MOVED} == targets
 
 
 # ----------------------------------------------------------------------------------------------------- the new protocol

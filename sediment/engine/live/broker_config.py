@@ -34,6 +34,7 @@ _RANGES: dict[str, Range] = {
     "log_cleaner_io_max_bytes_per_second": Real(0, _LARGEST_DOUBLE, above_low=True),
     "log_cleaner_dedupe_buffer_size": AT_LEAST_ONE,
     "log_cleaner_io_buffer_load_factor": Real(0, 1, above_low=True),
+    "replica_alter_log_dirs_io_max_bytes_per_second": COUNT,
 }
 
 
@@ -88,6 +89,9 @@ class BrokerConfig:
 
     log_cleaner_io_buffer_load_factor: float = 0.9
     """The largest fraction of used slots in an offset map."""
+
+    replica_alter_log_dirs_io_max_bytes_per_second: int = INT64_MAX
+    """Limit on the bytes that all moves of partitions to other log directories together copy."""
 
     cluster_id: str | None = None
     """The cluster id for meta.properties of a new directory; None means the id of the other directories."""

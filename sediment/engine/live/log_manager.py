@@ -38,16 +38,23 @@ from types import TracebackType
 from sediment.engine.config import LogConfig
 from sediment.engine.directory.spool import announce, withdraw
 from sediment.engine.live.broker_config import BrokerConfig
+from sediment.engine.live.future_log import copy_rest
 from sediment.engine.live.log.partition_log import PartitionLog, ignore_change
 from sediment.engine.live.log_cleaner import LogCleaner
 from sediment.engine.live.log_dir_failure import LogDirFailureHandler
 from sediment.engine.live.log_directory import LogDirectory, check_owners
 from sediment.engine.live.open_files import open_files_limit, require_spare_descriptors
-from sediment.engine.live.partition_folders import folder_aside, make_partition_folders, remove_folder
+from sediment.engine.live.partition_folders import (
+    folder_aside,
+    make_future_folder,
+    make_partition_folders,
+    remove_folder,
+)
 from sediment.engine.live.scheduler import Clock, Scheduler
 from sediment.engine.live.spool_committer import SpoolCommitter
 from sediment.engine.live.topic_names import check_partition, check_topic, check_topic_id
 from sediment.segment_io.errors import (
+    CommitStateUnknownError,
     CorruptCheckpointError,
     DirectoryInUseError,
     NotALogDirectoryError,
@@ -320,7 +327,14 @@ class LogManager:
         if stop.is_set() or directory.is_offline:
             return
         path = directory.path / item.name
-        log = self._open_log(item.partition, path, item.checkpoints, item.state, recovery_threads=threads)
+        log = self._open_log(
+            item.partition,
+            path,
+            item.checkpoints,
+            item.state,
+            recovery_threads=threads,
+            announces=item.state is not DirectoryState.FUTURE,
+        )
         if item.state is DirectoryState.LIVE and self._is_stray(item.partition, log.topic_id):
             self._rename_aside([log], directory, DirectoryState.STRAY)
             log.close_handlers()
@@ -359,6 +373,7 @@ class LogManager:
         state: DirectoryState = DirectoryState.LIVE,
         topic_id: str | None = None,
         recovery_threads: int = 1,
+        announces: bool = True,
     ) -> PartitionLog:
         return PartitionLog.open(
             partition,
@@ -369,7 +384,7 @@ class LogManager:
             clock=self.clock.now_ms,
             scheduler=self.scheduler,
             on_failure=self._log_failed,
-            on_readable_change=self._on_readable_change,
+            on_readable_change=self._on_readable_change if announces else ignore_change,
             state=state,
             topic_id=topic_id,
             recovery_threads=recovery_threads,
@@ -453,8 +468,7 @@ class LogManager:
             return 0
         paused = self.cleaner.manager.pause_for_retention()
         try:
-            future = [log for log in self._values(self._future) if not log.config.compacts]
-            return sum(map(self._delete_old_segments, [*paused, *future]))
+            return sum(map(self._delete_old_segments, paused))
         finally:
             self.cleaner.manager.resume(log.partition for log in paused)
 
@@ -584,6 +598,10 @@ class LogManager:
         """Return the future log of a partition, which will replace the live one; None if there is none."""
         with self._guard:
             return self._future.get(partition)
+
+    def future_logs(self) -> list[PartitionLog]:
+        """Return the future logs."""
+        return self._values(self._future)
 
     def all_logs(self) -> list[PartitionLog]:
         """Return the live logs, sorted by partition."""
@@ -833,7 +851,215 @@ class LogManager:
                 self._overrides.pop(topic, None)
             for partition in found:
                 self.cleaner.manager.abort(partition)
+            for partition in wanted:
+                with suppress(StorageError):  # its directory is offline
+                    self._delete_future_log(partition)
             self._rename_deleted()
+
+    # ------------------------------------------------------------------------------------------------------ future logs
+    def create_future_log(self, partition: TopicPartition, log_dir: Path) -> PartitionLog:
+        """Return the future log of a partition; create it in `log_dir` if there is none.
+
+        Raises:
+            OpenFilesLimitError: the limit on open files is too low.
+            StorageError: the partition has no log, or a log directory is offline, or the manager stops.
+            UsageError: `log_dir` does not belong to this engine, or has the log of the partition.
+
+        Source: Kafka's Partition.maybeCreateFutureReplica, LogManager.getOrCreateLog.
+        """
+        with self._administration:
+            self._check_not_stopping()
+            existing = self.get_future_log(partition)
+            if existing is not None:
+                return existing
+            current = self.get_log(partition)
+            if current is None or any(directory.is_offline for directory in self._directories):
+                raise StorageError("a log directory is offline", partition=str(partition), path=str(log_dir))
+            (directory,) = self._candidates(log_dir)
+            if self.directory_of(current) is directory:
+                raise UsageError("the log is in this directory", partition=str(partition), path=str(log_dir))
+            require_spare_descriptors(self.fs)
+            with self._failures.failing(directory):
+                folder = make_future_folder(directory.path, partition, current.topic_id, self.fs)
+                clean = PartitionCheckpoints(clean_shutdown=True)
+                log = self._open_log(partition, folder, clean, DirectoryState.FUTURE, announces=False)
+                with self._guard:
+                    if not directory.is_offline:
+                        self._future[partition] = log
+                        return log
+            raise StorageError("the log directory failed", partition=str(partition), path=str(log_dir))
+
+    def delete_future_log(self, partition: TopicPartition) -> None:
+        """Delete the future log of a partition, if there is one; its folder is removed later.
+
+        Raises:
+            StorageError: its disk failed.
+        """
+        with self._administration:
+            self._delete_future_log(partition)
+
+    def _delete_future_log(self, partition: TopicPartition) -> None:
+        with self._guard:
+            log = self._future.pop(partition, None)
+        if log is not None:
+            directory = self.directory_of(log)
+            try:
+                self._deleted.append(self._retire(log, directory))
+            finally:
+                log.close_handlers()
+            self._checkpoint_all([directory])
+
+    def _retire(self, log: PartitionLog, directory: LogDirectory) -> _Deleted:
+        """Rename the folder of a log to -delete, durably; the log refuses every further call.
+
+        Raises:
+            StorageError: the disk failed.
+        """
+        log.go_offline("the partition was moved, or its move was cancelled")
+        aside = log.directory.with_name(folder_aside(log.partition, DirectoryState.DELETE))
+        with self._failures.failing(directory):
+            self.fs.rename(log.directory, aside)
+            self.fs.sync_directory(directory.path)
+        _check_online(directory)
+        return _Deleted(None, aside, directory, self.clock.now_ms())
+
+    def replace_current_with_future_log(
+        self,
+        partition: TopicPartition,
+        assign: Callable[[LogDirectory], None],
+        on_replaced: Callable[[PartitionLog], None],
+    ) -> bool:
+        """Let the future log of a partition replace its log; return False if one of them is missing.
+
+        Call this when the future log has nearly all records; the lock of the log is held while the rest is copied.
+
+            1. copy the rest and flush it; write the checkpoints of the directory of the future log
+            2. `assign(directory)` makes durable that the partition is in this directory
+            3. rename the folder of the log to -delete
+            4. rename the folder of the future log, which is the log of the partition from then on
+            5. call `on_replaced` with it
+
+        After a crash before step 2, the log is the valid one; after that, the future log is, with the same records.  If
+        the outcome of step 2 is unknown, the future log is deleted, so that the log stays the valid one.
+
+        Raises:
+            CommitStateUnknownError: raised by `assign`; the future log was deleted.
+            SedimentError: raised by `assign`, and nothing changed; or as `future_log.copy_next`.
+            StorageError: a disk failed; after step 2, the partition is offline until the next start.
+
+        Source: Kafka's Partition.maybeReplaceCurrentWithFutureReplica, LogManager.replaceCurrentWithFutureLog.
+        """
+        with self._administration:
+            self._check_not_stopping()
+            current, future = self.get_log(partition), self.get_future_log(partition)
+            if current is None or future is None:
+                return False
+            source, target = self.directory_of(current), self.directory_of(future)
+            require_spare_descriptors(self.fs)
+            future.flush()
+            # No append may come between the last copied batch and the switch.
+            with target.checkpoint_guard, current.lock:
+                copy_rest(current, future)
+                end_offset = future.log_end_offset
+                future.store_state_of(current)
+                future.flush(force_last_segment=True)
+                self._write_checkpoints(target)
+                self._assign(future, target, assign)
+                future.use_producers_of(current)
+                self._switch(current, future)
+                on_replaced(future)
+            # Every record that was copied is on disk.
+            future.maybe_increment_high_watermark(end_offset)
+            future.announce_to(self._on_readable_change)
+            current.close_handlers()
+            self._after_switch(partition, source, target)
+            return True
+
+    def _write_checkpoints(self, directory: LogDirectory) -> None:
+        """Write the offsets of a directory whose `checkpoint_guard` is held.
+
+        Raises:
+            StorageError: the disk failed.
+        """
+        logs = self._logs_in(directory)
+        with self._failures.failing(directory):
+            directory.write_recovery_points(_recovery_points(logs))
+            directory.write_log_starts(_log_starts(logs))
+            directory.write_high_watermarks(_high_watermarks(logs))
+        _check_online(directory)
+
+    def _assign(self, future: PartitionLog, target: LogDirectory, assign: Callable[[LogDirectory], None]) -> None:
+        try:
+            assign(target)
+        except SedimentError as error:
+            if isinstance(error, CommitStateUnknownError) or isinstance(error.__cause__, CommitStateUnknownError):
+                with self._guard:
+                    self._future.pop(future.partition, None)
+                self._deleted.append(self._retire(future, target))
+                future.close_handlers()
+            raise
+
+    def _switch(self, current: PartitionLog | None, future: PartitionLog) -> None:
+        """Rename the folders, and use the future log; `current` is None if its folder was renamed before.
+
+        If this fails, the partition is offline: the metadata names a directory in which its folder is not in use.
+
+        Raises:
+            StorageError: a disk failed.
+        """
+        partition, target = future.partition, self.directory_of(future)
+        deleted = None
+        try:
+            if current is not None:
+                deleted = self._retire(current, self.directory_of(current))
+            with self._failures.failing(target):
+                future.rename_directory(target.path / str(partition))
+                self.fs.sync_directory(target.path)
+            _check_online(target)
+        except SedimentError:
+            with self._guard:
+                self._logs.pop(partition, None)
+            raise
+        with self._guard:
+            self._future.pop(partition, None)
+            self._logs[partition] = future
+        if deleted is not None:
+            self._deleted.append(deleted)
+
+    def _after_switch(self, partition: TopicPartition, source: LogDirectory, target: LogDirectory) -> None:
+        first_dirty = source.first_dirty_offsets().get(partition)
+        checkpoints = self.cleaner.manager.checkpoints
+        if first_dirty is not None:
+            with self._failures.failing(target):
+                checkpoints.update(target, partition, first_dirty)
+        with self._failures.failing(source):
+            checkpoints.forget(source, [partition])
+        self._checkpoint_all([source, target])
+
+    def promote_future_logs(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+        """Let future logs replace logs, after a crash in step 3 or 4 of a replacement; return their partitions.
+
+        A log with a higher end than its future log stays.
+
+        Raises:
+            StorageError: a disk failed.
+
+        Source: Kafka's LogManager.recoverAbandonedFutureLogs.
+        """
+        promoted = set()
+        with self._administration:
+            for partition in partitions:
+                current, future = self.get_log(partition), self.get_future_log(partition)
+                if future is None or (current is not None and current.log_end_offset > future.log_end_offset):
+                    continue
+                future.flush(force_last_segment=True)
+                self._switch(current, future)
+                future.announce_to(self._on_readable_change)
+                promoted.add(partition)
+                if current is not None:
+                    current.close_handlers()
+                    self._after_switch(partition, self.directory_of(current), self.directory_of(future))
+        return frozenset(promoted)
 
     def _rename_deleted(self) -> None:
         """Rename the folders of the logs to delete, durably, and then remove the logs from the checkpoints.
@@ -884,10 +1110,10 @@ class LogManager:
         self.fs.sync_directory(directory.path)
 
     def put_away(self, folders: Iterable[Path]) -> None:
-        """Take folders that were not loaded out of use: rename them to -stray, or remove those marked with -delete.
+        """Take folders that were not loaded out of use: rename them to -stray, or remove those of two states.
 
-        A folder marked with -delete is removed after `log.segment.delete.delay.ms`; a folder renamed to -stray is never
-        removed.  If a directory fails, it goes offline with its folders.
+        A folder marked with -delete, or of a future log, is removed after `log.segment.delete.delay.ms`; a folder
+        renamed to -stray is never removed.  If a directory fails, it goes offline with its folders.
 
         Raises:
             OpenFilesLimitError: the limit on open files is too low; some folders are not renamed.
@@ -909,6 +1135,9 @@ class LogManager:
             partition, state = parse_partition_directory(folder.name)
             if state is DirectoryState.DELETE:
                 self._deleted.append(_Deleted(None, folder, directory, self.clock.now_ms()))
+                continue
+            if state is DirectoryState.FUTURE:
+                self._delete_folder(directory, folder, partition)
                 continue
             renamed.append(partition)
             stray = folder.with_name(folder_aside(partition, DirectoryState.STRAY))
@@ -980,7 +1209,7 @@ class LogManager:
         for topic in configs:
             check_topic(topic)
         self._overrides.update(configs)
-        for log in self.all_logs():
+        for log in (*self.all_logs(), *self.future_logs()):
             config = configs.get(log.partition.topic)
             if config is not None:
                 was_compacted = log.config.compacts
@@ -1127,6 +1356,11 @@ class _Counted:
 
 def _stopped() -> StorageError:
     return StorageError("the engine stops, or was stopped", advice="start it again")
+
+
+def _check_online(directory: LogDirectory) -> None:
+    if directory.is_offline:
+        raise StorageError(f"the log directory failed: {directory.failure}", path=str(directory))
 
 
 def _still_listed(directory: LogDirectory) -> StorageError:

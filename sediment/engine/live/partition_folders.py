@@ -3,6 +3,8 @@
     1. stage    make <topic>-<n>.<hex digits>-delete with an empty segment and partition.metadata, and sync it
     2. name     rename it to <topic>-<n>; sync the log directory once, for all folders
 
+The folder of a future log is made in the same steps; its name ends in -future.
+
 After a crash in step 1, a broker deletes what is left, and a server finds it by `is_unfinished`.  A folder with its
 final name always states its topic id; otherwise a broker would rename it to -stray.  If step 1 fails although the disk
 is healthy, its folders are removed.
@@ -23,6 +25,7 @@ from sediment.segment_io.format.names import (
     SegmentFileKind,
     TopicPartition,
     aside_directory_name,
+    future_directory_name,
     segment_file_name,
 )
 from sediment.segment_io.fs import Fs, is_out_of_descriptors
@@ -82,6 +85,26 @@ def make_partition_folders(
         fs.rename(folder, log_dir / str(partition))
     fs.sync_directory(log_dir)
     return frozenset(staged)
+
+
+def make_future_folder(log_dir: Path, partition: TopicPartition, topic_id: str | None, fs: Fs) -> Path:
+    """Make the folder of a future log, durably, and return its path.
+
+    Raises:
+        OSError: as `make_partition_folders`.
+    """
+    staged = log_dir / folder_aside(partition, DirectoryState.DELETE)
+    folder = log_dir / future_directory_name(partition, uuid.uuid4().hex)
+    try:
+        _stage(staged, topic_id, fs)
+    except OSError as error:
+        if is_out_of_descriptors(error):
+            with suppress(OSError):
+                remove_folder(staged, fs)
+        raise
+    fs.rename(staged, folder)
+    fs.sync_directory(log_dir)
+    return folder
 
 
 def remove_folder(folder: Path, fs: Fs) -> None:

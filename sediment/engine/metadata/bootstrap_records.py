@@ -22,7 +22,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sediment.engine.metadata.leader_changes import merge_leader_changes
+from sediment.engine.metadata.leader_changes import merge_partition_changes
 from sediment.segment_io.internal_topics.metadata_records import (
     ResourceType,
     decode_metadata_record,
@@ -54,9 +54,9 @@ def merge_records(values: Sequence[bytes], changes: Iterable[bytes]) -> list[byt
     for value in changes:
         by_type.setdefault(record_type(value), []).append(value)
     merged = list(values)
-    leader_changes = by_type.pop(_PARTITION_CHANGE, [])
-    if leader_changes:
-        merged = merge_leader_changes(merged, leader_changes)
+    partition_changes = by_type.pop(_PARTITION_CHANGE, [])
+    if partition_changes:
+        merged = merge_partition_changes(merged, partition_changes)
     if _PRODUCER_IDS in by_type:
         merged = [value for value in merged if record_type(value) != _PRODUCER_IDS]
     configs = {_config_key(value): value for value in by_type.get(_CONFIG, ())}

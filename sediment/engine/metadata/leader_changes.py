@@ -1,4 +1,4 @@
-"""Records that raise the leader epochs of partitions that a node leads.
+"""Records that change partitions which a node leads: they raise its leader epochs, or name another log directory.
 
 After an unclean stop, a log may have lost its last records, and other records may get their offsets.  Under a new
 leader epoch, a consumer notices that its position is above the end of the earlier epoch (KIP-320).  Each record also
@@ -25,7 +25,9 @@ from sediment.segment_io.internal_topics.metadata_records import (
 from sediment.segment_io.protocol import messages as m
 
 ELIGIBLE_REPLICAS = "eligible.leader.replicas.version"
+NO_LEADER_CHANGE = -2
 _VERSION = 0
+_VERSION_WITH_DIRECTORIES = 1
 _VERSION_WITH_ELIGIBLE_REPLICAS = 2
 _PARTITIONS = frozenset({"PartitionRecord"})
 _CHANGES = frozenset({"PartitionChangeRecord"})
@@ -49,8 +51,26 @@ def leader_change_records(
         yield encode_metadata_record(record, version)
 
 
-def merge_leader_changes(values: Iterable[bytes], changes: Iterable[bytes]) -> list[bytes]:
-    """Return the records `values`, with `changes` of `leader_change_records` merged into their partition records."""
+def directory_change_record(partition: TopicPartition, directory_id: str, metadata: ClusterMetadata) -> bytes:
+    """Return the record that assigns the partition to the log directory with the id `directory_id`.
+
+    Source: Kafka's ReplicationControlManager.handleAssignReplicasToDirs.
+    """
+    has_eligible_replicas = metadata.features.get(ELIGIBLE_REPLICAS, 0)
+    version = _VERSION_WITH_ELIGIBLE_REPLICAS if has_eligible_replicas else _VERSION_WITH_DIRECTORIES
+    record = m.PartitionChangeRecord(
+        partition_id=partition.partition,
+        topic_id=uuid.UUID(bytes=parse_uuid(metadata.topic_ids[partition.topic])),
+        directories=[uuid.UUID(bytes=parse_uuid(directory_id))],
+    )
+    return encode_metadata_record(record, version)
+
+
+def merge_partition_changes(values: Iterable[bytes], changes: Iterable[bytes]) -> list[bytes]:
+    """Return the records `values`, with `changes` merged into their partition records.
+
+    The changes are those of `leader_change_records` and `directory_change_record`, at most one for a partition.
+    """
     changed = {}
     for value in changes:
         change = decode_metadata_record(value, _CHANGES)
@@ -63,8 +83,11 @@ def merge_leader_changes(values: Iterable[bytes], changes: Iterable[bytes]) -> l
         if record is None or found is None:
             merged.append(value)
             continue
-        record.leader, record.isr = found.leader, found.isr
-        record.leader_epoch += 1
+        if found.leader != NO_LEADER_CHANGE:
+            record.leader, record.isr = found.leader, found.isr
+            record.leader_epoch += 1
+        if found.directories is not None:
+            record.directories = found.directories
         record.partition_epoch += 1
         merged.append(encode_metadata_record(record, message_version(value)))
     return merged

@@ -156,6 +156,16 @@ def aside_directory_name(partition: TopicPartition, state: DirectoryState, uniqu
     return partition.topic[: LONGEST_FILE_NAME - len(suffix)] + suffix
 
 
+def future_directory_name(partition: TopicPartition, unique: str) -> str:
+    """Return the name of the directory of a future log: `topic-N.<unique>-future`, which may be too long for a file.
+
+    `unique` is a UUID without dashes, 32 hexadecimal digits.
+
+    Source: Kafka's UnifiedLog.logFutureDirName.
+    """
+    return f"{partition}.{unique}{DirectoryState.FUTURE}"
+
+
 def _not_a_partition(name: str) -> UsageError:
     return UsageError(
         f"directory {name!r} is not named topic-partition",

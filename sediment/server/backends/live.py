@@ -5,18 +5,19 @@
     2  lock them, remove their markers, load every log         flush and close the logs, write checkpoints and markers
     3  check that the metadata is still the same               -
     4  open the writer of the metadata                         close it
-    5  after an unclean stop, raise the leader epochs          -
-    6  finish interrupted changes: rename the folders of       -
-       deleted topics to -stray, create the absent logs
-    7  make all logs durable, raise the high watermarks to     -
+    5  finish interrupted moves to other log directories       -
+    6  after an unclean stop, raise the leader epochs          -
+    7  finish other interrupted changes: rename the folders    -
+       of deleted topics to -stray, create the absent logs
+    8  make all logs durable, raise the high watermarks to     -
        the log ends; if something was interrupted, write
        the checkpoints, because they may be stale
-    8  start the flushers                                      finish their flushes
+    9  start the flushers                                      finish their flushes
 
 A crash before step 2 leaves the directories as they were.  A crash from step 2 on leaves no marker, so the next start,
 of this server or of a broker, recovers the logs from their recovery points.  If step 3 fails, or the start is stopped
 during step 2, each directory that had the marker of a clean stop gets it back.  After an unclean stop, a directory gets
-a marker only after step 5, because with a marker the next start would not raise the epochs.
+a marker only after step 6, because with a marker the next start would not raise the epochs.
 
 Nothing is deleted before `start_deleting`, the last step of a start.  Retention and the cleaner then apply to the
 topics whose policy and limit are stated.  If the metadata is that of `bootstrap.checkpoint`, and no marker proves that
@@ -52,10 +53,11 @@ from sediment.engine.live.log_directory import LogDirectory
 from sediment.engine.live.log_manager import LogManager
 from sediment.engine.live.scheduler import Clock
 from sediment.engine.metadata.bootstrap_writer import BootstrapWriter
-from sediment.engine.metadata.leader_changes import leader_change_records
+from sediment.engine.metadata.leader_changes import directory_change_record, leader_change_records
 from sediment.engine.metadata.metadata_log_writer import MetadataLogWriter
 from sediment.engine.metadata.metadata_writer import MetadataWriter
 from sediment.segment_io.errors import SedimentError, SourceChangedError, StorageError
+from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import INTERNAL_TOPICS, DirectoryState, TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
@@ -69,10 +71,12 @@ from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.backends.live_options import LiveOptions
 from sediment.server.coordinator_log import CoordinatorLog, CoordinatorTopic
 from sediment.server.delayed import DelayedOperations, Timer
+from sediment.server.dynamic_config_keys import MOVE_LIMIT_KEY
 from sediment.server.errors import ApiError, StartStoppedError
 from sediment.server.groups.group_coordinator import GroupCoordinator
 from sediment.server.groups.offsets_topic import OffsetsTopic
 from sediment.server.handlers.alter_configs import AlterConfigHandlers
+from sediment.server.handlers.alter_log_dirs import AlterLogDirsHandlers
 from sediment.server.handlers.delete_records import DeleteRecordsHandlers
 from sediment.server.handlers.fetch import FetchHandlers
 from sediment.server.handlers.group_deletions import GroupDeletionHandlers
@@ -85,6 +89,7 @@ from sediment.server.handlers.users import UserHandlers
 from sediment.server.live.delayed_append import ReplicationWaits
 from sediment.server.live.deletions import describe_deletions
 from sediment.server.live.live_catalog import LiveCatalog
+from sediment.server.live.log_dir_moves import LogDirMoves
 from sediment.server.live.log_flusher import LogFlusher, flush_and_replicate
 from sediment.server.live.owned_node import OwnedNode, directories_for_partitions, open_node, read_metadata
 from sediment.server.live.partition import Partition
@@ -156,7 +161,7 @@ class LiveBackend:
             clock=clock,
             on_readable_change=self._check_delayed,
             deletes=False,
-            left_out=owned.removed,
+            left_out=(*owned.removed, *owned.unused),
         )
         manager.start(stop=stop)
         undo.callback(self._close_logs)
@@ -177,7 +182,9 @@ class LiveBackend:
         writer = _metadata_writer(owned, manager, fs)  # 4
         undo.callback(writer.close)
 
-        unclean = _after_unclean_stop(manager)  # 5
+        metadata, moves = _finish_moves(owned, manager, writer)  # 5
+
+        unclean = _after_unclean_stop(manager)  # 6
         uncertain = {log.partition for log in manager.all_logs() if log.directory.parent in unclean}
         changes = list(leader_change_records(sorted(uncertain), owned.node.node_id, owned.metadata))
         for values in split_into_batches(changes):  # so that no metadata transaction is needed
@@ -187,29 +194,34 @@ class LiveBackend:
             if directory.path in unclean or was_new:
                 directory.clean_shutdown = RAISED_EPOCHS
 
-        for folder in owned.removed:  # 6
-            if not folder.name.endswith(DirectoryState.DELETE):
+        for folder in owned.removed:  # 7
+            if not folder.name.endswith((DirectoryState.DELETE, DirectoryState.FUTURE)):
                 _LOGGER.warning("%s belongs to a topic that was deleted; it is renamed to -stray, and stays", folder)
         manager.put_away(owned.removed)
         for partition in owned.absent:
             _LOGGER.warning("%s has no folder and was never written to; it begins empty", partition)
         _create_absent(owned, manager)
 
-        for log in manager.all_logs():  # 7
+        for log in manager.all_logs():  # 8
             flush_and_replicate(log)
-        if unclean or owned.removed:
+        if unclean or owned.removed or owned.promoted:
             manager.checkpoint_all()
         leader_epochs = _leader_epochs(manager, owned.metadata, raised=uncertain)
 
         self._flusher = None
-        if options.flush_acks:  # 8
+        if options.flush_acks:  # 9
             self._flusher = LogFlusher(_FLUSHER_THREADS, self._check_delayed)
             undo.callback(self._flusher.close)
         partitions = {
             log.partition: Partition(log, leader_epochs[log.partition], self._flusher) for log in manager.all_logs()
         }
         self.catalog = LiveCatalog(
-            owned.node.cluster_id, owned.node.node_id, owned.metadata, partitions, options.directories
+            owned.node.cluster_id,
+            owned.node.node_id,
+            metadata,
+            partitions,
+            options.directories,
+            manager.future_logs,
         )
         known_ids = [producer.producer_id for each in partitions.values() for producer in each.producers]
         self._producer_ids = ProducerIdManager(owned.node, next_producer_id(owned.metadata, known_ids), writer)
@@ -220,6 +232,14 @@ class LiveBackend:
         self.transactional_id_expiration_ms = expiration_ms if isinstance(expiration_ms, int) else None
         self.static_configs = options.static_configs
         self._broker_values = partial(_broker_values, options, owned.node.node_id)
+        self._interrupted_moves = moves
+        self._directories = directories_for_partitions(
+            options.directories,
+            {log.directory.parent for log in manager.all_logs()},
+            metadata_dir=owned.metadata_dir,
+            metadata_apart=options.metadata_apart,
+            log_dirs=options.log_dirs,
+        )
         self._make_store = partial(
             TopicStore,
             self.catalog,
@@ -228,13 +248,7 @@ class LiveBackend:
             configs,
             broker_config=broker_config,
             broker_values=self._broker_values,
-            directories=directories_for_partitions(
-                options.directories,
-                {log.directory.parent for log in manager.all_logs()},
-                metadata_dir=owned.metadata_dir,
-                metadata_apart=options.metadata_apart,
-                log_dirs=options.log_dirs,
-            ),
+            directories=self._directories,
             lead=self._lead,
             on_deleted=self._check_delayed_of,
         )
@@ -248,7 +262,7 @@ class LiveBackend:
 
     def _close_logs(self) -> None:
         # The marker keeps the broker's epoch, so the broker's next registration is treated as one after a clean stop.
-        # A directory that had no marker at the start gets one only if step 5 has raised its epochs.
+        # A directory that had no marker at the start gets one only if step 6 has raised its epochs.
         self._manager.shutdown(None, marks_unclean=False)
 
     def _partitions_of(self, topic: str) -> Mapping[int, Partition | None]:
@@ -282,6 +296,7 @@ class LiveBackend:
         """Return the handlers of records, transactions, topics, configs, deletions and refused requests."""
         self._delayed = delayed = DelayedOperations(timer)
         self.topics = self._make_store(server_config=config, on_topics_deleted=coordinator.topics_deleted)
+        self._moves = LogDirMoves(self.catalog, self._manager, self.topics, self._directories)
         self._internal_topics = {
             CONSUMER_OFFSETS: config.offsets_topic_num_partitions,
             TRANSACTION_STATE: config.transaction_state_log_num_partitions,
@@ -317,6 +332,7 @@ class LiveBackend:
             **TopicHandlers(self.topics, self.catalog).handlers(),
             **AlterConfigHandlers(self.topics, self.catalog.node_id).handlers(),
             **DeleteRecordsHandlers(self.catalog, self._manager.checkpoint_log_starts).handlers(),
+            **AlterLogDirsHandlers(self.catalog, self._moves.alter).handlers(),
             **GroupDeletionHandlers(coordinator, self.catalog).handlers(),
             **UserHandlers(self.topics, self.catalog).handlers(),
         }
@@ -326,7 +342,11 @@ class LiveBackend:
     def load_transactions(
         self, stored: Mapping[str, Transaction], is_unreadable: Callable[[str], bool]
     ) -> Callable[[], Mapping[str, Transaction]]:
-        """Start serving the stored transactions; return the function that returns their present states."""
+        """Start serving the stored transactions; return the function that returns their present states.
+
+        This ends the load of the coordinators, so their partitions may move to other log directories from then on.
+        """
+        self._moves.coordinators_loaded()
         self._transactions.load(stored, is_unreadable)
         return lambda: self._transactions.transactions
 
@@ -376,9 +396,13 @@ class LiveBackend:
             raise outcome
 
     def start_deleting(self) -> None:
-        """Start to remove the folders of deleted topics, and to run retention and the cleaner where they are stated."""
+        """Start to remove the folders of deleted topics, and to run retention and the cleaner where they are stated.
+
+        Moves to other log directories that the last stop interrupted begin again.
+        """
         if not self._has_current_metadata:
             _LOGGER.warning("%s", _MAYBE_STALE)
+        self._moves.resume(self._interrupted_moves)
         self._manager.start_deleting(by_limits=self._has_current_metadata)
 
     def stop_deleting(self) -> None:
@@ -440,6 +464,9 @@ def _broker_config(options: LiveOptions, node: Node, metadata: ClusterMetadata) 
     stated: dict[str, Any] = {
         field.name: values[key] for field in fields(BrokerConfig) if (key := field.name.replace("_", ".")) in values
     }
+    limit = metadata.configs_of_broker(node.node_id).get(MOVE_LIMIT_KEY, "")
+    if limit.isdecimal() and int(limit) <= INT64_MAX:
+        stated["replica_alter_log_dirs_io_max_bytes_per_second"] = int(limit)
     return BrokerConfig(**{**stated, "cluster_id": node.cluster_id, "node_id": node.node_id})
 
 
@@ -473,6 +500,36 @@ def _metadata_writer(owned: OwnedNode, manager: LogManager, fs: Fs) -> MetadataW
         directory_failure=failure,
         disk_failed=disk_failed,
     )
+
+
+def _finish_moves(
+    owned: OwnedNode, manager: LogManager, writer: MetadataWriter
+) -> tuple[ClusterMetadata, Mapping[TopicPartition, Path]]:
+    """Complete the moves whose future logs have every record; return the metadata, and the moves to begin again.
+
+    A broker may stop after the metadata names the directory of a future log that lacks records.  The metadata then gets
+    the directory of the log again.
+
+    Raises:
+        StorageError: a disk failed.
+        CommitStateUnknownError, OpenFilesLimitError: as `MetadataWriter.append`.
+    """
+    promoted = manager.promote_future_logs(owned.promoted)
+    lacking = {partition: path for partition, path in owned.promoted.items() if partition not in promoted}
+    paths = {each.path.absolute(): each.path for each in manager.directories()}
+    moves = {partition: paths[path] for partition, path in {**owned.moves, **lacking}.items()}
+    values = []
+    for partition in lacking:
+        manager.delete_future_log(partition)
+        log = manager.get_log(partition)
+        meta = None if log is None else manager.directory_of(log).meta
+        assert meta is not None and meta.directory_id is not None
+        values.append(directory_change_record(partition, meta.directory_id, owned.metadata))
+    if not values:
+        return owned.metadata, moves
+    for part in split_into_batches(values):
+        writer.append(part)
+    return owned.metadata.with_records(values), moves
 
 
 def _create_absent(owned: OwnedNode, manager: LogManager) -> None:

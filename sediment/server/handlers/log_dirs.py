@@ -89,11 +89,16 @@ class LogDirHandlers:
 def _described(directory: ServedDirectory, selected: set[tuple[str, int]] | None) -> Any:
     response = m.DescribeLogDirsResponse
     by_topic: dict[str, list[Any]] = {}
-    for partition, log in directory.logs.items():
+    current = [(partition, log.size_bytes, 0, False) for partition, log in directory.logs.items()]
+    future = [(partition, log.size_bytes, log.offset_lag, True) for partition, log in directory.future.items()]
+    for partition, size_bytes, lag, is_future in current + future:
         if selected is None or (partition.topic, partition.partition) in selected:
             by_topic.setdefault(partition.topic, []).append(
                 response.DescribeLogDirsPartition(
-                    partition_index=partition.partition, partition_size=log.size_bytes, offset_lag=0
+                    partition_index=partition.partition,
+                    partition_size=size_bytes,
+                    offset_lag=lag,
+                    is_future_key=is_future,
                 )
             )
     try:

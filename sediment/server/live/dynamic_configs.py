@@ -28,6 +28,7 @@ from sediment.server.dynamic_config_keys import (
     GROUP_KEYS,
     GROUP_KINDS,
     LISTENER_KEYS,
+    QUOTA_KEYS,
     READ_ONLY_KEYS,
     SECURITY_KEYS,
 )
@@ -144,7 +145,7 @@ def _check_broker(name: str, configs: Mapping[str, str]) -> None:
         shown_as="HashSet",
     )
     for key, text in configs.items():
-        known = DYNAMIC_KEYS.get(_base_name(key))
+        known = DYNAMIC_KEYS.get(_base_name(key)) or QUOTA_KEYS.get(key)
         if known is not None:
             _check_broker_value(known, text)
     if name == ALL_BROKERS:

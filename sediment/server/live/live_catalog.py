@@ -6,15 +6,17 @@ Invariant: a reader sees the topics of one moment, before or after a change, bec
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sediment.engine.live.log.fetched_data import Isolation
+from sediment.engine.live.log.partition_log import PartitionLog
 from sediment.segment_io.format.checkpoints import parse_uuid
 from sediment.segment_io.format.names import INTERNAL_TOPICS, TopicPartition
 from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
 from sediment.server.live.partition import Partition
-from sediment.server.topic_catalog import ServedDirectory
+from sediment.server.topic_catalog import FutureLog, ServedDirectory
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -56,10 +58,13 @@ class LiveCatalog:
         metadata: ClusterMetadata,
         partitions: Mapping[TopicPartition, Partition],
         directories: Sequence[Path],
+        future_logs: Callable[[], Iterable[PartitionLog]] = tuple,
     ) -> None:
+        """Create the catalog; `future_logs` returns the logs that will replace others."""
         self.cluster_id = cluster_id
         self.node_id = node_id
         self._log_dirs = tuple(directories)
+        self._future_logs = future_logs
         self._topics = _Topics(metadata, {}, {})
         self.change(metadata, metadata.topic_ids, partitions)
 
@@ -75,7 +80,13 @@ class LiveCatalog:
         for topic in self.topics():
             for partition in topic.partitions.values():
                 logs[partition.directory.parent][partition.partition] = partition
-        return [ServedDirectory(path, found) for path, found in logs.items()]
+        future: dict[Path, dict[TopicPartition, FutureLog]] = {path: {} for path in self._log_dirs}
+        for log in self._future_logs():
+            current = self.partition(log.partition.topic, log.partition.partition)
+            if current is not None:
+                lag = current.end_offset(Isolation.LOG_END) - log.log_end_offset
+                future[log.directory.parent][log.partition] = FutureLog(log.size_bytes, lag)
+        return [ServedDirectory(path, found, future[path]) for path, found in logs.items()]
 
     def topics(self) -> Sequence[LiveTopic]:
         """Return every topic, by name."""

@@ -57,7 +57,8 @@ class LogFlusher:
             try:
                 flush_and_replicate(log)
             except SedimentError as error:
-                _LOGGER.error("%s could not be flushed: %s", log.partition, error)
+                if not log.is_closed:  # else it was deleted, or a log that was flushed has replaced it
+                    _LOGGER.error("%s could not be flushed: %s", log.partition, error)
                 self._on_failure(log)
             except Exception:
                 # The thread continues, because other logs wait for it.

@@ -31,8 +31,12 @@ A server that was killed while it deleted a topic leaves folders of that topic. 
 leaves the same, so a start renames these folders to -stray, as a broker does, and does not delete them.  If the topic
 was created again and the new partition has no other folder, the start is refused.
 
-A folder marked with -delete is removed if a server deleted its topic.  It is also removed if an interrupted creation
-left it and it has no records.  All others stay.
+A folder marked with -delete is removed if a server deleted its topic, if an interrupted creation left it and it has no
+records, or if a move left it: the metadata names another directory, in which the partition is.  All others stay.
+
+The folder of a future log, which ends in -future, belongs to an interrupted move.  If the metadata names its directory,
+it has every record and becomes the folder of the partition.  Otherwise it is removed, and the copy begins again,
+because jobs may have changed the log since.
 
 Invariant: nothing is written, and no lock is taken.
 """
@@ -41,9 +45,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from sediment.engine.clone.cluster_records import Node
 from sediment.engine.clone.foreign_topics import why_not_a_replica
@@ -61,6 +66,7 @@ from sediment.segment_io.format.names import (
     RECOVERY_POINT_FILE,
     DirectoryState,
     TopicPartition,
+    parse_partition_directory,
 )
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.metadata_log import (
@@ -88,8 +94,10 @@ class OwnedNode:
 
     If `is_started`, the metadata is that of the metadata log in `metadata_dir`, else of `bootstrap.checkpoint`.
     `absent` has the partitions that have no folder and were never written to, with the log directories for their
-    folders.  `removed` are the folders of topics that a server has deleted, marked with -delete or not, and those that
-    a creation has left without records.
+    folders.  `removed` are the folders of topics that a server has deleted, marked with -delete or not, those that a
+    creation has left without records, and those that moves have left.  `promoted` has the partitions whose future logs
+    replace their logs, `moves` those whose moves begin again, each with the log directory of the future log.  `unused`
+    are the other folders of future logs.
     """
 
     node: Node
@@ -98,6 +106,9 @@ class OwnedNode:
     metadata: ClusterMetadata
     absent: Mapping[TopicPartition, Path]
     removed: tuple[Path, ...] = ()
+    promoted: Mapping[TopicPartition, Path] = field(default_factory=dict)
+    moves: Mapping[TopicPartition, Path] = field(default_factory=dict)
+    unused: tuple[Path, ...] = ()
 
 
 def open_node(
@@ -129,7 +140,12 @@ def open_node(
     _check_replicas(metadata, node)
     _check_not_tiered(metadata)
     removed: list[Path] = []
-    found = set(_checked_folders(directories, metadata, node, fs, removed))
+    found = dict(_checked_folders(directories, metadata, node, fs, removed))
+    aside = _folders_aside(directories, fs)
+    future = list(_future_folders(aside, metadata, found, fs))
+    promoted = {each.partition: each.log_dir for each in future if each.fate is _Fate.PROMOTED}
+    moves = {each.partition: each.log_dir for each in future if each.fate is _Fate.COPIED_AGAIN}
+    found |= promoted
     wanted = (TopicPartition(topic, number) for topic, numbers in metadata.partitions.items() for number in numbers)
     missing = sorted(partition for partition in wanted if partition not in found)
     for partition in missing:
@@ -153,8 +169,10 @@ def open_node(
             path=str(metadata_dir),
             advice=f"start the broker once, so that it makes the folders, {_READ_ONLY}",
         )
-    removed += _marked_folders(directories, metadata, fs)
-    return OwnedNode(node, metadata_dir, is_started, metadata, absent, tuple(removed))
+    removed += (each.folder for each in future if each.fate in (_Fate.REMOVED, _Fate.COPIED_AGAIN))
+    removed += _marked_folders(directories, aside, metadata, found, fs)
+    unused = tuple(each.folder for each in future if each.fate is _Fate.UNUSED)
+    return OwnedNode(node, metadata_dir, is_started, metadata, absent, tuple(removed), promoted, moves, unused)
 
 
 def directories_for_partitions(
@@ -299,8 +317,8 @@ def _checked_folders(
     node: Node,
     fs: Fs,
     removed: list[Path],
-) -> Iterator[TopicPartition]:
-    """Yield the partition of every folder, after checking that it is one of the cluster.
+) -> Iterator[tuple[TopicPartition, Path]]:
+    """Yield the partition and log directory of every folder, after checking that it is one of the cluster.
 
     The folders of topics that were deleted are added to `removed` instead.
     """
@@ -326,22 +344,107 @@ def _checked_folders(
                     path=str(directory.path),
                     advice="move the folder out of the log directory; to use its records, clone it with --rename",
                 )
-            yield partition
+            yield partition, directory.path
 
 
-def _marked_folders(directories: Sequence[ClusterDirectory], metadata: ClusterMetadata, fs: Fs) -> Iterator[Path]:
-    """Yield the folders marked with -delete of topics that a server deleted, and of creations that did not end."""
+class _Fate(Enum):
+    PROMOTED = "it replaces the log"
+    COPIED_AGAIN = "it is removed, and the copy begins again"
+    REMOVED = "it is removed"
+    UNUSED = "it stays, and is not used"
+
+
+class _FutureFolder(NamedTuple):
+    partition: TopicPartition
+    log_dir: Path
+    folder: Path
+    fate: _Fate
+
+
+def _folders_aside(directories: Sequence[ClusterDirectory], fs: Fs) -> list[tuple[ClusterDirectory, Path]]:
+    """Return the folders marked with -delete or -future, each with its log directory."""
+    marks = (DirectoryState.DELETE, DirectoryState.FUTURE)
+    return [
+        (directory, directory.path / entry.name)
+        for directory in directories
+        for entry in fs.scan(directory.path)
+        if entry.name.endswith(marks) and entry.is_directory
+    ]
+
+
+def _future_folders(
+    aside: Sequence[tuple[ClusterDirectory, Path]],
+    metadata: ClusterMetadata,
+    found: Mapping[TopicPartition, Path],
+    fs: Fs,
+) -> Iterator[_FutureFolder]:
+    """Yield the folders of future logs; `found` has the log directories of the partitions' own folders."""
+    for directory, folder in aside:
+        if folder.name.endswith(DirectoryState.FUTURE):
+            partition, _ = parse_partition_directory(folder.name)
+            topic_id = read_partition_metadata(fs, folder / PARTITION_METADATA_FILE)
+            fate = _fate(partition, topic_id, directory, metadata, found)
+            yield _FutureFolder(partition, directory.path, folder, fate)
+
+
+def _fate(
+    partition: TopicPartition,
+    topic_id: str | None,
+    directory: ClusterDirectory,
+    metadata: ClusterMetadata,
+    found: Mapping[TopicPartition, Path],
+) -> _Fate:
+    if topic_id in metadata.removed_topic_ids:
+        return _Fate.REMOVED
+    if topic_id is None or metadata.topic_ids.get(partition.topic) != topic_id:
+        return _Fate.UNUSED
+    current = found.get(partition)
+    if current == directory.path:
+        return _Fate.REMOVED
+    if _is_assigned(partition, directory, metadata):
+        return _Fate.PROMOTED
+    return _Fate.UNUSED if current is None else _Fate.COPIED_AGAIN
+
+
+def _is_assigned(partition: TopicPartition, directory: ClusterDirectory, metadata: ClusterMetadata) -> bool:
+    """Return True if the metadata states that the partition is in the directory."""
+    stated = metadata.directory_ids.get(partition.topic, {}).get(partition.partition, ())
+    own = None if directory.meta is None else directory.meta.directory_id
+    return own in [format_uuid(each.bytes) for each in stated]
+
+
+def _marked_folders(
+    directories: Sequence[ClusterDirectory],
+    aside: Sequence[tuple[ClusterDirectory, Path]],
+    metadata: ClusterMetadata,
+    found: Mapping[TopicPartition, Path],
+    fs: Fs,
+) -> Iterator[Path]:
+    """Yield the folders marked with -delete that a deletion, an interrupted creation or a move by a server left.
+
+    `found` has the log directories in which the partitions are.
+    """
     created = {None, *metadata.topic_ids.values()}
-    for directory in directories:
-        for entry in fs.scan(directory.path):
-            if entry.is_directory and entry.name.endswith(DirectoryState.DELETE):
-                folder = directory.path / entry.name
-                # A folder that cannot be read stays.
-                with suppress(SedimentError, OSError):
-                    topic_id = read_partition_metadata(fs, folder / PARTITION_METADATA_FILE)
-                    is_removed = topic_id in metadata.removed_topic_ids
-                    if is_removed or (topic_id in created and is_unfinished(folder, fs)):
-                        yield folder
+    names = {topic_id: name for name, topic_id in metadata.topic_ids.items()}
+    by_path = {directory.path: directory for directory in directories}
+
+    def was_moved(folder: Path, topic_id: str | None) -> bool:
+        number = parse_partition_directory(folder.name)[0].partition
+        partition = TopicPartition(names[topic_id], number) if topic_id in names else None
+        current = None if partition is None else found.get(partition)
+        if partition is None or current is None or current == folder.parent:
+            return False
+        return _is_assigned(partition, by_path[current], metadata)
+
+    for _, folder in aside:
+        if folder.name.endswith(DirectoryState.DELETE):
+            # A folder that cannot be read stays.
+            with suppress(SedimentError, OSError):
+                topic_id = read_partition_metadata(fs, folder / PARTITION_METADATA_FILE)
+                is_removed = topic_id in metadata.removed_topic_ids
+                is_empty = topic_id in created and is_unfinished(folder, fs)
+                if is_removed or is_empty or was_moved(folder, topic_id):
+                    yield folder
 
 
 def _directory_of(

@@ -1,5 +1,7 @@
 """Partition: the leader of one partition, with a live log of this process.
 
+If a move replaces the log, a call that the former log refused for this reason is made again on the present one.
+
 This node is the only replica.  So after each append, the high watermark is the log end; with a `LogFlusher`, it is the
 end of the records that are on disk.
 
@@ -11,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from sediment.engine.live.log.fetched_data import (
     EARLIEST_TIMESTAMP,
@@ -34,6 +36,8 @@ from sediment.server.errors import ApiError
 from sediment.server.live.log_flusher import LogFlusher, flush_and_replicate
 
 _UNUSABLE = (-1, -1)
+
+_Result = TypeVar("_Result")
 
 
 class _Fetched(NamedTuple):
@@ -83,6 +87,24 @@ class Partition:
     def replicates_at_once(self) -> bool:
         """True if an append raises the high watermark before it returns."""
         return self._flusher is None
+
+    def use(self, log: PartitionLog) -> None:
+        """Use a log that has replaced the present one."""
+        self.log = log
+
+    def _on_log(self, action: Callable[[PartitionLog], _Result]) -> _Result:
+        """Return the result of an action on the log.
+
+        Raises:
+            SedimentError: raised by `action` on the present log.
+        """
+        while True:
+            log = self.log
+            try:
+                return action(log)
+            except SedimentError:
+                if self.log is log:
+                    raise
 
     def mark_deleted(self) -> None:
         """Refuse reads and appends from now on, because the topic was deleted."""
@@ -147,8 +169,10 @@ class Partition:
             InvalidProducerEpochError: a later epoch of the producer was seen.
         """
         self._check_not_refused()
-        return self.log.maybe_start_transaction_verification(
-            producer_id, sequence, epoch, supports_epoch_bump=supports_epoch_bump
+        return self._on_log(
+            lambda log: log.maybe_start_transaction_verification(
+                producer_id, sequence, epoch, supports_epoch_bump=supports_epoch_bump
+            )
         )
 
     def append(self, records: Buffer, guard: VerificationGuard | None = None) -> AppendInfo:
@@ -160,7 +184,7 @@ class Partition:
                 `PartitionLog.append_as_leader`.
         """
         self._check_not_refused()
-        info = self.log.append_as_leader(records, self.leader_epoch, verification_guard=guard)
+        info = self._on_log(lambda log: log.append_as_leader(records, self.leader_epoch, verification_guard=guard))
         self._replicate()
         return info
 
@@ -174,7 +198,7 @@ class Partition:
             StorageError, OpenFilesLimitError: as `append`.
         """
         self._check_not_refused()
-        run = self.log.append_run(address, rows, count, self.leader_epoch)
+        run = self._on_log(lambda log: log.append_run(address, rows, count, self.leader_epoch))
         if run is not None:
             self._replicate()
         return run
@@ -202,17 +226,19 @@ class Partition:
             ApiError, RejectedAppendError, StorageError, OpenFilesLimitError: as `append`.
         """
         self._check_not_refused()
-        info = self.log.append_as_leader(
-            records,
-            self.leader_epoch,
-            origin=AppendOrigin.COORDINATOR,
-            transaction_version=transaction_version,
-            verification_guard=guard,
+        info = self._on_log(
+            lambda log: log.append_as_leader(
+                records,
+                self.leader_epoch,
+                origin=AppendOrigin.COORDINATOR,
+                transaction_version=transaction_version,
+                verification_guard=guard,
+            )
         )
         if self._flusher is None:
             self.log.maybe_increment_high_watermark()
         elif wait:
-            flush_and_replicate(self.log)
+            self._on_log(flush_and_replicate)
         else:
             self._flusher.request(self.log)
         return info
@@ -226,7 +252,7 @@ class Partition:
             InvalidTopicError, PolicyViolationError, OffsetOutOfRangeError: as `PartitionLog.delete_records`.
         """
         self._check_not_refused()
-        return self.log.delete_records(before_offset)
+        return self._on_log(lambda log: log.delete_records(before_offset))
 
     def delete_segments_below_log_start(self) -> None:
         """Delete the segments below the log start.
@@ -234,7 +260,7 @@ class Partition:
         Raises:
             StorageError: the disk failed.
         """
-        self.log.delete_segments_below_log_start()
+        self._on_log(PartitionLog.delete_segments_below_log_start)
 
     # ------------------------------------------------------------------------------------------------------------- read
     def read(self, offset: int, max_bytes: int, *, isolation: Isolation, min_one: bool) -> _Fetched:
@@ -248,16 +274,16 @@ class Partition:
             OffsetOutOfRangeError, CorruptBatchError, StorageError: as `PartitionLog.read`.
         """
         self._check_not_refused()
-        found = self.log.read(offset, max_bytes, isolation, min_one_message=min_one)
+        found = self._on_log(lambda log: log.read(offset, max_bytes, isolation, min_one_message=min_one))
         return _Fetched(None if found.first_entry_incomplete else found.records, found.aborted)
 
     def offset_for_time(self, target_ms: int) -> TimestampOffsetEpoch | None:
         """Return the first record at or after a time; None if there is none."""
-        return self.log.lookup_timestamp(target_ms)
+        return self._on_log(lambda log: log.lookup_timestamp(target_ms))
 
     def offset_of_largest_timestamp(self) -> TimestampOffsetEpoch | None:
         """Return the first record with the largest timestamp; None if there is none."""
-        return self.log.lookup_timestamp(MAX_TIMESTAMP)
+        return self._on_log(lambda log: log.lookup_timestamp(MAX_TIMESTAMP))
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """Return (epoch, end offset) of the last point at which this log agrees with one that ends in `epoch`.
@@ -270,5 +296,5 @@ class Partition:
 
     def epoch_at_log_start(self) -> int:
         """Return the leader epoch at the log start; -1 if it is unknown."""
-        found = self.log.lookup_timestamp(EARLIEST_TIMESTAMP)
+        found = self._on_log(lambda log: log.lookup_timestamp(EARLIEST_TIMESTAMP))
         return NO_LEADER_EPOCH if found is None else found.leader_epoch

@@ -1,5 +1,8 @@
 """TopicStore: creates, changes and deletes the topics of a node.
 
+A move of a partition to another log directory is made durable while the log of the partition is locked
+(`log_manager`).
+
     create, add partitions         delete                          alter configs
     1  check the request           1  check the request            1  check the request
     2  make the records durable    2  make the records durable     2  make the records durable
@@ -27,13 +30,15 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from sediment.engine.config_keys import Value
 from sediment.engine.live.broker_config import BrokerConfig
 from sediment.engine.live.log.partition_log import PartitionLog
+from sediment.engine.live.log_directory import LogDirectory
 from sediment.engine.live.log_manager import LogManager
-from sediment.engine.metadata.leader_changes import ELIGIBLE_REPLICAS
+from sediment.engine.metadata.leader_changes import ELIGIBLE_REPLICAS, directory_change_record
 from sediment.engine.metadata.metadata_writer import MetadataWriter
 from sediment.engine.metadata.topic_records import (
     DIRECTORIES_SINCE,
@@ -75,6 +80,9 @@ from sediment.server.server_config import ServerConfig
 from sediment.server.topic_names import check_topic_name
 
 _LOGGER = logging.getLogger(__name__)
+
+MOST_PREFERRED = 10_000
+"""The number of partitions without a log whose preferred log directories are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +129,7 @@ class TopicStore:
         self._on_deleted = on_deleted
         self._on_topics_deleted = on_topics_deleted
         self._server_config = server_config
+        self._preferred: dict[TopicPartition, Path] = {}
         self._guard = threading.RLock()
 
     # ---------------------------------------------------------------------------------------------------------- create
@@ -219,7 +228,7 @@ class TopicStore:
         return topic
 
     def _choose_directories(self, wanted: Mapping[str, Iterable[int]]) -> dict[TopicPartition, Path]:
-        """Return for each new partition the log directory that has the fewest partitions.
+        """Return for each new partition its preferred log directory, else the one that has the fewest partitions.
 
         Raises:
             ApiError: no log directory may get partitions, or all that may have failed, or the records of partitions
@@ -242,21 +251,27 @@ class TopicStore:
         chosen = {}
         for name, numbers in wanted.items():
             for number in numbers:
-                path = min(online, key=counts.__getitem__)
+                partition = TopicPartition(name, number)
+                preferred = self._preferred.get(partition)
+                path = preferred if preferred in online else min(online, key=counts.__getitem__)
                 counts[path] += 1
-                chosen[TopicPartition(name, number)] = path
+                chosen[partition] = path
         return chosen
+
+    def _directory_ids(self) -> dict[Path, str]:
+        ids = {each.path: each.meta.directory_id for each in self._manager.directories() if each.meta is not None}
+        return {path: directory_id or "" for path, directory_id in ids.items()}
 
     def _partition_records(
         self, name: str, topic_id: uuid.UUID, numbers: Iterable[int], directories: Mapping[TopicPartition, Path]
     ) -> list[bytes]:
-        ids = {each.path: each.meta.directory_id for each in self._manager.directories() if each.meta is not None}
+        ids = self._directory_ids()
         return [
             partition_record(
                 topic_id,
                 number,
                 self._catalog.node_id,
-                ids[directories[TopicPartition(name, number)]] or "",
+                ids[directories[TopicPartition(name, number)]],
                 metadata_version=self._catalog.metadata.features[METADATA_VERSION],
             )
             for number in numbers
@@ -283,6 +298,8 @@ class TopicStore:
                 if log is not None and log.topic_id == topic_ids[partition]
             }
             self._catalog.change(after, {partition.topic for partition in directories}, partitions)
+            for partition in partitions:
+                self._preferred.pop(partition, None)
 
     def _is_complete(self, name: str) -> bool:
         topic = self._catalog.topic(name)
@@ -338,6 +355,51 @@ class TopicStore:
         for partition in partitions:
             self._on_deleted(partition)
         self._on_topics_deleted(names)
+
+    # -------------------------------------------------------------------------------------------------- log directories
+    def prefer_directory(self, partition: TopicPartition, path: Path) -> None:
+        """Remember the log directory for a partition that does not exist yet; the last MOST_PREFERRED are kept."""
+        with self._guard:
+            self._preferred.pop(partition, None)
+            self._preferred[partition] = path
+            if len(self._preferred) > MOST_PREFERRED:
+                del self._preferred[next(iter(self._preferred))]
+
+    def check_movable(self) -> None:
+        """Check that the records of partitions can state log directories.
+
+        Raises:
+            ApiError: they cannot.
+        """
+        if self._catalog.metadata.features[METADATA_VERSION] < DIRECTORIES_SINCE:
+            raise ApiError(ErrorCode.POLICY_VIOLATION, f"partitions move from metadata.version {DIRECTORIES_SINCE} on")
+
+    def replace_with_future_log(self, partition: TopicPartition) -> bool:
+        """Let the future log of a partition replace its log; return False if one of them is missing.
+
+        Raises:
+            SedimentError: as `LogManager.replace_current_with_future_log`.
+        """
+        with self._guard:
+            served = self._catalog.partition(partition.topic, partition.partition)
+            if served is None:
+                return False
+            assign = partial(self._assign, partition)
+            return self._manager.replace_current_with_future_log(partition, assign, served.use)
+
+    def assign_directory(self, partition: TopicPartition, directory: LogDirectory) -> None:
+        """Make durable that a partition is in a log directory.
+
+        Raises:
+            ApiError: it cannot be made durable, or this is not known.
+        """
+        with self._guard:
+            self._assign(partition, directory)
+
+    def _assign(self, partition: TopicPartition, directory: LogDirectory) -> None:
+        directory_id = self._directory_ids()[directory.path]
+        values = [directory_change_record(partition, directory_id, self._catalog.metadata)]
+        self._catalog.change(self._commit(values), (), {})
 
     # --------------------------------------------------------------------------------------------------------- configs
     def alter_configs(self, name: str, changes: Sequence[ConfigChange], *, validate_only: bool = False) -> None:

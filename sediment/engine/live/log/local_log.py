@@ -260,12 +260,12 @@ class LocalLog:
         self.snapshots = set(offsets)
         self.last_snapshot_offset = max(self.snapshots, default=self.offsets.log_start)
 
-    def write_snapshot(self, offset: int, *, synced: bool) -> None:
-        """Write a snapshot of the producers at `offset` if `needs_snapshot`."""
+    def write_snapshot(self, offset: int, *, synced: bool, producers: LogProducers | None = None) -> None:
+        """Write a snapshot of `producers`, by default those of the log, at `offset` if `needs_snapshot`."""
         if not needs_snapshot(offset, self.last_snapshot_offset):
             return
         path = self.directory / segment_file_name(offset, _SNAPSHOT)
-        content = encode_snapshot(self.producers.entries())
+        content = encode_snapshot((producers or self.producers).entries())
         if synced:
             self.fs.replace_file(path, content, like=self.segments.active.path())
         else:

@@ -404,6 +404,23 @@ class PartitionLog:
         with self.lock:
             return self._log.producers.has_late_transaction(self._clock(), self.config.transaction_max_timeout_ms)
 
+    def store_state_of(self, other: PartitionLog) -> None:
+        """Store, durably, the leader epochs and the producers of `other`, which has the same records.
+
+        The caller holds the lock of `other`.
+
+        Raises:
+            StorageError: the disk failed.
+        """
+        with self._log.locked(), self._log.changing_files():
+            self._log.put_epochs(other.leader_epochs)
+            self._log.write_snapshot(self._log.offsets.log_end, synced=True, producers=other._log.producers)
+
+    def use_producers_of(self, other: PartitionLog) -> None:
+        """Continue with the producers of `other`, which takes no more appends; guards of verifications stay valid."""
+        with self.lock:
+            self._log.producers = other._log.producers
+
     # ---------------------------------------------------------------------------------------------------- leader epochs
     def assign_leader_epoch(self, epoch: int, start_offset: int) -> None:
         """Record that leader epoch `epoch` begins at `start_offset`.
@@ -440,6 +457,17 @@ class PartitionLog:
         """
         with self._log.locked(), self._log.changing_files():
             return log_roll.roll(self._log, 0 if expected_next_offset is None else expected_next_offset)
+
+    def skip_to(self, offset: int) -> None:
+        """Raise the log end to `offset` with an empty segment; the offsets in between have no records.
+
+        Raises:
+            StorageError: the disk failed.
+        """
+        with self._log.locked(), self._log.changing_files():
+            if offset > self._log.offsets.log_end:
+                log_roll.roll(self._log, offset)
+                self._log.offsets = self._log.offsets.appended_to(offset)
 
     def flush(self, up_to: int | None = None, *, force_last_segment: bool = False) -> None:
         """Make batches below `up_to` (by default the log end) durable, and raise the recovery point.
@@ -691,6 +719,11 @@ class PartitionLog:
             self._fs.remove_directory(self.directory)
 
     # --------------------------------------------------------------------------------------------------------- listener
+    def announce_to(self, on_readable_change: Callable[[PartitionLog], None]) -> None:
+        """Call `on_readable_change` after each later change of the readable range, and once at once."""
+        self._on_readable_change = on_readable_change
+        on_readable_change(self)
+
     @contextmanager
     def _announcing(self) -> Iterator[None]:
         """Call `on_readable_change` at the end of the block if the readable range has changed or the log was closed.
