@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from sediment.compaction.config import CompactionConfig, offset_map_keys
+from sediment.compaction.config import CompactionConfig
+from sediment.compaction.offset_map_size import offset_map_keys
 from sediment.engine.config import LogConfig
 from sediment.jobs.settings.resolve import Settings
 from sediment.retention.policy import RetentionConfig
@@ -532,6 +533,12 @@ def test_a_bad_file_is_refused_with_its_path(tmp_path: Path, text: str) -> None:
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="No such file"):
         Settings.load(tmp_path / "none.properties", [])
+
+
+def test_lags_that_contradict_each_other_are_refused_with_the_name_of_the_topic() -> None:
+    settings = Settings.load(None, ["t:min.compaction.lag.ms=6", "t:max.compaction.lag.ms=5"])
+    with pytest.raises(SettingsError, match=r"min\.compaction\.lag\.ms=6 is above .* of topic t;"):
+        settings.for_topic("t")
 
 
 def test_contradictory_names_in_a_file_are_refused(tmp_path: Path) -> None:
