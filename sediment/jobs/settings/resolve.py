@@ -53,6 +53,7 @@ _LOGGER = logging.getLogger(__name__)
 
 _DEDUPE_SIZE = "log.cleaner.dedupe.buffer.size"
 _LOAD_FACTOR = "log.cleaner.io.buffer.load.factor"
+_LEAST_LIKENESS = 0.8  # of an unknown key and the known key that is named for it; 1: they are equal
 _LEAST_LOAD_FACTOR = 2e-8  # with this load factor, the largest map may fill more than one slot
 _NO_RETENTION = -1
 _POLICY_KEYS = ("cleanup.policy", "log.cleanup.policy")
@@ -453,7 +454,8 @@ def _read_file(path: Path) -> _ConfigFile:
             _LOGGER.warning("%s: %s is ignored: it has had no effect since Kafka 4.0", path, name)
         elif not is_other_broker_key(name):
             nearest = _nearest(name, [*BROKER_KEYS, *TOPIC_KEYS])
-            _LOGGER.warning("%s: unknown key %s is ignored; the nearest known key is %s", path, shown, nearest)
+            hint = f"; the nearest known key is {nearest}" if nearest else ""
+            _LOGGER.warning("%s: unknown key %s is ignored%s", path, shown, hint)
     try:
         for name, text in known.items():
             _check_given(TOPIC_KEYS.get(name) or BROKER_KEYS[name], text, Origin.FILE)
@@ -517,11 +519,15 @@ def _topic_key(topic: str, name: str, given: str) -> Key:
 def _unknown_key(name: str, known: Sequence[str], where: str) -> SettingsError:
     if name in REMOVED_KEYS:
         return SettingsError(f"key {name} in {where} has had no effect since Kafka 4.0", advice="leave it out")
-    return SettingsError(f"unknown key {name!r} in {where}", advice=f"the nearest known key is {_nearest(name, known)}")
+    nearest = _nearest(name, known)
+    advice = "check the name; conf/sediment.properties of the repository lists the keys"
+    if nearest:
+        advice = f"the nearest known key is {nearest}"
+    return SettingsError(f"unknown key {name!r} in {where}", advice=advice)
 
 
-def _nearest(name: str, known: Sequence[str]) -> str:
-    return difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+def _nearest(name: str, known: Sequence[str]) -> str | None:
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=_LEAST_LIKENESS)), None)
 
 
 def _broker_hint(name: str) -> str:
