@@ -22,13 +22,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.measure import open_oracle
 from sediment.engine.config import LogConfig
 from sediment.engine.live.log.partition_log import PartitionLog
 from sediment.segment_io.format.batch_builder import BatchHead, NewRecord, build_batch
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
-from tests.conformance.oracle import KafkaOracle, OracleUnavailableError, TimedAppends
+from tests.conformance.oracle import TimedAppends
 
 NOW_MS = 1_700_000_000_000
 _VALUE_BYTES = 100
@@ -119,12 +120,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--without-kafka", action="store_true")
     given = parser.parse_args()
-    oracle = None
-    if not given.without_kafka:
-        try:
-            oracle = KafkaOracle()
-        except OracleUnavailableError as error:
-            print(f"without Kafka: {error}", file=sys.stderr)
+    oracle = None if given.without_kafka else open_oracle()
     table = Table("append", "side", "MB/s", "records/s", "MB/s of CPU", "records/s of CPU", "CPU ratio")
     for case in cases(given.scale):
         timed: dict[str, list[TimedAppends]] = {"sediment": [], "kafka": []}

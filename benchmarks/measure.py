@@ -13,6 +13,7 @@ import re
 import resource
 import shutil
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -27,12 +28,22 @@ from benchmarks.options import command_options
 from sediment.compaction.strategy import Strategy
 from sediment.jobs.cleaning.options import CompactOptions
 from sediment.jobs.compact import compact
+from tests.conformance.oracle import KafkaOracle, OracleUnavailableError
 
 MEGABYTE, GIGABYTE = 10**6, 10**9
 SLOTS = "local[2]"
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "internals"
 _SET_PEAK_BACK = "5"  # written to clear_refs, see proc(5)
 _LOOK_SECONDS = 0.1
+
+
+def open_oracle() -> KafkaOracle | None:
+    """Return Kafka's classes; if they cannot be had, say so on stderr and return None."""
+    try:
+        return KafkaOracle()
+    except OracleUnavailableError as error:
+        print(f"without Kafka: {error}", file=sys.stderr)
+        return None
 
 
 @dataclass(frozen=True)

@@ -96,9 +96,12 @@ def run(number: int, purpose: str, line: str, scratch: Path) -> int:
 
 def query(log_dir: Path) -> None:
     """Show the directory as a table of Spark, and one query on it."""
+    from sediment.jobs.datasource import register
+
     print(f'''>>> spark.read.format("kafka-log").load("{LOG_DIR}").createOrReplaceTempView("log")''')
     print('>>> spark.sql("""' + QUERY.replace("\n", "\n... ") + '""").show(truncate=False)', flush=True)
     with create_session("local[*]", "sediment demo") as spark:
+        register(spark)
         spark.read.format("kafka-log").load(str(log_dir)).createOrReplaceTempView("log")
         spark.sql(QUERY).show(truncate=False)
 

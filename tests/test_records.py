@@ -120,6 +120,8 @@ ONE = r.NewRecord(NOW_MS, b"k", b"v")
         ([ONE], {"producer": r.Producer(-1, 0, 0)}, "producer_id is -1"),
         ([ONE], {"producer": r.Producer(1, 1 << 15, 0)}, "epoch is 32768"),
         ([ONE], {"producer": r.Producer(1, 0, -1)}, "base_sequence is -1"),
+        ([ONE, r.NewRecord(-2, b"k", b"v")], {}, "timestamp of a record is -2; give milliseconds"),
+        ([ONE, r.NewRecord("now", b"k", b"v")], {}, "cannot be encoded"),  # type: ignore[arg-type]
         ([r.NewRecord(1 << 63, b"k", b"v")], {}, "cannot be encoded"),
         ([r.NewRecord(NOW_MS, "k", b"v")], {}, "cannot be encoded"),  # type: ignore[arg-type]
         ([r.NewRecord(NOW_MS, b"k", 5)], {}, "cannot be encoded"),  # type: ignore[arg-type]
@@ -137,6 +139,10 @@ def test_a_marker_ends_a_transaction_or_is_refused():
     with pytest.raises(r.UsageError, match="LEADER_CHANGE"):
         r.transaction_marker(
             r.ControlType.LEADER_CHANGE, producer_id=9, producer_epoch=3, coordinator_epoch=7, timestamp_ms=NOW_MS
+        )
+    with pytest.raises(r.UsageError, match="timestamp of a record is -5"):
+        r.transaction_marker(
+            r.ControlType.COMMIT, producer_id=9, producer_epoch=3, coordinator_epoch=7, timestamp_ms=-5
         )
 
 

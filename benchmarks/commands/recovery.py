@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.generate import START_MS, Shape, write_partition
+from benchmarks.measure import open_oracle
 from benchmarks.reporting.comparisons import Comparison
 from sediment.engine.config import LogConfig
 from sediment.engine.directory.loading.log_loader import load_log
@@ -33,7 +34,7 @@ from sediment.segment_io.format.layout import CODEC_LZ4, OFFSET_ENTRY_BYTES, TIM
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
-from tests.conformance.oracle import KafkaOracle, OracleUnavailableError, TimedLoad, link_partition
+from tests.conformance.oracle import KafkaOracle, TimedLoad, link_partition
 
 BASE = Shape(total_bytes=0, keys=1_000_000, segment_bytes=1 << 30)
 SHAPES = {
@@ -136,12 +137,7 @@ def main() -> None:
     parser.add_argument("--scratch", type=Path, help="directory for the data (default: a temporary directory)")
     parser.add_argument("--without-kafka", action="store_true")
     given = parser.parse_args()
-    oracle = None
-    if not given.without_kafka:
-        try:
-            oracle = KafkaOracle()
-        except OracleUnavailableError as error:
-            print(f"without Kafka: {error}", file=sys.stderr)
+    oracle = None if given.without_kafka else open_oracle()
     columns = ("seconds", "GB/s", "s of CPU")
     kafkas_columns = (f"Kafka's {column}" for column in columns)
     table = Table("shape", "logs", "GB", *columns, *kafkas_columns, "ratio", "of rounds", "of CPU")

@@ -32,7 +32,7 @@ from benchmarks.generate import Shape, write_partition
 from benchmarks.measure import processor_seconds
 from benchmarks.race import records
 from benchmarks.reporting.comparisons import Comparison
-from sediment.jobs.datasource import FORMAT
+from sediment.jobs.datasource import FORMAT, register
 from sediment.jobs.spark.session import create_session
 from sediment.segment_io.format import layout as f
 from sediment.segment_io.fs import Fs
@@ -88,6 +88,7 @@ def compare(scratch: Path, *, is_quick: bool) -> Iterator[Comparison]:
     log_dir = scratch / "logs"
     write_partition(log_dir / "bench-0", records(megabytes))
     with create_session(f"local[{CORES}]", "scan") as spark:
+        register(spark)
         spark.dataSource.register(prepared_source.PreparedSource)
         for title, columns in _COMPARED.items():
             name = f"scan-{'all' if not columns else columns.replace(',', '-')}"
@@ -164,6 +165,7 @@ def main() -> None:
         results.append((name, measure(scan, given.runs), cores))
 
     with create_session(f"local[{CORES}]", "scan") as spark:
+        register(spark)
 
         def table(**options: str) -> Any:
             return spark.read.format(FORMAT).options(**options).load(str(log_dir))

@@ -30,9 +30,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.compaction.kernels.cleaned_transaction_metadata import DISCARD, LEGACY, TOMBSTONES_GO, UNREADABLE
+from sediment.compaction.kernels.delete_horizon import legacy_tombstones_have_expired
 from sediment.compaction.kernels.record_retention import find_survivors
 from sediment.compaction.kernels.scan_chunk import scan_chunk
-from sediment.compaction.legacy_tombstones import legacy_tombstones_have_expired
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.compiled.status import (
     BAD_LENGTH,

@@ -55,7 +55,9 @@ from sediment.segment_io.errors import (
     HashCollisionError,
 )
 from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.listing import LogListing
 
 if TYPE_CHECKING:
     from sediment.compaction.reencode.plan import Encoding
@@ -86,7 +88,7 @@ class SplitWork:
 class SweptLog:
     """A partition whose groups are all swept; a thread may still be writing the last group."""
 
-    _plan: CleaningPlan
+    _listing: LogListing
     _writer: PartWriter
     _groups: Sequence[Future[CleanedGroup]]
     _next_dirty_offset: int
@@ -98,14 +100,13 @@ class SweptLog:
             OSError: the filesystem failed; no `.part` file of the partition is left.
         """
         wait(self._groups)
-        with _errors_of(self._plan):
+        with errors_of_partition(self._listing.partition):
             try:
                 groups = tuple(future.result() for future in self._groups)
             except BaseException:
                 self._writer.remove_all()
                 raise
-        listing = self._plan.view.listing
-        return PreparedSwap(listing.partition, str(listing.path), groups, self._next_dirty_offset)
+        return PreparedSwap(self._listing.partition, str(self._listing.path), groups, self._next_dirty_offset)
 
 
 def clean_log(
@@ -171,10 +172,11 @@ def sweep_log(
 
     Source: kafka-log 02 §3-§6.
     """
+    listing = plan.view.listing
     attempts = _Attempts(plan, fs, progress or _no_progress, keep_unreadable)
-    with _errors_of(plan):
+    with errors_of_partition(listing.partition):
         while True:
-            writer = _part_writer(plan, fs, write_behind, run_id, attempt, encoding)
+            writer = PartWriter(listing.path, plan.config, fs, write_behind, run_id, attempt, encoding)
             try:
                 boundaries, certain_end_offset = attempts.scan()
                 with ExitStack() as stack:
@@ -190,7 +192,7 @@ def sweep_log(
                         exact_keys=exact_keys,
                     )
                     groups, next_dirty_offset = cleaning.run()
-                    return SweptLog(plan, writer, groups, min(next_dirty_offset, certain_end_offset))
+                    return SweptLog(listing, writer, groups, min(next_dirty_offset, certain_end_offset))
             except BaseException as error:
                 # Some groups may already be written.
                 writer.remove_all()
@@ -268,7 +270,7 @@ def scan_log(
     """
     if only_if_needed and not plan.may_hold_transactions:
         return {}
-    with _errors_of(plan):
+    with errors_of_partition(plan.view.listing.partition):
         return scan_segments(plan, fs, progress or _no_progress)
 
 
@@ -281,7 +283,7 @@ def collect_split_keys(
         SplitNotApplicableError: the log needs a forward scan first, or cannot be split.
         CorruptBatchError, SourceChangedError: as `sweep_log`.
     """
-    with ExitStack() as stack, _errors_of(work.plan):
+    with ExitStack() as stack, _errors_of_split(work.plan.view.listing.partition):
         cleaning = CleaningPass(
             work.plan, work.boundaries, fs, stack, progress or _no_progress, filter_by=BY_BITMAP, seed=work.seed
         )
@@ -304,8 +306,9 @@ def clean_split(
         SplitNotApplicableError, CorruptBatchError, SourceChangedError: as `collect_split_keys`; no file of the split
             is left.
     """
-    with WriteBehind() as write_behind, _errors_of(work.plan):
-        writer = _part_writer(work.plan, fs, write_behind, run_id, attempt, work.encoding)
+    with WriteBehind() as write_behind, _errors_of_split(work.plan.view.listing.partition):
+        directory = work.plan.view.listing.path
+        writer = PartWriter(directory, work.plan.config, fs, write_behind, run_id, attempt, work.encoding)
         try:
             with ExitStack() as stack:
                 cleaning = CleaningPass(
@@ -324,17 +327,11 @@ def clean_split(
             raise
 
 
-def _part_writer(
-    plan: CleaningPlan, fs: Fs, write_behind: WriteBehind, run_id: str, attempt: str, encoding: Encoding | None
-) -> PartWriter:
-    return PartWriter(plan.view.listing.path, plan.config, fs, write_behind, run_id, attempt, encoding)
-
-
 @contextmanager
-def _errors_of(plan: CleaningPlan) -> Iterator[None]:
-    """Add the partition to errors; translate errors about missing segments and about splits that cannot be cleaned."""
+def _errors_of_split(partition: TopicPartition) -> Iterator[None]:
+    """Do the same as `errors_of_partition`; also translate the error of a split that cannot be cleaned."""
     try:
-        with errors_of_partition(plan.view.listing.partition):
+        with errors_of_partition(partition):
             yield
     except FallbackRequiredError as error:
         raise SplitNotApplicableError(needs_scan=error.status != OFFSETS_NOT_INCREASING) from error

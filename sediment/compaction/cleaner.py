@@ -26,6 +26,7 @@ from sediment.compaction.group_output import GroupOutput, PartWriter
 from sediment.compaction.grouping import CleaningPlan, SegmentGroup, group_segments, isolate
 from sediment.compaction.kernel_driver import KernelDriver, release_shared_memory
 from sediment.compaction.kernels import registers
+from sediment.compaction.kernels.delete_horizon import legacy_horizon_ms
 from sediment.compaction.kernels.fill_map import end_segment
 from sediment.compaction.partition_splits import KeyRun, RunNumber, Split, SurvivorBitmap
 from sediment.compaction.prepared_swap import CleanedGroup
@@ -71,7 +72,9 @@ class CleaningPass:
             plan.view.listing.segments,
             fs,
             plan.config.max_decompressed_batch_bytes,
-            plan.legacy_horizon_ms,
+            legacy_horizon_ms(
+                plan.view.listing.segments, plan.range.first_dirty_offset, plan.config.delete_retention_ms
+            ),
             progress,
             stack,
         )

@@ -9,35 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
+from sediment.segment_io.format.layout import INT64_MAX
 
 COMPACT = "compact"
-
-MAP_SLOT_BYTES = 24
-"""The size of a slot of Kafka's offset map, which fills log.cleaner.dedupe.buffer.size."""
-
-
-def dedupe_buffer_bytes_per_thread(dedupe_buffer_bytes: int, threads: int) -> int:
-    """Return the bytes for the offset map of each of `threads` cleaner threads; 0 is treated as one thread.
-
-    Source: Kafka's LogCleaner.CleanerThread; kafka-log 02 §1.
-    """
-    return dedupe_buffer_bytes // max(threads, 1)
-
-
-def offset_map_slots(dedupe_buffer_bytes: int) -> int:
-    """Return the number of slots in an offset map.
-
-    The size of Kafka's map is an int, so bytes above 2^31 - 1 add no slots.
-
-    Source: Kafka's LogCleaner.CleanerThread and SkimpyOffsetMap; kafka-log 02 §1.
-    """
-    return min(dedupe_buffer_bytes, INT32_MAX) // MAP_SLOT_BYTES
-
-
-def offset_map_keys(dedupe_buffer_bytes: int, load_factor: float) -> int:
-    """Return the largest number of keys in an offset map: its slots times the load factor, rounded down."""
-    return int(offset_map_slots(dedupe_buffer_bytes) * load_factor)
 
 
 @dataclass(frozen=True, slots=True)

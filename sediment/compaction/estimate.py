@@ -22,7 +22,6 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.compaction.config import CompactionConfig
-from sediment.compaction.grouping import CleaningPlan
 from sediment.compaction.kernels.delete_horizon import next_horizon_ms
 from sediment.segment_io.format.batch_headers import BATCH_ROW
 from sediment.segment_io.format.layout import BATCH_HEADER_BYTES, CONTROL_BIT, DELETE_HORIZON_BIT
@@ -72,23 +71,6 @@ class Estimate:
     last_horizon_ms: int | None
     sampled_bytes: int
     key_bytes: int = 0
-
-
-def estimate_plan(plan: CleaningPlan, fs: Fs, *, sample_bytes: int) -> Estimate:
-    """Estimate the log that `plan` leaves, from a sample of about `sample_bytes`.
-
-    Raises:
-        CorruptBatchError: the log is small enough to be read completely, and a batch is malformed.
-    """
-    listing = plan.view.listing
-    return estimate_segments(
-        listing.path,
-        plan.segments,
-        plan.config,
-        fs,
-        now_ms=plan.now_ms,
-        sample_bytes=sample_bytes,
-    )
 
 
 def estimate_segments(

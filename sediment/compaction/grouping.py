@@ -12,7 +12,6 @@ from itertools import pairwise
 
 from sediment.compaction.cleanable_range import CleanableRange
 from sediment.compaction.config import CompactionConfig
-from sediment.compaction.legacy_tombstones import legacy_horizon_ms
 from sediment.segment_io.format.layout import INT32_MAX, OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from sediment.segment_io.format.transaction_index import AbortedTransaction
 from sediment.segment_io.partition.listing import SegmentRef
@@ -87,12 +86,6 @@ class CleaningPlan:
             or any(segment.transaction_index_bytes for segment in self.view.listing.segments)
             or any(e.coordinator_epoch >= 0 or e.current_txn_first_offset >= 0 for e in self.view.producers)
         )
-
-    @property
-    def legacy_horizon_ms(self) -> int:
-        """Return the horizon: tombstones of magic 0 and 1 have expired in segments last modified at or before it."""
-        segments = self.view.listing.segments
-        return legacy_horizon_ms(segments, self.range.first_dirty_offset, self.config.delete_retention_ms)
 
 
 def plan_cleaning(view: LogView, cleanable: CleanableRange, config: CompactionConfig, *, now_ms: int) -> CleaningPlan:

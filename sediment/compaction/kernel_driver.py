@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sediment.compaction.chunk_reader import ByteArray, Chunk, ChunkReader, FallbackRequiredError
-from sediment.compaction.config import CompactionConfig, offset_map_keys
 from sediment.compaction.group_output import OUTPUT_PAGES, GroupOutput
 from sediment.compaction.grouping import CleaningPlan
 from sediment.compaction.kernels import registers, sweep
@@ -33,6 +32,7 @@ from sediment.compaction.kernels.collect_keys import RunKeys, collect_keys, dige
 from sediment.compaction.kernels.delete_horizon import next_horizon_ms
 from sediment.compaction.kernels.fill_map import fill_map
 from sediment.compaction.kernels.offset_map import TABLE_PAGES, OffsetMap
+from sediment.compaction.offset_map_size import offset_map_keys
 from sediment.compaction.partition_splits import SplitContents
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.compiled.status import (
@@ -81,7 +81,7 @@ class KernelDriver:
         self.state[registers.LAST_BASE_OFFSET] = INT64_MAX
         self.state[registers.LATEST_OFFSET] = -1
         self.being_written_bytes = 0
-        self._plan = plan
+        self._path = str(plan.view.listing.path)
         self._config = plan.config
         self._reader = reader
         self._seed = seed
@@ -89,7 +89,14 @@ class KernelDriver:
         self._producers = active_producers(plan.view.producers)
         self._memory = WorkingMemory()
         self._rules = np.zeros(registers.RULE_REGISTERS, dtype=np.int64)
-        self._set_rules(filter_by)
+        self._rules[registers.FIRST_MAPPED_OFFSET] = plan.range.first_dirty_offset
+        self._rules[registers.UPPER_BOUND_OFFSET] = plan.range.first_uncleanable_offset
+        self._rules[registers.NOW_MS] = plan.now_ms
+        horizon_ms = next_horizon_ms(plan.config.delete_retention_ms, plan.now_ms)
+        self._rules[registers.NEXT_HORIZON_MS] = NO_HORIZON if horizon_ms is None else horizon_ms
+        self._rules[registers.FILTER] = filter_by
+        map_limit = offset_map_keys(plan.config.dedupe_buffer_bytes, plan.config.dedupe_load_factor)
+        self._rules[registers.MAP_LIMIT] = map_limit
         self._map = OffsetMap(with_offsets=filter_by == registers.BY_OFFSET)
         self._survivor_bits = np.zeros(0, dtype=np.uint8)
         self._digest: np.uint64 | None = None
@@ -97,17 +104,7 @@ class KernelDriver:
         self._compressors = _NO_COMPRESSORS
         self._exact_keys = self._compare_keys() if exact_keys else None
 
-    # -------------------------------------------------------------------------------------- rules of a pass or a split
-    def _set_rules(self, filter_by: int) -> None:
-        rules, plan = self._rules, self._plan
-        rules[registers.FIRST_MAPPED_OFFSET] = plan.range.first_dirty_offset
-        rules[registers.UPPER_BOUND_OFFSET] = plan.range.first_uncleanable_offset
-        rules[registers.NOW_MS] = plan.now_ms
-        horizon_ms = next_horizon_ms(plan.config.delete_retention_ms, plan.now_ms)
-        rules[registers.NEXT_HORIZON_MS] = NO_HORIZON if horizon_ms is None else horizon_ms
-        rules[registers.FILTER] = filter_by
-        rules[registers.MAP_LIMIT] = _map_limit(plan.config)
-
+    # --------------------------------------------------------------------------------------------------------- a split
     def begin_split(self, end_offset: int | None, run_limit: int) -> None:
         """Prepare a split below `end_offset` (None for the newest split); runs end at `run_limit` keys."""
         self._rules[registers.RUN_LIMIT] = run_limit
@@ -167,7 +164,7 @@ class KernelDriver:
         """Return the error for segments that have changed since an earlier sweep."""
         return SourceChangedError(
             "the segments no longer contain the batches that an earlier sweep read from them",
-            path=str(self._plan.view.listing.path),
+            path=self._path,
             advice="another process writes to this directory; stop it and run again",
         )
 
@@ -311,7 +308,7 @@ class KernelDriver:
             raise MemoryBudgetError(
                 f"cleaning needs more than the {limit_bytes} bytes of memory of a task: {map_bytes} for "
                 f"{len(self._map)} keys and more, {held_bytes} for survivors, {buffer_bytes} for buffers",
-                path=str(self._plan.view.listing.path),
+                path=self._path,
                 advice="raise sediment.task.memory.bytes, or limit the keys of one round with "
                 "log.cleaner.dedupe.buffer.size",
             )
@@ -373,10 +370,3 @@ class WorkingMemory:
 
 def _run_of(keys: int) -> RunKeys:
     return RunKeys(np.zeros((keys, 2), dtype=np.uint64), np.zeros(keys, dtype=np.uint8), np.zeros(keys, dtype=np.int64))
-
-
-def _map_limit(config: CompactionConfig) -> int:
-    """Return the largest number of keys in the map of a round."""
-    if config.dedupe_buffer_bytes is None:
-        return INT64_MAX
-    return offset_map_keys(config.dedupe_buffer_bytes, config.dedupe_load_factor)

@@ -26,6 +26,7 @@ from sediment.engine.value_ranges import (
     check_ranges,
 )
 from sediment.retention.policy import RetentionConfig
+from sediment.segment_io.errors import SettingsError
 from sediment.segment_io.format.compression.batch_codecs import GZIP_LEVELS, LZ4_LEVELS, ZSTD_LEVELS
 from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
 
@@ -61,6 +62,14 @@ LOG_RANGES: dict[str, Range] = {
     "file_delete_delay_ms": COUNT,
     "transaction_max_timeout_ms": POSITIVE_INT,
 }
+
+
+def lags_contradict(min_compaction_lag_ms: int, max_compaction_lag_ms: int) -> bool:
+    """Return True if Kafka refuses these two lags in one config, because the minimum is above the maximum.
+
+    Source: Kafka's LogConfig.validateValues; kafka-log 06 §1.
+    """
+    return min_compaction_lag_ms > max_compaction_lag_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +128,7 @@ class LogConfig:
         """Check the values.
 
         Raises:
-            SettingsError: a value is out of its range.
+            SettingsError: a value is out of its range, or the two compaction lags contradict each other.
             ValueError: the two cleanup policies differ.
         """
         check_ranges(self.compaction, COMPACTION_RANGES)
@@ -127,6 +136,12 @@ class LogConfig:
         check_ranges(self, LOG_RANGES)
         if self.compaction.cleanup_policy != self.retention.cleanup_policy:
             raise ValueError(f"two cleanup policies for one topic: {self.compaction!r} and {self.retention!r}")
+        min_lag_ms, max_lag_ms = self.compaction.min_compaction_lag_ms, self.compaction.max_compaction_lag_ms
+        if lags_contradict(min_lag_ms, max_lag_ms):
+            raise SettingsError(
+                f"min.compaction.lag.ms={min_lag_ms} is above max.compaction.lag.ms={max_lag_ms}",
+                advice="lower the first or raise the second",
+            )
 
     @property
     def cleanup_policy(self) -> tuple[str, ...]:

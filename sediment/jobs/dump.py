@@ -327,8 +327,9 @@ def _write_with_spark(query: RowQuery, options: DumpOptions, to: Path) -> None:
     from sediment.jobs.command_line.progress import stages_of
     from sediment.jobs.spark.session import create_session, require_spark
 
-    require_spark()
+    require_spark()  # the import of the data source needs PySpark
     from sediment.jobs.data_source.options import FORMAT
+    from sediment.jobs.datasource import register
 
     messages = error_console(quiet=options.quiet)
     try:
@@ -336,6 +337,7 @@ def _write_with_spark(query: RowQuery, options: DumpOptions, to: Path) -> None:
             create_session(options.master, "sediment dump", options.spark) as spark,
             stages_of(spark.sparkContext, messages),
         ):
+            register(spark)
             spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
             reader = spark.read.format(FORMAT)
             for name, value in _as_options(query.request).items():

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -50,6 +50,9 @@ from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import new_run_id
 from sediment.segment_io.fs import Fs
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 
 def erase(
     options: CommonOptions,
@@ -71,8 +74,15 @@ def erase(
     """
     own.validate(options)
     with ExitStack() as stack:
-        run = EraseRun(options, own, stop or threading.Event(), stack, confirm)
+        run = EraseRun(options, own, stop or threading.Event(), stack, confirm, _register)
         return run.report(run.perform())
+
+
+def _register(spark: SparkSession) -> None:
+    # Imported late, because it needs PySpark, and only a condition needs Spark.
+    from sediment.jobs.datasource import register
+
+    register(spark)
 
 
 def check(options: CommonOptions, file: Path, public_key: Path) -> CheckReport:

@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -288,7 +289,6 @@ def _retention(task: PlanningTask, view: LogView) -> RetentionOutlook:
 
 def _with_cleaning(task: PlanningTask, found: PartitionPlan, view: LogView, cleanable: CleanableRange) -> PartitionPlan:
     """Return the plan with the fields of the compaction."""
-    from sediment.compaction.estimate import estimate_plan
     from sediment.compaction.grouping import plan_cleaning
 
     cleaning = task.cleaning
@@ -304,7 +304,8 @@ def _with_cleaning(task: PlanningTask, found: PartitionPlan, view: LogView, clea
     if cleanable.blocked_by is not None or task.quarantine is not None:
         return _with_tombstones(found, _estimate(task, view, cleanable.first_dirty_offset))
     plan = plan_cleaning(view, cleanable, cleaning.config, now_ms=cleaning.now_ms)
-    choice = strategy_for(cleaning, plan, lambda: estimate_plan(plan, Fs(), sample_bytes=task.sample_bytes))
+    estimate = cache(lambda: _estimate(task, view, cleanable.first_uncleanable_offset))
+    choice = strategy_for(cleaning, plan, estimate)
     found = replace(
         found,
         status=CLEANABLE,
@@ -315,12 +316,11 @@ def _with_cleaning(task: PlanningTask, found: PartitionPlan, view: LogView, clea
     )
     if task.is_exact:
         return found
-    estimate = _estimate(task, view, cleanable.first_uncleanable_offset)
-    back = plan.log_bytes - estimate.log_bytes
+    back = plan.log_bytes - estimate().log_bytes
     return replace(
-        _with_tombstones(found, estimate),
-        keys=estimate.keys,
-        messages_written=estimate.messages,
+        _with_tombstones(found, estimate()),
+        keys=estimate().keys,
+        messages_written=estimate().messages,
         bytes_back=back,
         bytes_after=found.bytes_before - back,
     )

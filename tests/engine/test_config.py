@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sediment.compaction.config import CompactionConfig, offset_map_keys
+from sediment.compaction.config import CompactionConfig
 from sediment.engine.config import COMPACTION_RANGES, LOG_RANGES, RETENTION_RANGES, LogConfig
 from sediment.engine.config_keys import BROKER_KEYS, TOPIC_KEYS, Key, ValueType
 from sediment.engine.live.broker_config import BrokerConfig
@@ -13,7 +13,6 @@ from sediment.engine.value_ranges import OneOf, Range, Real, Truth, Whole
 from sediment.jobs.settings.resolve import Origin, parse_value
 from sediment.retention.policy import RetentionConfig
 from sediment.segment_io.errors import SettingsError
-from sediment.segment_io.format.layout import INT64_MAX
 
 
 def log_config(policy: str, max_lag_ms: int, segment_ms: int) -> LogConfig:
@@ -39,6 +38,16 @@ def test_the_policy_says_what_is_done() -> None:
 def test_one_topic_has_one_policy() -> None:
     with pytest.raises(ValueError, match="two cleanup policies"):
         LogConfig(compaction=CompactionConfig(cleanup_policy=("compact",)))
+
+
+@pytest.mark.parametrize(("least_ms", "most_ms", "is_refused"), [(5, 5, False), (6, 5, True), (0, 1, False)])
+def test_the_minimum_compaction_lag_is_at_most_the_maximum(least_ms: int, most_ms: int, is_refused: bool) -> None:
+    compaction = CompactionConfig(min_compaction_lag_ms=least_ms, max_compaction_lag_ms=most_ms)
+    if is_refused:
+        with pytest.raises(SettingsError, match=r"min\.compaction\.lag\.ms=6 is above max\.compaction\.lag\.ms=5"):
+            LogConfig(compaction)
+    else:
+        assert LogConfig(compaction).compaction == compaction
 
 
 def _topic(field: str, value: Any) -> LogConfig:
@@ -160,8 +169,6 @@ def test_the_offset_maps_of_all_cleaner_threads_have_kafkas_bound() -> None:
     assert BrokerConfig(log_cleaner_threads=4).offset_map_keys == 1_258_290
 
 
-def test_an_offset_map_takes_no_more_keys_than_kafkas_whose_size_is_an_int() -> None:
+def test_the_map_of_a_cleaner_thread_takes_no_more_keys_than_kafkas_whose_size_is_an_int() -> None:
     """Kafka's CleanerThread gives a map at most 2^31 - 1 bytes, at 24 bytes a slot."""
-    assert offset_map_keys((1 << 31) - 1, 0.9) == offset_map_keys(1 << 31, 0.9) == 80_530_636
-    assert offset_map_keys(INT64_MAX, 1.0) == 89_478_485
     assert BrokerConfig(log_cleaner_dedupe_buffer_size=1 << 33, log_cleaner_threads=2).offset_map_keys == 80_530_636

@@ -2,9 +2,15 @@
 
 If a batch needs a horizon and has none, a cleaning writes one into it (kafka-log 02 §6.4).  If bit 6 of the attributes
 is set, the batch's base timestamp is its horizon.
+
+Batches of magic 0 and 1 have no horizon.  One legacy horizon decides for all of them: the modification time of the last
+clean segment, minus delete.retention.ms.  Their tombstones have expired if their segment was last modified at or before
+this horizon (kafka-log 02 §3 step 1, §6, §10: legacyDeleteHorizonMs, retainLegacyDeletes).
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +27,9 @@ from sediment.compaction.kernels.registers import (
 from sediment.segment_io.compiled.jit import inlined_kernel, kernel
 from sediment.segment_io.format.batch_rebuild import NO_HORIZON
 from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.format.record_decoder import VALUE_BYTES
+from sediment.segment_io.partition.listing import SegmentRef
+from sediment.segment_io.units import NS_PER_MS
 
 
 def next_horizon_ms(delete_retention_ms: int | None, now_ms: int) -> int | None:
@@ -33,6 +42,23 @@ def next_horizon_ms(delete_retention_ms: int | None, now_ms: int) -> int | None:
         return None
     horizon_ms = now_ms + delete_retention_ms
     return horizon_ms if 0 <= horizon_ms <= INT64_MAX else None
+
+
+def legacy_horizon_ms(segments: Sequence[SegmentRef], first_dirty_offset: int, delete_retention_ms: int | None) -> int:
+    """Return the horizon: tombstones of magic 0 and 1 have expired in segments last modified at or before it.
+
+    The result is 0 if no segment of `segments` begins below `first_dirty_offset`.  If `delete_retention_ms` is None,
+    the result is below every modification time, so no tombstone has expired.
+    """
+    if delete_retention_ms is None:
+        return -INT64_MAX
+    clean = [segment for segment in segments if segment.base_offset < first_dirty_offset]
+    return clean[-1].mtime_ns // NS_PER_MS - delete_retention_ms if clean else 0
+
+
+def legacy_tombstones_have_expired(segment: SegmentRef, horizon_ms: int) -> bool:
+    """Return True if the cleaning drops the tombstones of magic 0 and 1 in `segment`."""
+    return segment.mtime_ns // NS_PER_MS <= horizon_ms
 
 
 @kernel
@@ -62,11 +88,26 @@ def horizon_of(header: Header, rules: npt.NDArray[np.int64]) -> int:
     return header.base_timestamp if header.has_horizon else rules[NEXT_HORIZON_MS]
 
 
+@kernel
+def count_tombstones(records: npt.NDArray[np.int64], count: int) -> int:
+    """Return the number of null values among the first `count` of the decoded rows `records`."""
+    total = 0
+    for index in range(count):
+        total += records[index, VALUE_BYTES] < 0
+    return total
+
+
 @inlined_kernel
 def note_tombstones(
-    header: Header, flags: int, tombstones: int, rules: npt.NDArray[np.int64], state: npt.NDArray[np.int64]
+    header: Header,
+    flags: int,
+    records: npt.NDArray[np.int64],
+    retained: int,
+    rules: npt.NDArray[np.int64],
+    state: npt.NDArray[np.int64],
 ) -> bool:
-    """Count the tombstones that a batch keeps; return True if the batch gets a delete horizon."""
+    """Count the tombstones among the `retained` records of a batch; return True if the batch gets a delete horizon."""
+    tombstones = count_tombstones(records, retained)
     gets_horizon = needs_horizon(flags, header.is_control, header.has_horizon, tombstones)
     if gets_horizon and rules[NEXT_HORIZON_MS] == NO_HORIZON:
         gets_horizon = False

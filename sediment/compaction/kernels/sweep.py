@@ -106,7 +106,6 @@ from sediment.segment_io.format.batch_rebuild import (
 )
 from sediment.segment_io.format.compression.compress_fast_path import NOT_COMPRESSED, compress_records
 from sediment.segment_io.format.layout import BATCH_HEADER_BYTES, CRC
-from sediment.segment_io.format.record_decoder import VALUE_BYTES
 
 _SMALL_BATCH_RECORDS = 4
 _BATCHES_AHEAD = 8
@@ -274,7 +273,7 @@ def _emit_survivors(
     records = rows.records
     if retained < decoded:
         pack_kept(records, decoded, rows.kept)
-    gets_horizon = note_tombstones(header, flags, _count_tombstones(records, retained), rules, state)
+    gets_horizon = note_tombstones(header, flags, records, retained, rules, state)
     if retained == header.record_count and not gets_horizon and flags & LEGACY == 0:
         state[OUT_START] -= header.size_bytes
         copy_batch(out + state[OUT_START], header.address, header.size_bytes)
@@ -308,14 +307,6 @@ def _emit_survivors(
         end, header.address, packed, packed_bytes, retained, first_timestamp, max_timestamp, has_horizon
     )
     return OK
-
-
-@kernel
-def _count_tombstones(records: npt.NDArray[np.int64], count: int) -> int:
-    total = 0
-    for index in range(count):
-        total += records[index, VALUE_BYTES] < 0
-    return total
 
 
 @kernel

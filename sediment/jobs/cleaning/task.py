@@ -35,6 +35,7 @@ from sediment.segment_io.partition.listing import list_log
 
 if TYPE_CHECKING:
     from sediment.compaction.cleanable_range import CleanableRange
+    from sediment.compaction.estimate import Estimate
     from sediment.segment_io.partition.listing import SegmentRef
     from sediment.segment_io.partition.log_view import LogView
 
@@ -75,7 +76,7 @@ def start_cleaning(
         SedimentError, OSError: the partition cannot be cleaned; no `.part` file of the attempt is left.
     """
     from sediment.compaction.clean_log import scan_log, sweep_log
-    from sediment.compaction.estimate import estimate_plan
+    from sediment.compaction.estimate import estimate_segments
     from sediment.compaction.grouping import plan_cleaning
 
     timer = StageTimer()
@@ -85,7 +86,12 @@ def start_cleaning(
     if cleanable.blocked_by is not None:
         return completed(replace(result, seconds_by_stage=timer.seconds()))
     plan = plan_cleaning(view, cleanable, task.config, now_ms=task.now_ms)
-    estimate = cache(lambda: estimate_plan(plan, fs, sample_bytes=SAMPLE_BYTES))
+
+    @cache
+    def estimate() -> Estimate:
+        path = task.listing.path
+        return estimate_segments(path, plan.segments, task.config, fs, now_ms=task.now_ms, sample_bytes=SAMPLE_BYTES)
+
     check_headroom(plan, fs, writer, estimate)
     strategy = strategy_for(task, plan, estimate).strategy
     timer.lap(PLAN)

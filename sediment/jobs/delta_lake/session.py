@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sediment.jobs.spark.session import own_session, spark_context
+from sediment.jobs.spark.worker_python import check_worker_python
 from sediment.segment_io.errors import UsageError
 
 if TYPE_CHECKING:
@@ -70,25 +71,23 @@ def ivy_folder(given: Mapping[str, str]) -> Path:
 # -------------------------------------------------------------------------------------------------------------- session
 @contextmanager
 def delta_session(master: str | None, app_name: str, given: SparkSession | None = None) -> Iterator[SparkSession]:
-    """Yield a SparkSession on the context of `spark_context`; it reads and writes Delta, and has `kafka-log`.
+    """Yield a SparkSession on the context of `spark_context`; it reads and writes Delta.
 
     `given` and other sessions of that context stay unchanged.
 
     Raises:
-        UsageError: delta-spark or its JARs are missing, or Spark does not start.
+        UsageError: delta-spark or its JARs are missing, Spark does not start, or it runs another Python, which lacks
+            this package.
     """
     from pyspark.sql import SparkSession
 
-    from sediment.jobs.datasource import register
-
     coordinate()
     with spark_context(master, app_name) as sc:
+        check_worker_python(sc)
         settings = dict(sc.getConf().getAll())
         _load_jars(sc, ivy_folder(settings))
         if _EXTENSION in _extensions(settings, given):
-            session = own_session(given)
-            register(session)
-            yield session
+            yield own_session(given)
             return
         jvm: Any = sc._jvm
         sessions = jvm.org.apache.spark.sql.classic.SparkSession
@@ -100,9 +99,7 @@ def delta_session(master: str | None, app_name: str, given: SparkSession | None 
             if key not in settings:
                 builder.config(key, value)
         try:
-            session = SparkSession(sc, builder.getOrCreate())
-            register(session)
-            yield session
+            yield SparkSession(sc, builder.getOrCreate())
         finally:
             if default.isDefined():
                 sessions.setDefaultSession(default.get())

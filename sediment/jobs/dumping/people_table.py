@@ -178,7 +178,9 @@ class PeopleTable:
         sections = [(heading[1], self._without_empty_logs(self._sections[heading])) for heading in in_order]
         listed = [(text, rows) for text, rows in sections if text or rows]
         left_out = self._left_out + (self._empty_logs.count if self._empty_logs.are_many else 0)
-        if listed or not left_out:
+        if self._is_for_terminal and not listed and not left_out:
+            screen.say(f"no {self._request.what.replace('_', ' ')}")
+        elif listed or not left_out:
             screen.sections(listed or [("", [])], columns)
         if text := _left_out_text(self._request, left_out):
             screen.say(text)

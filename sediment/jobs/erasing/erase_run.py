@@ -89,6 +89,7 @@ from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.partition.slices import Bounds
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from securesystemslib.signer import CryptoSigner
 
 OLDER_RECORDS = "older-records"
@@ -139,7 +140,7 @@ class _Selection:
 
 
 class EraseRun(RewritingRun[EraseOptions, EraseReport]):
-    """Run of `erase`."""
+    """Run of `erase`; `register` makes `kafka-log` known to the session that evaluates a condition."""
 
     command: ClassVar[str] = "erase"
     output_keeps_failed: ClassVar[bool] = False  # an output must not contain records whose erasure failed
@@ -151,8 +152,10 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         stop: threading.Event,
         stack: ExitStack,
         confirm: Callable[[EraseRunReport], bool] | None,
+        register: Callable[[SparkSession], None],
     ) -> None:
         super().__init__(options, own, stop, stack)
+        self._register = register
         self._confirm = None if own.dry_run else confirm
         self._started = time.monotonic()
         self._subject: Keys | Condition | None = None
@@ -321,6 +324,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         session = self._stack.enter_context(
             create_session(self._options.master, f"sediment {self.command}", self._options.spark)
         )
+        self._register(session)
         for log_dir in dict.fromkeys(path.parent for path in directories):
             groups = [[path for path in directories if path.parent == log_dir]]
             while groups:

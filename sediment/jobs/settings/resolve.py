@@ -24,7 +24,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sediment.compaction.config import COMPACT, MAP_SLOT_BYTES, CompactionConfig, offset_map_slots
+from sediment.compaction.config import COMPACT, CompactionConfig
+from sediment.compaction.offset_map_size import MAP_SLOT_BYTES, holds_several_keys, offset_map_slots
 from sediment.engine.config import LogConfig
 from sediment.engine.config_keys import (
     BROKER_FILE_MARKS,
@@ -52,6 +53,7 @@ _LOGGER = logging.getLogger(__name__)
 
 _DEDUPE_SIZE = "log.cleaner.dedupe.buffer.size"
 _LOAD_FACTOR = "log.cleaner.io.buffer.load.factor"
+_LEAST_LIKENESS = 0.8  # of an unknown key and the known key that is named for it; 1: they are equal
 _LEAST_LOAD_FACTOR = 2e-8  # with this load factor, the largest map may fill more than one slot
 _NO_RETENTION = -1
 _POLICY_KEYS = ("cleanup.policy", "log.cleanup.policy")
@@ -313,7 +315,7 @@ class Settings:
     def _log_config(self, topic: str | None) -> LogConfig:
         values = _Values({name: self._resolve(key, topic)[0] for name, key in TOPIC_KEYS.items()})
         broker = _Values({name: self._resolve(key, topic)[0] for name, key in BROKER_KEYS.items()})
-        _check_together(values, topic)
+        _check_tiered_storage(values, topic)
         bounded = _DEDUPE_SIZE in self.sets
 
         policy = values.words("cleanup.policy") if self.is_stated(topic or "", "cleanup.policy") else ()
@@ -324,53 +326,57 @@ class Settings:
         def stated_ms(found: _Values, name: str) -> int | None:
             return found.whole(name) if self.is_stated(topic or "", name) else None
 
-        return LogConfig(
-            compaction=CompactionConfig(
-                cleanup_policy=policy,
-                min_cleanable_dirty_ratio=values.real("min.cleanable.dirty.ratio"),
-                min_compaction_lag_ms=values.whole("min.compaction.lag.ms"),
-                max_compaction_lag_ms=values.whole("max.compaction.lag.ms"),
-                delete_retention_ms=stated_ms(values, "delete.retention.ms"),
-                segment_bytes=values.whole("segment.bytes"),
-                segment_index_bytes=values.whole("segment.index.bytes"),
-                index_interval_bytes=values.whole("index.interval.bytes"),
-                max_message_bytes=values.whole("max.message.bytes"),
-                dedupe_buffer_bytes=broker.whole(_DEDUPE_SIZE) if bounded else None,
-                dedupe_load_factor=broker.real(_LOAD_FACTOR),
-                producer_id_expiration_ms=stated_ms(broker, "producer.id.expiration.ms"),
-                max_decompressed_batch_bytes=broker.whole("sediment.max.decompressed.batch.bytes"),
-                task_memory_bytes=broker.whole("sediment.task.memory.bytes"),
-            ),
-            retention=RetentionConfig(
-                cleanup_policy=policy,
-                retention_ms=stated_limit("retention.ms"),
-                retention_bytes=stated_limit("retention.bytes"),
-                remote_storage_enable=values.truth("remote.storage.enable"),
-                remote_log_copy_disable=values.truth("remote.log.copy.disable"),
-            ),
-            segment_ms=values.whole("segment.ms"),
-            segment_jitter_ms=values.whole("segment.jitter.ms"),
-            flush_messages=values.whole("flush.messages"),
-            flush_ms=values.whole("flush.ms"),
-            compression_type=values.word("compression.type"),
-            compression_gzip_level=values.whole("compression.gzip.level"),
-            compression_lz4_level=values.whole("compression.lz4.level"),
-            compression_zstd_level=values.whole("compression.zstd.level"),
-            message_timestamp_type=values.word("message.timestamp.type"),
-            message_timestamp_before_max_ms=values.whole("message.timestamp.before.max.ms"),
-            message_timestamp_after_max_ms=values.whole("message.timestamp.after.max.ms"),
-            preallocate=values.truth("preallocate"),
-            file_delete_delay_ms=values.whole("file.delete.delay.ms"),
-            transaction_max_timeout_ms=broker.whole("transaction.max.timeout.ms"),
-        )
+        try:
+            return LogConfig(
+                compaction=CompactionConfig(
+                    cleanup_policy=policy,
+                    min_cleanable_dirty_ratio=values.real("min.cleanable.dirty.ratio"),
+                    min_compaction_lag_ms=values.whole("min.compaction.lag.ms"),
+                    max_compaction_lag_ms=values.whole("max.compaction.lag.ms"),
+                    delete_retention_ms=stated_ms(values, "delete.retention.ms"),
+                    segment_bytes=values.whole("segment.bytes"),
+                    segment_index_bytes=values.whole("segment.index.bytes"),
+                    index_interval_bytes=values.whole("index.interval.bytes"),
+                    max_message_bytes=values.whole("max.message.bytes"),
+                    dedupe_buffer_bytes=broker.whole(_DEDUPE_SIZE) if bounded else None,
+                    dedupe_load_factor=broker.real(_LOAD_FACTOR),
+                    producer_id_expiration_ms=stated_ms(broker, "producer.id.expiration.ms"),
+                    max_decompressed_batch_bytes=broker.whole("sediment.max.decompressed.batch.bytes"),
+                    task_memory_bytes=broker.whole("sediment.task.memory.bytes"),
+                ),
+                retention=RetentionConfig(
+                    cleanup_policy=policy,
+                    retention_ms=stated_limit("retention.ms"),
+                    retention_bytes=stated_limit("retention.bytes"),
+                    remote_storage_enable=values.truth("remote.storage.enable"),
+                    remote_log_copy_disable=values.truth("remote.log.copy.disable"),
+                ),
+                segment_ms=values.whole("segment.ms"),
+                segment_jitter_ms=values.whole("segment.jitter.ms"),
+                flush_messages=values.whole("flush.messages"),
+                flush_ms=values.whole("flush.ms"),
+                compression_type=values.word("compression.type"),
+                compression_gzip_level=values.whole("compression.gzip.level"),
+                compression_lz4_level=values.whole("compression.lz4.level"),
+                compression_zstd_level=values.whole("compression.zstd.level"),
+                message_timestamp_type=values.word("message.timestamp.type"),
+                message_timestamp_before_max_ms=values.whole("message.timestamp.before.max.ms"),
+                message_timestamp_after_max_ms=values.whole("message.timestamp.after.max.ms"),
+                preallocate=values.truth("preallocate"),
+                file_delete_delay_ms=values.whole("file.delete.delay.ms"),
+                transaction_max_timeout_ms=broker.whole("transaction.max.timeout.ms"),
+            )
+        except SettingsError as error:
+            error.what += f" in the config of topic {topic}" if topic else ""
+            raise
 
     def _check_map_size(self) -> None:
         """Check Kafka's condition for its offset map: slots times load factor is above 1 (kafka-log 02 §1)."""
         values = _Values({name: self.broker_value(name) for name in (_DEDUPE_SIZE, _LOAD_FACTOR)})
         size_bytes, load_factor = values.whole(_DEDUPE_SIZE), values.real(_LOAD_FACTOR)
-        if _DEDUPE_SIZE not in self.sets or _has_room(size_bytes, load_factor):
+        if _DEDUPE_SIZE not in self.sets or holds_several_keys(size_bytes, load_factor):
             return
-        if not _has_room(INT32_MAX, load_factor):
+        if not holds_several_keys(INT32_MAX, load_factor):
             raise SettingsError(
                 f"{_LOAD_FACTOR}={load_factor:g} is too small: a map has at most {offset_map_slots(INT32_MAX)} slots, "
                 f"so no {_DEDUPE_SIZE} is large enough",
@@ -381,11 +387,6 @@ class Settings:
             "of the slots may be filled",
             advice=f"give at least {(int(1 / load_factor) + 1) * MAP_SLOT_BYTES}",
         )
-
-
-def _has_room(size_bytes: int, load_factor: float) -> bool:
-    """Return True if more than one slot of Kafka's offset map may be filled."""
-    return offset_map_slots(size_bytes) * load_factor > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,7 +456,8 @@ def _read_file(path: Path) -> _ConfigFile:
             _LOGGER.warning("%s: %s is ignored: it has had no effect since Kafka 4.0", path, name)
         elif not is_other_broker_key(name):
             nearest = _nearest(name, [*BROKER_KEYS, *TOPIC_KEYS])
-            _LOGGER.warning("%s: unknown key %s is ignored; the nearest known key is %s", path, shown, nearest)
+            hint = f"; the nearest known key is {nearest}" if nearest else ""
+            _LOGGER.warning("%s: unknown key %s is ignored%s", path, shown, hint)
     try:
         for name, text in known.items():
             _check_given(BROKER_KEYS[name], text, Origin.FILE)
@@ -517,11 +519,15 @@ def _topic_key(topic: str, name: str, given: str) -> Key:
 def _unknown_key(name: str, known: Sequence[str], where: str) -> SettingsError:
     if name in REMOVED_KEYS:
         return SettingsError(f"key {name} in {where} has had no effect since Kafka 4.0", advice="leave it out")
-    return SettingsError(f"unknown key {name!r} in {where}", advice=f"the nearest known key is {_nearest(name, known)}")
+    nearest = _nearest(name, known)
+    advice = "check the name; conf/sediment.properties of the repository lists the keys"
+    if nearest:
+        advice = f"the nearest known key is {nearest}"
+    return SettingsError(f"unknown key {name!r} in {where}", advice=advice)
 
 
-def _nearest(name: str, known: Sequence[str]) -> str:
-    return difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+def _nearest(name: str, known: Sequence[str]) -> str | None:
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=_LEAST_LIKENESS)), None)
 
 
 def _broker_hint(name: str) -> str:
@@ -579,15 +585,9 @@ def _contradiction(one: str, other: str) -> SettingsError:
     return SettingsError(f"{one} and {other} in --set contradict each other", advice="give one of them")
 
 
-def _check_together(values: _Values, topic: str | None) -> None:
-    """Check LogConfig.validateValues and the rules of tiered storage (kafka-log 06 §1)."""
+def _check_tiered_storage(values: _Values, topic: str | None) -> None:
+    """Check the rules of tiered storage (kafka-log 06 §1)."""
     of_topic = f" of topic {topic}" if topic else ""
-    min_lag_ms, max_lag_ms = values.whole("min.compaction.lag.ms"), values.whole("max.compaction.lag.ms")
-    if min_lag_ms > max_lag_ms:
-        raise SettingsError(
-            f"min.compaction.lag.ms={min_lag_ms}{of_topic} is above max.compaction.lag.ms={max_lag_ms}",
-            advice="lower the first or raise the second",
-        )
     if not values.truth("remote.storage.enable"):
         return
     if COMPACT in values.words("cleanup.policy"):

@@ -143,29 +143,16 @@ def spark_context(master: str | None, app_name: str, more: MoreSettings | None =
 def create_session(master: str | None, app_name: str, given: SparkSession | None = None) -> Iterator[SparkSession]:
     """Yield a SparkSession on the context of `spark_context`; the errors are the same as there.
 
-    `spark.read.format("kafka-log")` is registered.  The settings of `given`, and of a session that was active, stay
-    unchanged, because the new session is a separate session of the same context.
+    The settings of `given`, and of a session that was active, stay unchanged, because the new session is a separate
+    session of the same context.  A caller that reads `kafka-log` registers the format (`datasource.register`).
     """
-    require_spark()  # the import of the data source needs PySpark
-    from sediment.jobs.datasource import register
-
-    with plain_session(master, app_name, _for_rows, given) as session:
-        register(session)
-        yield session
-
-
-@contextmanager
-def plain_session(
-    master: str | None, app_name: str, more: MoreSettings, given: SparkSession | None
-) -> Iterator[SparkSession]:
-    """Yield a session like `create_session`, but with the settings `more` and without the registered format."""
     require_spark()
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     finish_stopping()
     is_shared = SparkContext._active_spark_context is not None
-    with spark_context(master, app_name, more):
+    with spark_context(master, app_name, _for_rows):
         yield own_session(given) if is_shared else SparkSession.builder.getOrCreate()
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from sediment.engine.config import LogConfig
+from sediment.engine.config import LogConfig, lags_contradict
 from sediment.engine.config_keys import (
     BROKER_KEYS,
     INTERNAL_TOPIC_CONFIGS,
@@ -188,7 +188,7 @@ def check_configs(configs: Mapping[str, str]) -> None:
             "storage.",
         )
     least, most = (values.get(name, TOPIC_KEYS[name].default) for name in _LAGS)
-    if isinstance(least, int) and isinstance(most, int) and least > most:
+    if isinstance(least, int) and isinstance(most, int) and lags_contradict(least, most):
         raise ApiError(
             ErrorCode.INVALID_CONFIG, f"conflict topic config setting {_LAGS[0]} ({least}) > {_LAGS[1]} ({most})"
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sediment.jobs.datasource import register
 from sediment.jobs.delta_lake import session
 from sediment.jobs.delta_lake.paths import is_uri, outside_log_dirs
 from sediment.jobs.delta_lake.session import coordinate, delta_session, fetched_jars
@@ -100,6 +101,7 @@ def test_the_session_reads_and_writes_delta_and_leaves_the_one_that_was_there(sc
         assert spark.conf.get("spark.databricks.delta.snapshotPartitions") == "1"
         spark.conf.set("spark.sql.shuffle.partitions", "3")
         write_segment(tmp_path / "t-0", 0, [batch_bytes(0, "abc")])
+        register(spark)
         assert spark.read.format("kafka-log").load(str(tmp_path / "t-0")).count() == 3
     assert plain.conf.get("spark.sql.shuffle.partitions") != "3"
     assert SparkSession.builder.getOrCreate().conf.get("spark.sql.shuffle.partitions") != "3"

@@ -158,3 +158,11 @@ def test_a_pipe_with_a_width_lists_every_row(tmp_path: Path, monkeypatch: pytest
     write_segment(tmp_path / "t-0", 3)
     monkeypatch.setenv("COLUMNS", "80")
     assert "00000000000000000000.index" in shown(tmp_path, "--what", "indexes", columns=None)
+
+
+def test_a_terminal_says_that_a_table_has_no_rows_and_a_pipe_keeps_the_head(tmp_path: Path) -> None:
+    write_segment(tmp_path / "t-0", 0, [batch_bytes(0, "abc")])
+    assert shown(tmp_path / "t-0", "--what", "transactions") == "no transactions\n"
+    assert shown(tmp_path / "t-0", "--what", "open_transactions") == "no open transactions\n"
+    assert shown(tmp_path / "t-0", "--offsets", "5:", "--what", "records") == "no records\n"
+    assert shown(tmp_path / "t-0", "--what", "transactions", columns=None).split()[:2] == ["topic", "partition"]

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from sediment.compaction.config import CompactionConfig, offset_map_keys
+from sediment.compaction.config import CompactionConfig
+from sediment.compaction.offset_map_size import offset_map_keys
 from sediment.engine.config import LogConfig
 from sediment.jobs.settings.resolve import Origin, Settings
 from sediment.retention.policy import RetentionConfig
@@ -247,12 +248,17 @@ def test_a_topic_that_kafka_would_not_name_so_is_refused(topic: str) -> None:
         ("t:segment.byte=1", "segment.bytes"),
         ("log.retention.hour=1", "log.retention.hours"),
         ("Cleanup.Policy=compact", "cleanup.policy"),
-        ("node.id=1", "nearest known key"),
     ],
 )
 def test_an_unknown_key_is_refused_with_the_nearest_known_one(given: str, nearest: str) -> None:
     sentence = refusal(given)
     assert "unknown key" in sentence and nearest in sentence
+
+
+@pytest.mark.parametrize("given", ["node.id=1", "x=y", "t:foo=1", "linger.ms=5", "zookeeper.session.timeout.ms=1"])
+def test_no_key_is_named_for_an_unknown_key_that_resembles_none(given: str) -> None:
+    sentence = refusal(given)
+    assert "unknown key" in sentence and "nearest" not in sentence and "conf/sediment.properties" in sentence
 
 
 def test_a_key_that_kafka_removed_is_refused_as_such() -> None:
@@ -585,3 +591,8 @@ def test_a_bad_file_is_refused_with_its_path(tmp_path: Path, text: str) -> None:
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="No such file"):
         Settings.load(tmp_path / "none.properties", [])
+
+
+def test_lags_that_contradict_each_other_are_refused_with_the_name_of_the_topic() -> None:
+    sentence = refusal("t:min.compaction.lag.ms=6", "t:max.compaction.lag.ms=5")
+    assert "min.compaction.lag.ms=6 is above max.compaction.lag.ms=5 in the config of topic t;" in sentence

@@ -92,8 +92,10 @@ def test_a_session_reads_kafka_logs_as_it_is_and_lets_the_jvm_optimise(tmp_path:
     done = run(
         """
 import sys
+from sediment.jobs.datasource import register
 from sediment.jobs.spark.session import create_session
 with create_session("local[1]", "test") as session:
+    register(session)
     log = session.read.format("kafka-log").load(sys.argv[1])
     assert [row.offset for row in log.filter("offset > 0").collect()] == [1, 2]
     print(session.sparkContext.getConf().get("spark.driver.extraJavaOptions"))

@@ -2,7 +2,8 @@
 
     1  finish_interrupted    complete or undo interrupted replacements and deletions, remove   passes 1 to 4
                              indexes without a log
-    2  load segment files    recover segments without an offset index (`trusted_files`)        pass 4
+    2  load segment files    recover segments without an offset index or with a corrupt        pass 4
+                             transaction index
     3  recover               verify batches from the recovery point on, cut after the last     §3, §4
                              good one (`log_recovery`, `segment_recovery`)
     4  settle ends           log end, recovery point; at least one segment                     §3
@@ -32,22 +33,19 @@ from sediment.engine.config import LogConfig
 from sediment.engine.directory.leader_epochs import Epochs, truncate_from_end, truncate_from_start
 from sediment.engine.directory.loading.interrupted_swaps import Repair, finish_interrupted
 from sediment.engine.directory.loading.load_state import LoadCorruption, LoadingSegment, LoadState
-from sediment.engine.directory.loading.log_recovery import recover_unverified, settle_ends
+from sediment.engine.directory.loading.log_recovery import recover_unverified, settle_ends, unverified_from
 from sediment.engine.directory.loading.producer_state_manager import ProducerStateManager, Snapshots
 from sediment.engine.directory.loading.read_next_offset import end_of
 from sediment.engine.directory.loading.segment_file_names import check_segment_files
 from sediment.engine.directory.loading.segment_recovery import recover_segment
 from sediment.engine.directory.loading.split_segment import split_segment
-from sediment.engine.directory.loading.trusted_files import (
-    check_trusted,
-    trim_indexes,
-    unverified_from,
-    why_recover,
-)
+from sediment.engine.directory.loading.trusted_segments import check_trusted
 from sediment.segment_io.errors import (
     CorruptBatchError,
+    CorruptIndexError,
     IndexOffsetOverflowError,
 )
+from sediment.segment_io.format.index_sanity import check_last_offsets
 from sediment.segment_io.format.layout import (
     OFFSET_ENTRY_BYTES,
     TIME_ENTRY_BYTES,
@@ -242,7 +240,7 @@ def _load_segment_files(state: LoadState) -> None:
     unverified = unverified_from(state, bases)
     for index, ref in enumerate(listing.segments):
         segment = LoadingSegment(ref, bases[index + 1] if index + 1 < len(bases) else None)
-        reason = why_recover(state, segment)
+        reason = _why_recover(state, segment)
         if reason is not None:
             try:
                 recover_segment(state, segment, cut=index >= unverified, reason=reason)
@@ -251,10 +249,36 @@ def _load_segment_files(state: LoadState) -> None:
                 if index <= unverified:
                     raise
         else:
-            trim_indexes(state, segment)
+            _trim_indexes(state, segment)
             if ref.time_index_bytes is None:
                 state.put(segment, SegmentFileKind.TIME_INDEX, b"", "")
         state.segments.append(segment)
+
+
+def _why_recover(state: LoadState, segment: LoadingSegment) -> str | None:
+    """Return the reason why a broker recovers this segment regardless of the recovery point, or None."""
+    if segment.ref.offset_index_bytes is None:
+        return "the segment had no offset index"
+    path = state.path(segment, SegmentFileKind.TRANSACTION_INDEX)
+    if segment.ref.transaction_index_bytes:
+        try:
+            index = parse_transaction_index(state.fs.read_bytes(path), path=str(path))
+            check_last_offsets(index.last_offsets, segment.base_offset)
+        except CorruptIndexError as error:
+            return error.what
+    return None
+
+
+def _trim_indexes(state: LoadState, segment: LoadingSegment) -> None:
+    """Cut a partial last entry off trusted indexes, as a broker does when it stops."""
+    for kind, size_bytes, entry_bytes in (
+        (SegmentFileKind.OFFSET_INDEX, segment.ref.offset_index_bytes, OFFSET_ENTRY_BYTES),
+        (SegmentFileKind.TIME_INDEX, segment.ref.time_index_bytes, TIME_ENTRY_BYTES),
+    ):
+        if size_bytes is not None and size_bytes % entry_bytes:
+            content = state.fs.read_bytes(state.path(segment, kind))
+            whole_bytes = size_bytes - size_bytes % entry_bytes
+            state.put(segment, kind, content[:whole_bytes], "its last entry was not whole")
 
 
 def _loaded(state: LoadState, segment: LoadingSegment) -> LoadedSegment:

@@ -1,6 +1,7 @@
 """Recovery of a log during a load: the verification after an unclean stop, and the ends of the log.
 
-    recover_unverified   after an unclean stop, every segment from the recovery point on (`trusted_files`)
+    unverified_from      the segment at which the recovery begins: the one that contains the recovery point
+    recover_unverified   after an unclean stop, every segment from there on
     settle_ends          the recovery point and the log end offset
 
 An offset that goes back ends the scan of a segment as a corrupt batch does (`recovery_scan`).  An I/O error is not
@@ -11,6 +12,7 @@ Source: Kafka's LogLoader.recoverLog (kafka-log 05 §3).
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -22,7 +24,6 @@ from sediment.engine.directory.loading.segment_recovery import (
     repair_segment,
     verify_segment,
 )
-from sediment.engine.directory.loading.trusted_files import unverified_from
 from sediment.segment_io.errors import (
     CorruptCheckpointError,
     CorruptDataError,
@@ -37,6 +38,16 @@ _MOST_BATCHES_AHEAD = 1 << 18
 
 class _TooManyBatchesError(Exception):
     """A scan made ahead of its turn would have to keep too many batches in memory."""
+
+
+def unverified_from(state: LoadState, base_offsets: list[int]) -> int:
+    """Return the index of the first segment that a broker would verify; the number of segments if there is none.
+
+    After an unclean stop, this is the segment that contains the recovery point.
+    """
+    if state.is_clean:
+        return len(base_offsets)
+    return max(bisect_right(base_offsets, state.recovery_point_checkpoint) - 1, 0)
 
 
 def recover_unverified(state: LoadState) -> None:
