@@ -39,8 +39,8 @@ _UNIQUE = "0" * 32
 class LogDirMoves:
     """The moves of the partitions of `catalog`; `directories` are those in which a broker would find a partition.
 
-    Coordinators read the files of their logs when they load.  So a partition of an internal topic is copied at once, but
-    stays where it is until `coordinators_loaded` is called.
+    Coordinators read the files of their logs when they load.  So a partition of an internal topic is copied at once,
+    but stays where it is until `coordinators_loaded` is called.
     """
 
     def __init__(
