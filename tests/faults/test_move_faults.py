@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import random
+import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
+from sediment.engine.live.future_log import copy_rest
+from sediment.engine.live.log_directory import LogDirectory
 from sediment.segment_io.format.checkpoints import format_uuid
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
@@ -16,7 +20,8 @@ from sediment.segment_io.partition.checkpoint_files import read_meta_properties
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.backends.live import LiveBackend
 from tests.engine.live_logs import batch, config
-from tests.engine.managed import records_of
+from tests.engine.managed import DELETED, append, records_of, running
+from tests.faults.faulty_fs import Disk, FaultyFs, write_image
 from tests.faults.fs_trace import Crash, CrashImage, FsTrace, Tree, write_tree
 from tests.server.live import nodes
 from tests.server.live.nodes import two_directories
@@ -25,6 +30,7 @@ from tests.waiting import wait_until
 T0 = TopicPartition("t", 0)
 SMALL_FILES = config(segment_bytes=300)
 VALUES = [b"0", b"1", b"2", b"3", b"4", b"5"]
+POWER_LOSSES = 12
 KINDS = (Crash.KILLED, Crash.TORN_WRITE, Crash.TORN_RENAME)  # the trace does not see which appends were synced
 
 
@@ -50,6 +56,7 @@ def root(tmp_path: Path) -> Path:
 def move(backend: LiveBackend, root: Path) -> None:
     """Move t-0 to the second directory, and wait for the end."""
     moved = root / "b" / "t-0"
+    assert backend._moves is not None
     assert backend._moves.alter(T0, str(moved.parent)) is ErrorCode.NONE
     wait_until(lambda: backend._manager.get_future_log(T0) is None and moved.exists())
     backend._manager.checkpoint_all()  # waits for the end of the task
@@ -142,3 +149,32 @@ def test_a_crash_during_a_cancellation_keeps_the_log(root: Path, tmp_path: Path)
         check_for_kafka(copy, image.tree)
         check_start(copy)
         assert (copy / "a" / "t-0").exists()
+
+
+def test_a_future_log_is_on_disk_before_the_metadata_names_its_directory(tmp_path: Path) -> None:
+    """After a power loss then, a start uses it, and its records may be nowhere else on disk."""
+    chance, fs, images = random.Random(7), FaultyFs(), []
+    with running(tmp_path / "a", tmp_path / "b", topic=DELETED, fs=fs) as manager:
+        a, b = (directory.path for directory in manager.directories())
+        log = manager.create_log(T0, log_dir=a, topic_id=format_uuid(bytes(range(16))))
+        append(log, *((str(number), "v") for number in range(8)))
+        future = manager.create_future_log(T0, b)
+        disk = fs.disk = Disk(future.directory)
+        copy_rest(log, future)
+        lost = disk.after_power_loss()[0]
+        append(log, ("last", "v"))
+        expected = records_of(log)
+
+        def assign(_: LogDirectory) -> None:
+            images.extend(disk.after_random_power_loss(chance) for _ in range(POWER_LOSSES))
+            shutil.copytree(b, tmp_path / "after", ignore=lambda _, names: {n for n in names if n.startswith("t-0")})
+
+        assert manager.replace_current_with_future_log(T0, assign, lambda _: None)
+    copy = tmp_path / "after"
+    for number, image in enumerate([lost, *images]):
+        shutil.rmtree(copy / "t-0", ignore_errors=True)
+        write_image(copy / "t-0", image)
+        with running(copy, topic=DELETED) as manager:
+            found = manager.get_log(T0)
+            assert found is not None
+            assert (records_of(found) == expected) is (number > 0)  # without a flush, records would be lost

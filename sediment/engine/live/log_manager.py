@@ -1138,6 +1138,7 @@ class LogManager:
                 continue
             if state is DirectoryState.FUTURE:
                 self._delete_folder(directory, folder, partition)
+                directory.left_out.discard(partition)
                 continue
             renamed.append(partition)
             stray = folder.with_name(folder_aside(partition, DirectoryState.STRAY))

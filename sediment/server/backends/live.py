@@ -139,6 +139,7 @@ class LiveBackend:
 
     def __init__(self, options: LiveOptions, fs: Fs, stop: threading.Event, clock: Clock | None = None) -> None:
         self._delayed: DelayedOperations | None = None
+        self._moves: LogDirMoves | None = None
         with ExitStack() as undo:
             self._open(options, fs, stop, clock or Clock(), undo)
             self._undo = undo.pop_all()
@@ -296,7 +297,7 @@ class LiveBackend:
         """Return the handlers of records, transactions, topics, configs, deletions and refused requests."""
         self._delayed = delayed = DelayedOperations(timer)
         self.topics = self._make_store(server_config=config, on_topics_deleted=coordinator.topics_deleted)
-        self._moves = LogDirMoves(self.catalog, self._manager, self.topics, self._directories)
+        self._moves = moves = LogDirMoves(self.catalog, self._manager, self.topics, self._directories)
         self._internal_topics = {
             CONSUMER_OFFSETS: config.offsets_topic_num_partitions,
             TRANSACTION_STATE: config.transaction_state_log_num_partitions,
@@ -332,7 +333,7 @@ class LiveBackend:
             **TopicHandlers(self.topics, self.catalog).handlers(),
             **AlterConfigHandlers(self.topics, self.catalog.node_id).handlers(),
             **DeleteRecordsHandlers(self.catalog, self._manager.checkpoint_log_starts).handlers(),
-            **AlterLogDirsHandlers(self.catalog, self._moves.alter).handlers(),
+            **AlterLogDirsHandlers(self.catalog, moves.alter).handlers(),
             **GroupDeletionHandlers(coordinator, self.catalog).handlers(),
             **UserHandlers(self.topics, self.catalog).handlers(),
         }
@@ -346,7 +347,8 @@ class LiveBackend:
 
         This ends the load of the coordinators, so their partitions may move to other log directories from then on.
         """
-        self._moves.coordinators_loaded()
+        if self._moves is not None:
+            self._moves.coordinators_loaded()
         self._transactions.load(stored, is_unreadable)
         return lambda: self._transactions.transactions
 
@@ -402,7 +404,8 @@ class LiveBackend:
         """
         if not self._has_current_metadata:
             _LOGGER.warning("%s", _MAYBE_STALE)
-        self._moves.resume(self._interrupted_moves)
+        if self._moves is not None:
+            self._moves.resume(self._interrupted_moves)
         self._manager.start_deleting(by_limits=self._has_current_metadata)
 
     def stop_deleting(self) -> None:

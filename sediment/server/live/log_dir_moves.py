@@ -84,9 +84,9 @@ class LogDirMoves:
             raise self._without_log(partition, target)
         if served.failure is not None:
             raise served.failure
-        if served.directory.parent != target and self._manager.get_future_log(partition) is None:
+        if served.directory.parent != target:
             self._topics.check_movable()
-            self.begin(partition, target)
+            self._begin(partition, target)
 
     def _online_directory(self, log_dir: str) -> Path:
         path = self._directories.get(log_dir)
@@ -103,19 +103,20 @@ class LogDirMoves:
             return ApiError(ErrorCode.REPLICA_NOT_AVAILABLE, "the partition has no log")
         return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
-    def begin(self, partition: TopicPartition, target: Path) -> None:
-        """Begin to move a partition from its log directory to another one.
+    def _begin(self, partition: TopicPartition, target: Path) -> None:
+        """Begin to move a partition from its log directory to another one, unless it is being moved.
 
         Raises:
             StorageError, OpenFilesLimitError: the future log cannot be created.
         """
-        self._moves.add(self._manager.create_future_log(partition, target))
+        if self._manager.get_future_log(partition) is None:
+            self._moves.add(self._manager.create_future_log(partition, target))
 
     def resume(self, interrupted: Mapping[TopicPartition, Path]) -> None:
         """Begin again the moves that the last stop interrupted."""
         for partition, target in interrupted.items():
             try:
                 with self._guard:
-                    self.begin(partition, target)
+                    self._begin(partition, target)
             except SedimentError as error:
                 _LOGGER.error("%s is not moved to %s: %s", partition, target, error)

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from sediment.engine.live.partition_folders import is_unfinished, make_partition_folders
+from sediment.engine.live.partition_folders import is_unfinished, make_future_folder, make_partition_folders
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import OpenFilesLimitError, StorageError, UsageError
 from sediment.segment_io.format.checkpoints import format_uuid
-from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.format.names import DirectoryState, TopicPartition, parse_partition_directory
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_offset_checkpoint, read_partition_metadata
 from tests.engine.live.test_open_files import ShortFs, short
@@ -54,6 +54,23 @@ def test_a_folder_is_whole_when_it_has_its_name(logs: Path) -> None:
         if name == "t-0":
             assert read_partition_metadata(Fs(), path / name / "partition.metadata") == ID
             assert (path / name / f"{0:020d}.log").stat().st_size == 0
+
+
+def test_the_folder_of_a_future_log_is_whole_when_it_has_its_name(logs: Path) -> None:
+    fs = FaultyFs()
+    made = make_future_folder(logs, T0, ID, fs)
+    assert made.is_dir()
+    for number in range(1, fs.operations + 1):
+        path = logs.parent / str(number)
+        path.mkdir()
+        with pytest.raises(Killed):
+            make_future_folder(path, T0, ID, FaultyFs(fault=Kill(number)))
+        (name,) = folders(path)
+        partition, state = parse_partition_directory(name)
+        assert partition == T0
+        assert state in (DirectoryState.DELETE, DirectoryState.FUTURE)
+        if state is DirectoryState.FUTURE:
+            assert read_partition_metadata(Fs(), path / name / "partition.metadata") == ID
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,12 @@ import pytest
 from sediment.engine.clone.cluster_records import topic_records
 from sediment.engine.clone.plan import ClonedTopic
 from sediment.engine.metadata.bootstrap_writer import BootstrapWriter
-from sediment.engine.metadata.leader_changes import leader_change_records
+from sediment.engine.metadata.leader_changes import (
+    directory_change_record,
+    leader_change_records,
+    merge_partition_changes,
+)
+from sediment.engine.metadata.topic_records import partition_record
 from sediment.segment_io.format.checkpoints import format_uuid
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
@@ -52,6 +58,23 @@ def test_the_node_is_the_only_in_sync_replica_and_no_other_one_is_eligible(level
     assert (record.partition_id, record.leader, list(record.isr)) == (3, 7, [7])
     assert [record.eligible_leader_replicas, record.last_known_elr] == ([(), ()] if level else [None, None])
     assert message_version(value) == (2 if level else 0)
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_a_partition_gets_another_directory_and_keeps_its_leader_epoch(level: int) -> None:
+    topic_id, before, after = (format_uuid(bytes([number] * 16)) for number in (1, 2, 3))
+    partition = TopicPartition("t", 0)
+    metadata = ClusterMetadata({"t": topic_id}, {}, {}, 1, features={"eligible.leader.replicas.version": level})
+    change = directory_change_record(partition, after, metadata)
+    assert message_version(change) == (2 if level else 1)
+    own = partition_record(uuid.UUID(int=1), 0, 7, before, metadata_version=WITH_DIRECTORIES)
+    values = [partition_record(uuid.UUID(bytes=bytes([1] * 16)), 0, 7, before, metadata_version=WITH_DIRECTORIES), own]
+    changed, kept = merge_partition_changes(values, [change])
+    assert kept == own
+    record = decode_metadata_record(changed)
+    assert record is not None
+    assert (record.leader, list(record.isr), record.leader_epoch, record.partition_epoch) == (7, [7], 0, 1)
+    assert list(record.directories) == [uuid.UUID(bytes=bytes([3] * 16))]
 
 
 def test_a_bootstrap_checkpoint_has_them_in_its_records_of_partitions_and_does_not_grow(tmp_path: Path) -> None:

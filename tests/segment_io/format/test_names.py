@@ -12,6 +12,7 @@ from sediment.segment_io.format.names import (
     TopicPartition,
     aside_directory_name,
     by_number,
+    future_directory_name,
     leading_offset,
     parse_partition_directory,
     parse_segment_file,
@@ -186,3 +187,10 @@ def test_names_are_sorted_the_same_way_from_any_order():
     odd = ["t-", "nothing", "t-\u00b2", f"t-{nines}", nines, f"{nines}-0", "", "t-00", "t-0", "g02", "g2"]
     backwards = odd[::-1]
     assert sorted(odd, key=by_number) == sorted(backwards, key=by_number)
+
+
+def test_the_directory_of_a_future_log_has_the_whole_name_of_its_topic() -> None:
+    partition = TopicPartition("a" * 249, 3)
+    name = future_directory_name(partition, UUID)
+    assert name == f"{partition}.{UUID}-future"
+    assert parse_partition_directory(name) == (partition, DirectoryState.FUTURE)

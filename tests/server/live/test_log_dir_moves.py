@@ -325,6 +325,7 @@ def test_a_partition_of_a_coordinator_moves_once_the_coordinators_have_loaded(
         target = a if place == str(b) else b
     with opened(a, b) as backend:
         backend.start_deleting()
+        assert backend._moves is not None
         assert backend._moves.alter(group, str(target)) is ErrorCode.NONE
         manager = backend._manager
 
