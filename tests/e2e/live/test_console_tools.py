@@ -27,9 +27,6 @@ _VARIABLE = (
     (re.compile(r"127\.0\.0\.1[: \t]\d+"), "ADDRESS"),
     (re.compile(r"((?:Ongoing|Complete\w+)\s+\d+\s+\d+\s+)\d+"), r"\1"),  # the age of a transaction
     (re.compile(r"Supported.*(?=Finalized)|Epoch: \d+"), ""),  # of the release, and an offset of the metadata log
-    # The default of a setting that has several units; a broker shows none.
-    (re.compile(r"(?:, )?DEFAULT_CONFIG:log\.(?:retention|roll|roll\.jitter)\.hours=\d+"), ""),
-    (re.compile(r"DEFAULT_CONFIG:log\.flush\.scheduler\.interval\.ms=\d+"), ""),
     (re.compile(r"DYNAMIC_DEFAULT_BROKER_CONFIG:min\.insync\.replicas=1, "), ""),
     (re.compile(r"(?<![\w-])[A-Za-z0-9_-]{22}(?![\w-])"), "ID"),
     (re.compile(r"\b1[7-9]\d{11}\b"), "TIME"),
