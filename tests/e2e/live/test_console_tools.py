@@ -189,6 +189,9 @@ def the_cluster(folder: Path) -> list[Command]:
     principal = ("--allow-principal", "User:a", "--operation", "read", "--topic", "orders")
     moved = {"version": 1, "partitions": [{"topic": "orders", "partition": 0, "replicas": [1]}]}
     same = file_of(folder, "same.json", moved)
+    unknown = {"version": 1, "partitions": [{"topic": "unknown", "partition": 0, "replicas": [1]}]}
+    twice = {"version": 1, "partitions": [{"topic": "orders", "partition": 0, "replicas": [1, 9]}]}
+    reassigned = ("--reassignment-json-file", same)
     return [
         (tools.ACLS, "--list"),
         (tools.ACLS, "--add", *principal),
@@ -200,7 +203,12 @@ def the_cluster(folder: Path) -> list[Command]:
         (tools.ELECTION, "--election-type", "preferred", "--topic", "orders", "--partition", "0"),
         (tools.ELECTION, "--election-type", "unclean", "--topic", "orders", "--partition", "0"),
         (tools.REASSIGNMENTS, "--list"),
-        (tools.REASSIGNMENTS, "--verify", "--reassignment-json-file", same),
+        (tools.REASSIGNMENTS, "--execute", *reassigned),
+        (tools.REASSIGNMENTS, "--verify", *reassigned),
+        (tools.REASSIGNMENTS, "--cancel", *reassigned),
+        (tools.REASSIGNMENTS, "--execute", "--reassignment-json-file", file_of(folder, "unknown.json", unknown)),
+        (tools.REASSIGNMENTS, "--execute", "--reassignment-json-file", file_of(folder, "other.json", twice)),
+        (tools.REASSIGNMENTS, "--list"),
     ]
 
 
