@@ -176,8 +176,13 @@ class ConfigHandlers:
 
     # ------------------------------------------------------------------------------------------------------------ topic
     def _topic_config(self, key: Key, topic: ServedTopic, include_synonyms: bool) -> Any:
-        synonyms = _topic_synonyms(key, topic.configs, self._catalog, self._static)
-        described = _config(key, _effective(key, synonyms), synonyms if include_synonyms else ())
+        values = _topic_values(key, topic.configs, self._catalog, self._static)
+        synonyms = [each for each in values if each.source is ConfigSource.TOPIC_CONFIG]
+        if key.broker_names:
+            synonyms += _broker_synonyms(key.broker_names[0].name, self._catalog, self._static)
+        source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
+        effective = _effective(key, values)._replace(source=source)
+        described = _config(key, effective, synonyms if include_synonyms else ())
         described.read_only = not self._can_write
         return described
 
@@ -236,20 +241,20 @@ def topic_config_values(
 ) -> list[_Synonym]:
     """Return the effective value of every key for a topic that sets `configs`, by name."""
     keys = sorted(_topic_keys(configs, None), key=lambda key: key.name)
-    return [_effective(key, _topic_synonyms(key, configs, catalog, static))._replace(name=key.name) for key in keys]
+    return [_effective(key, _topic_values(key, configs, catalog, static))._replace(name=key.name) for key in keys]
 
 
-def _topic_synonyms(
+def _topic_values(
     key: Key, configs: Mapping[str, str], catalog: TopicCatalog, static: Mapping[str, str]
 ) -> list[_Synonym]:
-    """Return the values of a key and their sources, the effective one first."""
-    synonyms = []
+    """Return the values of a key and their sources, the effective one first, in the unit of the key."""
+    values = []
     if key.name in configs:
         text: str | None = configs[key.name]
         value = read_value(key.type, configs[key.name])
         if value is not None and (key.one_of or key.type is not ValueType.LIST):
             text = value_text(value)
-        synonyms.append(_Synonym(key.name, text, ConfigSource.TOPIC_CONFIG))
+        values.append(_Synonym(key.name, text, ConfigSource.TOPIC_CONFIG))
     of_broker, of_all_brokers = _broker_configs(catalog)
     for stated, source in (
         (of_broker, ConfigSource.DYNAMIC_BROKER_CONFIG),
@@ -257,14 +262,16 @@ def _topic_synonyms(
         (static, ConfigSource.STATIC_BROKER_CONFIG),
     ):
         names = (name for name in key.broker_names if name.name in stated)
-        synonyms += [_Synonym(name.name, _converted(stated[name.name], name), source) for name in names]
+        values += [_Synonym(name.name, _converted(stated[name.name], name), source) for name in names]
     defaults = ((name.name, value_text(BROKER_KEYS[name.name].default)) for name in key.broker_names)
-    synonyms += [_Synonym(name, text, ConfigSource.DEFAULT_CONFIG) for name, text in defaults if text is not None]
-    return synonyms
+    values += [_Synonym(name, text, ConfigSource.DEFAULT_CONFIG) for name, text in defaults if text is not None]
+    return values
 
 
 def _broker_synonyms(name: str, catalog: TopicCatalog, static: Mapping[str, str]) -> list[_Synonym]:
     """Return the values of a broker key and of the keys in its place, from the first value of the key itself on.
+
+    So a topic shows no broker key for a setting that only a key of another unit states.
 
     Source: Kafka's ConfigHelper.configSynonyms and DynamicBrokerConfig.brokerConfigSynonyms.
     """
@@ -295,9 +302,9 @@ def _as_typed(key: Key | None, effective: _Synonym) -> _Synonym:
     return effective if value is None else effective._replace(value=value_text(value))
 
 
-def _effective(key: Key, synonyms: Sequence[_Synonym]) -> _Synonym:
-    if synonyms and synonyms[0].source is not ConfigSource.DEFAULT_CONFIG:
-        return synonyms[0]
+def _effective(key: Key, values: Sequence[_Synonym]) -> _Synonym:
+    if values and values[0].source is not ConfigSource.DEFAULT_CONFIG:
+        return values[0]
     return _Synonym(key.name, value_text(key.default), ConfigSource.DEFAULT_CONFIG)
 
 

@@ -1,8 +1,10 @@
-"""Changes of topics: CreateTopics, DeleteTopics and CreatePartitions.
+"""Changes of topics: CreateTopics, DeleteTopics, CreatePartitions and AlterPartitionReassignments.
 
 This module handles duplicates in a request and the versions of the messages; `TopicStore` checks and makes the changes.
+A reassignment changes nothing: the only node is the replica of every partition.
 
-Source: Kafka 4.2.0, ControllerApis.createTopics, deleteTopics and createPartitions.
+Source: Kafka 4.2.0, ControllerApis.createTopics, deleteTopics and createPartitions, and
+ReplicationControlManager.alterPartitionReassignments.
 """
 
 from __future__ import annotations
@@ -18,14 +20,16 @@ from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.errors import ApiError
 from sediment.server.handlers.configs import topic_config_values
 from sediment.server.live.live_catalog import LiveCatalog
-from sediment.server.live.topic_rules import MorePartitions, NewTopic
+from sediment.server.live.topic_rules import MorePartitions, NewTopic, check_replicas
 from sediment.server.live.topic_store import CreatedTopic, TopicStore
 from sediment.server.requests import Handler, Request
+from sediment.server.topic_catalog import has_partition
 
 _NO_ID = UUID(int=0)
 _DUPLICATE_NAME = "Duplicate topic name."
 _UNKNOWN_NAME = "This server does not host this topic-partition."
 _UNKNOWN_ID = "This server does not host this topic ID."
+_NOTHING_TO_CANCEL = "No partition reassignment is in progress."
 _FIRST_DELETION_BY_STATE = 6
 
 
@@ -42,6 +46,7 @@ class TopicHandlers:
             ApiKey.CREATE_TOPICS: self.create_topics,
             ApiKey.DELETE_TOPICS: self.delete_topics,
             ApiKey.CREATE_PARTITIONS: self.create_partitions,
+            ApiKey.ALTER_PARTITION_REASSIGNMENTS: self.alter_partition_reassignments,
         }
 
     # ---------------------------------------------------------------------------------------------------------- create
@@ -114,6 +119,41 @@ class TopicHandlers:
             outcomes = [error for _ in changes]
         results += [_partitions_result(each.name, error) for each, error in zip(changes, outcomes, strict=True)]
         return m.CreatePartitionsResponse(results=results)
+
+    # ---------------------------------------------------------------------------------------------------- reassignments
+    def alter_partition_reassignments(self, request: Request) -> Any:
+        """Accept the present replicas of each partition, and refuse others."""
+        message, response = request.message, m.AlterPartitionReassignmentsResponse
+        return response(
+            allow_replication_factor_change=message.allow_replication_factor_change,
+            error_message=None,
+            responses=[
+                response.ReassignableTopicResponse(
+                    name=topic.name, partitions=[self._reassigned(topic.name, each) for each in topic.partitions]
+                )
+                for topic in message.topics
+            ],
+        )
+
+    def _reassigned(self, topic: str, asked: Any) -> Any:
+        code, text = ErrorCode.NONE, None
+        try:
+            self._check_reassignment(topic, asked)
+        except ApiError as error:
+            code, text = error.code, error.message
+        return m.AlterPartitionReassignmentsResponse.ReassignablePartitionResponse(
+            partition_index=asked.partition_index, error_code=code, error_message=text
+        )
+
+    def _check_reassignment(self, name: str, asked: Any) -> None:
+        topic, number = self._catalog.topic(name), asked.partition_index
+        if topic is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
+        if not has_partition(topic, number):
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{number}.")
+        if asked.replicas is None:
+            raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, _NOTHING_TO_CANCEL)
+        check_replicas(asked.replicas, self._catalog.node_id)
 
 
 class _Deletion:

@@ -27,9 +27,6 @@ _VARIABLE = (
     (re.compile(r"127\.0\.0\.1[: \t]\d+"), "ADDRESS"),
     (re.compile(r"((?:Ongoing|Complete\w+)\s+\d+\s+\d+\s+)\d+"), r"\1"),  # the age of a transaction
     (re.compile(r"Supported.*(?=Finalized)|Epoch: \d+"), ""),  # of the release, and an offset of the metadata log
-    # The default of a setting that has several units; a broker shows none.
-    (re.compile(r"(?:, )?DEFAULT_CONFIG:log\.(?:retention|roll|roll\.jitter)\.hours=\d+"), ""),
-    (re.compile(r"DEFAULT_CONFIG:log\.flush\.scheduler\.interval\.ms=\d+"), ""),
     (re.compile(r"DYNAMIC_DEFAULT_BROKER_CONFIG:min\.insync\.replicas=1, "), ""),
     (re.compile(r"(?<![\w-])[A-Za-z0-9_-]{22}(?![\w-])"), "ID"),
     (re.compile(r"\b1[7-9]\d{11}\b"), "TIME"),
@@ -192,6 +189,9 @@ def the_cluster(folder: Path) -> list[Command]:
     principal = ("--allow-principal", "User:a", "--operation", "read", "--topic", "orders")
     moved = {"version": 1, "partitions": [{"topic": "orders", "partition": 0, "replicas": [1]}]}
     same = file_of(folder, "same.json", moved)
+    unknown = {"version": 1, "partitions": [{"topic": "unknown", "partition": 0, "replicas": [1]}]}
+    twice = {"version": 1, "partitions": [{"topic": "orders", "partition": 0, "replicas": [1, 9]}]}
+    reassigned = ("--reassignment-json-file", same)
     return [
         (tools.ACLS, "--list"),
         (tools.ACLS, "--add", *principal),
@@ -203,7 +203,12 @@ def the_cluster(folder: Path) -> list[Command]:
         (tools.ELECTION, "--election-type", "preferred", "--topic", "orders", "--partition", "0"),
         (tools.ELECTION, "--election-type", "unclean", "--topic", "orders", "--partition", "0"),
         (tools.REASSIGNMENTS, "--list"),
-        (tools.REASSIGNMENTS, "--verify", "--reassignment-json-file", same),
+        (tools.REASSIGNMENTS, "--execute", *reassigned),
+        (tools.REASSIGNMENTS, "--verify", *reassigned),
+        (tools.REASSIGNMENTS, "--cancel", *reassigned),
+        (tools.REASSIGNMENTS, "--execute", "--reassignment-json-file", file_of(folder, "unknown.json", unknown)),
+        (tools.REASSIGNMENTS, "--execute", "--reassignment-json-file", file_of(folder, "other.json", twice)),
+        (tools.REASSIGNMENTS, "--list"),
     ]
 
 

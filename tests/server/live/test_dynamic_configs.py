@@ -154,7 +154,18 @@ def test_options_of_the_server_are_static_configs(tmp_path: Path) -> None:
     assert broker[2]["log.retention.hours"][:2] == ["5", 4]
     assert broker[2]["log.roll.hours"][:2] == ["9", 4]
     assert topic[2]["retention.ms"][:2] == ["7000", 3]
-    assert topic[2]["segment.ms"][:2] == [str(9 * 3_600_000), 4]
+    assert topic[2]["retention.ms"][5] == [["log.retention.ms", "7000", 3], hours, ["log.retention.hours", "168", 5]]
+    assert topic[2]["segment.ms"] == [str(9 * 3_600_000), 5, *topic[2]["segment.ms"][2:5], []]
+
+
+def test_a_topic_shows_no_default_of_a_broker_key_with_another_unit(served: LiveServer) -> None:
+    with served.connect() as client:
+        script = ConfigScript(client, NODE.node_id)
+        script.describe(2, "t", "retention.ms", "segment.ms", "segment.jitter.ms", "flush.ms", "retention.bytes")
+    ((_, found),) = script.lines
+    synonyms = {name: described[5] for name, described in found[2].items()}
+    assert synonyms.pop("retention.bytes") == [["log.retention.bytes", "-1", 5]]
+    assert synonyms == {"retention.ms": [], "segment.ms": [], "segment.jitter.ms": [], "flush.ms": []}
 
 
 def test_librdkafka_changes_and_describes_configs_of_a_broker(served: LiveServer) -> None:

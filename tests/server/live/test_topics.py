@@ -332,3 +332,31 @@ def test_the_offsets_topic_is_created_when_the_coordinator_of_a_group_is_asked_f
         "compression.type": "producer",
         "segment.bytes": "104857600",
     }
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_a_reassignment_keeps_the_only_replica_and_refuses_others_with_the_errors_of_kafka(
+    version: int, tmp_path: Path
+) -> None:
+    request = m.AlterPartitionReassignmentsRequest
+    asked = [(0, [7]), (1, [7, 7]), (0, [8, 7]), (0, []), (0, None), (5, [7])]
+    partitions = [request.ReassignablePartition(partition_index=number, replicas=each) for number, each in asked]
+    topics = [request.ReassignableTopic(name=name, partitions=partitions) for name in ("t", "unknown")]
+    with live(new_node(tmp_path / "data", {"t": 2})) as server, server.connect() as client:
+        response = client.ask(request(topics=topics), version)
+        listed = client.ask(m.ListPartitionReassignmentsRequest(topics=None), 0)
+    assert (response.error_code, response.error_message) == (ErrorCode.NONE, None)
+    known, unknown = (
+        [(each.error_code, each.error_message) for each in topic.partitions] for topic in response.responses
+    )
+    refused, assignment = ErrorCode.INVALID_REPLICA_ASSIGNMENT, "The manual partition assignment includes"
+    assert known == [
+        (ErrorCode.NONE, None),
+        (refused, f"{assignment} the broker 7 more than once."),
+        (refused, f"{assignment} broker 8, but no such broker is registered."),
+        (refused, f"{assignment} an empty replica list."),
+        (ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress."),
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "Unable to find partition t:5."),
+    ]
+    assert set(unknown) == {(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "Unable to find a topic named unknown.")}
+    assert listed.topics == ()
