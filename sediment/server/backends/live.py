@@ -333,7 +333,7 @@ class LiveBackend:
             **TopicHandlers(self.topics, self.catalog).handlers(),
             **AlterConfigHandlers(self.topics, self.catalog.node_id).handlers(),
             **DeleteRecordsHandlers(self.catalog, self._manager.checkpoint_log_starts).handlers(),
-            **AlterLogDirsHandlers(self.catalog, moves.alter).handlers(),
+            **AlterLogDirsHandlers(moves.alter).handlers(),
             **GroupDeletionHandlers(coordinator, self.catalog).handlers(),
             **UserHandlers(self.topics, self.catalog).handlers(),
         }

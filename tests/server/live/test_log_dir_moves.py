@@ -387,29 +387,6 @@ def test_a_partition_that_does_not_exist_yet_begins_in_the_directory_that_was_as
         assert [list(described(client, "new", number)) for number in range(3)] == [[str(b)]] * 3
 
 
-# -------------------------------------------------------------------------------------------------------- reassignments
-def reassign(client: Client, topic: str, number: int, replicas: list[int] | None) -> ErrorCode:
-    request = m.AlterPartitionReassignmentsRequest
-    partition = request.ReassignablePartition(partition_index=number, replicas=replicas)
-    topics = [request.ReassignableTopic(name=topic, partitions=[partition])]
-    response = client.ask(request(topics=topics, timeout_ms=1000), 1)
-    assert response.error_code == ErrorCode.NONE
-    return ErrorCode(response.responses[0].partitions[0].error_code)
-
-
-def test_a_reassignment_to_the_present_replicas_is_accepted_and_every_other_is_refused(
-    directories: tuple[Path, Path],
-) -> None:
-    a, b = directories
-    with live(a, b) as server, server.connect() as client:
-        assert reassign(client, "t", 0, [7]) is ErrorCode.NONE
-        assert reassign(client, "t", 0, [8]) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
-        assert reassign(client, "t", 0, [7, 8]) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
-        assert reassign(client, "t", 0, None) is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
-        assert reassign(client, "t", 9, [7]) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        assert reassign(client, "u", 0, [7]) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-
 def test_a_limit_of_moves_must_be_a_number(directories: tuple[Path, Path]) -> None:
     a, b = directories
     with live(a, b) as server, server.connect() as client:
