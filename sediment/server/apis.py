@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sediment.segment_io.errors import ProtocolError
@@ -35,6 +35,7 @@ BEFORE_AUTHENTICATION = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, A
 """APIs that are allowed before authentication."""
 
 _FIRST_VERSION_WITH_SOFTWARE = 3
+_FIRST_VERSION_WITH_LEVEL_0 = 4  # clients of lower versions reject a range that begins at 0 (KAFKA-17011)
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _SHOWN_CHARACTERS = 100
 _NO_FRAME = memoryview(b"")
@@ -66,6 +67,10 @@ class KafkaApis:
             for key, handler in all_handlers.items()
         }
         self._api_versions = _api_versions_response(sorted(all_handlers), features)
+        from_level_1 = {name: levels for name, levels in features.supported.items() if levels[0]}
+        self._older_api_versions = _api_versions_response(
+            sorted(all_handlers), replace(features, supported=from_level_1)
+        )
 
     def handle(self, received: ReceivedFrame) -> None:
         """Decode a frame, call its handler, and respond or close the connection."""
@@ -159,7 +164,7 @@ class KafkaApis:
             if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version)):
                 return m.ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
             request.connection.client_software = f"{name}-{version}"[:_SHOWN_CHARACTERS]
-        return self._api_versions
+        return self._older_api_versions if request.api_version < _FIRST_VERSION_WITH_LEVEL_0 else self._api_versions
 
 
 def _api_versions_response(keys: list[ApiKey], features: Features) -> Any:

@@ -41,7 +41,7 @@ from typing import Any
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
-from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
+from sediment.segment_io.internal_topics.metadata_log import KRAFT_VERSION, ClusterMetadata
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.units import NS_PER_MS
 from sediment.server.apis import Features, KafkaApis
@@ -242,7 +242,7 @@ class KafkaServer:
                 transactions.handlers(),
                 *backend.handlers(timer, config, coordinator),
             ),
-            _features_of(self.catalog.metadata),
+            _features_of(self.catalog.metadata, backend.supported_features),
         )
 
         self.metrics = RequestMetrics(
@@ -364,12 +364,17 @@ def _has_consumer_groups(metadata: ClusterMetadata | None) -> bool:
     return metadata is not None and metadata.features.get("group.version", 0) >= 1
 
 
-def _features_of(metadata: ClusterMetadata | None) -> Features:
-    """Return the cluster's finalized features; this server supports exactly their levels."""
+def _features_of(metadata: ClusterMetadata | None, ranges: Mapping[str, tuple[int, int]]) -> Features:
+    """Return the cluster's finalized features; `ranges` are extended to the finalized levels."""
     if metadata is None:
         return Features({}, {})
-    levels = dict(metadata.features)
-    return Features({name: (level, level) for name, level in levels.items()}, levels, metadata.end_offset)
+    levels, supported = dict(metadata.features), dict(ranges)
+    if metadata.kraft_version:
+        levels[KRAFT_VERSION] = metadata.kraft_version
+    for name, level in levels.items():
+        lowest, highest = supported.get(name, (level, level))
+        supported[name] = min(lowest, level), max(highest, level)
+    return Features(supported, levels, metadata.end_offset)
 
 
 def _joined(*mappings: Mapping[ApiKey, Handler]) -> dict[ApiKey, Handler]:

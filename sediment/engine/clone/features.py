@@ -1,8 +1,8 @@
-"""The feature levels of Kafka's releases, and the feature levels of a clone.
+"""The feature levels of Kafka's releases, the feature levels of a clone, and the levels that a server supports.
 
 A clone has the feature levels of its source, limited to the levels of the release that will start the clone.
 
-Source: Kafka's `kafka-storage.sh version-mapping --release-version`.
+Source: Kafka's `kafka-storage.sh version-mapping --release-version`, and BrokerFeatures.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Mapping
 
 from sediment.engine.metadata.topic_records import METADATA_VERSION
 from sediment.segment_io.errors import UsageError
+from sediment.segment_io.internal_topics.metadata_log import KRAFT_VERSION
 
 NEWEST_RELEASE = "4.2"
 
-_KRAFT_VERSION = "kraft.version"
 _LEAST_METADATA_VERSION = 7  # 3.3-IV3, the lowest on which a broker of Kafka 4 starts
 _LEVELS: Mapping[str, Mapping[str, int]] = {
     "4.0": {METADATA_VERSION: 25, "transaction.version": 2, "group.version": 1},
@@ -29,6 +29,14 @@ _LEVELS: Mapping[str, Mapping[str, int]] = {
     },
 }
 RELEASES = tuple(_LEVELS)
+_NEWEST_KRAFT_VERSION = 1
+
+SUPPORTED_LEVELS: Mapping[str, tuple[int, int]] = {
+    METADATA_VERSION: (_LEAST_METADATA_VERSION, _LEVELS[NEWEST_RELEASE][METADATA_VERSION]),
+    KRAFT_VERSION: (0, _NEWEST_KRAFT_VERSION),
+    **{name: (0, level) for name, level in _LEVELS[NEWEST_RELEASE].items() if name != METADATA_VERSION},
+}
+"""The lowest and the highest level of each feature in the newest release."""
 
 
 def clone_features(source: Mapping[str, int] | None, release: str) -> dict[str, int]:
@@ -45,5 +53,5 @@ def clone_features(source: Mapping[str, int] | None, release: str) -> dict[str, 
             f"the source has metadata.version {source[METADATA_VERSION]}, which brokers of Kafka 4 do not support",
             advice="clone without its metadata log, or upgrade the cluster's metadata.version first",
         )
-    levels = {name: min(level, target.get(name, 0)) for name, level in source.items() if name != _KRAFT_VERSION}
+    levels = {name: min(level, target.get(name, 0)) for name, level in source.items() if name != KRAFT_VERSION}
     return {name: level for name, level in levels.items() if level}

@@ -38,7 +38,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.segment_io.compiled.status import BAD_CRC
-from sediment.segment_io.errors import CorruptBatchError, SedimentError, SourceChangedError
+from sediment.segment_io.errors import CorruptBatchError, ProtocolError, SedimentError, SourceChangedError
 from sediment.segment_io.format.checkpoints import format_uuid
 from sediment.segment_io.format.layout import (
     CONTROL_BIT,
@@ -93,6 +93,9 @@ _APPLIED = _TRANSACTION_STEPS | {
     "ClientQuotaRecord",
     "NoOpRecord",
 }
+KRAFT_VERSION = "kraft.version"
+"""The feature whose level is in a control record."""
+
 _QUORUM_TYPES = frozenset({CONTROL_KRAFT_VERSION, CONTROL_KRAFT_VOTERS})
 _ATTEMPTS = 5
 _NO_LEADER_CHANGE = -2  # Kafka's LeaderConstants.NO_LEADER_CHANGE
@@ -152,6 +155,15 @@ class ClusterMetadata:
     def partitions(self) -> Mapping[str, frozenset[int]]:
         """The numbers of each topic's partitions."""
         return {topic: frozenset(found) for topic, found in self.replicas.items()}
+
+    @property
+    def kraft_version(self) -> int:
+        """The level of the feature kraft.version: 1 with a dynamic quorum, 0 without one or if it cannot be read."""
+        try:
+            value = self.quorum_records[CONTROL_KRAFT_VERSION]
+            return int(m.KRaftVersionRecord.decode(value, 0).k_raft_version)
+        except (KeyError, ProtocolError):
+            return 0
 
     def configs_of_broker(self, node_id: int | None) -> dict[str, str]:
         """Return the dynamic configs of all brokers, overridden by those of broker `node_id` unless it is None."""

@@ -54,6 +54,10 @@ class Backend(Protocol):
         """True if clients may write to topics."""
 
     @property
+    def supported_features(self) -> Mapping[str, tuple[int, int]]:
+        """The lowest and the highest level of the features that a client may see besides the finalized levels."""
+
+    @property
     def failure(self) -> SedimentError | None:
         """The error that ended all service; None while the backend can serve."""
 

@@ -45,6 +45,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from sediment.engine.clone.cluster_records import Node, next_producer_id
+from sediment.engine.clone.features import SUPPORTED_LEVELS
 from sediment.engine.config import LogConfig
 from sediment.engine.config_keys import Value
 from sediment.engine.live.broker_config import BrokerConfig
@@ -136,6 +137,7 @@ class LiveBackend:
     # otherwise cost.  If produces are slow on average, they go through the request channel.
     handled_at_once = frozenset({ApiKey.API_VERSIONS, ApiKey.HEARTBEAT, ApiKey.PRODUCE})
     can_write = True
+    supported_features = SUPPORTED_LEVELS
 
     def __init__(self, options: LiveOptions, fs: Fs, stop: threading.Event, clock: Clock | None = None) -> None:
         self._delayed: DelayedOperations | None = None

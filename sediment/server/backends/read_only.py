@@ -51,6 +51,7 @@ class ReadOnlyBackend:
 
     handled_at_once = frozenset({ApiKey.API_VERSIONS, ApiKey.FETCH, ApiKey.FIND_COORDINATOR, ApiKey.HEARTBEAT})
     can_write = False
+    supported_features: Mapping[str, tuple[int, int]] = MappingProxyType({})
     failure = None
     group_store = None
     offsets_retention_minutes = None

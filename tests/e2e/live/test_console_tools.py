@@ -26,14 +26,14 @@ _RECORDS = 13
 _VARIABLE = (
     (re.compile(r"127\.0\.0\.1[: \t]\d+"), "ADDRESS"),
     (re.compile(r"((?:Ongoing|Complete\w+)\s+\d+\s+\d+\s+)\d+"), r"\1"),  # the age of a transaction
-    (re.compile(r"Supported.*(?=Finalized)|Epoch: \d+"), ""),  # of the release, and an offset of the metadata log
+    (re.compile(r"Epoch: \d+"), ""),  # an offset of the metadata log
     (re.compile(r"DYNAMIC_DEFAULT_BROKER_CONFIG:min\.insync\.replicas=1, "), ""),
     (re.compile(r"(?<![\w-])[A-Za-z0-9_-]{22}(?![\w-])"), "ID"),
     (re.compile(r"\b1[7-9]\d{11}\b"), "TIME"),
     (re.compile(r"\s+"), " "),
 )
-# A quorum, and what a broker writes when it first becomes controller.
-_BROKERS_OWN = re.compile(r"Feature: kraft.version|DYNAMIC_DEFAULT_BROKER_CONFIG:min.insync.replicas=1}")
+# What a broker writes when it first becomes controller.
+_BROKERS_OWN = re.compile(r"DYNAMIC_DEFAULT_BROKER_CONFIG:min.insync.replicas=1}")
 _STACK = ("\tat ", "Caused by: ", "\t... ")
 
 

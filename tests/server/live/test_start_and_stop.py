@@ -273,3 +273,27 @@ def test_records_that_are_too_large_for_the_offsets_topic_are_refused_for_good(t
     with live(path, topic_config=lambda _: small) as server, server.connect() as client:
         assert commit(client, "g" * 60, 1) == ErrorCode.INVALID_COMMIT_OFFSET_SIZE
         assert fetch(client, (0, 0))[0].error_code == ErrorCode.NONE
+
+
+def test_supported_features_are_those_of_the_newest_release_from_level_0_on(tmp_path: Path) -> None:
+    request = m.ApiVersionsRequest(client_software_name="test", client_software_version="1")
+    own = {"metadata.version": 25, "group.version": 1, "transaction.version": 1, "of.a.later.release": 3}
+    with live(new_node(tmp_path / "data", {}, features=own)) as server, server.connect() as client:
+        newer, older = client.ask(request, 4), client.ask(request, 3)
+    supported = {each.name: (each.min_version, each.max_version) for each in newer.supported_features}
+    assert supported == {
+        "metadata.version": (7, 29),
+        "kraft.version": (0, 1),
+        "transaction.version": (0, 2),
+        "group.version": (0, 1),
+        "eligible.leader.replicas.version": (0, 1),
+        "share.version": (0, 1),
+        "streams.version": (0, 1),
+        "of.a.later.release": (3, 3),
+    }
+    # KAFKA-17011: older clients reject a range that begins at 0.
+    assert [each.name for each in older.supported_features if not each.min_version] == []
+    assert [each.name for each in older.supported_features] == ["metadata.version", "of.a.later.release"]
+    finalized = {each.name: each.max_version_level for each in newer.finalized_features}
+    assert {name: finalized[name] for name in own} == own
+    assert "kraft.version" not in finalized
