@@ -236,7 +236,12 @@ class _Attempts:
             case HashCollisionError():
                 self._seeds_left -= 1
                 if not self._seeds_left:
-                    raise self._no_chance(error) from error
+                    raise HashCollisionError(
+                        f"two different keys have the same hash under each of {_MOST_SEEDS} seeds",
+                        path=str(self._plan.view.listing.path),
+                        offset=error.offset,
+                        advice="nothing was changed; --key-equality hash would treat the two keys as one",
+                    ) from error
             case _:
                 # The scan reads headers before checksums are checked, so a corrupt batch can seem to contradict the
                 # transaction index.
@@ -248,14 +253,6 @@ class _Attempts:
                     raise error
                 if not self._keep_unreadable:
                     raise first_error(self._plan, self.corrupt) from None
-
-    def _no_chance(self, collision: HashCollisionError) -> HashCollisionError:
-        return HashCollisionError(
-            f"two different keys have the same hash under each of {_MOST_SEEDS} seeds",
-            path=str(self._plan.view.listing.path),
-            offset=collision.offset,
-            advice="nothing was changed; --key-equality hash would treat the two keys as one",
-        )
 
 
 def scan_log(

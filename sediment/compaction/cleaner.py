@@ -64,7 +64,8 @@ class CleaningPass:
         self._boundaries = boundaries
         self._corrupt = corrupt
         self._parts = writer or PartWriter(plan.view.listing.path, plan.config, fs, WriteBehind(), "", "")
-        if self._is_bounded():
+        self._is_bounded = plan.config.task_memory_bytes < INT64_MAX
+        if self._is_bounded:
             self._parts.write_behind.settle()
             release_shared_memory()
         self._reader = ChunkReader(
@@ -103,7 +104,7 @@ class CleaningPass:
             )
         groups = isolate(groups, self._corrupt.by_segment)
         cleaned = self._clean_groups(groups)
-        if self._is_bounded():
+        if self._is_bounded:
             self._parts.write_behind.settle()
         return cleaned, end_offset
 
@@ -156,9 +157,6 @@ class CleaningPass:
             self._kernels.sweep_chunk(chunk, output)
         output.take()
         return output
-
-    def _is_bounded(self) -> bool:
-        return self._plan.config.task_memory_bytes < INT64_MAX
 
     # ------------------------------------------------------------------------------------------------------ a split
     def collect_keys(self, split: Split, splits: int, run_limit: int) -> Iterator[KeyRun]:

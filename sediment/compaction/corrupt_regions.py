@@ -34,6 +34,7 @@ from sediment.compaction.kernels.cleaned_transaction_metadata import (
     UNREADABLE,
 )
 from sediment.compaction.prepared_swap import UnreadableBatch
+from sediment.compaction.transaction_scan import aborted_of_round
 from sediment.segment_io.compiled.status import BAD_LENGTH, BAD_RECORD_COUNT, LEGACY_MAGIC, OK
 from sediment.segment_io.errors import CorruptBatchError, CorruptDataError, UnsupportedDataError
 from sediment.segment_io.format import batch_headers, padding, record_decoder
@@ -418,7 +419,9 @@ class _SegmentScan:
     def boundaries(self, plan: CleaningPlan, end_offset: int) -> ChunkBoundaries:
         """Return the result of the scan; all transaction index entries are kept, because all markers are kept."""
         base = self.segment.base_offset
-        kept = sorted((e for e in plan.aborted if base <= e.last_offset < end_offset), key=lambda e: e.last_offset)
+        kept = sorted(
+            (e for e in aborted_of_round(plan) if base <= e.last_offset < end_offset), key=lambda e: e.last_offset
+        )
         return ChunkBoundaries(
             np.array([*self._positions, self.segment.log_bytes], dtype=np.int64),
             np.array([*self._ordinals, self._batches], dtype=np.int64),
@@ -437,7 +440,7 @@ def _decide_transactions(plan: CleaningPlan, scans: Mapping[int, _SegmentScan], 
     the outcome is unknown.  A transaction is treated as aborted only if it has both an ABORT marker and an entry in the
     transaction index.
     """
-    aborted = {(entry.producer_id, entry.last_offset) for entry in plan.aborted}
+    aborted = {(entry.producer_id, entry.last_offset) for entry in aborted_of_round(plan)}
     certain_end = INT64_MAX
     outcomes: dict[int, int] = {}
     for event in reversed(events):

@@ -13,7 +13,6 @@ from itertools import pairwise
 from sediment.compaction.cleanable_range import CleanableRange
 from sediment.compaction.config import CompactionConfig
 from sediment.segment_io.format.layout import INT32_MAX, OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
-from sediment.segment_io.format.transaction_index import AbortedTransaction
 from sediment.segment_io.partition.listing import SegmentRef
 from sediment.segment_io.partition.log_view import LogView
 
@@ -45,15 +44,13 @@ class CleaningPlan:
     """The input for cleaning one partition.
 
     `end_offset` is the end of the range that the offset map covers.  If a bounded map becomes full before this offset,
-    the cleaner groups the segments again, up to the last offset in the map.  `aborted` are the aborted transactions
-    that begin below the end of the range; their markers may be anywhere in the log.
+    the cleaner groups the segments again, up to the last offset in the map.
     """
 
     view: LogView
     range: CleanableRange
     end_offset: int
     groups: tuple[SegmentGroup, ...]
-    aborted: tuple[AbortedTransaction, ...]
     config: CompactionConfig
     now_ms: int
 
@@ -82,7 +79,7 @@ class CleaningPlan:
     def may_hold_transactions(self) -> bool:
         """Return True if indexes or snapshots of the partition mention transactions; the sweep detects any others."""
         return (
-            bool(self.aborted)
+            bool(self.view.aborted)
             or any(segment.transaction_index_bytes for segment in self.view.listing.segments)
             or any(e.coordinator_epoch >= 0 or e.current_txn_first_offset >= 0 for e in self.view.producers)
         )
@@ -97,10 +94,9 @@ def plan_cleaning(view: LogView, cleanable: CleanableRange, config: CompactionCo
     """
     upper = cleanable.first_uncleanable_offset
     if upper <= cleanable.first_dirty_offset:
-        return CleaningPlan(view, cleanable, cleanable.first_dirty_offset, (), (), config, now_ms)
+        return CleaningPlan(view, cleanable, cleanable.first_dirty_offset, (), config, now_ms)
     groups = group_segments(view.listing.segments, upper, upper, config)
-    aborted = tuple(entry for entry in view.aborted if entry.first_offset < upper)
-    return CleaningPlan(view, cleanable, upper, groups, aborted, config, now_ms)
+    return CleaningPlan(view, cleanable, upper, groups, config, now_ms)
 
 
 def group_segments(

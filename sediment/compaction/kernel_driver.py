@@ -131,7 +131,24 @@ class KernelDriver:
         """
         self._check_keys(chunk, output)
         self.state[registers.CURSOR] = chunk.positions.size
-        self._drive(chunk, lambda batches: self._call_sweep(batches, output), output=output)
+
+        def call(batches: Batches) -> int:
+            return int(
+                sweep.sweep_chunk(
+                    batches,
+                    self._producers,
+                    self._rules,
+                    self._key_map(),
+                    self._memory.rows,
+                    self._memory.raw,
+                    self._survivor_bits,
+                    output.buffer,
+                    self._compressors,
+                    self.state,
+                )
+            )
+
+        self._drive(chunk, call, output=output)
         self.check_memory(output)
         self._note_met(chunk)
 
@@ -139,12 +156,21 @@ class KernelDriver:
         """Put the keys of a chunk into the map; return False if the map is full."""
         self._check_keys(chunk)
         self.state[registers.CURSOR] = 0
-        return self._drive(chunk, self._call_fill, forward=True)
+
+        def call(batches: Batches) -> int:
+            return int(fill_map(batches, self._rules, self._key_map(), self._memory.rows, self.state))
+
+        return self._drive(chunk, call, forward=True)
 
     def collect_keys(self, chunk: Chunk) -> list[RunKeys]:
         """Collect the keys of a chunk; return the runs that became complete, newest first."""
         self.state[registers.CURSOR] = chunk.positions.size
-        self._drive(chunk, self._call_collect)
+
+        def call(batches: Batches) -> int:
+            memory = self._memory
+            return int(collect_keys(batches, self._rules, self._key_map(), memory.rows, memory.run, self.state))
+
+        self._drive(chunk, call)
         self._note_met(chunk)
         runs, self._runs = self._runs, []
         return runs
@@ -179,29 +205,6 @@ class KernelDriver:
 
     def _key_map(self) -> KeyMap:
         return KeyMap(self._map.tables, np.uint64(self._seed), self._secrets)
-
-    def _call_sweep(self, batches: Batches, output: GroupOutput) -> int:
-        return int(
-            sweep.sweep_chunk(
-                batches,
-                self._producers,
-                self._rules,
-                self._key_map(),
-                self._memory.rows,
-                self._memory.raw,
-                self._survivor_bits,
-                output.buffer,
-                self._compressors,
-                self.state,
-            )
-        )
-
-    def _call_fill(self, batches: Batches) -> int:
-        return int(fill_map(batches, self._rules, self._key_map(), self._memory.rows, self.state))
-
-    def _call_collect(self, batches: Batches) -> int:
-        memory = self._memory
-        return int(collect_keys(batches, self._rules, self._key_map(), memory.rows, memory.run, self.state))
 
     # ------------------------------------------------------------------------------- serving the requests of kernels
     def _drive(

@@ -24,6 +24,16 @@ from sediment.segment_io.partition.listing import SegmentRef
 from sediment.segment_io.segment.reader import HeaderScan
 
 
+def aborted_of_round(plan: CleaningPlan) -> tuple[AbortedTransaction, ...]:
+    """Return the aborted transactions that begin below the end of the plan's range.
+
+    Their markers may be anywhere in the log.
+
+    Source: kafka-log 02 §4.2, §6 step 3a.
+    """
+    return tuple(entry for entry in plan.view.aborted if entry.first_offset < plan.range.first_uncleanable_offset)
+
+
 def scan_segments(plan: CleaningPlan, fs: Fs, progress: Progress) -> dict[int, ChunkBoundaries]:
     """Return chunk boundaries, batch flags and surviving transaction index entries of the plan's segments.
 
@@ -36,8 +46,9 @@ def scan_segments(plan: CleaningPlan, fs: Fs, progress: Progress) -> dict[int, C
     directory, log_start_offset = plan.view.listing.path, plan.view.log_start_offset
     dirty_from = _mapped_position(plan, fs)
     mapped = max(plan.dirty_base_offset, log_start_offset)
-    filtering = TransactionScan(plan.aborted)
-    mapping = TransactionScan(entry for entry in plan.aborted if entry.last_offset >= mapped)
+    aborted = aborted_of_round(plan)
+    filtering = TransactionScan(aborted)
+    mapping = TransactionScan(entry for entry in aborted if entry.last_offset >= mapped)
     boundaries = {}
     for segment in plan.segments:
         mapped_from = dirty_from if segment.base_offset == plan.dirty_base_offset else 0

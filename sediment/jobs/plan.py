@@ -17,10 +17,11 @@ if __name__ == "__main__":
     end_on_early_signals()  # before the imports that take time
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -55,7 +56,7 @@ from sediment.jobs.settings.running_brokers import UNCLEAN, warn_of_running
 from sediment.jobs.settings.unstated_settings import warn_of_unstated_lag, why_not_compacted, why_not_expired
 from sediment.jobs.spark.session import spark_context
 from sediment.jobs.spark.slots import available_slots
-from sediment.jobs.spark.task_pool import TaskResult, run_here, run_on_executors
+from sediment.jobs.spark.task_pool import run_here, run_on_executors
 from sediment.retention.policy import RetentionConfig, plan_view
 from sediment.segment_io.errors import CorruptCheckpointError, CorruptDataError, SedimentError
 from sediment.segment_io.format.names import new_run_id
@@ -353,14 +354,28 @@ def _with_tombstones(found: PartitionPlan, estimate: Estimate) -> PartitionPlan:
 
 
 # -------------------------------------------------------------------------------------------------------- on the driver
-def plan(options: CommonOptions, own: CompactOptions, *, exact: bool, encoding: Encoding | None = None) -> PlanReport:
-    """Explain the selected partitions of `options.log_dirs`; `own` are the options of `compact` for a dry run.
+def perform(
+    options: CommonOptions,
+    *,
+    exact: bool,
+    force: bool,
+    from_start: bool,
+    key_equality: str,
+    codec: str | None,
+    level: int | None,
+    batch_bytes: int | None,
+    originals: Path | None,
+) -> PlanReport:
+    """Explain the selected partitions of `options.log_dirs`, with the options of the command.
 
-    With `encoding`, also estimate the size of each log after a re-encoding.
+    With a codec or batch size, also estimate the size of each log after a re-encoding.
 
     Raises:
         UsageError: a directory or setting is wrong.
     """
+    encoding = parse_optional_encoding(codec, level, batch_bytes)
+    history = None if originals is None else read_history(originals, Fs())
+    own = CompactOptions(force=force, dry_run=True, from_start=from_start, key_equality=KeyEquality(key_equality))
     started = time.monotonic()
     run_id = new_run_id()
     plans: list[PartitionPlan] = []
@@ -376,33 +391,16 @@ def plan(options: CommonOptions, own: CompactOptions, *, exact: bool, encoding: 
             plans += found
             if to_clean:
                 plans += _exact_plans(options, to_clean, stack, group=run_id)
-    return PlanReport(
+    report = PlanReport(
         run_id=run_id,
         command="plan",
         now_ms=options.now_ms,
         seconds=time.monotonic() - started,
         partitions=in_order(plans),
+        codec=codec,
+        level=level,
+        batch_bytes=batch_bytes,
     )
-
-
-def perform(
-    options: CommonOptions,
-    *,
-    exact: bool,
-    force: bool,
-    from_start: bool,
-    key_equality: str,
-    codec: str | None,
-    level: int | None,
-    batch_bytes: int | None,
-    originals: Path | None,
-) -> PlanReport:
-    """Plan with the options of the command (`plan`)."""
-    encoding = parse_optional_encoding(codec, level, batch_bytes)
-    history = None if originals is None else read_history(originals, Fs())
-    own = CompactOptions(force=force, dry_run=True, from_start=from_start, key_equality=KeyEquality(key_equality))
-    report = plan(options, own, exact=exact, encoding=encoding)
-    report = replace(report, codec=codec, level=level, batch_bytes=batch_bytes)
     if history is None or originals is None:
         return report
     size_bytes = bytes_only_in(history, originals, Fs())
@@ -455,9 +453,18 @@ def _plan_each(
     to_clean: dict[Path, tuple[CleaningTask, PartitionPlan]] = {}
     quick = None if options.asks_for_spark else _quick(tasks)
     tasks = quick or tasks
-    total_bytes = sum(task.weight() for task in tasks)
-    with Progress(options.messages(), len(tasks), total_bytes, phase="planning") as progress:
-        for each in _results(options, tasks, stack, group=group, is_here=quick is not None):
+    with Progress(options.messages(), len(tasks), sum(task.weight() for task in tasks), phase="planning") as progress:
+        sc = None if quick is not None else stack.enter_context(spark_context(options.master, "sediment plan"))
+        cleaned_bytes = sum(task.cleaning.weight() for task in tasks if task.is_cleaned())
+        resources = find_resources(sc, cleaned_bytes, asked=None)
+        tasks = [replace(task, cleaning=replace(task.cleaning, resources=resources)) for task in tasks]
+        if sc is None:
+            found_by_task = run_here(tasks, plan_partition)
+        else:
+            found_by_task = chain.from_iterable(
+                run_on_executors(sc, tasks, plan_partition, PlanningTask.weight, group=group)
+            )
+        for each in found_by_task:
             found = each.result or _lost(each.item.cleaning, each.error)
             if each.item.is_exact and found.status == CLEANABLE:
                 to_clean[each.item.cleaning.listing.path] = each.item.cleaning, found
@@ -480,57 +487,37 @@ def _quick(tasks: Sequence[PlanningTask]) -> list[PlanningTask] | None:
     return quick
 
 
-def _results(
-    options: CommonOptions, tasks: Sequence[PlanningTask], stack: ExitStack, *, group: str, is_here: bool
-) -> Iterator[TaskResult[PlanningTask, PartitionPlan]]:
-    """Plan in this process, or else on Spark."""
-    sc = None if is_here else stack.enter_context(spark_context(options.master, "sediment plan"))
-    cleaned_bytes = sum(task.cleaning.weight() for task in tasks if task.is_cleaned())
-    resources = find_resources(sc, cleaned_bytes, asked=None)
-    tasks = [replace(task, cleaning=replace(task.cleaning, resources=resources)) for task in tasks]
-    if sc is None:
-        yield from run_here(tasks, plan_partition)
-        return
-    for results in run_on_executors(sc, tasks, plan_partition, PlanningTask.weight, group=group):
-        yield from results
-
-
 def _exact_plans(
     options: CommonOptions,
-    to_clean: Mapping[Path, tuple[CleaningTask, PartitionPlan]],
+    planned: Mapping[Path, tuple[CleaningTask, PartitionPlan]],
     stack: ExitStack,
     *,
     group: str,
 ) -> list[PartitionPlan]:
-    """Return the plans of the partitions `to_clean` with the figures of a cleaning in memory, on Spark."""
-    plans = []
-    sc = stack.enter_context(spark_context(options.master, "sediment plan"))
-    cleaned_bytes = sum(cleaning.weight() for cleaning, _ in to_clean.values())
-    with Progress(options.messages(), len(to_clean), cleaned_bytes, phase="cleaning") as progress:
-        for cleaning, cleaned in _clean_exactly(sc, to_clean, group=group):
-            plans.append(cleaned)
-            progress.advance(cleaning.weight())
-    return plans
-
-
-def _clean_exactly(
-    sc: Any, planned: Mapping[Path, tuple[CleaningTask, PartitionPlan]], *, group: str
-) -> Iterator[tuple[CleaningTask, PartitionPlan]]:
-    """Clean the partitions of `planned` (keyed by directory) in memory, and yield each with its exact figures."""
+    """Return the plans of the partitions `planned` with the figures of a cleaning in memory, on Spark."""
+    plans: list[PartitionPlan] = []
     to_split: list[tuple[CleaningTask, CleaningResult]] = []
+    sc = stack.enter_context(spark_context(options.master, "sediment plan"))
     tasks = [task for task, _ in planned.values()]
-    for results in run_on_executors(sc, tasks, clean_partition, CleaningTask.weight, group=group):
-        for each in results:
-            if each.result is None:
-                yield each.item, _lost(each.item, each.error)
-            elif each.result.to_split is not None:
-                to_split.append((each.item, each.result))
-            else:
-                _, found = planned[each.item.listing.path]
-                yield each.item, _exactly(each.item, found, each.result)
-    for task, asked in to_split:
-        _, found = planned[task.listing.path]
-        yield task, _exactly_in_splits(sc, task, found, asked)
+    with Progress(options.messages(), len(tasks), sum(task.weight() for task in tasks), phase="cleaning") as progress:
+
+        def add(task: CleaningTask, exact: PartitionPlan) -> None:
+            plans.append(exact)
+            progress.advance(task.weight())
+
+        for results in run_on_executors(sc, tasks, clean_partition, CleaningTask.weight, group=group):
+            for each in results:
+                if each.result is None:
+                    add(each.item, _lost(each.item, each.error))
+                elif each.result.to_split is not None:
+                    to_split.append((each.item, each.result))
+                else:
+                    _, found = planned[each.item.listing.path]
+                    add(each.item, _exactly(each.item, found, each.result))
+        for task, asked in to_split:
+            _, found = planned[task.listing.path]
+            add(task, _exactly_in_splits(sc, task, found, asked))
+    return plans
 
 
 def _exactly_in_splits(sc: Any, task: CleaningTask, found: PartitionPlan, asked: CleaningResult) -> PartitionPlan:

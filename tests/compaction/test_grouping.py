@@ -7,7 +7,6 @@ from sediment.compaction.config import CompactionConfig
 from sediment.compaction.grouping import group_segments, plan_cleaning
 from sediment.segment_io.format.layout import INT32_MAX
 from sediment.segment_io.format.names import parse_partition_directory
-from sediment.segment_io.format.transaction_index import AbortedTransaction
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import SegmentRef, list_log
@@ -113,12 +112,6 @@ def test_a_plan_ends_at_the_first_uncleanable_segment():
 def test_an_empty_dirty_range_plans_nothing_and_moves_no_checkpoint():
     planned = plan(log_view([(0, 100), (10, 100)], end=20, checkpoint=15))
     assert (planned.end_offset, planned.groups) == (15, ())
-
-
-def test_a_plan_knows_aborted_transactions_whose_markers_lie_above_its_range():
-    crossing, above = AbortedTransaction(1, 8, 25, 26), AbortedTransaction(2, 20, 28, 29)
-    planned = plan(log_view([(0, 100), (10, 100), (20, 100)], end=30, aborted=[crossing, above]))
-    assert (planned.end_offset, planned.aborted) == (20, (crossing,))
 
 
 RELEVANT = ("segment.bytes", "segment.index.bytes", "min.compaction.lag.ms")

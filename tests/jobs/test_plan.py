@@ -88,30 +88,30 @@ def test_an_exact_plan_beside_a_broker_that_appends_and_rolls_has_the_figures_of
     log_dir = make_log_dir(tmp_path / "logs", {"t-0": keyed_log(tmp_path / "t-0")})
     options = ("--exact", "--force", "--set=cleanup.policy=compact")
     partition = log_dir / "t-0"
-    clean_exactly = plan_command._clean_exactly
+    exact_plans = plan_command._exact_plans
 
     def append_first(*given, **named):
         with (partition / f"{40:020d}.log").open("ab") as active:
             active.write(batch_bytes(40, "z", value=b"new", timestamp=NOW_MS))
         write_segment(partition, 41)
-        return clean_exactly(*given, **named)
+        return exact_plans(*given, **named)
 
     with inline_spark():
         expected = plan(log_dir, *options).partitions()["t-0"]
-        monkeypatch.setattr(plan_command, "_clean_exactly", append_first)
+        monkeypatch.setattr(plan_command, "_exact_plans", append_first)
         assert plan(log_dir, *options).partitions()["t-0"] == expected
     assert (expected["status"], expected["is_exact"]) == ("cleanable", True)
 
 
 def test_an_exact_plan_whose_closed_segments_change_names_the_broker(tmp_path, monkeypatch):
     log_dir = make_log_dir(tmp_path / "logs", {"t-0": keyed_log(tmp_path / "t-0")})
-    clean_exactly = plan_command._clean_exactly
+    exact_plans = plan_command._exact_plans
 
     def shorten_first(*given, **named):
         (log_dir / "t-0" / f"{20:020d}.log").write_bytes(b"")
-        return clean_exactly(*given, **named)
+        return exact_plans(*given, **named)
 
-    monkeypatch.setattr(plan_command, "_clean_exactly", shorten_first)
+    monkeypatch.setattr(plan_command, "_exact_plans", shorten_first)
     with inline_spark():
         found = plan(log_dir, "--exact", "--force", "--set=cleanup.policy=compact").partitions()["t-0"]
     assert (found["status"], found["reason_code"]) == ("failed", "source-changed")

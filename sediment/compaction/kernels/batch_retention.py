@@ -1,8 +1,10 @@
-"""The rules for a whole batch: Kafka's checkBatchRetention as kernels (kafka-log 02 §6.2).
+"""The rules for a whole batch: Kafka's checkBatchRetention as kernels (kafka-log 02 §6.2, §6.4).
 
 1. A batch of aborted data is dropped.  A marker is dropped after its delete horizon (`is_discarded`).
 2. A batch that loses all its records keeps its header if the log's last offset or a producer's sequence numbers
    depend on it (`keeps_header`).
+3. A batch of magic 2 that keeps all its records is copied byte for byte, unless it gets a delete horizon
+   (`is_copied`).
 
 Invariant: a rule depends only on header fields, batch flags and the last batches of active producers.
 """
@@ -16,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.compaction.kernels.batch_decoder import Header
-from sediment.compaction.kernels.cleaned_transaction_metadata import DISCARD, LEAVES_HEADER
+from sediment.compaction.kernels.cleaned_transaction_metadata import DISCARD, LEAVES_HEADER, LEGACY
 from sediment.segment_io.compiled.jit import inlined_kernel, kernel
 from sediment.segment_io.compiled.memory import load_i16, load_i64
 from sediment.segment_io.format.layout import PRODUCER_EPOCH, PRODUCER_ID
@@ -64,6 +66,12 @@ def keeps_header(header: Header, flags: int, first_uncleanable_offset: int, prod
         return False
     epoch = load_i16(header.address + PRODUCER_EPOCH)
     return is_last_of_producer(producers, producer_id, epoch, header.last_offset, header.is_control)
+
+
+@inlined_kernel
+def is_copied(header: Header, flags: int, retained: int, gets_horizon: bool) -> bool:
+    """Return True if a batch with `retained` records left is copied, because a rebuild would not change it."""
+    return retained == header.record_count and not gets_horizon and flags & LEGACY == 0
 
 
 @kernel

@@ -83,6 +83,12 @@ def needs_horizon(flags: int, is_control: bool, has_horizon: bool, tombstones: i
 
 
 @inlined_kernel
+def keeps_horizon(header: Header, gets_horizon: bool) -> bool:
+    """Return True if a rebuilt batch has a horizon (bit 6): a new one, or its old one, even if no tombstone is left."""
+    return gets_horizon or header.has_horizon
+
+
+@inlined_kernel
 def horizon_of(header: Header, rules: npt.NDArray[np.int64]) -> int:
     """Return the delete horizon of a batch that has one or gets one; the horizon becomes the batch's base timestamp."""
     return header.base_timestamp if header.has_horizon else rules[NEXT_HORIZON_MS]

@@ -48,11 +48,12 @@ from sediment.compaction.kernels.batch_decoder import (
     prefetch_ahead,
     read_header,
 )
-from sediment.compaction.kernels.batch_retention import ActiveProducers, is_discarded, keeps_header
+from sediment.compaction.kernels.batch_retention import ActiveProducers, is_copied, is_discarded, keeps_header
 from sediment.compaction.kernels.cleaned_transaction_metadata import LEGACY, UNREADABLE
 from sediment.compaction.kernels.delete_horizon import (
     horizon_has_passed,
     horizon_of,
+    keeps_horizon,
     note_tombstones,
     tombstones_expire,
 )
@@ -274,7 +275,7 @@ def _emit_survivors(
     if retained < decoded:
         pack_kept(records, decoded, rows.kept)
     gets_horizon = note_tombstones(header, flags, records, retained, rules, state)
-    if retained == header.record_count and not gets_horizon and flags & LEGACY == 0:
+    if is_copied(header, flags, retained, gets_horizon):
         state[OUT_START] -= header.size_bytes
         copy_batch(out + state[OUT_START], header.address, header.size_bytes)
         return OK
@@ -282,7 +283,7 @@ def _emit_survivors(
     first_timestamp, max_timestamp = kept_timestamps(header.address, records, retained)
     if flags & LEGACY:
         begin_at_first_kept(header.address, records, retained)
-    has_horizon = gets_horizon or header.has_horizon
+    has_horizon = keeps_horizon(header, gets_horizon)
     if has_horizon:
         first_timestamp = horizon_of(header, rules)
     end = out + state[OUT_START]
