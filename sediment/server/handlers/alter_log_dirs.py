@@ -1,7 +1,7 @@
 """Requests that move replicas: AlterReplicaLogDirs, and AlterPartitionReassignments, which can change nothing here.
 
-A cluster of one node has one set of replicas for each partition.  `kafka-reassign-partitions.sh` sends it before it
-moves a partition to another log directory.
+In a cluster of one node, the replicas of a partition never change.  Before it moves a partition to another log
+directory, `kafka-reassign-partitions.sh` sends a reassignment to the replicas that the partition has.
 
 Source: Kafka's KafkaApis.handleAlterReplicaLogDirsRequest, ReplicationControlManager.alterPartitionReassignments.
 """
@@ -15,10 +15,10 @@ from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.server.errors import ApiError
+from sediment.server.live.topic_rules import check_replicas
 from sediment.server.requests import Handler, Request
 from sediment.server.topic_catalog import TopicCatalog, has_partition
-
-_NO_REASSIGNMENT = "No partition reassignment is in progress."
 
 
 class AlterLogDirsHandlers:
@@ -73,22 +73,26 @@ class AlterLogDirsHandlers:
         )
 
     def _reassigned(self, name: str, partition: Any) -> Any:
-        code, what = self._refusal(name, partition)
-        return m.AlterPartitionReassignmentsResponse.ReassignablePartitionResponse(
-            partition_index=partition.partition_index, error_code=code, error_message=what
+        result = m.AlterPartitionReassignmentsResponse.ReassignablePartitionResponse(
+            partition_index=partition.partition_index, error_message=None
         )
+        try:
+            self._check_unchanged(name, partition)
+        except ApiError as error:
+            result.error_code, result.error_message = error.code, error.message
+        return result
 
-    def _refusal(self, name: str, partition: Any) -> tuple[ErrorCode, str | None]:
-        topic, number, node_id = self._catalog.topic(name), partition.partition_index, self._catalog.node_id
+    def _check_unchanged(self, name: str, partition: Any) -> None:
+        """Check that a partition already has the replicas that a client wants.
+
+        Raises:
+            ApiError: it does not.
+        """
+        topic, number = self._catalog.topic(name), partition.partition_index
         if topic is None:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}."
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
         if not has_partition(topic, number):
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{number}."
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{number}.")
         if partition.replicas is None:
-            return ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, _NO_REASSIGNMENT
-        if list(partition.replicas) != [node_id]:
-            return (
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"The manual partition assignment is not [{node_id}], the only node of the cluster.",
-            )
-        return ErrorCode.NONE, None
+            raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+        check_replicas(partition.replicas, self._catalog.node_id)
