@@ -336,6 +336,40 @@ class TwoDirectories:
         self._file.write_text(json.dumps({"version": 1, "partitions": partitions}))
         return tools.tool(bootstrap, tools.REASSIGN_PARTITIONS, "--reassignment-json-file", str(self._file), *options)
 
+    def refusals(self, bootstrap: str) -> list[tuple[int, str | None]]:
+        """Return the errors of requests that move nothing."""
+        found: list[tuple[int, str | None]] = []
+        here = self.place_of("t-0")
+        with Client.to(int(bootstrap.rpartition(":")[2])) as client:
+            moves = m.AlterReplicaLogDirsRequest
+            for path, topic, number in (
+                (here, "t", 0),
+                (here / "none", "t", 0),
+                ("", "t", 0),
+                (here, "t", 9),
+                (here, "u", 0),
+                (here, "x" * 249, 0),
+            ):
+                topics = [moves.AlterReplicaLogDirTopic(name=topic, partitions=[number])]
+                request = moves(dirs=[moves.AlterReplicaLogDir(path=str(path), topics=topics)])
+                (answer,) = client.ask(request, 2).results[0].partitions
+                found.append((answer.error_code, None))
+            changes = m.AlterPartitionReassignmentsRequest
+            for topic, number, replicas in (
+                ("t", 0, [1]),
+                ("t", 0, None),
+                ("t", 9, [1]),
+                ("u", 0, [1]),
+                ("t", 0, []),
+                ("t", 0, [2, 1]),
+                ("t", 0, [1, 1]),
+            ):
+                partition = changes.ReassignablePartition(partition_index=number, replicas=replicas)
+                request = changes(topics=[changes.ReassignableTopic(name=topic, partitions=[partition])])
+                (answer,) = client.ask(request, 0).responses[0].partitions
+                found.append((answer.error_code, answer.error_message))
+        return found
+
     def check_on_broker(self, targets: Mapping[str, Path]) -> None:
         """Start the broker: it has the records, finds no trouble, and leaves the partitions where they are."""
         with running(self.node) as node:
@@ -363,7 +397,10 @@ def test_the_tool_for_reassignments_moves_partitions_and_a_broker_finds_them_the
         assert "Reassignment of replica t-0-1 completed successfully." in said
         assert "Clearing broker-level throttles on broker 1" in said
         cluster.records = confluent_records(served.bootstrap, MOVED, UNCOMMITTED)
+        refusals = cluster.refusals(served.bootstrap)
     cluster.check_on_broker(targets)
+    with running(cluster.node) as node:
+        assert refusals == cluster.refusals(node.bootstrap)
 
 
 def test_a_broker_completes_a_move_that_a_server_left_before_or_after_its_assignment(tmp_path: Path) -> None:
