@@ -1,4 +1,4 @@
-"""Producer snapshots: their format, and the rules for loading and removing them (kafka-log 01 §8, 05 §6).
+"""Producer snapshots: their format, and the choice of the one to load (kafka-log 01 §8, 05 §6).
 
     snapshot     version i16 = 1 | crc u32 | count i32 | entries
     entry        producer id i64 | epoch i16 | last sequence i32 | last offset i64 | offset delta i32
@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,20 +111,6 @@ def choose_snapshot(snapshots: Iterable[int], *, log_start_offset: int, log_end_
     """Return the newest snapshot that may be loaded, or None.  If it is corrupt, call again without it."""
     usable = snapshots_in_range(snapshots, log_start_offset=log_start_offset, log_end_offset=log_end_offset)
     return usable[-1] if usable else None
-
-
-def stray_snapshots(snapshots: Iterable[int], segment_base_offsets: Collection[int]) -> tuple[int, ...]:
-    """Return the snapshots that a loader removes because no segment begins at their offset, in ascending order.
-
-    The largest of these snapshots is kept if it is at or above the last segment's base offset: a clean stop wrote it at
-    the log end.
-
-    Source: kafka-log 05 §6 (removeStraySnapshots).
-    """
-    strays = sorted(set(snapshots) - set(segment_base_offsets))
-    if strays and strays[-1] >= max(segment_base_offsets, default=strays[-1]):
-        strays.pop()
-    return tuple(strays)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ from sediment.segment_io.partition.producer_snapshots import (
     load_producer_state,
     parse_snapshot,
     snapshots_in_range,
-    stray_snapshots,
 )
 from sediment.segment_io.partition.producer_state import (
     ProducerEntry,
@@ -104,22 +103,6 @@ def test_ps_12_snapshots_outside_of_the_log_are_not_loaded():
     assert snapshots_in_range([3, 5], log_start_offset=3, log_end_offset=5) == (5,)
     assert choose_snapshot([5, 1, 2, 3, 4], log_start_offset=1, log_end_offset=3) == 3
     assert choose_snapshot([1, 9], log_start_offset=1, log_end_offset=3) is None
-
-
-@pytest.mark.parametrize(
-    ("snapshots", "bases", "strays"),
-    [
-        ((2, 5, 42), (5,), (2,)),
-        ((2, 5, 42), (42,), (2, 5)),
-        ((5, 2, 1), (5,), (1, 2)),
-        ((1, 2, 3, 4, 5), (2, 4), (1, 3)),
-        ((1, 2, 3, 4), (0, 1, 2), (3,)),
-        ((1, 2), (), (1,)),
-        ((), (5,), ()),
-    ],
-)
-def test_ps_13_snapshots_at_no_segment_are_strays_but_the_one_at_the_log_end(snapshots, bases, strays):
-    assert stray_snapshots(snapshots, bases) == strays
 
 
 def load(directory, snapshots, *, log_start_offset=0, log_end_offset=100, now_ms=0):

@@ -19,7 +19,7 @@ from sediment.segment_io.errors import CorruptSnapshotError
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.producer_snapshots import encode_snapshot, parse_snapshot, stray_snapshots
+from sediment.segment_io.partition.producer_snapshots import encode_snapshot, parse_snapshot
 from sediment.segment_io.partition.producer_state import ProducerEntry, ProducerState, replay
 from sediment.segment_io.segment.reader import HeaderScan, Rows
 
@@ -249,8 +249,17 @@ class ProducerStateManager:
         self.state = replace(self.state, completed=())
 
     def remove_stray_snapshots(self, base_offsets: Sequence[int]) -> None:
-        """Drop snapshots that belong to no segment, except for one past the last segment.  Source: kafka-log 05 §6."""
-        for offset in stray_snapshots(self._snapshots.offsets(), base_offsets):
+        """Drop the snapshots at whose offset no segment begins.
+
+        The largest of these is kept if it is at or above the last segment's base offset: a clean stop wrote it at the
+        log end.
+
+        Source: kafka-log 05 §6 (removeStraySnapshots).
+        """
+        strays = sorted(set(self._snapshots.offsets()) - set(base_offsets))
+        if strays and strays[-1] >= max(base_offsets, default=strays[-1]):
+            strays.pop()
+        for offset in strays:
             self._snapshots.drop(offset, "no segment begins there", is_routine=True)
 
 

@@ -50,9 +50,20 @@ def test_ps_12_snapshots_out_of_range_are_dropped(tmp_path, repairs, offsets, st
     assert list_snapshots(tmp_path) == expected
 
 
-@pytest.mark.parametrize(("bases", "expected"), [((5,), [5, 42]), ((42,), [42])])
-def test_ps_13_strays_are_dropped_except_one_after_the_last_segment(tmp_path, repairs, bases, expected):
-    snapshots = snapshots_of(tmp_path, repairs, 2, 5, 42)
+@pytest.mark.parametrize(
+    ("offsets", "bases", "expected"),
+    [
+        ((2, 5, 42), (5,), [5, 42]),
+        ((2, 5, 42), (42,), [42]),
+        ((5, 2, 1), (5,), [5]),
+        ((1, 2, 3, 4, 5), (2, 4), [2, 4, 5]),
+        ((1, 2, 3, 4), (0, 1, 2), [1, 2, 4]),
+        ((1, 2), (), [2]),
+        ((), (5,), []),
+    ],
+)
+def test_ps_13_strays_are_dropped_except_one_after_the_last_segment(tmp_path, repairs, offsets, bases, expected):
+    snapshots = snapshots_of(tmp_path, repairs, *offsets)
     manager_of(snapshots).remove_stray_snapshots(bases)
     assert list(snapshots.offsets()) == expected
 
