@@ -69,7 +69,7 @@ class BootstrapWriter:
 
     @property
     def position(self) -> MetadataPosition:
-        """Epoch 0, because the node had no election, and the number of records in the file."""
+        """The number of records in the file, in epoch 0, because the node had no election."""
         return MetadataPosition(0, len(self._values))
 
     def append(self, values: Sequence[bytes]) -> None:

@@ -69,7 +69,7 @@ class MetadataWriter(Protocol):
 
     @property
     def position(self) -> MetadataPosition:
-        """Where the metadata ends; epoch 0 if there was no election."""
+        """The position of the end of the metadata; the epoch is 0 before the first election."""
 
     def append(self, values: Sequence[bytes]) -> None:
         """Make the records `values`, as encoded by `encode_metadata_record`, durable as one atomic change.
