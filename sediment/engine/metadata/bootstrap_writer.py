@@ -21,6 +21,7 @@ from sediment.engine.metadata.metadata_log_writer import has_transactions
 from sediment.engine.metadata.metadata_writer import (
     DirectoryFailure,
     DiskFailed,
+    MetadataPosition,
     check_online,
     check_open,
     ignore_disk_failure,
@@ -65,6 +66,11 @@ class BootstrapWriter:
         self._is_closed = False
         self._failure: str | None = None
         self._values = [record.value or b"" for record in read_records(fs.read_bytes(self._path))]
+
+    @property
+    def position(self) -> MetadataPosition:
+        """The number of records in the file, in epoch 0, because the node had no election."""
+        return MetadataPosition(0, len(self._values))
 
     def append(self, values: Sequence[bytes]) -> None:
         """Make records durable as one atomic change.

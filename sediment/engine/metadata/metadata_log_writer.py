@@ -34,6 +34,7 @@ from sediment.engine.live.open_files import require_spare_descriptors
 from sediment.engine.metadata.metadata_writer import (
     DirectoryFailure,
     DiskFailed,
+    MetadataPosition,
     check_online,
     check_open,
     ignore_disk_failure,
@@ -105,6 +106,11 @@ class MetadataLogWriter:
             on_failure=lambda _, error: disk_failed(error),
             verify_transactions=False,
         )
+
+    @property
+    def position(self) -> MetadataPosition:
+        """The last leader epoch, and the log end offset; every record of a sole voter's log is committed."""
+        return MetadataPosition(self._log.latest_epoch, self._log.log_end_offset)
 
     def append(self, values: Sequence[bytes]) -> None:
         """Make records durable as one atomic change.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from sediment.segment_io.errors import StorageError
 
@@ -57,8 +57,19 @@ def check_open(path: Path, is_closed: bool) -> None:
         raise StorageError("the server has stopped", path=str(path), advice="start it again")
 
 
+class MetadataPosition(NamedTuple):
+    """The epoch of the last election, and the offset after the last record."""
+
+    leader_epoch: int
+    end_offset: int
+
+
 class MetadataWriter(Protocol):
     """A writer of metadata records; any thread may use it."""
+
+    @property
+    def position(self) -> MetadataPosition:
+        """The position of the end of the metadata; the epoch is 0 before the first election."""
 
     def append(self, values: Sequence[bytes]) -> None:
         """Make the records `values`, as encoded by `encode_metadata_record`, durable as one atomic change.

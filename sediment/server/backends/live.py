@@ -37,6 +37,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields
@@ -58,6 +59,7 @@ from sediment.engine.metadata.leader_changes import directory_change_record, lea
 from sediment.engine.metadata.metadata_log_writer import MetadataLogWriter
 from sediment.engine.metadata.metadata_writer import MetadataWriter
 from sediment.segment_io.errors import SedimentError, SourceChangedError, StorageError
+from sediment.segment_io.format.checkpoints import parse_uuid
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import INTERNAL_TOPICS, DirectoryState, TopicPartition
 from sediment.segment_io.fs import Fs
@@ -81,6 +83,7 @@ from sediment.server.handlers.alter_log_dirs import AlterLogDirsHandlers
 from sediment.server.handlers.delete_records import DeleteRecordsHandlers
 from sediment.server.handlers.fetch import FetchHandlers
 from sediment.server.handlers.group_deletions import GroupDeletionHandlers
+from sediment.server.handlers.metadata import QuorumHandlers
 from sediment.server.handlers.produce import ProduceHandlers
 from sediment.server.handlers.producer_ids import ProducerIdHandlers
 from sediment.server.handlers.refused import RefusedHandlers
@@ -228,6 +231,7 @@ class LiveBackend:
         )
         known_ids = [producer.producer_id for each in partitions.values() for producer in each.producers]
         self._producer_ids = ProducerIdManager(owned.node, next_producer_id(owned.metadata, known_ids), writer)
+        self._writer, self._directory_id = writer, _voter_directory_id(owned)
         self._configs = configs
         stated = options.broker_values(owned.metadata, owned.node.node_id) if self._has_current_metadata else {}
         minutes, expiration_ms = (stated.get(key) for key in _EXPIRATION_KEYS)
@@ -338,6 +342,9 @@ class LiveBackend:
             **AlterLogDirsHandlers(moves.alter).handlers(),
             **GroupDeletionHandlers(coordinator, self.catalog).handlers(),
             **UserHandlers(self.topics, self.catalog).handlers(),
+            **QuorumHandlers(
+                self.catalog.node_id, self._directory_id, lambda: self._writer.position, clock.now_ms
+            ).handlers(),
         }
         refused = RefusedHandlers(NOT_OFFERED).handlers()
         return own, {key: handler for key, handler in refused.items() if key not in own}
@@ -478,6 +485,12 @@ def _broker_config(options: LiveOptions, node: Node, metadata: ClusterMetadata) 
 def _is_failure(outcome: CreatedTopic | ApiError) -> TypeGuard[ApiError]:
     """Return True unless the topic was created, now or by another thread."""
     return isinstance(outcome, ApiError) and outcome.code is not ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+def _voter_directory_id(owned: OwnedNode) -> uuid.UUID | None:
+    """Return the id of the directory that votes; a static quorum knows none."""
+    is_dynamic = owned.metadata.kraft_version > 0
+    return uuid.UUID(bytes=parse_uuid(owned.node.directory_id)) if is_dynamic else None
 
 
 def _metadata_directory(owned: OwnedNode, manager: LogManager) -> LogDirectory:

@@ -15,7 +15,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from sediment.segment_io.errors import OpenFilesLimitError, StorageError
-from sediment.segment_io.format.names import is_topic_name
+from sediment.segment_io.format.names import METADATA_PARTITION, METADATA_TOPIC, is_topic_name
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.protocol.error_codes import ErrorCode
@@ -97,7 +97,6 @@ class MetadataHandlers:
             ApiKey.DESCRIBE_CLUSTER: self.describe_cluster,
             ApiKey.DESCRIBE_TOPIC_PARTITIONS: self.describe_topic_partitions,
             ApiKey.LIST_PARTITION_REASSIGNMENTS: self.list_partition_reassignments,
-            ApiKey.DESCRIBE_QUORUM: self.describe_quorum,
             ApiKey.ELECT_LEADERS: self.elect_leaders,
         }
 
@@ -235,14 +234,10 @@ class MetadataHandlers:
         states.update(dict.fromkeys(topic.missing, missing))
         return [{"partition_index": number, **states[number]} for number in sorted(states)]
 
-    # ------------------------------------------------------------------------------------------------------ unsupported
+    # ------------------------------------------------------------------------------------------------- without replicas
     def list_partition_reassignments(self, request: Request) -> Any:
         """Return an empty list."""
         return m.ListPartitionReassignmentsResponse(error_message=None)
-
-    def describe_quorum(self, request: Request) -> Any:
-        """Reject the request: this server is not part of a quorum."""
-        return m.DescribeQuorumResponse(error_code=ErrorCode.INVALID_REQUEST, error_message="this server has no quorum")
 
     def elect_leaders(self, request: Request) -> Any:
         """Answer that every partition with a log already has its leader, and that the others cannot have one."""
@@ -269,6 +264,71 @@ class MetadataHandlers:
         else:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return m.ElectLeadersResponse.PartitionResult(partition_id=number, error_code=code, error_message=None)
+
+
+class QuorumHandlers:
+    """Handler that describes a quorum of one voter: node `node_id`, which leads it and does not lag.
+
+    `directory_id` is the id of its metadata directory, or None in a static quorum.  `position` returns the epoch of the
+    quorum, and its high watermark.  The voter has no endpoints, because no controller listens.
+    """
+
+    def __init__(
+        self,
+        node_id: int,
+        directory_id: uuid.UUID | None,
+        position: Callable[[], tuple[int, int]],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._node_id = node_id
+        self._directory_id = directory_id or _NO_ID
+        self._position = position
+        self._now_ms = now_ms
+
+    def handlers(self) -> Mapping[ApiKey, Handler]:
+        """Return the handlers by API."""
+        return {ApiKey.DESCRIBE_QUORUM: self.describe_quorum}
+
+    def describe_quorum(self, request: Request) -> Any:
+        """Describe the quorum if the request names only the partition of the metadata log (Kafka's KafkaRaftClient)."""
+        response = m.DescribeQuorumResponse
+        asked = [
+            (topic.topic_name, each.partition_index) for topic in request.message.topics for each in topic.partitions
+        ]
+        if len(request.message.topics) == 1 and asked == [(METADATA_TOPIC, METADATA_PARTITION.partition)]:
+            return response(topics=[response.TopicData(topic_name=METADATA_TOPIC, partitions=[self._described()])])
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return response(
+            topics=[
+                response.TopicData(
+                    topic_name=topic.topic_name,
+                    partitions=[
+                        response.PartitionData(partition_index=each.partition_index, error_code=unknown)
+                        for each in topic.partitions
+                    ],
+                )
+                for topic in request.message.topics
+            ]
+        )
+
+    def _described(self) -> Any:
+        response = m.DescribeQuorumResponse
+        epoch, end_offset = self._position()
+        now_ms = self._now_ms()
+        voter = response.ReplicaState(
+            replica_id=self._node_id,
+            replica_directory_id=self._directory_id,
+            log_end_offset=end_offset,
+            last_fetch_timestamp=now_ms,
+            last_caught_up_timestamp=now_ms,
+        )
+        return response.PartitionData(
+            partition_index=METADATA_PARTITION.partition,
+            leader_id=self._node_id,
+            leader_epoch=epoch,
+            high_watermark=end_offset,
+            current_voters=[voter],
+        )
 
 
 def leader_epoch(log: ServedLog) -> int:

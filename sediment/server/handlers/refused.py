@@ -18,6 +18,7 @@ from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.requests import Handler, Request
 
 READ_ONLY = "this server is read-only"
+NO_QUORUM = "this server has no quorum"
 # The messages of Kafka's AclApis, which differ.
 NO_AUTHORIZER = "No Authorizer is configured on the broker"
 NO_AUTHORIZER_TO_DELETE = "No Authorizer is configured."
@@ -54,6 +55,7 @@ class RefusedHandlers:
             ApiKey.INCREMENTAL_ALTER_CONFIGS: self._incremental_alter_configs,
             ApiKey.DELETE_GROUPS: self._delete_groups,
             ApiKey.OFFSET_DELETE: self._offset_delete,
+            ApiKey.DESCRIBE_QUORUM: self._describe_quorum,
             ApiKey.DESCRIBE_ACLS: self._describe_acls,
             ApiKey.CREATE_ACLS: self._create_acls,
             ApiKey.DELETE_ACLS: self._delete_acls,
@@ -226,6 +228,10 @@ class RefusedHandlers:
     def _offset_delete(self, request: Request) -> Any:
         """Refuse."""
         return m.OffsetDeleteResponse(error_code=_GROUP)
+
+    def _describe_quorum(self, _request: Request) -> Any:
+        """Refuse: a server that only reads is not part of a quorum."""
+        return m.DescribeQuorumResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=NO_QUORUM)
 
     def _describe_acls(self, _request: Request) -> Any:
         """Refuse: the server has no ACLs, like a broker without `authorizer.class.name`."""

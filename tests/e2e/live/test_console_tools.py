@@ -27,6 +27,10 @@ _VARIABLE = (
     (re.compile(r"127\.0\.0\.1[: \t]\d+"), "ADDRESS"),
     (re.compile(r"((?:Ongoing|Complete\w+)\s+\d+\s+\d+\s+)\d+"), r"\1"),  # the age of a transaction
     (re.compile(r"Epoch: \d+"), ""),  # an offset of the metadata log
+    # A new node had no election, and the broker's metadata log has further records.  No controller listens.
+    (re.compile(r"((?:LeaderEpoch|HighWatermark):)\s+\d+"), r"\1"),
+    (re.compile(r', "endpoints": \[[^]]*\]'), ""),
+    (re.compile(r"^(1\s+[\w-]{22}\s+)\d+(\s+\d+\s+)\d+\s+\d+(\s+Leader)"), r"\1\2\3"),
     (re.compile(r"DYNAMIC_DEFAULT_BROKER_CONFIG:min\.insync\.replicas=1, "), ""),
     (re.compile(r"(?<![\w-])[A-Za-z0-9_-]{22}(?![\w-])"), "ID"),
     (re.compile(r"\b1[7-9]\d{11}\b"), "TIME"),
@@ -199,6 +203,8 @@ def the_cluster(folder: Path) -> list[Command]:
         (tools.CLUSTER, "cluster-id"),
         (tools.CLUSTER, "list-endpoints"),
         (tools.FEATURES, "describe"),
+        (tools.METADATA_QUORUM, "describe", "--status"),
+        (tools.METADATA_QUORUM, "describe", "--replication"),
         (tools.ELECTION, "--election-type", "preferred", "--all-topic-partitions"),
         (tools.ELECTION, "--election-type", "preferred", "--topic", "orders", "--partition", "0"),
         (tools.ELECTION, "--election-type", "unclean", "--topic", "orders", "--partition", "0"),

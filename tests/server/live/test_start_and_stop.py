@@ -6,8 +6,10 @@ import errno
 import shutil
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +22,7 @@ from sediment.segment_io.internal_topics.metadata_log import (
     read_bootstrap_checkpoint,
     read_cluster_metadata,
 )
+from sediment.segment_io.internal_topics.quorum_state import read_quorum_state
 from sediment.segment_io.partition.clean_shutdown_file import CleanShutdown, format_clean_shutdown
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.error_codes import ErrorCode
@@ -57,6 +60,17 @@ def written(path: Path) -> dict[str, bytes]:
     """Return the content of every file, except those that a start makes before it loads a log."""
     made = (".lock", "cleaner-offset-checkpoint")
     return {name: content for name, (_, _, content) in contents(path).items() if name not in made}
+
+
+def quorum(client: Client, version: int, topic: str = "__cluster_metadata", numbers: Sequence[int] = (0,)) -> Any:
+    request = m.DescribeQuorumRequest
+    partitions = [request.PartitionData(partition_index=number) for number in numbers]
+    return client.ask(request(topics=[request.TopicData(topic_name=topic, partitions=partitions)]), version)
+
+
+def partition_of(response: Any) -> Any:
+    ((partition,),) = (topic.partitions for topic in response.topics)
+    return partition
 
 
 def end_of_epoch(client: Client, epoch: int) -> tuple[int, int]:
@@ -297,3 +311,40 @@ def test_supported_features_are_those_of_the_newest_release_from_level_0_on(tmp_
     finalized = {each.name: each.max_version_level for each in newer.finalized_features}
     assert {name: finalized[name] for name in own} == own
     assert "kraft.version" not in finalized
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_the_quorum_has_one_voter_that_leads_without_a_lag(version: int, tmp_path: Path) -> None:
+    with live(new_node(tmp_path / "data", {"t": 1})) as server, server.connect() as client:
+        before_ms = time.time_ns() // 1_000_000
+        response = quorum(client, version)
+        new = m.CreateTopicsRequest.CreatableTopic(name="new", num_partitions=1, replication_factor=1)
+        client.ask(m.CreateTopicsRequest(topics=[new]), 7)
+        after = partition_of(quorum(client, version))
+    found = partition_of(response)
+    (voter,) = found.current_voters
+    assert (response.error_code, found.error_code, found.observers) == (ErrorCode.NONE, ErrorCode.NONE, ())
+    assert (found.leader_id, voter.replica_id) == (7, 7)
+    assert voter.log_end_offset == found.high_watermark > 0
+    assert after.high_watermark > found.high_watermark
+    if version >= 1:
+        assert voter.last_fetch_timestamp == voter.last_caught_up_timestamp >= before_ms
+    if version >= 2:
+        assert voter.replica_directory_id.int == 0  # of a static quorum
+
+
+def test_a_quorum_of_another_topic_is_unknown(tmp_path: Path) -> None:
+    with live(new_node(tmp_path / "data", {"t": 1})) as server, server.connect() as client:
+        for name, numbers in (("t", [0]), ("__cluster_metadata", [1]), ("__cluster_metadata", [0, 1])):
+            (described,) = quorum(client, 2, name, numbers).topics
+            assert [each.partition_index for each in described.partitions] == numbers
+            assert {each.error_code for each in described.partitions} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+def test_the_quorum_of_a_started_node_has_the_epoch_and_the_end_of_its_metadata_log(tmp_path: Path) -> None:
+    path = unpacked(tmp_path / "data")
+    state, metadata = read_quorum_state(path / "__cluster_metadata-0", Fs()), read_cluster_metadata(path, Fs())
+    assert state is not None and metadata is not None
+    with live(path) as server, server.connect() as client:
+        found = partition_of(quorum(client, 2))
+    assert (found.leader_epoch, found.high_watermark) == (state.leader_epoch, metadata.end_offset)
