@@ -35,7 +35,7 @@ demo: setup ## plan, compact, verify and query a log directory that Kafka wrote 
 	@$(BIN)/python -m tests.demo $(ARGS)
 
 test: setup ## run the test suite (ARGS: further arguments for pytest)
-	@$(PYTEST) -n 2 --dist worksteal -m "not delta and not s3 and not fuzz" $(ARGS)
+	@$(PYTEST) -n 4 --dist worksteal -m "not delta and not s3 and not fuzz" $(ARGS)
 
 $(S3)/.ready: conf/s3-constraints.txt
 	@python=$$(conf/find-python.sh) && { [ -x $(S3)/bin/python ] || "$$python" -m venv $(S3); }

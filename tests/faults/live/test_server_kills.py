@@ -36,7 +36,6 @@ SEED = int(os.environ.get("SEDIMENT_CRASH_SEED", "0"))
 TIMEOUT_MS = 1000
 OPTIONS = [
     *("--set", "offsets.topic.num.partitions=2", "--set", "transaction.state.log.num.partitions=2"),
-    *("--set", "offsets.topic.segment.bytes=20000", "--set", "transaction.state.log.segment.bytes=20000"),
     *("--set", "log.index.size.max.bytes=4096", "--set", "group.initial.rebalance.delay.ms=0"),
     *("--set", "transaction.abort.timed.out.transaction.cleanup.interval.ms=100"),
 ]
