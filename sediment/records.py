@@ -1,4 +1,4 @@
-"""Record batches as values: read the records of a fetch response, and build a batch from records.
+"""Record batches as Python objects: read the records of a fetch response, and build a batch from records.
 
     bytes of a fetch  --read_records-->  Record, Record, …      --batches-->  Batch, Batch, …
     NewRecord, NewRecord, …  --build_batch-->  bytes of a batch

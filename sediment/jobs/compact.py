@@ -676,7 +676,7 @@ def _summary(report: CompactionRunReport) -> str:
     "--max-seconds",
     type=Seconds(),
     metavar="N",
-    help="After N seconds, or a duration such as 90m, start no more partitions, and leave unfinished ones unchanged.",
+    help="Stop after N seconds, or a duration such as 90m.  Finished partitions stay compacted, the others unchanged.",
 )
 @click.option(
     "--hand-off",
@@ -705,8 +705,8 @@ def _summary(report: CompactionRunReport) -> str:
 def command(options: CommonOptions, **own: Any) -> None:
     """Compact the partitions of LOG_DIR... whose cleanup.policy includes compact.
 
-    SIGINT or SIGTERM ends the run once the current group of segments is committed; the run then reports and exits
-    with status 1.
+    SIGINT or SIGTERM ends the run once the current group of segments is committed; the run then prints its report and
+    exits with status 1.
     """
     with stop_on_signals() as stop:
         report = perform(options, stop=stop, **own)

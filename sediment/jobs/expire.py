@@ -781,7 +781,8 @@ def _as_it_is(report: ExpiryReport, each: ExpiryTask, fs: Fs) -> ExpiryReport:
 def command(options: CommonOptions, dry_run: bool, yes: bool, **own: Any) -> None:
     """Delete the segments of LOG_DIR... that are past their retention limits.
 
-    SIGINT or SIGTERM ends the run after the partitions in progress; the run then reports and exits with status 1.
+    SIGINT or SIGTERM ends the run after the partitions in progress; the run then prints its report and exits with
+    status 1.
     """
     asks = may_ask() and not (yes or dry_run or options.as_json or options.quiet)
     with stop_on_signals() as stop:

@@ -207,7 +207,7 @@ class PlanningTask:
 
 
 def plan_partition(task: PlanningTask, _attempt: str) -> PartitionPlan:
-    """Plan one partition; its errors are part of the result.  With `is_exact`, a cleaning adds the figures later."""
+    """Plan one partition; its errors are part of the result.  With `is_exact`, the cleaning's figures stay unset."""
     found = _start(task.cleaning.listing, task.cleaning.config.cleanup_policy)
     try:
         return _plan_partition(task, found)
@@ -494,7 +494,7 @@ def _exact_plans(
     *,
     group: str,
 ) -> list[PartitionPlan]:
-    """Return the plans of the partitions `planned` with the figures of a cleaning in memory, on Spark."""
+    """Clean the `planned` partitions in memory, in Spark tasks, and return their plans with the exact figures."""
     plans: list[PartitionPlan] = []
     to_split: list[tuple[CleaningTask, CleaningResult]] = []
     sc = stack.enter_context(spark_context(options.master, "sediment plan"))

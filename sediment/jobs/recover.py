@@ -615,7 +615,8 @@ def _is_verified(partition: RecoveryReport) -> bool:
 def command(options: CommonOptions, dry_run: bool, threads: int | None, keep_originals: Path | None) -> None:
     """Load every partition of LOG_DIR... as a broker does at its start, and repair it.
 
-    SIGINT or SIGTERM ends the run after the partitions in progress; the run then reports and exits with status 1.
+    SIGINT or SIGTERM ends the run after the partitions in progress; the run then prints its report and exits with
+    status 1.
     """
     with stop_on_signals() as stop:
         report = recover(options, dry_run=dry_run, threads=threads, keep_originals=keep_originals, stop=stop)

@@ -242,7 +242,7 @@ def command(options: CommonOptions, **own: Any) -> None:
     """Change the codec or batch size of LOG_DIR..., whose broker must be stopped.
 
     Consumers read the same records as before.  SIGINT or SIGTERM ends the run once the current group of segments is
-    committed; the run then reports and exits with status 1.
+    committed; the run then prints its report and exits with status 1.
     """
     with stop_on_signals() as stop:
         report = perform(options, stop=stop, **own)

@@ -717,7 +717,8 @@ def _as_it_is(partition: TopicPartition, log_dir: Path, fs: Fs) -> RestoreReport
 def command(options: CommonOptions, yes: bool, dry_run: bool, **own: Any) -> None:
     """Put the partitions of LOG_DIR... back to their state before a run that kept originals.
 
-    SIGINT or SIGTERM ends the run after the partition in progress; the run then reports and exits with status 1.
+    SIGINT or SIGTERM ends the run after the partition in progress; the run then prints its report and exits with status
+    1.
     """
     asks = must_ask(yes=yes, dry_run=dry_run, command="restore")
     with stop_on_signals() as stop:

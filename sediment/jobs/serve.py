@@ -444,8 +444,9 @@ def command(
     directories.  The server accepts committed offsets, records from producers, including idempotent and transactional
     producers, and changes of topics, configs and groups.  A broker can use the directories afterwards.
 
-    The server deletes what clients delete.  Retention and the cleaner run for a topic if its policy and limit are
-    stated: by its own configs, by those of the broker, by --set, or by --config.
+    The server deletes what clients delete.  Retention runs for a topic only if cleanup.policy and a limit are set for
+    it, and the cleaner only if cleanup.policy is: in the configs of the topic or the broker, with --set, or in
+    --config.
     """
     with stderr_log.log_to_stderr(log_format, quiet=quiet, repeats=True), errors_as_exit_status():
         settings = Settings.load(config, sets)

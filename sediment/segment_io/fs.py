@@ -158,7 +158,7 @@ class ReadableFile:
         return os.sendfile(target.fileno(), self.descriptor, position, count)
 
     def map(self, size_bytes: int) -> FileMapping:
-        """Map the first `size_bytes` of the file as readable memory, in which later writes are visible.
+        """Map the first `size_bytes` of the file read-only; later writes to the file are visible in the mapping.
 
         The mapping stays valid after the descriptor is closed.
         """
@@ -634,7 +634,7 @@ class _FileWriter:
             self._pending.popleft().result()
 
     def _write_block(self, block: mmap.mmap, size_bytes: int) -> None:
-        """Write complete device blocks directly, as long as the device accepts them, and the rest as usual.
+        """Write complete blocks with O_DIRECT, as long as the device accepts this, and the rest through the page cache.
 
         After a failure, later blocks are not written, because their positions would be wrong.
         """

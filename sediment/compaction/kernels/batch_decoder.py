@@ -231,7 +231,7 @@ def offsets_increase(records: npt.NDArray[np.int64], count: int, last_delta: int
 
 @inlined_kernel
 def prefetch_ahead(batches: Batches, base: int, ahead: int, keys: KeyMap, slot_bytes: int) -> None:
-    """Prefetch the first slot that batch `ahead` will need."""
+    """Prefetch the slot of the key map that the first record of the batch with index `ahead` will need."""
     if batches.flags.size == 0 or batches.flags[ahead] & UNREADABLE == 0:
         secrets = keys.secrets.ctypes.data
         _prefetch_first_key(base + batches.positions[ahead], keys.seed, secrets, keys.tables, slot_bytes)

@@ -73,7 +73,7 @@ class Verdicts:
         if self.actions.size != count or self.edges.size != count + 1:
             raise UsageError("the columns of verdicts have different lengths")
         if count and (self.offsets[0] < 0 or np.any(self.offsets[1:] <= self.offsets[:-1])):
-            raise UsageError("the offsets of verdicts are negative or do not increase; sort them, one for each")
+            raise UsageError("the offsets of the verdicts must not be negative, and each must be above the one before")
         if np.any(self.actions > max(Action)):
             raise UsageError("a verdict has an unknown action")
         sizes = np.diff(self.edges)

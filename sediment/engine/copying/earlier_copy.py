@@ -40,7 +40,7 @@ class EarlierFiles:
         return None if self.beside is None else file.held_in or self.beside
 
     def path(self, file: ManifestFile) -> Path | None:
-        """Return the local path of `file`, which this copy contains or takes from another copy.
+        """Return the local path of `file`, which this copy contains or references in another copy.
 
         Return None if the copy that contains it is not local.
         """

@@ -46,8 +46,8 @@ def strategy_for(task: CleaningTask, plan: CleaningPlan, estimate: Callable[[], 
 def check_headroom(plan: CleaningPlan, fs: Fs, writer: WriteBehind, estimate: Callable[[], Estimate]) -> None:
     """Check that the survivors fit on the disk, because all groups are written before a commit frees their sources.
 
-    `estimate` returns the bytes that `plan` would leave; it is not called if the disk has room even for a log that
-    loses nothing.  If the estimate is too low, the disk fills up during the cleaning, and the cleaning is undone.
+    `estimate` returns the bytes that `plan` would leave; it is not called if the disk has room for a full copy of
+    the log.  If the estimate is too low, the disk fills up during the cleaning, and the cleaning is undone.
 
     Raises:
         NoSpaceError: the disk is too full; nothing was changed.

@@ -372,7 +372,7 @@ lineage_option = click.option(
     "--lineage",
     metavar="URL_OR_FILE",
     help="Send OpenLineage events of the table to this server, or as the `transport` in this YAML file prescribes.  "
-    "Needs the extra `lineage`; an event that cannot be sent is a warning.",
+    "Requires the extra `lineage`.  If an event cannot be sent, a warning is printed.",
 )
 
 key_equality_option = click.option(

@@ -160,7 +160,7 @@ def _state_at_log_end(
 def _replayed(state: ProducerState, source: Source, fs: Fs) -> tuple[ProducerState, int]:
     """Return the state at the log end, and the log end.
 
-    The scan begins with the last batch below the end of `state`, so it finds the log end even if no batch follows.
+    The scan begins with the last batch below `state.end_offset`, so it finds the log end even if no batch follows.
     """
     start_offset = state.end_offset
     log_end = 0

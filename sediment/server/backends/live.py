@@ -19,10 +19,10 @@ of this server or of a broker, recovers the logs from their recovery points.  If
 during step 2, each directory that had the marker of a clean stop gets it back.  After an unclean stop, a directory gets
 a marker only after step 6, because with a marker the next start would not raise the epochs.
 
-Nothing is deleted before `start_deleting`, the last step of a start.  Retention and the cleaner then apply to the
-topics whose policy and limit are stated.  If the metadata is that of `bootstrap.checkpoint`, and no marker proves that
-it is current, they do not run: a broker may have changed the configs since.  They also end if it is not known whether a
-change of configs is durable.
+Nothing is deleted before `start_deleting`, the last step of a start.  Retention then applies to the topics whose policy
+and limit are stated, and the cleaner to those whose policy is stated.  If the metadata is that of
+`bootstrap.checkpoint`, and no marker proves that it is current, they do not run: a broker may have changed the configs
+since.  They also end if it is not known whether a change of configs is durable.
 
 Folders that were marked for deletion before the start are removed only if a server deleted their topics, or if an
 interrupted creation left them and they have no records; a broker deletes the others after its next start.

@@ -54,7 +54,7 @@ def _make_no_topic(_name: str) -> None:
 
 
 class GroupHandlers:
-    """Handlers that use one coordinator; `node` is this server's (id, host, port) for clients.
+    """Handlers of group requests; `node` is the (id, host, port) that clients get for this server.
 
     `make_topic` creates the internal topic of a coordinator if it is missing.  `topics` are those of consumer groups,
     or None if the new protocol is not offered.

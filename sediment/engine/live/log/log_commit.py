@@ -24,7 +24,7 @@ def replace_segments(log: LocalLog, swap: PreparedSwap, before_group: Callable[[
     """Commit `swap`; `before_group` is called without the lock before each group.
 
     Raises:
-        SourceChangedError, UsageError: as `engine.directory.swap.commit`; the groups before the failed one are done.
+        SourceChangedError, UsageError: as in `engine.directory.swap.commit`; earlier groups stay committed.
         StorageError: the disk failed.
     """
     groups = iter([group for group in swap.groups if group.parts])

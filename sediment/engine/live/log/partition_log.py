@@ -605,8 +605,8 @@ class PartitionLog:
         continue between two groups.
 
         Raises:
-            SourceChangedError, UsageError: as `engine.directory.swap.commit`; the groups before the failed one are
-                done.
+            SourceChangedError, UsageError: as in `engine.directory.swap.commit`; the groups before the failed one stay
+                committed.
             StorageError: the disk failed.
 
         Source: kafka-log 02 §8.1; Kafka's LocalLog.replaceSegments, which the cleaner calls for each group.
@@ -720,7 +720,7 @@ class PartitionLog:
 
     # --------------------------------------------------------------------------------------------------------- listener
     def announce_to(self, on_readable_change: Callable[[PartitionLog], None]) -> None:
-        """Call `on_readable_change` after each later change of the readable range, and once at once."""
+        """Call `on_readable_change` immediately, and again after every change of the readable range."""
         self._on_readable_change = on_readable_change
         on_readable_change(self)
 
