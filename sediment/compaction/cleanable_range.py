@@ -150,7 +150,10 @@ class _Segments:
         return max(bisect_right(self.bases, offset) - 1, 0)
 
     def rolled_from(self, offset: int) -> range:
-        """Return the indexes of the segment that contains `offset` and of all later inactive segments."""
+        """Return the indexes of the segment that contains `offset` and of all later inactive segments.
+
+        Source: Kafka's LogSegments.nonActiveLogSegmentsFrom.
+        """
         return range(self.holding(offset), self.active)
 
     def bytes_between(self, offset: int, end: int) -> int:

@@ -1,7 +1,7 @@
 """The ends of the complete batches of a segment file, from the header fields that all magics share (kafka-log 01 §2.2).
 
-A broker finds the end of a trusted log in the same way (LogSegment.readNextOffset): it uses the offsets of a batch even
-if the rest of the batch is malformed.
+Kafka's FileLogInputStream reads a file like this.  A broker finds the end of a trusted log in the same way
+(LogSegment.readNextOffset): it uses the offsets of a batch even if the rest of the batch is malformed.
 
 Invariants: no checksum is computed.  Memory use is one window, for files and batches of any size.
 """
