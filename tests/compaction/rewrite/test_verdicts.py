@@ -48,8 +48,8 @@ def test_a_range_has_its_own_replacements(first: int, end: int):
 @pytest.mark.parametrize(
     ("offsets", "actions", "edges", "replacements", "text"),
     [
-        ([2, 1], [0, 0], [0, 0, 0], b"", "do not increase"),
-        ([1, 1], [0, 0], [0, 0, 0], b"", "do not increase"),
+        ([2, 1], [0, 0], [0, 0, 0], b"", "each must be above the one before"),
+        ([1, 1], [0, 0], [0, 0, 0], b"", "each must be above the one before"),
         ([-1], [0], [0, 0], b"", "negative"),
         ([1], [4], [0, 0], b"", "unknown action"),
         ([1], [0, 0], [0, 0], b"", "different lengths"),
