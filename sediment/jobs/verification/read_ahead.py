@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 LEAST_BYTES = 8 << 20
-"""Size of a log from which a thread saves more time than its start and its hand-overs take."""
+"""Size of a log from which a thread reads ahead; for a smaller log, its start would take too long."""
 
 CHUNK_BYTES = 2 << 20
 """Bytes of a span; the Python code for a span takes about as long for 2 MiB as for 1 MiB."""
