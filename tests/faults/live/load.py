@@ -205,7 +205,7 @@ def repeated(call: Callable[[float], Any]) -> None:
 
 
 def leave_open(bootstrap: str, timeout_ms: int) -> None:
-    """Write in a transaction that nobody will end."""
+    """Begin a transaction, write to it, and never end it."""
     producer = producer_of(bootstrap, "left", timeout_ms)
     producer.begin_transaction()
     for partition in range(len(PARTITIONS)):

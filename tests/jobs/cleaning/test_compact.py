@@ -491,6 +491,6 @@ def test_sigterm_finishes_reports_and_exits_1(tmp_path):
     assert stopped
     assert {p["reason_code"] for p in partitions} == {None, "stopped"}
     changed = [p for p in stopped if tree(log_dir / p["partition"]) != tree(case.before)]
-    assert len(changed) <= 16  # so many commits run at the same time
+    assert len(changed) <= 16  # the run commits up to 16 partitions at the same time
     assert all("in this partition" in partition["reason"] for partition in changed)
     assert not list(log_dir.rglob("*.part"))

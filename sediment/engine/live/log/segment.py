@@ -198,7 +198,7 @@ class Segment:
         self.size_bytes = position + size_bytes
 
     def has_index_room(self, batches: int, size_bytes: int) -> bool:
-        """Return True if both indexes have room for the entries of so many batches with so many bytes."""
+        """Return True if both indexes have room for the entries of `batches` batches with `size_bytes` in all."""
         most = min(batches, size_bytes // max(self._interval_bytes, 1) + 1)
         return self.offset_index.has_room(most) and self.time_index.has_room(most + 1)
 
