@@ -29,7 +29,7 @@ from sediment.segment_io.format.layout import (
     NO_SEQUENCE,
     NO_TIMESTAMP,
 )
-from sediment.segment_io.segment.batch_reader import (
+from sediment.segment_io.segment.fetched_batches import (
     AbortedTransaction,
     Batch,
     ControlType,

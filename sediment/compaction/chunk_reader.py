@@ -34,6 +34,8 @@ from sediment.compaction.kernels.delete_horizon import legacy_tombstones_have_ex
 from sediment.compaction.kernels.record_retention import find_survivors
 from sediment.compaction.kernels.scan_chunk import scan_chunk
 from sediment.segment_io.buffers import Buffer
+from sediment.segment_io.compiled import padding
+from sediment.segment_io.compiled.padding import padded_buffer
 from sediment.segment_io.compiled.status import (
     BAD_LENGTH,
     BAD_RECORD_COUNT,
@@ -44,7 +46,6 @@ from sediment.segment_io.compiled.status import (
     TRANSACTIONS_MET,
 )
 from sediment.segment_io.errors import CorruptBatchError, SedimentError, SourceChangedError, UnsupportedDataError
-from sediment.segment_io.format import padding
 from sediment.segment_io.format.compression.batch_codecs import decompress
 from sediment.segment_io.format.compression.decompress_fast_path import NOT_DECOMPRESSED, decompress_batches, find_tools
 from sediment.segment_io.format.layout import (
@@ -60,7 +61,6 @@ from sediment.segment_io.format.layout import (
     OFFSET_ENTRY_BYTES,
 )
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
-from sediment.segment_io.format.padding import padded_buffer
 from sediment.segment_io.format.transaction_index import AbortedTransaction
 from sediment.segment_io.format.upgrade import UpgradedWrapper, no_wrappers, upgrade_batches, upgrade_wrapper
 from sediment.segment_io.fs import Fs, ReadableFile

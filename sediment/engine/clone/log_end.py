@@ -18,8 +18,9 @@ from pathlib import Path
 import google_crc32c
 import numpy as np
 
-from sediment.engine.config import LogConfig
 from sediment.engine.live.log.partition_log import AppendOrigin, PartitionLog
+from sediment.engine.log_config import LogConfig
+from sediment.segment_io.compiled.padding import padded_copy
 from sediment.segment_io.compiled.status import OK
 from sediment.segment_io.errors import CorruptBatchError, UsageError
 from sediment.segment_io.format.batch_builder import BatchHead, NewRecord, build_batch
@@ -42,7 +43,6 @@ from sediment.segment_io.format.layout import (
     TIMESTAMP_TYPE_BIT,
 )
 from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, segment_file_name
-from sediment.segment_io.format.padding import padded_copy
 from sediment.segment_io.format.record_decoder import OFFSET_DELTA, RECORD_FIELDS, TIMESTAMP_DELTA, decode_records
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints

@@ -21,6 +21,7 @@ from sediment.jobs.verification import record_kernels as k
 from sediment.jobs.verification.header_scan import HeaderFacts, complete_legacy, entry_bytes, spans_ahead
 from sediment.jobs.verification.read_ahead import ahead
 from sediment.jobs.verification.rules import BATCH, NO_HORIZON
+from sediment.segment_io.compiled.padding import PADDING_BYTES, padded_copy
 from sediment.segment_io.compiled.status import NEEDS_PAYLOAD, NEEDS_RECORD_ROOM, OK
 from sediment.segment_io.errors import CorruptBatchError, SedimentError
 from sediment.segment_io.format.batch_headers import BATCH_ROW, STATUS_TEXT
@@ -40,7 +41,6 @@ from sediment.segment_io.format.layout import (
     TRANSACTIONAL_BIT,
 )
 from sediment.segment_io.format.legacy import unwrap
-from sediment.segment_io.format.padding import PADDING_BYTES, padded_copy
 from sediment.segment_io.format.record_decoder import RECORD_FIELDS, decode_records
 from sediment.segment_io.fs import Fs, open_to_read
 from sediment.segment_io.segment.columns import MAX_RECORDS_BYTES

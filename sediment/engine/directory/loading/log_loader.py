@@ -29,7 +29,6 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from sediment.engine.config import LogConfig
 from sediment.engine.directory.leader_epochs import Epochs, truncate_from_end, truncate_from_start
 from sediment.engine.directory.loading.interrupted_swaps import Repair, finish_interrupted
 from sediment.engine.directory.loading.load_state import LoadCorruption, LoadingSegment, LoadState
@@ -40,6 +39,7 @@ from sediment.engine.directory.loading.segment_file_names import check_segment_f
 from sediment.engine.directory.loading.segment_recovery import recover_segment
 from sediment.engine.directory.loading.split_segment import split_segment
 from sediment.engine.directory.loading.trusted_segments import check_trusted
+from sediment.engine.log_config import LogConfig
 from sediment.segment_io.errors import (
     CorruptBatchError,
     CorruptIndexError,

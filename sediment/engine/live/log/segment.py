@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sediment.engine.config import LogConfig
 from sediment.engine.live.log.append_analysis import AppendBuffers, Batches
+from sediment.engine.log_config import LogConfig
 from sediment.segment_io.format.index_appends import (
     INDEXED_TIMESTAMP,
     LARGEST_TIMESTAMP,

@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.compiled.jit import kernel
+from sediment.segment_io.compiled.padding import PADDING_BYTES, padded_copy
 from sediment.segment_io.compiled.status import (
     BAD_CODEC,
     BAD_RECORD_COUNT,
@@ -55,7 +56,6 @@ from sediment.segment_io.format.layout import (
     TRANSACTIONAL_BIT,
 )
 from sediment.segment_io.format.legacy import decode_entry, unwrap
-from sediment.segment_io.format.padding import PADDING_BYTES, padded_copy
 from sediment.segment_io.format.record_decoder import (
     HEADERS_START,
     KEY_BYTES,
