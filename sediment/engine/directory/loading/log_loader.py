@@ -2,8 +2,8 @@
 
     1  finish_interrupted    complete or undo interrupted replacements and deletions, remove   passes 1 to 4
                              indexes without a log
-    2  load segment files    recover segments without an offset index or with a corrupt        pass 4
-                             transaction index
+    2  load segment files    refuse bad names (`segment_file_names`); recover segments         pass 4
+                             without an offset index or with a corrupt transaction index
     3  recover               verify batches from the recovery point on, cut after the last     §3, §4
                              good one (`log_recovery`, `segment_recovery`)
     4  settle ends           log end, recovery point; at least one segment                     §3

@@ -1,4 +1,11 @@
-"""Rolling a live log: finishing the active segment and starting the next one (kafka-log 04 §6)."""
+"""Rolling a live log: finishing the active segment and starting the next one (kafka-log 04 §6).
+
+    should_roll   size, age by timestamps, full indexes, or an offset too far above the base
+    roll          complete and trim the old segment (`Segment.become_inactive`), create the new one, write a snapshot of
+                  the producers, and flush snapshot and old segment in the background
+
+`LogConfig` computes the maximum age and its jitter.
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,8 @@
     <base>.timeindex    largest timestamp so far -> its offset, at the same places         01 §7.2, §7.5
     <base>.txnindex     aborted transactions whose marker is here                          01 §7.4
 
+If an index is full, its entry is left out (`format.index_appends`).
+
 Invariants
 * `size_bytes` counts only complete writes.  Reads end at this size, and the next append begins there, even if a failed
   write left bytes after it.
