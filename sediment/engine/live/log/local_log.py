@@ -6,7 +6,7 @@
     log_truncation    truncate the log or empty it
     log_retention     raise the log start, delete old segments
     log_reader        read batches, look up offsets
-    log_commit        commit a cleaning
+    log_commit        replaceSegments: commit a cleaning, by `directory.swap`
 
 Each of these modules contains functions that take a `LocalLog`; `partition_log.PartitionLog` is the public class.
 
