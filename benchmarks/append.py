@@ -23,8 +23,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measure import open_oracle
-from sediment.engine.config import LogConfig
 from sediment.engine.live.log.partition_log import PartitionLog
+from sediment.engine.log_config import LogConfig
 from sediment.segment_io.format.batch_builder import BatchHead, NewRecord, build_batch
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from sediment.engine.config import LogConfig
 from sediment.engine.live.log.partition_log import PartitionLog
+from sediment.engine.log_config import LogConfig
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import copy_bytes, store_i8, store_i16, store_i32, store_i64
 from sediment.segment_io.format import layout as f

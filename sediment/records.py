@@ -19,17 +19,16 @@ from sediment.segment_io.errors import CorruptBatchError, SedimentError, UsageEr
 from sediment.segment_io.format import batch_builder
 from sediment.segment_io.format.batch_builder import BatchHead, NewRecord, RecordContent
 from sediment.segment_io.format.compression.batch_codecs import GZIP_LEVELS, LZ4_LEVELS, ZSTD_LEVELS
+from sediment.segment_io.format.control_records import marker_key_value
 from sediment.segment_io.format.layout import (
     CODEC_NAMES,
-    CONTROL_KEY_STRUCT,
-    END_TXN_MARKER_STRUCT,
     INT32_MAX,
     INT64_MAX,
     NO_LEADER_EPOCH,
     NO_SEQUENCE,
     NO_TIMESTAMP,
 )
-from sediment.segment_io.segment.batch_reader import (
+from sediment.segment_io.segment.fetched_batches import (
     AbortedTransaction,
     Batch,
     ControlType,
@@ -59,7 +58,6 @@ __all__ = [
 
 _INT16_MAX = 32767
 _LEVELS = {"gzip": (-1, *GZIP_LEVELS), "lz4": LZ4_LEVELS, "zstd": ZSTD_LEVELS}
-_MARKER_VERSION = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +155,7 @@ def transaction_marker(
     _check("leader_epoch", leader_epoch, range(-1, INT32_MAX + 1))
     marker = NewRecord(
         timestamp_ms,
-        CONTROL_KEY_STRUCT.pack(_MARKER_VERSION, control_type.value),
-        END_TXN_MARKER_STRUCT.pack(_MARKER_VERSION, coordinator_epoch),
+        *marker_key_value(coordinator_epoch, is_commit=control_type is ControlType.COMMIT),
     )
     head = BatchHead(base_offset=base_offset, leader_epoch=leader_epoch, is_control=True)
     producer = Producer(producer_id, producer_epoch, NO_SEQUENCE, is_transactional=True)

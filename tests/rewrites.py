@@ -13,9 +13,9 @@ from sediment.compaction.config import CompactionConfig
 from sediment.compaction.rewrite.plan import Rewrite, plan_rewrite
 from sediment.compaction.rewrite.segment_rewrite import rewrite_log
 from sediment.compaction.rewrite.verdicts import Action, Verdict, Verdicts
-from sediment.engine.config import LogConfig
 from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
 from sediment.engine.directory.swap import commit
+from sediment.engine.log_config import LogConfig
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints

@@ -28,8 +28,8 @@ from rich.table import Table
 from benchmarks.generate import START_MS, Shape, write_partition
 from benchmarks.measure import open_oracle
 from benchmarks.reporting.comparisons import Comparison
-from sediment.engine.config import LogConfig
 from sediment.engine.directory.loading.log_loader import load_log
+from sediment.engine.log_config import LogConfig
 from sediment.segment_io.format.layout import CODEC_LZ4, OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs

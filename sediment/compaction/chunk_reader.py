@@ -7,7 +7,8 @@
 A thread prepares the next chunk while the caller works on one.  Chunk boundaries come from one of two sources:
 * the offset index; the scan of each chunk then checks that a batch begins at every boundary taken from the index;
 * a forward scan, which also finds the flags of each batch and the unreadable bytes.
-Messages of magic 0 and 1 become equivalent batches of magic 2.
+A chunk grows with a large batch, even one above max.message.bytes.  Messages of magic 0 and 1 become equivalent batches
+of magic 2.
 
 Invariants: a chunk contains complete batches whose lengths and checksums were verified; every file is checked against
 the listing before it is read.
@@ -34,6 +35,8 @@ from sediment.compaction.kernels.delete_horizon import legacy_tombstones_have_ex
 from sediment.compaction.kernels.record_retention import find_survivors
 from sediment.compaction.kernels.scan_chunk import scan_chunk
 from sediment.segment_io.buffers import Buffer
+from sediment.segment_io.compiled import padding
+from sediment.segment_io.compiled.padding import padded_buffer
 from sediment.segment_io.compiled.status import (
     BAD_LENGTH,
     BAD_RECORD_COUNT,
@@ -44,7 +47,6 @@ from sediment.segment_io.compiled.status import (
     TRANSACTIONS_MET,
 )
 from sediment.segment_io.errors import CorruptBatchError, SedimentError, SourceChangedError, UnsupportedDataError
-from sediment.segment_io.format import padding
 from sediment.segment_io.format.compression.batch_codecs import decompress
 from sediment.segment_io.format.compression.decompress_fast_path import NOT_DECOMPRESSED, decompress_batches, find_tools
 from sediment.segment_io.format.layout import (
@@ -60,7 +62,6 @@ from sediment.segment_io.format.layout import (
     OFFSET_ENTRY_BYTES,
 )
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
-from sediment.segment_io.format.padding import padded_buffer
 from sediment.segment_io.format.transaction_index import AbortedTransaction
 from sediment.segment_io.format.upgrade import UpgradedWrapper, no_wrappers, upgrade_batches, upgrade_wrapper
 from sediment.segment_io.fs import Fs, ReadableFile

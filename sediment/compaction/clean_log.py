@@ -72,7 +72,7 @@ class SplitWork:
 
     `boundaries` come from a forward scan, keyed by the base offset of the segment; without such a scan, they are
     empty.  `seed` is the seed of the keys' hashes.  `run_limit` is the largest number of keys in a run, and `ranges`
-    the number of hash ranges; module `split` explains both.  `encoding` is the new encoding of the survivors; None:
+    the number of hash ranges; `partition_splits` explains both.  `encoding` is the new encoding of the survivors; None:
     each batch keeps its codec.
     """
 

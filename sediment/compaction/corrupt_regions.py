@@ -35,9 +35,11 @@ from sediment.compaction.kernels.cleaned_transaction_metadata import (
 )
 from sediment.compaction.prepared_swap import UnreadableBatch
 from sediment.compaction.transaction_scan import aborted_of_round
+from sediment.segment_io.compiled import padding
+from sediment.segment_io.compiled.padding import padded_buffer, padded_copy
 from sediment.segment_io.compiled.status import BAD_LENGTH, BAD_RECORD_COUNT, LEGACY_MAGIC, OK
 from sediment.segment_io.errors import CorruptBatchError, CorruptDataError, UnsupportedDataError
-from sediment.segment_io.format import batch_headers, padding, record_decoder
+from sediment.segment_io.format import batch_headers, record_decoder
 from sediment.segment_io.format.batch_headers import BATCH_ROW, STATUS_TEXT
 from sediment.segment_io.format.checksum import check_crc
 from sediment.segment_io.format.compression.batch_codecs import decompress
@@ -57,7 +59,6 @@ from sediment.segment_io.format.layout import (
 from sediment.segment_io.format.legacy import check_legacy_crc, decode_entry
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.format.offset_index import OffsetIndex, parse_offset_index
-from sediment.segment_io.format.padding import padded_buffer, padded_copy
 from sediment.segment_io.format.record_decoder import RECORD_FIELDS
 from sediment.segment_io.format.upgrade import FIRST_OFFSET, LAST_OFFSET, upgrade_wrapper
 from sediment.segment_io.fs import Fs, ReadableFile

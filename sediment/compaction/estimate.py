@@ -24,7 +24,8 @@ import numpy.typing as npt
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.kernels.delete_horizon import next_horizon_ms
 from sediment.segment_io.format.batch_headers import BATCH_ROW
-from sediment.segment_io.format.layout import BATCH_HEADER_BYTES, CONTROL_BIT, DELETE_HORIZON_BIT
+from sediment.segment_io.format.layout import BATCH_HEADER_BYTES, CONTROL_BIT
+from sediment.segment_io.format.timestamps import have_delete_horizon
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef
 from sediment.segment_io.partition.sample import sampled_batches
@@ -181,7 +182,7 @@ def estimate_cleaning(sample: SampledBatches, log_bytes: int, *, now_ms: int, ho
     survival_rate = keys / keyed if keyed else 0.0
 
     control = (rows["attributes"] & CONTROL_BIT) != 0
-    has_horizon = (rows["attributes"] & DELETE_HORIZON_BIT) != 0
+    has_horizon = have_delete_horizon(rows)
     waiting = (sample.tombstones > 0) & (~has_horizon | (rows["base_timestamp"] > now_ms))
     horizons_ms = rows["base_timestamp"][waiting & has_horizon]
     if horizon_ms is not None:

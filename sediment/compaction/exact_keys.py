@@ -36,6 +36,7 @@ from sediment.segment_io.compiled.memory import (
     store_i32,
     store_i64,
 )
+from sediment.segment_io.compiled.padding import PADDING_BYTES, padded_buffer
 from sediment.segment_io.compiled.status import (
     BAD_RECORD_COUNT,
     KEYS_COLLIDE,
@@ -61,7 +62,6 @@ from sediment.segment_io.format.layout import (
     MIN_RECORD_BYTES,
     RECORD_COUNT,
 )
-from sediment.segment_io.format.padding import PADDING_BYTES, padded_buffer
 from sediment.segment_io.format.record_decoder import KEY_BYTES, KEY_START, OFFSET_DELTA, RECORD_FIELDS, decode_records
 
 if TYPE_CHECKING:

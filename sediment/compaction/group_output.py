@@ -3,7 +3,12 @@
 If the batches get another encoding, they are re-encoded while they are written.  A group with unreadable batches keeps
 its encoding.
 
-The files have `.part` names; `.cleaned` appears only in `swap`, at the commit.
+New files get the modification time of the group's last source.  If no batch survives, the cleaned segment is an empty
+log with empty indexes.
+
+`segment.writer` completes and trims the indexes, and syncs the files.  Their names end in `.part`; `.cleaned` appears
+only in `swap`, at the commit.  A start of the log handles what an interrupted commit has left
+(`loading.interrupted_swaps`).
 
 Invariant: parts are written only if the log or an index differs from the source.
 """

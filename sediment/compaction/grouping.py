@@ -1,5 +1,8 @@
 """The groups of segments that are cleaned together, and the plan of one partition.
 
+The limits apply to the sources.  If the indexes of a cleaned segment need more room, `segment.writer` keeps the entries
+that fit; Kafka fails.
+
 Invariants: groups are in log order and cover the log from its start; all sources of a group fit into one segment file.
 All functions are pure.
 """

@@ -35,6 +35,8 @@ from sediment.compaction.kernels.offset_map import TABLE_PAGES, OffsetMap
 from sediment.compaction.offset_map_size import offset_map_keys
 from sediment.compaction.partition_splits import SplitContents
 from sediment.segment_io.buffers import Buffer
+from sediment.segment_io.compiled import padding
+from sediment.segment_io.compiled.padding import padded_buffer
 from sediment.segment_io.compiled.status import (
     BEYOND_SIGHTED,
     DONE,
@@ -51,13 +53,12 @@ from sediment.segment_io.compiled.status import (
     RUN_FULL,
 )
 from sediment.segment_io.errors import MemoryBudgetError, SourceChangedError
-from sediment.segment_io.format import padding, record_decoder
+from sediment.segment_io.format import record_decoder
 from sediment.segment_io.format.batch_rebuild import NO_HORIZON
 from sediment.segment_io.format.compression.batch_codecs import compress
 from sediment.segment_io.format.compression.compress_fast_path import COMPRESSOR_REGISTERS, find_compressors
 from sediment.segment_io.format.hashing import hash_secrets
 from sediment.segment_io.format.layout import INT64_MAX
-from sediment.segment_io.format.padding import padded_buffer
 
 if TYPE_CHECKING:
     from sediment.compaction.exact_keys import ExactKeys

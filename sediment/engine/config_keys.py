@@ -2,7 +2,10 @@
 
 A topic key has one or more broker keys.  Its default is the value of the first broker key that is set, in that key's
 unit.  Types, defaults and ranges equal those of Kafka 4.2.0's ConfigDefs; `warn_below` and comments mark the
-exceptions.
+exceptions.  The table also contains the configs of internal topics, and the keys that Kafka has removed.
+
+`log_config` checks values against each other.  `jobs.settings.resolve` and `server.live.topic_configs` refuse unknown
+keys.
 """
 
 from __future__ import annotations

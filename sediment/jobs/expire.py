@@ -34,7 +34,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from sediment.engine.config import LogConfig
 from sediment.engine.directory.delete_segments import (
     expire_log,
     expired_files,
@@ -47,6 +46,7 @@ from sediment.engine.directory.loading.interrupted_swaps import finish_interrupt
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.engine.directory.originals.backup_links import BackupLinks, originals_directory
 from sediment.engine.directory.originals.catalogue import OriginalPartition, partition_before
+from sediment.engine.log_config import LogConfig
 from sediment.jobs.cleaning.backup_links import catalogue_of_run, end_originals
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.confirmation import ask_on_terminal, may_ask

@@ -29,13 +29,13 @@ from typing import ClassVar
 
 import click
 
-from sediment.engine.config import LogConfig
 from sediment.engine.directory.dry_run_overlay import OverlayFs, overlay_of
 from sediment.engine.directory.loading.interrupted_swaps import Repair, finish_interrupted
 from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.engine.directory.originals.backup_links import BackupLinks, originals_directory
 from sediment.engine.directory.originals.catalogue import OriginalPartition, partition_before, segment_file_names
+from sediment.engine.log_config import LogConfig
 from sediment.jobs.cleaning.backup_links import catalogue_of_run, end_originals
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.options import CommonOptions, common_options, screen_options

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from sediment.segment_io.format.padding import padded_buffer
+from sediment.segment_io.compiled.padding import padded_buffer
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.segment.append_run_kernels import MOST_IN_RUN, RUN_FIELDS
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from sediment.compaction.config import CompactionConfig
-from sediment.engine.config import LogConfig
 from sediment.engine.live.log.partition_log import AppendOrigin, PartitionLog
+from sediment.engine.log_config import LogConfig
 from sediment.retention.policy import RetentionConfig
 from sediment.segment_io.format.layout import CODEC_NAMES
 from sediment.segment_io.format.names import TopicPartition

@@ -23,8 +23,8 @@ from typing import TypeAlias
 import pytest
 
 from sediment.compaction.config import CompactionConfig
-from sediment.engine.config import LogConfig
 from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
+from sediment.engine.log_config import LogConfig
 from sediment.segment_io.errors import CorruptBatchError, SedimentError
 from sediment.segment_io.format.layout import MAGIC_PREFIX_BYTES
 from sediment.segment_io.format.names import TopicPartition

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from sediment.compaction.config import CompactionConfig
-from sediment.engine.config import LogConfig
 from sediment.engine.live.log.fetched_data import Isolation
 from sediment.engine.live.log.partition_log import AppendInfo, AppendOrigin, PartitionLog
+from sediment.engine.log_config import LogConfig
 from sediment.retention.policy import RetentionConfig
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import TopicPartition

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from sediment.compaction.config import CompactionConfig
-from sediment.engine.config import LogConfig
 from sediment.engine.live.broker_config import BrokerConfig
 from sediment.engine.live.log.partition_log import PartitionLog
 from sediment.engine.live.log_manager import LogManager
+from sediment.engine.log_config import LogConfig
 from sediment.retention.policy import RetentionConfig
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.format.names import TopicPartition

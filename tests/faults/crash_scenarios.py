@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import Any
 
 from sediment.compaction.config import CompactionConfig
-from sediment.engine.config import LogConfig
 from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
+from sediment.engine.log_config import LogConfig
 from sediment.segment_io.errors import CorruptDataError
 from sediment.segment_io.format.names import CLEAN_SHUTDOWN_FILE, TopicPartition, parse_partition_directory
 from sediment.segment_io.fs import Fs

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from sediment.compaction.config import CompactionConfig
-from sediment.engine.config import LogConfig
 from sediment.engine.directory.loading.log_loader import load_log
+from sediment.engine.log_config import LogConfig
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.expire import ExpiryRunReport, expire
 from sediment.jobs.settings.resolve import Settings

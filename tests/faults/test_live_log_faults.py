@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from sediment.engine.config import LogConfig
 from sediment.engine.live.log.partition_log import AppendOrigin, PartitionLog
+from sediment.engine.log_config import LogConfig
 from sediment.segment_io.errors import StorageError
 from sediment.segment_io.format.batch_builder import BatchHead, NewRecord, build_batch
 from sediment.segment_io.format.names import TopicPartition

@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 from sediment.compaction.config import CompactionConfig
-from sediment.engine.config import LogConfig
 from sediment.engine.directory.loading.log_loader import load_log
+from sediment.engine.log_config import LogConfig
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from tests.rewrites import PARTITION, killed_rewrites, visible_records

@@ -11,13 +11,13 @@ import numpy.typing as npt
 
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import copy_bytes
+from sediment.segment_io.compiled.padding import PADDING_BYTES
 from sediment.segment_io.compiled.status import LEGACY_MAGIC, OK
 from sediment.segment_io.format import batch_headers, batch_rebuild, legacy, record_decoder
 from sediment.segment_io.format.batch_headers import BATCH_ROW
 from sediment.segment_io.format.checksum import check_crc
 from sediment.segment_io.format.hashing import hash_key, hash_secrets
 from sediment.segment_io.format.layout import BATCH_HEADER_BYTES, CODEC_MASK, MIN_RECORD_BYTES
-from sediment.segment_io.format.padding import PADDING_BYTES
 from sediment.segment_io.format.record_decoder import RECORD_FIELDS
 from sediment.segment_io.segment.recovery_scan import verified_batch_at
 from sediment.segment_io.segment.search import find_batch

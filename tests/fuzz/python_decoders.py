@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from sediment.engine.config import LogConfig
-from sediment.engine.live.log.append_analysis import AppendBuffers, AppendOrigin, read_batches
+from sediment.engine.live.log.append_analysis import AppendBuffers, read_batches
+from sediment.engine.live.log.append_origin import AppendOrigin
 from sediment.engine.live.log.validation import validate
+from sediment.engine.log_config import LogConfig
+from sediment.segment_io.compiled.padding import padded_buffer
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.batch_headers import BATCH_ROW, read_headers
 from sediment.segment_io.format.layout import INT64_MAX
-from sediment.segment_io.format.padding import padded_buffer
 from sediment.segment_io.format.upgrade import upgrade_wrapper
 from sediment.segment_io.internal_topics.coordinator_records import (
     COORDINATOR_TOPICS,

@@ -13,15 +13,16 @@ import numpy as np
 import pytest
 import zstandard
 
-from sediment.engine.config import LogConfig
-from sediment.engine.live.log.append_analysis import AppendBuffers, AppendOrigin, read_batches
+from sediment.engine.live.log.append_analysis import AppendBuffers, read_batches
+from sediment.engine.live.log.append_origin import AppendOrigin
 from sediment.engine.live.log.validation import validate
+from sediment.engine.log_config import LogConfig
+from sediment.segment_io.compiled.padding import padded_buffer
 from sediment.segment_io.errors import CorruptBatchError, InvalidRecordError
 from sediment.segment_io.format.batch_headers import BATCH_ROW, read_headers
 from sediment.segment_io.format.compression.batch_codecs import decompress
 from sediment.segment_io.format.legacy import unwrap
 from sediment.segment_io.format.names import parse_segment_file
-from sediment.segment_io.format.padding import padded_buffer
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.segment.columns import WANT_KEY, RecordColumns
 from sediment.segment_io.segment.reader import BatchSpan

@@ -15,8 +15,8 @@ from sediment.compaction.clean_log import clean_log
 from sediment.compaction.cleanable_range import cleanable_range
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.grouping import plan_cleaning
-from sediment.engine.config import LogConfig
 from sediment.engine.directory.loading.log_loader import load_log
+from sediment.engine.log_config import LogConfig
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.checkpoints import parse_leader_epochs, parse_offset_checkpoint
 from sediment.segment_io.format.meta_properties import parse_meta_properties

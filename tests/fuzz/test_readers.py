@@ -24,11 +24,11 @@ from sediment.compaction.corrupt_regions import find_corrupt_regions
 from sediment.compaction.estimate import collect_sample
 from sediment.compaction.grouping import plan_cleaning
 from sediment.compaction.prepared_swap import from_json, to_json
-from sediment.engine.config import LogConfig
 from sediment.engine.directory.output import check_output_path
 from sediment.engine.directory.spool import CommitReply, announce, check_announced, read_replies, reply, spool_swap
 from sediment.engine.directory.uncleanable import read_uncleanable, uncleanable_after, update_uncleanable
 from sediment.engine.live.log.partition_log import Isolation, PartitionLog
+from sediment.engine.log_config import LogConfig
 from sediment.jobs.delta_lake.refresh_plan import PartitionProgress, RefreshProgress, parse_progress, progress_json
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.table_readers.read_rows import read_rows

@@ -34,7 +34,6 @@ from sediment.segment_io.format.layout import (
     BATCH_LENGTH,
     CODEC_MASK,
     CONTROL_BIT,
-    DELETE_HORIZON_BIT,
     LAST_OFFSET_DELTA,
     LOG_OVERHEAD_BYTES,
     MIN_RECORD_BYTES,
@@ -48,6 +47,7 @@ from sediment.segment_io.format.record_decoder import (
     read_varint,
     read_varlong,
 )
+from sediment.segment_io.format.timestamps import has_delete_horizon
 
 
 class Batches(NamedTuple):
@@ -113,7 +113,7 @@ def read_header(address: int) -> Header:
         base_offset + last_delta,
         attributes & CODEC_MASK,
         (attributes & CONTROL_BIT) != 0,
-        (attributes & DELETE_HORIZON_BIT) != 0,
+        has_delete_horizon(attributes),
         load_i64(address + BASE_TIMESTAMP),
         load_i32(address + RECORD_COUNT),
     )

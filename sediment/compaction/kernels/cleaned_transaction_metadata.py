@@ -10,6 +10,12 @@ State (kafka-log 02 §7):
 * for each producer, its current aborted transaction, and whether a batch of this transaction was read
 * the producers with an unfinished committed transaction.
 
+A marker without data left is dropped after its delete horizon (`delete_horizon`).  Its header stays if its producer
+has written nothing else (`batch_retention`).
+
+`transaction_scan` feeds the state with the aborted transactions of the segments, and keeps the index entries that
+survive.
+
 Kafka fills its offset map in a separate pass over the dirty range.  For that pass, the scan keeps a second state of the
 same kind, which starts at the first dirty segment.  If a batch is aborted according to the second state, its keys do
 not enter the map.

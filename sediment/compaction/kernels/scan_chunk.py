@@ -1,4 +1,9 @@
-"""The check of a chunk before it is used: lengths, checksums and offsets of its batches."""
+"""The check of a chunk before it is used: lengths, checksums and offsets of its batches.
+
+Kafka's cleaner checks only sizes and magics (kafka-log 02 §6.1).  If a batch fails a check, the cleaning ends with
+CorruptBatchError, and the partition is uncleanable.  A bad length or magic can also come from a wrong index entry, so
+`clean_log` first repeats the pass with a forward scan.
+"""
 
 from __future__ import annotations
 

@@ -43,6 +43,7 @@ from sediment.segment_io.format.layout import (
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
 )
+from sediment.segment_io.format.timestamps import has_delete_horizon
 from sediment.segment_io.segment.reader import Rows
 
 Flags = npt.NDArray[np.bool_]
@@ -167,7 +168,7 @@ def _agree(first: np.void, second: np.void, keeps_codec: bool) -> bool:
     """Return True if the headers of two neighbours permit a merge."""
     same_flags = TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT | DELETE_HORIZON_BIT | (CODEC_MASK if keeps_codec else 0)
     has_append_time = second["attributes"] & TIMESTAMP_TYPE_BIT != 0
-    has_horizon = second["attributes"] & DELETE_HORIZON_BIT != 0
+    has_horizon = has_delete_horizon(second["attributes"])
     return (
         (first["attributes"] ^ second["attributes"]) & same_flags == 0
         and first["producer_id"] == second["producer_id"]

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sediment.compaction.rewrite.verdicts import ByteArray, Int64s
+from sediment.segment_io.compiled.padding import padded_copy
 from sediment.segment_io.errors import UsageError
-from sediment.segment_io.format.padding import padded_copy
 
 
 @dataclass(frozen=True, slots=True, eq=False)

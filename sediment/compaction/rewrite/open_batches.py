@@ -21,13 +21,13 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.compaction.rewrite.verdicts import ByteArray, Int64s
+from sediment.segment_io.compiled.padding import PADDING_BYTES, padded_buffer, padded_copy
 from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.format import batch_headers
 from sediment.segment_io.format.batch_headers import BATCH_ROW, STATUS_TEXT
 from sediment.segment_io.format.compression.batch_codecs import decompress
 from sediment.segment_io.format.compression.decompress_fast_path import NOT_DECOMPRESSED, decompress_batches, find_tools
 from sediment.segment_io.format.layout import BATCH_HEADER_BYTES, CODEC_MASK, MAGIC_V2
-from sediment.segment_io.format.padding import PADDING_BYTES, padded_buffer, padded_copy
 from sediment.segment_io.format.upgrade import no_wrappers, upgrade_batches, upgrade_wrapper
 from sediment.segment_io.segment.reader import BatchSpan
 

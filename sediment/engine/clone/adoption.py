@@ -31,9 +31,9 @@ from sediment.engine.clone.partition_clone import (
     note_producers_of_bare_copy,
 )
 from sediment.engine.clone.plan import ClonedPartition
-from sediment.engine.config import LogConfig
 from sediment.engine.directory.dry_run_overlay import OverlayFs, overlay_of
 from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
+from sediment.engine.log_config import LogConfig
 from sediment.engine.replicas import Replica
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.checkpoints import parse_offset_checkpoint

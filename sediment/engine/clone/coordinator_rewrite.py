@@ -28,7 +28,7 @@ from typing import Any
 from sediment.compaction.rewrite.verdicts import Action, Verdict, Verdicts
 from sediment.engine.clone.log_rewrite import change_records
 from sediment.engine.clone.source import SourceTopic, fetch_partition
-from sediment.engine.config import LogConfig
+from sediment.engine.log_config import LogConfig
 from sediment.segment_io.format.names import INTERNAL_TOPICS, TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.coordinator_records import (

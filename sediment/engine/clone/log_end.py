@@ -18,23 +18,21 @@ from pathlib import Path
 import google_crc32c
 import numpy as np
 
-from sediment.engine.config import LogConfig
 from sediment.engine.live.log.partition_log import AppendOrigin, PartitionLog
+from sediment.engine.log_config import LogConfig
+from sediment.segment_io.compiled.padding import padded_copy
 from sediment.segment_io.compiled.status import OK
 from sediment.segment_io.errors import CorruptBatchError, UsageError
 from sediment.segment_io.format.batch_builder import BatchHead, NewRecord, build_batch
 from sediment.segment_io.format.batch_headers import STATUS_TEXT
 from sediment.segment_io.format.compression.batch_codecs import compress, decompress
+from sediment.segment_io.format.control_records import marker_key_value
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
     BATCH_HEADER_BYTES,
     BATCH_STRUCT,
     CODEC_MASK,
-    CONTROL_ABORT,
-    CONTROL_COMMIT,
-    CONTROL_KEY_STRUCT,
     CRC,
-    END_TXN_MARKER_STRUCT,
     INT32_MAX,
     LOG_OVERHEAD_BYTES,
     MAGIC,
@@ -42,14 +40,12 @@ from sediment.segment_io.format.layout import (
     TIMESTAMP_TYPE_BIT,
 )
 from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, segment_file_name
-from sediment.segment_io.format.padding import padded_copy
 from sediment.segment_io.format.record_decoder import OFFSET_DELTA, RECORD_FIELDS, TIMESTAMP_DELTA, decode_records
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.producer_state import ProducerEntry
 from sediment.segment_io.segment.reader import HeaderScan
 
-_MARKER_VERSION = 0
 _TRANSACTION_VERSION = 0  # a marker with the producer's own epoch
 
 
@@ -187,12 +183,7 @@ def _position_after(payload: bytes, count: int) -> int:
 
 # -------------------------------------------------------------------------------------------------------------- markers
 def _append_marker(log: PartitionLog, entry: ProducerEntry, *, is_commit: bool, now_ms: int) -> None:
-    kind = CONTROL_COMMIT if is_commit else CONTROL_ABORT
-    record = NewRecord(
-        now_ms,
-        CONTROL_KEY_STRUCT.pack(_MARKER_VERSION, kind),
-        END_TXN_MARKER_STRUCT.pack(_MARKER_VERSION, max(entry.coordinator_epoch, 0)),
-    )
+    record = NewRecord(now_ms, *marker_key_value(max(entry.coordinator_epoch, 0), is_commit=is_commit))
     head = BatchHead(
         producer_id=entry.producer_id,
         producer_epoch=entry.producer_epoch,

@@ -15,7 +15,7 @@ from pathlib import Path
 from sediment.compaction.rewrite.suppression import SuppressedKeys, find_suppressed
 from sediment.compaction.rewrite.verdicts import Action, Verdict, Verdicts
 from sediment.engine.clone.log_rewrite import change_records
-from sediment.engine.config import LogConfig
+from sediment.engine.log_config import LogConfig
 from sediment.segment_io.errors import CorruptDataError
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs

@@ -30,7 +30,6 @@ from sediment.engine.clone.log_end import change_end
 from sediment.engine.clone.log_suppression import suppress_records
 from sediment.engine.clone.options import LinkMode
 from sediment.engine.clone.plan import ClonedPartition
-from sediment.engine.config import LogConfig
 from sediment.engine.copying.earlier_copy import EarlierFiles, name_in_folder
 from sediment.engine.copying.partition_copy import CopiedFile, CopyMethod, CopyRules
 from sediment.engine.copying.replica_copy import CopiedPieces, ReplicaCopy, is_loaded_unverified, replica_copy
@@ -39,6 +38,7 @@ from sediment.engine.directory.loading.interrupted_swaps import Repair
 from sediment.engine.directory.loading.load_state import LoadCorruption
 from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
 from sediment.engine.directory.output import LinkKind, file_digest
+from sediment.engine.log_config import LogConfig
 from sediment.engine.replicas import Replica
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.names import (

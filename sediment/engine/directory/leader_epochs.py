@@ -1,6 +1,7 @@
 """The leader epochs of a log as an immutable value, with functions that derive changed entries (kafka-log 04 §4).
 
-These functions are used when a log is loaded and when batches are appended.
+These functions are used when a log is loaded and when batches are appended.  An append of magic 0 or 1 removes all
+entries (`live.log.log_append`).
 
 Invariants: entries ascend strictly by epoch and by start offset; every function returns new entries.
 """

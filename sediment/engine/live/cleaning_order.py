@@ -1,5 +1,8 @@
 """The order in which dirty logs are cleaned: Kafka's LogCleanerManager.grabFilthiestCompactedLog.
 
+`compaction.cleanable_range` computes the dirty ratio and the maximum lag of each log, and compares the ratio with
+min.cleanable.dirty.ratio.
+
 Invariant: this module does not import the code of live logs, so a job that needs only the order starts fast.
 
 Source: kafka-log 02 §2.

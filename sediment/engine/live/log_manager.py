@@ -35,7 +35,6 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 
-from sediment.engine.config import LogConfig
 from sediment.engine.directory.spool import announce, withdraw
 from sediment.engine.live.broker_config import BrokerConfig
 from sediment.engine.live.future_log import copy_rest
@@ -53,6 +52,7 @@ from sediment.engine.live.partition_folders import (
 from sediment.engine.live.scheduler import Clock, Scheduler
 from sediment.engine.live.spool_committer import SpoolCommitter
 from sediment.engine.live.topic_names import check_partition, check_topic, check_topic_id
+from sediment.engine.log_config import LogConfig
 from sediment.segment_io.errors import (
     CommitStateUnknownError,
     CorruptCheckpointError,

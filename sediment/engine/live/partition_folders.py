@@ -3,6 +3,8 @@
     1. stage    make <topic>-<n>.<hex digits>-delete with an empty segment and partition.metadata, and sync it
     2. name     rename it to <topic>-<n>; sync the log directory once, for all folders
 
+`log_manager` renames the folder of a deleted log to -delete, and removes it later.
+
 The folder of a future log is made in the same steps; its name ends in -future.
 
 After a crash in step 1, a broker deletes what is left, and a server finds it by `is_unfinished`.  A folder with its

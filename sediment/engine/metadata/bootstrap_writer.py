@@ -32,7 +32,7 @@ from sediment.segment_io.format.names import BOOTSTRAP_FILE
 from sediment.segment_io.fs import Fs, is_out_of_descriptors
 from sediment.segment_io.internal_topics.bootstrap_checkpoint import format_bootstrap_checkpoint
 from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
-from sediment.segment_io.segment.batch_reader import read_records
+from sediment.segment_io.segment.fetched_batches import read_records
 
 _MOST_RECORDS_AT_ONCE = 10_000 - 1  # a controller adds a ZkMigrationStateRecord
 

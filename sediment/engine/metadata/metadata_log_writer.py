@@ -27,10 +27,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from sediment.compaction.config import CompactionConfig
-from sediment.engine.config import LogConfig
 from sediment.engine.live.log.local_log import TaskScheduler
 from sediment.engine.live.log.partition_log import AppendOrigin, PartitionLog
 from sediment.engine.live.open_files import require_spare_descriptors
+from sediment.engine.log_config import LogConfig
 from sediment.engine.metadata.metadata_writer import (
     DirectoryFailure,
     DiskFailed,

@@ -2,7 +2,8 @@
 
 The search for keys and the rewrite share the code that opens batches (`compaction.rewrite.open_batches`), and kernels
 decode and compare the records.  Here every batch is read as a consumer reads a fetch
-(`segment_io.segment.batch_reader`), and Python compares keys and values: all keys of a run of records at once, as sets.
+(`segment_io.segment.fetched_batches`), and Python compares keys and values: all keys of a run of records at once, as
+sets.
 
     record with a verdict      drop: it must not exist     tombstone: no value     replace: the new bytes
     record without a verdict   its key must not be one of the keys
@@ -73,7 +74,7 @@ class ScanAgain:
 
 
 def _scanned(task: SecondScan, keys: frozenset[bytes]) -> ScannedSegment:
-    from sediment.segment_io.segment.batch_reader import read_columns
+    from sediment.segment_io.segment.fetched_batches import read_columns
 
     (segment,) = task.listing.segments
     path = task.listing.file(segment, SegmentFileKind.LOG)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sediment.engine.config import LogConfig
+from sediment.engine.log_config import LogConfig
 from sediment.jobs.cleaning.result import CleaningResult
 from sediment.jobs.rewriting.partition_task import PartitionPlan, SegmentResult
 from sediment.jobs.settings.directories import SelectedDirectory

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sediment.engine.config import LogConfig
+from sediment.engine.log_config import LogConfig
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.settings.selection import Selection
 from sediment.segment_io.errors import NotALogDirectoryError, SettingsError, UsageError

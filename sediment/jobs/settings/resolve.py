@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING
 
 from sediment.compaction.config import COMPACT, CompactionConfig
 from sediment.compaction.offset_map_size import MAP_SLOT_BYTES, holds_several_keys, offset_map_slots
-from sediment.engine.config import LogConfig
 from sediment.engine.config_keys import (
     BROKER_FILE_MARKS,
     BROKER_KEYS,
@@ -41,6 +40,7 @@ from sediment.engine.config_keys import (
     is_other_broker_key,
     read_value,
 )
+from sediment.engine.log_config import LogConfig
 from sediment.jobs.settings.properties_file import quorum_keys_of, read_properties, shown_key, stated_node_id
 from sediment.retention.policy import RetentionConfig
 from sediment.segment_io.errors import SettingsError

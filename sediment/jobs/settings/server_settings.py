@@ -24,8 +24,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sediment.engine.config import LogConfig
 from sediment.engine.config_keys import BROKER_KEYS, TOPIC_KEYS, Value
+from sediment.engine.log_config import LogConfig
 from sediment.jobs.settings.directories import check_node, is_of_other_directories
 from sediment.jobs.settings.properties_file import read_properties
 from sediment.jobs.settings.resolve import Origin, Settings

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from sediment.engine.config import LogConfig
+from sediment.engine.log_config import LogConfig
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.settings.resolve import Origin, Settings
 from sediment.retention.policy import TIERED_REASON

@@ -21,6 +21,7 @@ from sediment.jobs.verification import record_kernels as k
 from sediment.jobs.verification.header_scan import HeaderFacts, complete_legacy, entry_bytes, spans_ahead
 from sediment.jobs.verification.read_ahead import ahead
 from sediment.jobs.verification.rules import BATCH, NO_HORIZON
+from sediment.segment_io.compiled.padding import PADDING_BYTES, padded_copy
 from sediment.segment_io.compiled.status import NEEDS_PAYLOAD, NEEDS_RECORD_ROOM, OK
 from sediment.segment_io.errors import CorruptBatchError, SedimentError
 from sediment.segment_io.format.batch_headers import BATCH_ROW, STATUS_TEXT
@@ -30,7 +31,6 @@ from sediment.segment_io.format.layout import (
     CODEC_MASK,
     CONTROL_BIT,
     CRC,
-    DELETE_HORIZON_BIT,
     INT64_MAX,
     INT64_MIN,
     LEGACY_CRC,
@@ -40,8 +40,8 @@ from sediment.segment_io.format.layout import (
     TRANSACTIONAL_BIT,
 )
 from sediment.segment_io.format.legacy import unwrap
-from sediment.segment_io.format.padding import PADDING_BYTES, padded_copy
 from sediment.segment_io.format.record_decoder import RECORD_FIELDS, decode_records
+from sediment.segment_io.format.timestamps import have_delete_horizon
 from sediment.segment_io.fs import Fs, open_to_read
 from sediment.segment_io.segment.columns import MAX_RECORDS_BYTES
 from sediment.segment_io.segment.reader import BatchSpan, Rows
@@ -228,7 +228,7 @@ class RecordStream:
         batches = np.zeros(len(kept), dtype=BATCH)
         for name, given in _COPIED.items():
             batches[name] = kept[given]
-        attributes, modern = kept["attributes"], kept["magic"] >= MAGIC_V2
+        attributes = kept["attributes"]
         batches["segment"] = segment
         batches["crc"] = _crcs(span, kept)
         batches["codec"] = attributes & CODEC_MASK
@@ -236,7 +236,7 @@ class RecordStream:
         batches["transactional"] = has_bit(TRANSACTIONAL_BIT)(kept)
         batches["control"] = has_bit(CONTROL_BIT)(kept)
         batches["max_ms"] = np.maximum(kept["max_timestamp"], -1)
-        has_horizon = modern & (attributes & DELETE_HORIZON_BIT != 0)
+        has_horizon = have_delete_horizon(kept)
         batches["horizon_ms"] = np.where(has_horizon, np.maximum(kept["base_timestamp"], NO_HORIZON), NO_HORIZON)
         batches["in_transaction"] = batches["transactional"] & ~batches["control"]
         batches["marker"], batches["outcome"] = self._facts.transactions.decisions(kept["base_offset"])

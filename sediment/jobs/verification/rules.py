@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.jobs.verification.cleaned_range import CleanedRange
+from sediment.segment_io.format.control_records import control_type_name
 from sediment.segment_io.format.layout import (
     BATCH_HEADER_BYTES,
     CODEC_MASK,
@@ -27,7 +28,6 @@ from sediment.segment_io.format.layout import (
     CONTROL_ABORT,
     CONTROL_BIT,
     CONTROL_COMMIT,
-    CONTROL_TYPE_NAMES,
     DELETE_HORIZON_BIT,
     INT64_MAX,
     MAGIC_V2,
@@ -189,7 +189,7 @@ class Found:
 def _control_name(number: int) -> str | None:
     if number == NO_CONTROL_RECORD:
         return None
-    return CONTROL_TYPE_NAMES[number] if 0 <= number < len(CONTROL_TYPE_NAMES) else "UNKNOWN"
+    return control_type_name(number)
 
 
 def _is_transaction_marker(batches: Batches) -> Mask:

@@ -38,6 +38,7 @@ from sediment.segment_io.compiled.status import (
     RECORDS_REMAIN,
     ROWS_FULL,
 )
+from sediment.segment_io.format.control_records import decode_control
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
     BASE_OFFSET,
@@ -60,7 +61,6 @@ from sediment.segment_io.format.layout import (
     PRODUCER_ID,
     RECORD_COUNT,
 )
-from sediment.segment_io.format.record_decoder import read_varint, read_varlong
 
 STATUS_TEXT = {
     BAD_LENGTH: "the batch length is smaller than its header",
@@ -197,41 +197,12 @@ def read_headers(
             if row["attributes"] & CONTROL_BIT and row["record_count"] > 0:
                 if row["attributes"] & CODEC_MASK:
                     return BAD_CONTROL_RECORD, filled, position, size_bytes
-                status = _decode_control(base, position, size_bytes, row)
+                status = decode_control(base, position, size_bytes, row)
                 if status != OK:
                     return status, filled, position, size_bytes
         filled += 1
         position += size_bytes
     return ROWS_FULL, filled, position, 0
-
-
-@kernel
-def _decode_control(base: int, position: int, size_bytes: int, row: npt.NDArray[np.void]) -> int:
-    """Fill the control fields of `row` from the single record of an uncompressed control batch."""
-    address = base + position + BATCH_HEADER_BYTES
-    end = base + position + size_bytes
-    length, address = read_varint(address)
-    if address == 0 or length < 0 or length > end - address:
-        return BAD_CONTROL_RECORD
-    end = address + length
-    delta, address = read_varlong(address + 1)
-    if address == 0 or address >= end:
-        return BAD_CONTROL_RECORD
-    row["control_timestamp"] = row["base_timestamp"] + delta
-    _, address = read_varint(address)
-    if address == 0 or address >= end:
-        return BAD_CONTROL_RECORD
-    length, address = read_varint(address)
-    if address == 0 or length < 4 or length > end - address or load_i16(address) < 0:
-        return BAD_CONTROL_RECORD
-    row["control_type"] = load_i16(address + 2)
-    address += length
-    if address >= end:
-        return BAD_CONTROL_RECORD
-    length, address = read_varint(address)
-    if address != 0 and length >= 6 and length <= end - address:
-        row["coordinator_epoch"] = load_i32(address + 2)
-    return OK
 
 
 @kernel

@@ -32,7 +32,6 @@ from sediment.segment_io.format.layout import (
     BATCH_LENGTH,
     CODEC_MASK,
     CRC,
-    DELETE_HORIZON_BIT,
     LAST_OFFSET_DELTA,
     LOG_OVERHEAD_BYTES,
     MAX_TIMESTAMP,
@@ -51,7 +50,7 @@ from sediment.segment_io.format.record_decoder import (
     VALUE_BYTES,
     VALUE_START,
 )
-from sediment.segment_io.format.timestamps import timestamp_in
+from sediment.segment_io.format.timestamps import timestamp_in, with_delete_horizon
 
 NO_HORIZON = -1
 
@@ -300,8 +299,7 @@ def write_header(
 ) -> None:
     """Write the header of a rebuilt batch of `size_bytes`, with its CRC; its records are already in place."""
     copy_batch(target, header, BATCH_HEADER_BYTES)
-    attributes = load_i16(header + ATTRIBUTES) & 0xFF
-    attributes = attributes | DELETE_HORIZON_BIT if has_horizon else attributes & ~DELETE_HORIZON_BIT
+    attributes = with_delete_horizon(load_i16(header + ATTRIBUTES) & 0xFF, has_horizon)
     store_i32(target + BATCH_LENGTH, size_bytes - LOG_OVERHEAD_BYTES)
     store_i16(target + ATTRIBUTES, attributes)
     store_i64(target + BASE_TIMESTAMP, base_timestamp)
@@ -314,7 +312,7 @@ def write_header(
 def write_empty_batch(target: int, header: int) -> None:
     """Write the 61 bytes of an emptied batch: no codec, no delete horizon, base timestamp -1, the rest unchanged."""
     copy_batch(target, header, BATCH_HEADER_BYTES)
-    attributes = load_i16(header + ATTRIBUTES) & 0xFF & ~(CODEC_MASK | DELETE_HORIZON_BIT)
+    attributes = with_delete_horizon(load_i16(header + ATTRIBUTES) & 0xFF & ~CODEC_MASK, has_horizon=False)
     store_i32(target + BATCH_LENGTH, BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES)
     store_i16(target + ATTRIBUTES, attributes)
     store_i64(target + BASE_TIMESTAMP, -1)

@@ -4,7 +4,8 @@ A checkpoint contains offsets or leader epochs.  It is a text file: a version li
 then one line for each entry.
 
 Invariants: parsing accepts every file that a broker accepts; formatting rejects an entry that a broker could not read
-back.  `partition.checkpoint_files` reads and replaces the files.
+back.  `partition.checkpoint_files` reads and replaces the files, and selects the
+logs that the log start checkpoint lists.
 """
 
 from __future__ import annotations

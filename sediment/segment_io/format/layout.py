@@ -97,18 +97,7 @@ CONTROL_SNAPSHOT_HEADER = 3
 CONTROL_SNAPSHOT_FOOTER = 4
 CONTROL_KRAFT_VERSION = 5
 CONTROL_KRAFT_VOTERS = 6
-CONTROL_TYPE_NAMES = (  # by type
-    "ABORT",
-    "COMMIT",
-    "LEADER_CHANGE",
-    "SNAPSHOT_HEADER",
-    "SNAPSHOT_FOOTER",
-    "KRAFT_VERSION",
-    "KRAFT_VOTERS",
-)
 NO_CONTROL_RECORD = -1  # the batch is not a control batch, or was emptied
-CONTROL_KEY_STRUCT = struct.Struct(">hh")  # version, type
-END_TXN_MARKER_STRUCT = struct.Struct(">hi")  # version, coordinator epoch
 
 # ------------------------------------------------------------------------------------------------------ indexes (§7)
 OFFSET_ENTRY_STRUCT = struct.Struct(">ii")  # relative offset, position

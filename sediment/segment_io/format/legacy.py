@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import load_i8, load_i32, load_i64, load_u8, load_u32, load_word64
+from sediment.segment_io.compiled.padding import PADDING_BYTES, padded_copy
 from sediment.segment_io.compiled.status import (
     BAD_CRC,
     BAD_KEY_LENGTH,
@@ -45,7 +46,6 @@ from sediment.segment_io.format.layout import (
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_BIT,
 )
-from sediment.segment_io.format.padding import PADDING_BYTES, padded_copy
 from sediment.segment_io.format.record_decoder import (
     HEADERS_START,
     KEY_BYTES,

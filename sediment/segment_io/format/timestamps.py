@@ -1,14 +1,28 @@
-"""Timestamps of records of magic 2 (kafka-log 01 §3.2).
+"""The timestamps in a batch of magic 2: those of its records, and its delete horizon (kafka-log 01 §3.1, §3.2).
 
 bit 3 clear    CreateTime: a record's timestamp is the base timestamp plus its delta
 bit 3 set      LogAppendTime: every record has the largest timestamp of the header; the deltas are ignored
+bit 6 set      the base timestamp is the delete horizon, which `compaction.kernels.delete_horizon` computes
+
+The header also has the largest timestamp of the records.  If a batch is rebuilt, `batch_rebuild` computes it again,
+unless bit 3 is set.
 """
 
 from __future__ import annotations
 
-from sediment.segment_io.compiled.jit import kernel
+import numpy as np
+import numpy.typing as npt
+
+from sediment.segment_io.compiled.jit import inlined_kernel, kernel
 from sediment.segment_io.compiled.memory import load_i16, load_i64
-from sediment.segment_io.format.layout import ATTRIBUTES, BASE_TIMESTAMP, MAX_TIMESTAMP, TIMESTAMP_TYPE_BIT
+from sediment.segment_io.format.layout import (
+    ATTRIBUTES,
+    BASE_TIMESTAMP,
+    DELETE_HORIZON_BIT,
+    MAGIC_V2,
+    MAX_TIMESTAMP,
+    TIMESTAMP_TYPE_BIT,
+)
 
 
 @kernel
@@ -23,3 +37,26 @@ def timestamp_in(header: int, delta: int) -> int:
     return record_timestamp(
         load_i16(header + ATTRIBUTES), load_i64(header + BASE_TIMESTAMP), load_i64(header + MAX_TIMESTAMP), delta
     )
+
+
+@inlined_kernel
+def has_delete_horizon(attributes: int) -> bool:
+    """Return True if the base timestamp of a batch of magic 2 with these attributes is its delete horizon."""
+    return (attributes & DELETE_HORIZON_BIT) != 0
+
+
+@inlined_kernel
+def with_delete_horizon(attributes: int, has_horizon: bool) -> int:
+    """Return the attributes with bit 6 set or cleared."""
+    return attributes | DELETE_HORIZON_BIT if has_horizon else attributes & ~DELETE_HORIZON_BIT
+
+
+def have_delete_horizon(rows: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+    """Return, for each row of `batch_headers`, True if the batch has a delete horizon."""
+    found: npt.NDArray[np.bool_] = (rows["attributes"] & DELETE_HORIZON_BIT != 0) & (rows["magic"] >= MAGIC_V2)
+    return found
+
+
+def delete_horizon_ms(magic: int, attributes: int, base_timestamp: int) -> int | None:
+    """Return the delete horizon of a batch, or None if it has none."""
+    return base_timestamp if magic >= MAGIC_V2 and attributes & DELETE_HORIZON_BIT else None

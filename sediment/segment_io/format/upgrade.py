@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import copy_bytes, load_i8, store_i8, store_i16, store_i32, store_i64
+from sediment.segment_io.compiled.padding import PADDING_BYTES
 from sediment.segment_io.compiled.status import OK
 from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.format.batch_headers import STATUS_TEXT
@@ -47,7 +48,6 @@ from sediment.segment_io.format.layout import (
     TIMESTAMP_TYPE_BIT,
 )
 from sediment.segment_io.format.legacy import decode_entry, unwrap
-from sediment.segment_io.format.padding import PADDING_BYTES
 from sediment.segment_io.format.record_decoder import (
     KEY_BYTES,
     KEY_START,

@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sediment.segment_io.format.batch_builder import BatchHead, NewRecord, build_batch
-from sediment.segment_io.format.layout import CONTROL_KEY_STRUCT, CONTROL_SNAPSHOT_FOOTER, CONTROL_SNAPSHOT_HEADER
+from sediment.segment_io.format.control_records import control_key
+from sediment.segment_io.format.layout import CONTROL_SNAPSHOT_FOOTER, CONTROL_SNAPSHOT_HEADER
 from sediment.segment_io.internal_topics.metadata_batches import data_batches
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.message import Message
@@ -36,5 +37,5 @@ def format_bootstrap_checkpoint(values: Sequence[bytes], *, now_ms: int) -> byte
 
 
 def _control_batch(kind: int, message: Message, offset: int, now_ms: int) -> bytes:
-    record = NewRecord(now_ms, CONTROL_KEY_STRUCT.pack(_VERSION, kind), message.to_bytes(_VERSION))
+    record = NewRecord(now_ms, control_key(kind), message.to_bytes(_VERSION))
     return build_batch([record], BatchHead(base_offset=offset, leader_epoch=_LEADER_EPOCH, is_control=True))

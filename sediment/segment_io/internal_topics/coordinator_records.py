@@ -18,11 +18,10 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from sediment.segment_io.errors import ProtocolError
+from sediment.segment_io.format.control_records import CONTROL_KEY_STRUCT, END_TXN_MARKER_STRUCT
 from sediment.segment_io.format.layout import (
     CONTROL_ABORT,
     CONTROL_COMMIT,
-    CONTROL_KEY_STRUCT,
-    END_TXN_MARKER_STRUCT,
 )
 from sediment.segment_io.protocol import messages
 from sediment.segment_io.protocol.json_converter import to_json

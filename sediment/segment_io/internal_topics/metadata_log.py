@@ -40,9 +40,9 @@ import numpy.typing as npt
 from sediment.segment_io.compiled.status import BAD_CRC
 from sediment.segment_io.errors import CorruptBatchError, ProtocolError, SedimentError, SourceChangedError
 from sediment.segment_io.format.checkpoints import format_uuid
+from sediment.segment_io.format.control_records import CONTROL_KEY_STRUCT
 from sediment.segment_io.format.layout import (
     CONTROL_BIT,
-    CONTROL_KEY_STRUCT,
     CONTROL_KRAFT_VERSION,
     CONTROL_KRAFT_VOTERS,
     CONTROL_LEADER_CHANGE,

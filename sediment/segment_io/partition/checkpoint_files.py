@@ -1,6 +1,7 @@
 """Reading and replacing the checkpoint and property files of logs.
 
-`format.checkpoints` and `format.meta_properties` define their formats.
+`format.checkpoints` and `format.meta_properties` define their formats.  The log start checkpoint lists only logs that
+start above the base offset of their first segment (`log_start_entries`).
 
 Invariants: reading changes nothing.  For a missing file, None is returned, never an empty value, because a loader
 treats the two cases differently.  Every entry is checked before a file is changed.  `Fs.replace_file` replaces the

@@ -1,5 +1,7 @@
 """The partition directories of a log directory: their names, a warning about other names, and selection by patterns.
 
+`format.names` parses a name, with the suffixes -delete, -stray and -future.
+
 Invariant: a directory with any other name is never treated as a partition: no file in it is opened, and no checkpoint
 file lists it.
 """

@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import copy_bytes, load_u32
+from sediment.segment_io.compiled.padding import PADDING_BYTES
 from sediment.segment_io.compiled.status import NEEDS_PAYLOAD, NEEDS_RECORD_ROOM, NEEDS_TABLE_ROOM, OK
 from sediment.segment_io.errors import CorruptBatchError, SedimentError
 from sediment.segment_io.format.batch_headers import STATUS_TEXT
@@ -41,7 +42,6 @@ from sediment.segment_io.format.layout import (
     NO_SEQUENCE,
 )
 from sediment.segment_io.format.legacy import check_legacy_crc, decode_entry, unwrap
-from sediment.segment_io.format.padding import PADDING_BYTES
 from sediment.segment_io.format.record_decoder import (
     HEADERS_START,
     KEY_BYTES,

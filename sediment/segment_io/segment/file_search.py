@@ -9,9 +9,9 @@ import struct
 import threading
 from typing import NamedTuple
 
+from sediment.segment_io.compiled.padding import padded_buffer
 from sediment.segment_io.compiled.status import INCOMPLETE, OK
 from sediment.segment_io.format.layout import MAGIC
-from sediment.segment_io.format.padding import padded_buffer
 from sediment.segment_io.fs import ReadableFile
 from sediment.segment_io.segment.reader import batch_error
 from sediment.segment_io.segment.search import find_batch

@@ -7,6 +7,8 @@ Most look-ups are near the end of the log.  So the last 8192 bytes of entries, w
 searched first (the warm section of Kafka's AbstractIndex).  A binary search over the whole file would read pages that
 have not been used for hours.
 
+`mapped_offset_index` and `mapped_time_index` define when an index is full.
+
 Invariants
 * An index file is created when the index is first used.  While an index can grow, its file has its full size, with
   zeros after the last entry.

@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from sediment.segment_io.compiled.padding import PADDING_BYTES, padded_buffer
 from sediment.segment_io.compiled.status import INCOMPLETE, ROWS_FULL
 from sediment.segment_io.errors import CorruptBatchError, SourceChangedError
 from sediment.segment_io.format import batch_headers
 from sediment.segment_io.format.batch_headers import BATCH_ROW
 from sediment.segment_io.format.layout import BASE_OFFSET, LOG_OVERHEAD_BYTES
-from sediment.segment_io.format.padding import PADDING_BYTES, padded_buffer
 from sediment.segment_io.fs import Fs, ReadableFile
 
 CHUNK_BYTES = 1 << 20

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import load_i8, load_i32, load_i64, load_u8
+from sediment.segment_io.compiled.padding import PADDING_BYTES, padded_buffer
 from sediment.segment_io.compiled.status import (
     BAD_CODEC,
     BAD_CRC,
@@ -71,7 +72,6 @@ from sediment.segment_io.format.layout import (
     TIME_ENTRY_BYTES,
 )
 from sediment.segment_io.format.legacy import check_legacy_crc
-from sediment.segment_io.format.padding import PADDING_BYTES, padded_buffer
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.segment.reader import CHUNK_BYTES, Rows, batch_error, read_into
 

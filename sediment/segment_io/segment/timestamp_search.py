@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sediment.segment_io.compiled.padding import padded_buffer
 from sediment.segment_io.compiled.status import BAD_RECORD_COUNT, OK
 from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.format import legacy
@@ -27,7 +28,6 @@ from sediment.segment_io.format.layout import (
     NO_LEADER_EPOCH,
     TIMESTAMP_TYPE_BIT,
 )
-from sediment.segment_io.format.padding import padded_buffer
 from sediment.segment_io.format.record_decoder import OFFSET_DELTA, RECORD_FIELDS, TIMESTAMP_DELTA, decode_records
 from sediment.segment_io.fs import ReadableFile
 from sediment.segment_io.segment.file_search import FoundBatch, find_in_file

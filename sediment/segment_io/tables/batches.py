@@ -13,14 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.segment_io.errors import SedimentError
+from sediment.segment_io.format.control_records import control_type_name
 from sediment.segment_io.format.layout import (
     CODEC_MASK,
-    CONTROL_TYPE_NAMES,
-    DELETE_HORIZON_BIT,
     NO_CONTROL_RECORD,
 )
 from sediment.segment_io.format.legacy import unwrap
 from sediment.segment_io.format.record_decoder import OFFSET_DELTA
+from sediment.segment_io.format.timestamps import have_delete_horizon
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.producer_state import last_sequence
 from sediment.segment_io.partition.sources import Source
@@ -129,8 +129,7 @@ def _batches_batch(gathered: _Batches, source: Source, selected: Sequence[Column
 
     rows = np.concatenate(gathered.rows)
     count = len(rows)
-    attributes = rows["attributes"]
-    horizons = (attributes & DELETE_HORIZON_BIT != 0) & (rows["magic"] == 2)
+    horizons = have_delete_horizon(rows)
     unknown = rows["record_count"] < 0
     schema = arrow_schema(selected)
 
@@ -196,4 +195,4 @@ def _as_array(values: Any) -> pa.Array:
 def _control_type(number: int) -> str | None:
     if number == NO_CONTROL_RECORD:
         return None
-    return CONTROL_TYPE_NAMES[number] if 0 <= number < len(CONTROL_TYPE_NAMES) else "UNKNOWN"
+    return control_type_name(number)

@@ -47,13 +47,13 @@ from typing import Any, TypeGuard
 
 from sediment.engine.clone.cluster_records import Node, next_producer_id
 from sediment.engine.clone.features import SUPPORTED_LEVELS
-from sediment.engine.config import LogConfig
 from sediment.engine.config_keys import Value
 from sediment.engine.live.broker_config import BrokerConfig
 from sediment.engine.live.log.partition_log import PartitionLog
 from sediment.engine.live.log_directory import LogDirectory
 from sediment.engine.live.log_manager import LogManager
 from sediment.engine.live.scheduler import Clock
+from sediment.engine.log_config import LogConfig
 from sediment.engine.metadata.bootstrap_writer import BootstrapWriter
 from sediment.engine.metadata.leader_changes import directory_change_record, leader_change_records
 from sediment.engine.metadata.metadata_log_writer import MetadataLogWriter

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sediment.engine.config import LogConfig
 from sediment.engine.config_keys import Value
+from sediment.engine.log_config import LogConfig
 
 if TYPE_CHECKING:
     from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata

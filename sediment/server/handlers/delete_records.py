@@ -1,6 +1,8 @@
 """DeleteRecords: raises the log start of partitions, and deletes the segments below it.
 
-The new log start is in a checkpoint before the request is answered.
+`engine.live.log.log_retention` refuses internal topics, topics that are only compacted, and offsets above the high
+watermark; an offset of -1 means the high watermark.  The new log start is in a checkpoint before the request is
+answered.
 
 Source: Kafka 4.2.0, KafkaApis.handleDeleteRecordsRequest and ReplicaManager.deleteRecords.
 """

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sediment.engine.config import LogConfig
+from sediment.engine.log_config import LogConfig
 
 _MOST_NAMES = 3
 _NOT_STATED = "cleanup.policy is not stated"

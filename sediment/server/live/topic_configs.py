@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from sediment.engine.config import LogConfig, lags_contradict
 from sediment.engine.config_keys import (
     BROKER_KEYS,
     INTERNAL_TOPIC_CONFIGS,
@@ -22,6 +21,7 @@ from sediment.engine.config_keys import (
     read_value,
     value_text,
 )
+from sediment.engine.log_config import LogConfig, lags_contradict
 from sediment.segment_io.errors import SettingsError
 from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
 from sediment.segment_io.protocol.error_codes import ErrorCode

@@ -32,10 +32,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sediment.segment_io.compiled.padding import PADDING_BYTES, padded_buffer
 from sediment.segment_io.compiled.status import INCOMPLETE
 from sediment.segment_io.errors import CorruptDataError
 from sediment.segment_io.format.batch_headers import BATCH_ROW, STATUS_TEXT, read_headers
-from sediment.segment_io.format.padding import PADDING_BYTES, padded_buffer
 from sediment.segment_io.partition.slices import verified_batch
 from sediment.segment_io.segment.file_search import FoundBatch, find_in_file
 from sediment.segment_io.segment.reader import HeaderScan

@@ -17,11 +17,8 @@ from dataclasses import dataclass
 
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.batch_builder import BatchHead, NewRecord, build_batch
+from sediment.segment_io.format.control_records import marker_key_value
 from sediment.segment_io.format.layout import (
-    CONTROL_ABORT,
-    CONTROL_COMMIT,
-    CONTROL_KEY_STRUCT,
-    END_TXN_MARKER_STRUCT,
     NO_LEADER_EPOCH,
 )
 from sediment.segment_io.format.names import TopicPartition
@@ -32,8 +29,6 @@ from sediment.server.groups.group_coordinator import GroupCoordinator
 from sediment.server.live.delayed_append import Appended, Codes, ReplicationWaits
 from sediment.server.live.live_catalog import LiveCatalog
 from sediment.server.topic_catalog import code_without_log
-
-_MARKER_VERSION = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +43,7 @@ class Marker:
 
     def batch(self, now_ms: int) -> bytes:
         """Return the control batch."""
-        record = NewRecord(
-            now_ms,
-            CONTROL_KEY_STRUCT.pack(_MARKER_VERSION, CONTROL_COMMIT if self.is_commit else CONTROL_ABORT),
-            END_TXN_MARKER_STRUCT.pack(_MARKER_VERSION, self.coordinator_epoch),
-        )
+        record = NewRecord(now_ms, *marker_key_value(self.coordinator_epoch, is_commit=self.is_commit))
         head = BatchHead(
             leader_epoch=NO_LEADER_EPOCH,
             producer_id=self.producer_id,

@@ -14,7 +14,7 @@ from sediment.engine.clone.coordinator_rewrite import (
     rewrite_coordinator_log,
 )
 from sediment.engine.clone.source import SourceTopic
-from sediment.engine.config import LogConfig
+from sediment.engine.log_config import LogConfig
 from sediment.engine.replicas import ClusterDirectory, Replica
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs

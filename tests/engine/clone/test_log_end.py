@@ -8,8 +8,8 @@ import pytest
 
 from sediment.engine.clone.log_end import batch_head, change_end
 from sediment.engine.clone.partition_clone import note_producers
-from sediment.engine.config import LogConfig
 from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
+from sediment.engine.log_config import LogConfig
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from sediment.engine.clone.partition_clone import note_producers_of_bare_copy
-from sediment.engine.config import LogConfig
 from sediment.engine.directory.loading.log_loader import load_log
+from sediment.engine.log_config import LogConfig
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints

@@ -7,10 +7,10 @@ import shutil
 import pytest
 
 from sediment.compaction.config import CompactionConfig
-from sediment.engine.config import LogConfig
 from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted
 from sediment.engine.directory.loading.log_loader import load_log
 from sediment.engine.directory.roll import perform_roll, plan_roll
+from sediment.engine.log_config import LogConfig
 from sediment.segment_io.errors import CorruptBatchError, UncleanDirectoryError
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs

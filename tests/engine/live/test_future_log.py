@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sediment.engine.live.future_log import copy_next, copy_rest
-from sediment.engine.live.log.append_analysis import AppendOrigin
+from sediment.engine.live.log.append_origin import AppendOrigin
 from sediment.engine.live.log.partition_log import PartitionLog
 from sediment.engine.live.log_manager import LogManager
 from sediment.segment_io.errors import SedimentError

@@ -287,7 +287,7 @@ def test_a_process_with_few_descriptors_keeps_its_directories(tmp_path: Path) ->
         import resource, sys
         from pathlib import Path
         from sediment.engine.live.broker_config import BrokerConfig
-        from sediment.engine.config import LogConfig
+        from sediment.engine.log_config import LogConfig
         from sediment.engine.live.log_manager import LogManager
         from sediment.segment_io.format.batch_builder import NewRecord, build_batch
         from sediment.segment_io.errors import OpenFilesLimitError

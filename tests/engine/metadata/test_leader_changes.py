@@ -24,7 +24,7 @@ from sediment.segment_io.internal_topics.bootstrap_checkpoint import format_boot
 from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
 from sediment.segment_io.internal_topics.metadata_records import decode_metadata_record, message_version
 from sediment.segment_io.partition.clean_shutdown_file import NEW_DIRECTORY, format_clean_shutdown
-from sediment.segment_io.segment.batch_reader import read_records
+from sediment.segment_io.segment.fetched_batches import read_records
 from tests.engine.metadata.test_metadata_writers import NODE, log_writer, metadata_of
 from tests.segments import NOW_MS
 from tests.served import unpacked

@@ -12,8 +12,8 @@ from sediment.compaction.strategy import SPLIT_FROM_BYTES, Strategy
 from sediment.engine.clone.options import LinkMode
 from sediment.engine.clone.partition_clone import CloneTask
 from sediment.engine.clone.plan import ClonedPartition
-from sediment.engine.config import LogConfig
 from sediment.engine.copying import partition_copy, replica_copy
+from sediment.engine.log_config import LogConfig
 from sediment.jobs.cloning.split_copies import is_split
 from sediment.segment_io.format.names import TopicPartition
 from tests.faults.inline_spark import ATTEMPTS, inline_spark

@@ -11,7 +11,7 @@ import pytest
 
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.offset_map_size import offset_map_keys
-from sediment.engine.config import LogConfig
+from sediment.engine.log_config import LogConfig
 from sediment.jobs.settings.resolve import Origin, Settings
 from sediment.retention.policy import RetentionConfig
 from sediment.segment_io.errors import SettingsError, UsageError

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sediment.segment_io.compiled.padding import PADDING_BYTES
 from sediment.segment_io.compiled.status import (
     BAD_CONTROL_RECORD,
     BAD_LENGTH,
@@ -14,7 +15,6 @@ from sediment.segment_io.compiled.status import (
 from sediment.segment_io.format import batch_headers
 from sediment.segment_io.format.batch_headers import BATCH_ROW
 from sediment.segment_io.format.layout import NO_CONTROL_RECORD
-from sediment.segment_io.format.padding import PADDING_BYTES
 from tests.twin.batches import Record, encode_batch
 
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from sediment.segment_io.compiled.padding import PADDING_BYTES
 from sediment.segment_io.compiled.status import OK
 from sediment.segment_io.errors import CorruptBatchError, SedimentError
 from sediment.segment_io.format import batch_headers, record_decoder
 from sediment.segment_io.format.legacy import crc32, decode_entry, unwrap
-from sediment.segment_io.format.padding import PADDING_BYTES
 from sediment.segment_io.format.record_decoder import RECORD_FIELDS
 from tests.tables import read_rows
 from tests.twin import framing, vectors

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sediment.segment_io.compiled.jit import kernel
+from sediment.segment_io.compiled.padding import PADDING_BYTES
 from sediment.segment_io.compiled.status import (
     BAD_HEADERS,
     OK,
@@ -13,7 +14,6 @@ from sediment.segment_io.compiled.status import (
     RECORDS_REMAIN,
 )
 from sediment.segment_io.format import batch_headers, record_decoder
-from sediment.segment_io.format.padding import PADDING_BYTES
 from sediment.segment_io.format.record_decoder import RECORD_FIELDS
 from tests.twin import varints
 from tests.twin.batches import Record, RecordHeader, encode_batch, parse_batch

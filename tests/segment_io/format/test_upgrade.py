@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from sediment.segment_io.format.padding import PADDING_BYTES
+from sediment.segment_io.compiled.padding import PADDING_BYTES
 from sediment.segment_io.format.upgrade import (
     COUNT,
     FIRST_OFFSET,

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sediment.segment_io.compiled.padding import PADDING_BYTES
 from sediment.segment_io.compiled.status import OK
 from sediment.segment_io.format.checksum import crc32c
 from sediment.segment_io.format.layout import ATTRIBUTES, BATCH_HEADER_BYTES, CRC, INT64_MAX, RECORD_COUNT
-from sediment.segment_io.format.padding import PADDING_BYTES
 from sediment.segment_io.format.record_decoder import RECORD_FIELDS, decode_records
 from sediment.segment_io.segment.append_check_kernels import check_plain_batch, check_short_plain_batch
 from tests.engine.live_logs import NOW_MS, batch

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sediment.segment_io.format.padding import padded_copy
+from sediment.segment_io.compiled.padding import padded_copy
 from sediment.segment_io.protocol.primitives import MalformedError, read_varint, write_varint
 from sediment.segment_io.segment.append_run_kernels import (
     RUN_BATCH,

@@ -15,7 +15,7 @@ from typing import Any
 from sediment.engine.clone.cluster_records import Node, cluster_records
 from sediment.engine.clone.features import NEWEST_RELEASE, clone_features
 from sediment.engine.clone.plan import ClonedTopic
-from sediment.engine.config import LogConfig
+from sediment.engine.log_config import LogConfig
 from sediment.jobs.settings.resolve import Settings
 from sediment.segment_io.format.checkpoints import format_uuid
 from sediment.segment_io.format.meta_properties import MetaProperties, format_meta_properties

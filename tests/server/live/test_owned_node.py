@@ -27,7 +27,7 @@ from sediment.segment_io.partition.clean_shutdown_file import (
 )
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.error_codes import ErrorCode
-from sediment.segment_io.segment.batch_reader import read_records
+from sediment.segment_io.segment.fetched_batches import read_records
 from sediment.server.live.owned_node import open_node, read_metadata
 from tests.engine.live_logs import batch
 from tests.served import contents, unpacked

@@ -26,7 +26,7 @@ from sediment.segment_io.internal_topics.metadata_log import (
 from sediment.segment_io.internal_topics.metadata_records import encode_metadata_record
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.error_codes import ErrorCode
-from sediment.segment_io.segment.batch_reader import read_records
+from sediment.segment_io.segment.fetched_batches import read_records
 from sediment.server.kafka_server import KafkaServer, Security, ServerOptions
 from sediment.server.network.endpoints import Endpoint
 from sediment.server.server_config import ServerConfig

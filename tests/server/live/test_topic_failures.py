@@ -23,7 +23,7 @@ from sediment.segment_io.internal_topics.metadata_records import encode_metadata
 from sediment.segment_io.partition.checkpoint_files import read_offset_checkpoint, read_partition_metadata
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.error_codes import ErrorCode
-from sediment.segment_io.segment.batch_reader import read_records
+from sediment.segment_io.segment.fetched_batches import read_records
 from sediment.server.backends.live import LiveBackend
 from sediment.server.errors import ApiError
 from sediment.server.live.partition import Partition

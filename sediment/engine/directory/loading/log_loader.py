@@ -2,8 +2,8 @@
 
     1  finish_interrupted    complete or undo interrupted replacements and deletions, remove   passes 1 to 4
                              indexes without a log
-    2  load segment files    recover segments without an offset index or with a corrupt        pass 4
-                             transaction index
+    2  load segment files    refuse bad names (`segment_file_names`); recover segments         pass 4
+                             without an offset index or with a corrupt transaction index
     3  recover               verify batches from the recovery point on, cut after the last     §3, §4
                              good one (`log_recovery`, `segment_recovery`)
     4  settle ends           log end, recovery point; at least one segment                     §3
@@ -29,7 +29,6 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from sediment.engine.config import LogConfig
 from sediment.engine.directory.leader_epochs import Epochs, truncate_from_end, truncate_from_start
 from sediment.engine.directory.loading.interrupted_swaps import Repair, finish_interrupted
 from sediment.engine.directory.loading.load_state import LoadCorruption, LoadingSegment, LoadState
@@ -40,6 +39,7 @@ from sediment.engine.directory.loading.segment_file_names import check_segment_f
 from sediment.engine.directory.loading.segment_recovery import recover_segment
 from sediment.engine.directory.loading.split_segment import split_segment
 from sediment.engine.directory.loading.trusted_segments import check_trusted
+from sediment.engine.log_config import LogConfig
 from sediment.segment_io.errors import (
     CorruptBatchError,
     CorruptIndexError,

@@ -3,6 +3,8 @@
 Rules and names are those of Kafka's ProducerStateManager (kafka-log 04 §3.1, 05 §6), because the next start knows
 producers only from the snapshots that this load leaves.
 
+A log in use checks its appends with `engine.live.log.producer_appends`.
+
 Invariants: a snapshot appears under its name complete or not at all.  A dropped snapshot is not read again, but its
 file exists until `delete_dropped`.  So if a snapshot with the same producers is taken again, its file need not be
 rewritten.

@@ -6,6 +6,9 @@
     repair_segment   4 indexes     the transaction index, the time index, then the offset index
                      5 cut         bytes after the last good batch
 
+`log_loader` recovers a segment without an offset index or with a corrupt transaction index; `log_recovery` recovers
+segments after an unclean stop.
+
 Invariants
 * The offset index is written last, so if a crash interrupts the recovery, the next load completes it.
 * In a trusted segment, only a tail without a batch is cut off; other corruption is reported and left in place.

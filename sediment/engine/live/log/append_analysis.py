@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import Enum
 from typing import NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
+from sediment.engine.live.log.append_origin import AppendOrigin
 from sediment.segment_io.buffers import Buffer
+from sediment.segment_io.compiled.padding import PADDING_BYTES, padded_buffer
 from sediment.segment_io.compiled.status import (
     BAD_CONTROL_RECORD,
     BAD_LAST_OFFSET,
@@ -39,7 +40,6 @@ from sediment.segment_io.format.layout import (
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
 )
-from sediment.segment_io.format.padding import PADDING_BYTES, padded_buffer
 from sediment.segment_io.format.record_decoder import (
     RECORD_FIELDS,
 )
@@ -52,22 +52,6 @@ from sediment.segment_io.segment.reader import Rows
 
 ByteArray = npt.NDArray[np.uint8]
 _INVALID_STATUSES = frozenset({BAD_RECORD_COUNT, BAD_LAST_OFFSET, BAD_CONTROL_RECORD})
-
-
-class AppendOrigin(Enum):
-    """The origin of an append (kafka-log 04)."""
-
-    CLIENT = "client"
-    COORDINATOR = "coordinator"
-    """An append by the group or transaction coordinator: its own records, or transaction markers."""
-    REPLICATION = "replication"
-    """An append by a follower or a recovery; a leader has already checked the batches."""
-    RAFT_LEADER = "raft-leader"
-
-    @property
-    def assigns_offsets(self) -> bool:
-        """True if this append assigns the offsets of the batches."""
-        return self in (AppendOrigin.CLIENT, AppendOrigin.COORDINATOR)
 
 
 class BatchFields(NamedTuple):

@@ -6,7 +6,7 @@
     log_truncation    truncate the log or empty it
     log_retention     raise the log start, delete old segments
     log_reader        read batches, look up offsets
-    log_commit        commit a cleaning
+    log_commit        replaceSegments: commit a cleaning, by `directory.swap`
 
 Each of these modules contains functions that take a `LocalLog`; `partition_log.PartitionLog` is the public class.
 
@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn, Protocol
 
-from sediment.engine.config import LogConfig
 from sediment.engine.directory.delete_segments import mark_deleted, remove_deleted
 from sediment.engine.directory.leader_epochs import Epochs, truncate_from_start
 from sediment.engine.directory.loading.log_loader import LoadedLog
@@ -33,6 +32,7 @@ from sediment.engine.live.log.log_segments import LogSegments
 from sediment.engine.live.log.producer_appends import LogProducers
 from sediment.engine.live.log.segment import Segment
 from sediment.engine.live.open_files import SPARE_DESCRIPTORS, open_files_limit
+from sediment.engine.log_config import LogConfig
 from sediment.segment_io.errors import OffsetOutOfRangeError, StorageError, UsageError
 from sediment.segment_io.format.names import LEADER_EPOCH_FILE, SegmentFileKind, segment_file_name
 from sediment.segment_io.fs import Fs, is_out_of_descriptors

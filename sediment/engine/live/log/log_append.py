@@ -20,9 +20,10 @@ from typing import NamedTuple
 import numpy as np
 
 from sediment.engine.directory.leader_epochs import Epochs, assign
-from sediment.engine.live.log.append_analysis import AppendBuffers, AppendOrigin, Batches, BatchFields, read_batches
+from sediment.engine.live.log.append_analysis import AppendBuffers, Batches, BatchFields, read_batches
+from sediment.engine.live.log.append_origin import AppendOrigin
 from sediment.engine.live.log.local_log import LocalLog
-from sediment.engine.live.log.log_flush import flush_locked
+from sediment.engine.live.log.log_flush import flush_locked, should_flush
 from sediment.engine.live.log.log_roll import roll, should_roll
 from sediment.engine.live.log.producer_appends import ProducerUpdate, VerificationGuard
 from sediment.engine.live.log.validation import validate
@@ -172,7 +173,7 @@ def _write(log: LocalLog, batches: Batches, append_time_ms: int, now_ms: int, re
         now_ms=now_ms,
     )
     log_end = last_offset + 1
-    flushes = log_end - log.offsets.recovery_point >= log.config.flush_messages
+    flushes = should_flush(log.offsets, log_end, log.config)
     if rolls or flushes or epochs is not log.epochs or (update is not None and update.ended):
         with log.changing_files():
             if rolls:

@@ -1,5 +1,8 @@
 """Committing a cleaning of a live log: cleaned segments replace their sources, one group at a time.
 
+`directory.swap` renames the files in this order: `.part` to `.cleaned`, `.cleaned` to `.swap`, the old ones to
+`.deleted`, and `.swap` to the final names.  The offsets of the log, its leader epochs and its producers do not change.
+
 Invariant: the lock is held for one group at a time, so appends and reads continue between two groups.
 
 Source: kafka-log 02 §8.1; Kafka's LocalLog.replaceSegments, which the cleaner calls for each group.

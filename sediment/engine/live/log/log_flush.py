@@ -1,5 +1,9 @@
 """Flushing a live log: make segments durable, then raise the recovery point (kafka-log 04 §7).
 
+    flush.messages   an append flushes what it has written (`should_flush`)
+    flush.ms         `log_manager` flushes a log at this time after its last flush
+    roll, close      `log_roll`, `log_manager`
+
 Invariants: the recovery point rises only after the files of every segment below it have been synced.  A flush in
 progress does not change a recovery point that a truncation has set in the meantime.
 """
@@ -9,7 +13,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sediment.engine.live.log.local_log import LocalLog
+from sediment.engine.live.log.log_offsets import LogOffsets
+from sediment.engine.log_config import LogConfig
 from sediment.segment_io.fs import OpenFile
+
+
+def should_flush(offsets: LogOffsets, log_end: int, config: LogConfig) -> bool:
+    """Return True if an append that ends at `log_end` is followed by a flush (flush.messages)."""
+    return log_end - offsets.recovery_point >= config.flush_messages
 
 
 def flush(log: LocalLog, up_to: int | None, *, force_last_segment: bool) -> None:

@@ -5,6 +5,8 @@
     recovery point   offsets below it are durable; it may be below the log start after records were deleted
     log end          next offset to be assigned
 
+The last stable offset is not stored: `log_reader` derives it from the open transactions in `producer_appends`.
+
 Invariants: log start ≤ high watermark ≤ log end, and recovery point ≤ log end.  The constructor checks the invariants,
 so each method either returns offsets that satisfy them, or raises an error.
 """

@@ -2,6 +2,8 @@
 
     read      limit by isolation -> segment -> slice of its file        kafka-log 04 §8
 
+`log_segments` finds the segment and the first batch; a read returns bytes of this one segment.
+
 The last stable offset is the first offset of the earliest undecided transaction, but at most the high watermark.
 
 Invariants: a read finds its position under the lock, and reads its bytes without the lock; nothing here changes the

@@ -1,6 +1,8 @@
 """Deleting records of a live log: on request, or by retention (kafka-log 03 §2, §3, §5).
 
-Retention and DeleteRecords raise the log start; only retention deletes segments.
+Retention and DeleteRecords raise the log start; only retention deletes segments.  `retention.policy` decides which
+segments expire, and `LocalLog.remove_segments` renames their files to `.deleted`.  `log_manager` runs retention for
+logs that are not compacted, and `log_cleaner` for the others.
 """
 
 from __future__ import annotations

@@ -1,11 +1,18 @@
-"""Rolling a live log: finishing the active segment and starting the next one (kafka-log 04 §6)."""
+"""Rolling a live log: finishing the active segment and starting the next one (kafka-log 04 §6).
+
+    should_roll   size, age by timestamps, full indexes, or an offset too far above the base
+    roll          complete and trim the old segment (`Segment.become_inactive`), create the new one, write a snapshot of
+                  the producers, and flush snapshot and old segment in the background
+
+`LogConfig` computes the maximum age and its jitter.
+"""
 
 from __future__ import annotations
 
-from sediment.engine.config import LogConfig
 from sediment.engine.live.log.local_log import LocalLog
 from sediment.engine.live.log.log_flush import flush
 from sediment.engine.live.log.segment import Segment
+from sediment.engine.log_config import LogConfig
 from sediment.segment_io.errors import StorageError, UsageError
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 

@@ -2,7 +2,7 @@
 
 1  the new offsets are computed and checked, before any file changes
 2  segments above the offset are removed, the last one first
-3  the segment that contains the offset is cut
+3  the segment that contains the offset is cut, with its indexes (`Segment.truncate_to`)
 4  offsets, leader epochs and producers are updated
 """
 

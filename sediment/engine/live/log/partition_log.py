@@ -33,7 +33,6 @@ from pathlib import Path
 from types import TracebackType
 
 from sediment.compaction.prepared_swap import PreparedSwap
-from sediment.engine.config import LogConfig
 from sediment.engine.directory.delete_segments import mark_deleted, remove_deleted
 from sediment.engine.directory.leader_epochs import Epochs, assign, end_offset_for, latest_epoch
 from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
@@ -47,12 +46,13 @@ from sediment.engine.live.log import (
     log_truncation,
     offset_by_timestamp,
 )
-from sediment.engine.live.log.append_analysis import AppendOrigin
+from sediment.engine.live.log.append_origin import AppendOrigin
 from sediment.engine.live.log.fetched_data import FetchedData, Isolation, LogOffsetMetadata, TimestampOffsetEpoch
 from sediment.engine.live.log.local_log import LocalLog, TaskScheduler
 from sediment.engine.live.log.log_append import AppendInfo, AppendRequest
 from sediment.engine.live.log.plain_append import AppendedRun, PlainAppends
 from sediment.engine.live.log.producer_appends import UNKNOWN_TRANSACTION_VERSION, VerificationGuard
+from sediment.engine.log_config import LogConfig
 from sediment.retention.policy import SegmentState
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import UsageError

@@ -17,12 +17,13 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from sediment.engine.config import LogConfig
 from sediment.engine.live.log.local_log import LocalLog
 from sediment.engine.live.log.log_append import THREAD_LOCAL, AppendInfo
+from sediment.engine.live.log.log_flush import should_flush
 from sediment.engine.live.log.log_roll import should_roll
 from sediment.engine.live.log.segment import CheckedRun
 from sediment.engine.live.log.validation import LOG_APPEND_TIME, PRODUCER_CODEC, UNCOMPRESSED, time_range
+from sediment.engine.log_config import LogConfig
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.format.layout import ATTRIBUTES, BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES, NO_TIMESTAMP
 from sediment.segment_io.segment.append_check_kernels import (
@@ -112,7 +113,7 @@ class PlainAppends:
                 or not epochs
                 or epochs[-1].epoch != leader_epoch
                 or epochs[-1].start_offset > base_offset
-                or last_offset + 1 - offsets.recovery_point >= config.flush_messages
+                or should_flush(offsets, last_offset + 1, config)
             ):
                 return None
             producer = None
@@ -189,7 +190,7 @@ class PlainAppends:
                 or not epochs
                 or epochs[-1].epoch != leader_epoch
                 or epochs[-1].start_offset > base_offset
-                or last_offset + 1 - offsets.recovery_point >= config.flush_messages
+                or should_flush(offsets, last_offset + 1, config)
                 or not active.size_bytes
             ):
                 return None

@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from sediment.engine.live.log.append_analysis import AppendOrigin, BatchFields
+from sediment.engine.live.log.append_analysis import BatchFields
+from sediment.engine.live.log.append_origin import AppendOrigin
 from sediment.segment_io.errors import (
     InvalidProducerEpochError,
     InvalidTransactionStateError,

@@ -5,6 +5,8 @@
     <base>.timeindex    largest timestamp so far -> its offset, at the same places         01 §7.2, §7.5
     <base>.txnindex     aborted transactions whose marker is here                          01 §7.4
 
+If an index is full, its entry is left out (`format.index_appends`).
+
 Invariants
 * `size_bytes` counts only complete writes.  Reads end at this size, and the next append begins there, even if a failed
   write left bytes after it.
@@ -20,8 +22,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sediment.engine.config import LogConfig
 from sediment.engine.live.log.append_analysis import AppendBuffers, Batches
+from sediment.engine.log_config import LogConfig
 from sediment.segment_io.format.index_appends import (
     INDEXED_TIMESTAMP,
     LARGEST_TIMESTAMP,

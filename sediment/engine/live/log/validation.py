@@ -15,16 +15,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from sediment.engine.config import LogConfig
 from sediment.engine.live.log.append_analysis import (
     AppendBuffers,
-    AppendOrigin,
     Batches,
     BatchFields,
     ByteArray,
     too_large,
 )
+from sediment.engine.live.log.append_origin import AppendOrigin
+from sediment.engine.log_config import LogConfig
 from sediment.segment_io.buffers import Buffer
+from sediment.segment_io.compiled.padding import PADDING_BYTES, padded_buffer
 from sediment.segment_io.compiled.status import (
     BAD_RECORD_COUNT,
     OK,
@@ -56,7 +57,6 @@ from sediment.segment_io.format.layout import (
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_BIT,
 )
-from sediment.segment_io.format.padding import PADDING_BYTES, padded_buffer
 from sediment.segment_io.format.record_decoder import (
     KEY_BYTES,
     KEY_START,

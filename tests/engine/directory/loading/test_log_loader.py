@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from sediment.compaction.config import CompactionConfig
-from sediment.engine.config import LogConfig
 from sediment.engine.directory.loading import log_recovery
 from sediment.engine.directory.loading.log_loader import load_log
+from sediment.engine.log_config import LogConfig
 from sediment.segment_io.errors import CorruptBatchError, CorruptDataError, SourceChangedError, UnsupportedDataError
 from sediment.segment_io.format.checkpoints import EpochEntry, format_leader_epochs
 from sediment.segment_io.format.names import DirectoryState, TopicPartition

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sediment.engine.config import LogConfig
 from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
+from sediment.engine.log_config import LogConfig
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs

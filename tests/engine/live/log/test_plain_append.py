@@ -19,9 +19,9 @@ from sediment.engine.live.log import log_append
 from sediment.engine.live.log.log_append import AppendInfo, AppendRequest
 from sediment.engine.live.log.partition_log import AppendOrigin
 from sediment.engine.live.log.plain_append import AppendedRun, PlainAppends
+from sediment.segment_io.compiled.padding import padded_copy
 from sediment.segment_io.errors import SedimentError, StorageError, UsageError
 from sediment.segment_io.format.layout import INT32_MAX
-from sediment.segment_io.format.padding import padded_copy
 from sediment.segment_io.segment.append_run_kernels import (
     MOST_IN_RUN,
     RUN_BATCH,

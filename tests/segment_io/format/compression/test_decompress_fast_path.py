@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sediment.segment_io.compiled import native
+from sediment.segment_io.compiled.padding import PADDING_BYTES
 from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.format.compression import decompress_fast_path
 from sediment.segment_io.format.compression.batch_codecs import compress, decompress
 from sediment.segment_io.format.layout import CODEC_GZIP, CODEC_LZ4, CODEC_NAMES, CODEC_SNAPPY, CODEC_ZSTD
-from sediment.segment_io.format.padding import PADDING_BYTES
 
 CODECS = [CODEC_GZIP, CODEC_SNAPPY, CODEC_LZ4, CODEC_ZSTD]
 LIMIT = 1 << 20

@@ -1,7 +1,7 @@
 """The complete effective config of a topic, for compaction, retention and live logs.
 
-Field names are Kafka's keys with underscores, and defaults are Kafka's own (kafka-log 06 §1, §4).  The definitions of
-all keys, with types and ranges as in Kafka's ConfigDef, are in `config_keys`.
+Field names are Kafka's keys with underscores, and defaults are Kafka's own (kafka-log 06 §1, §4).  `config_keys` is the
+table of all keys, with types, defaults and ranges as in Kafka's ConfigDef; tests compare this module with it.
 
 Invariants: `compaction` and `retention` belong to one topic, so their cleanup policies are equal; every value that a
 live log uses is in Kafka's range, but segments may be smaller than Kafka allows.

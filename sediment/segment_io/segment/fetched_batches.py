@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.compiled.jit import kernel
+from sediment.segment_io.compiled.padding import PADDING_BYTES, padded_copy
 from sediment.segment_io.compiled.status import (
     BAD_CODEC,
     BAD_RECORD_COUNT,
@@ -47,7 +48,6 @@ from sediment.segment_io.format.layout import (
     CONTROL_ABORT,
     CONTROL_BIT,
     CONTROL_COMMIT,
-    DELETE_HORIZON_BIT,
     LEGACY_ATTRIBUTES,
     MAGIC_V2,
     MIN_RECORD_BYTES,
@@ -55,7 +55,6 @@ from sediment.segment_io.format.layout import (
     TRANSACTIONAL_BIT,
 )
 from sediment.segment_io.format.legacy import decode_entry, unwrap
-from sediment.segment_io.format.padding import PADDING_BYTES, padded_copy
 from sediment.segment_io.format.record_decoder import (
     HEADERS_START,
     KEY_BYTES,
@@ -68,7 +67,7 @@ from sediment.segment_io.format.record_decoder import (
     decode_records,
     read_varint,
 )
-from sediment.segment_io.format.timestamps import record_timestamp
+from sediment.segment_io.format.timestamps import delete_horizon_ms, record_timestamp
 from sediment.segment_io.segment.append_check_kernels import NO_EPOCH_LIMIT, read_verified
 
 LIMIT_BYTES = 256 << 20
@@ -162,8 +161,7 @@ class Batch(NamedTuple):
     @property
     def delete_horizon_ms(self) -> int | None:
         """The time after which a cleaning may remove the batch's tombstones or marker; None if it has none."""
-        has_horizon = self.magic >= MAGIC_V2 and bool(self.attributes & DELETE_HORIZON_BIT)
-        return self.base_timestamp_ms if has_horizon else None
+        return delete_horizon_ms(self.magic, self.attributes, self.base_timestamp_ms)
 
 
 assert len(Batch._fields) == len(BATCH_ROW.names or ())

@@ -10,7 +10,7 @@ import pytest
 
 from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.format.transaction_index import parse_transaction_index
-from sediment.segment_io.segment.batch_reader import (
+from sediment.segment_io.segment.fetched_batches import (
     Batch,
     ControlType,
     Record,

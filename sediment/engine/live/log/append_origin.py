@@ -1,0 +1,32 @@
+"""The origin of an append, which decides who gives the offsets and which checks are made.
+
+    origin         offsets are       checks of producers (`producer_appends`)
+    CLIENT         assigned          duplicates, verification, sequences, epochs
+    COORDINATOR    assigned          verification, epochs
+    RAFT_LEADER    those given       epochs
+    REPLICATION    those given       none; a leader has made them
+
+A client's batch must begin at offset 0 (`append_analysis`), and must not be a control batch (`validation`).
+
+Source: Kafka's AppendOrigin; kafka-log 04 §1 to §3.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class AppendOrigin(Enum):
+    """The origin of an append (kafka-log 04)."""
+
+    CLIENT = "client"
+    COORDINATOR = "coordinator"
+    """An append by the group or transaction coordinator: its own records, or transaction markers."""
+    REPLICATION = "replication"
+    """An append by a follower or a recovery; a leader has already checked the batches."""
+    RAFT_LEADER = "raft-leader"
+
+    @property
+    def assigns_offsets(self) -> bool:
+        """True if this append assigns the offsets of the batches."""
+        return self in (AppendOrigin.CLIENT, AppendOrigin.COORDINATOR)
