@@ -26,10 +26,7 @@ def should_roll(
         waited_ms = max_timestamp_ms - first_ms if first_ms >= 0 else now_ms - active.created_ms
         if waited_ms > config.max_segment_ms - active.jitter_ms:
             return True
-    active.open_to_append()
-    if active.offset_index.is_full or active.time_index.is_full:
-        return True
-    return not active.can_hold(last_offset)
+    return not active.open_to_append(last_offset)
 
 
 def roll(log: LocalLog, expected_offset: int) -> int:

@@ -33,6 +33,7 @@ from sediment.segment_io.segment.append_check_kernels import (
 from sediment.segment_io.segment.append_run_kernels import RUN_END, RunRows, check_plain_run, check_short_plain_run
 
 _put_offset_length_epoch = struct.Struct(">qii").pack_into
+_new_tuple = tuple.__new__  # an append makes an AppendInfo, whose own constructor takes longer
 _LOW_ATTRIBUTES = ATTRIBUTES + 1
 _SHORT_BYTES = 32 << 10
 """The largest batch whose check keeps the interpreter lock; such a check takes a few microseconds."""
@@ -105,14 +106,14 @@ class PlainAppends:
         with log.lock:
             log.check_usable()
             offsets, epochs = log.offsets, log.epochs
-            base_offset = offsets.log_end
+            log_start, _, recovery_point, base_offset = offsets
             last_offset = base_offset + count - 1
             if (
                 log.config is not config
                 or not epochs
                 or epochs[-1].epoch != leader_epoch
                 or epochs[-1].start_offset > base_offset
-                or last_offset + 1 - offsets.recovery_point >= config.flush_messages
+                or last_offset + 1 - recovery_point >= config.flush_messages
             ):
                 return None
             producer = None
@@ -141,7 +142,9 @@ class PlainAppends:
             log.offsets = offsets.appended_to(last_offset + 1)
             if producer is not None:
                 log.producers.put(producer)
-            return AppendInfo(base_offset, last_offset, largest_ms, NO_TIMESTAMP, offsets.log_start, size_bytes)
+            return _new_tuple(
+                AppendInfo, (base_offset, last_offset, largest_ms, NO_TIMESTAMP, log_start, size_bytes, False)
+            )
 
     def append_run(self, address: int, rows: RunRows, count: int, leader_epoch: int) -> AppendedRun | None:
         """Append the batches of `count` requests, of which `repeated_requests` has filled the rows, as far as possible.

@@ -237,8 +237,10 @@ def _check_records(
 
 def time_range(config: LogConfig, now_ms: int) -> tuple[int, int]:
     """Return the earliest and the latest CreateTime that the topic accepts at `now_ms`."""
-    earliest_ms = max(now_ms - config.message_timestamp_before_max_ms, -INT64_MAX)
-    return earliest_ms, min(now_ms + config.message_timestamp_after_max_ms, INT64_MAX)
+    earliest_ms = now_ms - config.message_timestamp_before_max_ms
+    latest_ms = now_ms + config.message_timestamp_after_max_ms
+    # Each append calls this, and `max` and `min` would take longer.
+    return -INT64_MAX if earliest_ms < -INT64_MAX else earliest_ms, INT64_MAX if latest_ms > INT64_MAX else latest_ms
 
 
 def _record_errors(reasons: Sequence[int]) -> RecordValidationError:
