@@ -124,14 +124,14 @@ class PlainAppends:
         with log.lock:
             log.check_usable()
             offsets, epochs = log.offsets, log.epochs
-            log_start, _, recovery_point, base_offset = offsets
+            base_offset = offsets.log_end
             last_offset = base_offset + count - 1
             if (
                 log.config is not config
                 or not epochs
                 or epochs[-1].epoch != leader_epoch
                 or epochs[-1].start_offset > base_offset
-                or last_offset + 1 - recovery_point >= config.flush_messages
+                or last_offset + 1 - offsets.recovery_point >= config.flush_messages
             ):
                 return None
             producer = None
@@ -162,7 +162,7 @@ class PlainAppends:
             if producer is not None:
                 log.producers.put(producer)
             return _new_tuple(
-                AppendInfo, (base_offset, last_offset, largest_ms, NO_TIMESTAMP, log_start, size_bytes, False)
+                AppendInfo, (base_offset, last_offset, largest_ms, NO_TIMESTAMP, offsets.log_start, size_bytes, False)
             )
 
     def append_run(self, address: int, rows: RunRows, count: int, leader_epoch: int) -> AppendedRun | None:
