@@ -24,6 +24,7 @@ from sediment.segment_io.format.layout import (
     CODEC_MASK,
     CONTROL_BIT,
     CRC,
+    INT64_MAX,
     LAST_OFFSET_DELTA,
     LEADER_EPOCH,
     LOG_OVERHEAD_BYTES,
@@ -46,6 +47,14 @@ RECORD_IS_GOOD = 0
 KEY_IS_MISSING = 1
 TIMESTAMP_IS_OUT_OF_RANGE = 2
 TIMESTAMP_TYPE_IS_WRONG = 3
+
+# ------------------------------------------------------- rules of a topic for plain batches, int64[PLAIN_RULE_FIELDS]
+NEEDS_KEY = 0  # 1 if each record needs a key
+BEFORE_MAX_MS = 1  # message.timestamp.before.max.ms
+AFTER_MAX_MS = 2  # message.timestamp.after.max.ms
+PLAIN_RULE_FIELDS = 3
+
+PlainRules = npt.NDArray[np.int64]
 
 NOT_PLAIN_BITS = CODEC_MASK | TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT | CONTROL_BIT
 
@@ -75,6 +84,12 @@ def read_verified(base: int, end: int, epoch_limit: int, rows: npt.NDArray[np.vo
             return status, filled, position, size_bytes
         filled += 1
         position += size_bytes
+
+
+@kernel
+def time_range(now_ms: int, before_max_ms: int, after_max_ms: int) -> tuple[int, int]:
+    """Return the earliest and the latest CreateTime that a topic accepts at `now_ms`, which is not negative."""
+    return now_ms - before_max_ms, now_ms + after_max_ms if after_max_ms < INT64_MAX - now_ms else INT64_MAX
 
 
 @kernel
@@ -136,17 +151,16 @@ def stamp_batch(
 def check_plain_batch(
     base: int,
     size_bytes: int,
-    needs_key: bool,
-    earliest_ms: int,
-    latest_ms: int,
+    now_ms: int,
+    rules: PlainRules,
     records: npt.NDArray[np.int64],
     results: npt.NDArray[np.uint8],
 ) -> tuple[int, int, int, int, int]:
     """Check everything in a client's append that is one plain batch, which a leader stores without a new checksum.
 
     A plain batch has magic 2, CreateTime and the correct checksum.  It is neither compressed nor in a transaction.  Its
-    records obey the rules of `check_records`, which `needs_key`, `earliest_ms` and `latest_ms` describe.  Their offsets
-    are consecutive, and their largest timestamp is that of the header.
+    records obey the rules of `check_records` at `now_ms`, for the topic that `rules` describes.  Their offsets are
+    consecutive, and their largest timestamp is that of the header.
 
     Returns:
         (number of records, largest timestamp, producer id, producer epoch, base sequence).  The number is 0 for an
@@ -177,8 +191,10 @@ def check_plain_batch(
         return 0, 0, 0, 0, 0
     if decode_records(base, BATCH_HEADER_BYTES, size_bytes, count, records) != OK:
         return 0, 0, 0, 0, 0
+    earliest_ms, latest_ms = time_range(now_ms, rules[BEFORE_MAX_MS], rules[AFTER_MAX_MS])
+    base_timestamp, needs_key = load_i64(base + BASE_TIMESTAMP), rules[NEEDS_KEY] != 0
     bad, largest, consecutive = check_records(
-        records, count, load_i64(base + BASE_TIMESTAMP), needs_key, True, False, earliest_ms, latest_ms, results
+        records, count, base_timestamp, needs_key, True, False, earliest_ms, latest_ms, results
     )
     if bad or not consecutive or largest != load_i64(base + MAX_TIMESTAMP):
         return 0, 0, 0, 0, 0
@@ -189,11 +205,10 @@ def check_plain_batch(
 def check_short_plain_batch(
     base: int,
     size_bytes: int,
-    needs_key: bool,
-    earliest_ms: int,
-    latest_ms: int,
+    now_ms: int,
+    rules: PlainRules,
     records: npt.NDArray[np.int64],
     results: npt.NDArray[np.uint8],
 ) -> tuple[int, int, int, int, int]:
     """Return the result of `check_plain_batch`; for short batches, because this keeps the interpreter lock."""
-    return check_plain_batch(base, size_bytes, needs_key, earliest_ms, latest_ms, records, results)
+    return check_plain_batch(base, size_bytes, now_ms, rules, records, results)

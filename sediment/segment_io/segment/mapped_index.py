@@ -13,6 +13,7 @@ Invariants
 * An index file is created when the index is first used.  While an index can grow, its file has its full size, with
   zeros after the last entry.
 * Only an index that can grow keeps a file descriptor; any other index is mapped, and its file is closed.
+* `room` is above 0 only if the file is open.
 * Only entries are read from a mapping, and the file is never truncated below its entries.
 * Offsets and timestamps ascend, so every search is a binary search.
 """
@@ -69,6 +70,8 @@ class MappedIndex:
     """The common part of offset and time index: a file of whole entries."""
 
     entry_bytes: int
+    reserved_entries = 0
+    """The slots at the end of the file that are not for ordinary entries."""
 
     def __init__(self, path: Path, base_offset: int, fs: Fs, *, max_bytes: int, entries: int | None = None) -> None:
         """Prepare an index; `entries` is 0 for a new file, and None for a file that contains only entries."""
@@ -85,15 +88,18 @@ class MappedIndex:
         self.is_reserved = False
         self._file: OpenFile | None = None
         self._mapping: FileMapping | None = None
+        self.room = 0
+        """The number of entries that fit into the open file; 0 if the file is closed, so an append must open it."""
 
     def __len__(self) -> int:
         if self._entries is None:
             self.open()
         return self._entries or 0
 
-    def has_room(self, count: int) -> bool:
-        """Return True if `count` entries fit."""
-        return len(self) + count <= self.max_entries
+    @property
+    def is_full(self) -> bool:
+        """True if no further entry fits, except into the reserved slots; the segment is then rolled."""
+        return len(self) >= self.max_entries - self.reserved_entries
 
     def open(self) -> OpenFile:
         """Return the file, created if missing; it stays open only if the index can grow."""
@@ -104,13 +110,19 @@ class MappedIndex:
                 self._entries = file.size_bytes() // self.entry_bytes
             if self.is_reserved:
                 self._file = file
+                self._count_room()
         return file
+
+    def _count_room(self) -> None:
+        most = 0 if self._file is None else self.max_entries - self.reserved_entries
+        self.room = max(most - (self._entries or 0), 0)
 
     def reserve(self) -> None:
         """Extend the file to its full size and keep it open for appends."""
         if self._file is not None:
             return
         file = self._file = self.open()
+        self._count_room()
         if self.is_reserved:
             return
         self.is_reserved = True
@@ -122,15 +134,17 @@ class MappedIndex:
         """Truncate the file after its last entry."""
         file = self.open()
         self.is_reserved = False
-        self._file = None
+        self.close_file()
         if file.size_bytes() != len(self) * self.entry_bytes:
             self._mapping = None
             file.resize(len(self) * self.entry_bytes)
 
     def extend(self, entries: Buffer) -> None:
         """Append whole entries; the caller has checked that they fit into the index and are above the last entry."""
-        self.open().write(entries, len(self) * self.entry_bytes)
-        self._entries = len(self) + len(entries) // self.entry_bytes
+        file, before = self.open(), self._entries or 0
+        file.write(entries, before * self.entry_bytes)
+        self._entries = before + len(entries) // self.entry_bytes
+        self._count_room()
 
     def cut(self, entries: int) -> None:
         """Keep the first `entries` entries and overwrite the others with zeros."""
@@ -138,6 +152,7 @@ class MappedIndex:
         if entries < before:
             file.write(bytes((before - entries) * self.entry_bytes), entries * self.entry_bytes)
             self._entries = entries
+            self._count_room()
 
     def moved(self, path: Path) -> None:
         """Record that the file was renamed to `path`."""
@@ -148,10 +163,12 @@ class MappedIndex:
     def close_file(self) -> None:
         """Close the descriptor until the index grows; the mapping remains."""
         self._file = None
+        self.room = 0
 
     def release(self) -> None:
         """Drop the reference to the file; the file is closed when its last reference is gone."""
-        self._file = self._mapping = None
+        self.close_file()
+        self._mapping = None
 
     def mapped(self) -> FileMapping:
         """Return the mapping of all entries; the index must not be empty."""

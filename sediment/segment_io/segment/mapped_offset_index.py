@@ -14,11 +14,6 @@ class MappedOffsetIndex(MappedIndex):
     entry_bytes = OFFSET_ENTRY_BYTES
 
     @property
-    def is_full(self) -> bool:
-        """True if no further entry fits; the segment is then rolled."""
-        return len(self) >= self.max_entries
-
-    @property
     def last_offset(self) -> int:
         """The offset of the last entry; the base offset if the index is empty."""
         return self[len(self) - 1].offset if len(self) else self.base_offset

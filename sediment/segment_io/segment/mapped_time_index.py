@@ -17,11 +17,7 @@ class MappedTimeIndex(MappedIndex):
     """The `.timeindex` of an open segment (kafka-log 01 §7.2)."""
 
     entry_bytes = TIME_ENTRY_BYTES
-
-    @property
-    def is_full(self) -> bool:
-        """True if only the slot for the last entry is left; the segment is then rolled."""
-        return len(self) >= self.max_entries - 1
+    reserved_entries = 1  # for the entry of the largest timestamp, when the segment is rolled
 
     @property
     def last_entry(self) -> TimestampOffset:

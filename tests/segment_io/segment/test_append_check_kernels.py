@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sediment.segment_io.compiled.padding import PADDING_BYTES
@@ -12,7 +12,15 @@ from sediment.segment_io.compiled.status import OK
 from sediment.segment_io.format.checksum import crc32c
 from sediment.segment_io.format.layout import ATTRIBUTES, BATCH_HEADER_BYTES, CRC, INT64_MAX, RECORD_COUNT
 from sediment.segment_io.format.record_decoder import RECORD_FIELDS, decode_records
-from sediment.segment_io.segment.append_check_kernels import check_plain_batch, check_short_plain_batch
+from sediment.segment_io.segment.append_check_kernels import (
+    AFTER_MAX_MS,
+    BEFORE_MAX_MS,
+    NEEDS_KEY,
+    PLAIN_RULE_FIELDS,
+    check_plain_batch,
+    check_short_plain_batch,
+    time_range,
+)
 from tests.engine.live_logs import NOW_MS, batch
 from tests.fuzz.guard_pages import GuardedBuffer
 
@@ -20,13 +28,22 @@ BATCH = batch(("key", "value"), (None, "v"), ("k", None), pid=7, seq=5)
 KERNELS = (check_plain_batch, check_short_plain_batch)
 
 
-def checked(buffer: np.ndarray, data: bytes, kernel: object, *, rows: int = 4) -> tuple[int, ...]:
+def topic(*, needs_key: bool = False, before_max_ms: int = INT64_MAX, after_max_ms: int = INT64_MAX) -> np.ndarray:
+    rules = np.zeros(PLAIN_RULE_FIELDS, dtype=np.int64)
+    rules[NEEDS_KEY], rules[BEFORE_MAX_MS], rules[AFTER_MAX_MS] = needs_key, before_max_ms, after_max_ms
+    return rules
+
+
+def checked(
+    buffer: np.ndarray, data: bytes, kernel: object, *, rows: int = 4, rules: np.ndarray | None = None
+) -> tuple[int, ...]:
     """Return the result for `data` right before the padding at the end of guarded memory."""
+    rules = topic() if rules is None else rules
     start = buffer.size - PADDING_BYTES - len(data)
     buffer[start : start + len(data)] = np.frombuffer(data, dtype=np.uint8)
     records, results = np.zeros((rows, RECORD_FIELDS), dtype=np.int64), np.zeros(rows, dtype=np.uint8)
     address = buffer.ctypes.data + start
-    return kernel(address, len(data), False, -INT64_MAX, INT64_MAX, records, results)  # type: ignore[operator]
+    return kernel(address, len(data), NOW_MS, rules, records, results)  # type: ignore[operator]
 
 
 def sealed(data: bytearray) -> bytes:
@@ -45,6 +62,34 @@ def buffer() -> np.ndarray:
 def test_a_plain_batch_gives_its_count_timestamp_and_producer(buffer: np.ndarray, kernel: object) -> None:
     assert checked(buffer, BATCH, kernel) == (3, NOW_MS, 7, 0, 5)
     assert checked(buffer, BATCH, kernel, rows=2) == (0, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(
+    ("data", "rules", "is_plain"),
+    [
+        (BATCH, topic(needs_key=True), False),
+        (batch(("k", "v"), ts=NOW_MS), topic(needs_key=True), True),
+        (batch(ts=NOW_MS - 5), topic(before_max_ms=5), True),
+        (batch(ts=NOW_MS - 6), topic(before_max_ms=5), False),
+        (batch(ts=NOW_MS + 5), topic(after_max_ms=5), True),
+        (batch(ts=NOW_MS + 6), topic(after_max_ms=5), False),
+        (batch(ts=-1), topic(before_max_ms=5, after_max_ms=5), True),
+    ],
+)
+def test_the_rules_of_the_topic_count(
+    buffer: np.ndarray, kernel: object, data: bytes, rules: np.ndarray, is_plain: bool
+) -> None:
+    assert bool(checked(buffer, data, kernel, rules=rules)[0]) == is_plain
+
+
+@given(st.integers(0, INT64_MAX), st.integers(0, INT64_MAX), st.integers(0, INT64_MAX))
+@example(0, INT64_MAX, INT64_MAX)
+@example(INT64_MAX, INT64_MAX, INT64_MAX)
+@example(NOW_MS, 0, INT64_MAX - NOW_MS)
+@example(NOW_MS, 0, INT64_MAX - NOW_MS + 1)
+def test_the_range_of_timestamps_is_within_64_bits(now_ms: int, before_ms: int, after_ms: int) -> None:
+    assert time_range(now_ms, before_ms, after_ms) == (now_ms - before_ms, min(now_ms + after_ms, INT64_MAX))
 
 
 @settings(max_examples=500, deadline=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +45,36 @@ def test_ix_01_an_offset_index_fills_and_is_searched(tmp_path: Path) -> None:
         put(index, 46 + place, place)
     assert (index.lookup(45), index.lookup(75)) == (OffsetPosition(45, 0), OffsetPosition(75, 29))
     assert index.is_full
+
+
+@pytest.mark.parametrize(("make", "entries"), [(offsets, 30), (times, 29)])
+def test_an_index_has_room_while_its_file_is_open(
+    tmp_path: Path, make: Callable[[Path], MappedOffsetIndex | MappedTimeIndex], entries: int
+) -> None:
+    """The last slot of a time index is reserved for the entry that `maybe_append` adds at a roll."""
+    index = make(tmp_path)
+    entry = bytes(index.entry_bytes)
+    assert (index.room, index.is_full) == (0, False)
+    index.reserve()
+    assert index.room == entries
+    index.extend(entry)
+    index.extend(2 * entry)
+    assert index.room == entries - 3
+    index.cut(1)
+    assert index.room == entries - 1
+    index.close_file()
+    assert index.room == 0
+    index.extend(entry)
+    assert index.room == entries - 2
+    index.extend((entries - 2) * entry)
+    assert (index.room, index.is_full) == (0, True)
+    index.cut(2)
+    index.trim()
+    assert index.room == 0
+    index.reserve()
+    assert index.room == entries - 2
+    index.release()
+    assert index.room == 0
 
 
 def test_a_position_that_is_negative_on_disk_is_refused(tmp_path: Path) -> None:

@@ -166,7 +166,8 @@ def _write(log: LocalLog, batches: Batches, append_time_ms: int, now_ms: int, re
             return _duplicate(log, update.duplicate)
     rolls = should_roll(
         log.segments.active,
-        log.config,
+        segment_bytes=log.config.compaction.segment_bytes,
+        max_segment_ms=log.config.max_segment_ms,
         append_bytes=batches.size_bytes,
         max_timestamp_ms=max_timestamp_ms,
         last_offset=last_offset,

@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 from sediment.segment_io.errors import UsageError
 
+_new_tuple = tuple.__new__  # an append makes one, and the class's own constructor takes longer
+
 
 class _Offsets(NamedTuple):
     log_start: int
@@ -35,14 +37,14 @@ class LogOffsets(_Offsets):
     __slots__ = ()
 
     def __new__(cls, log_start: int, high_watermark: int, recovery_point: int, log_end: int) -> LogOffsets:
-        """Return the offsets; a tuple, because each append makes one, and a tuple is made fast."""
+        """Return the offsets, a tuple."""
         if not log_start <= high_watermark <= log_end >= recovery_point:
             raise UsageError(
                 f"log start {log_start}, high watermark {high_watermark}, recovery point {recovery_point} and log end "
                 f"{log_end} are out of order",
                 advice="keep log start, high watermark and log end ascending, and the recovery point within the log",
             )
-        return tuple.__new__(cls, (log_start, high_watermark, recovery_point, log_end))
+        return _new_tuple(cls, (log_start, high_watermark, recovery_point, log_end))
 
     @classmethod
     def within(cls, log_start: int, high_watermark: int, recovery_point: int, log_end: int) -> LogOffsets:
@@ -55,7 +57,10 @@ class LogOffsets(_Offsets):
         Raises:
             UsageError: `log_end` is below the high watermark or the recovery point.
         """
-        return LogOffsets(self.log_start, self.high_watermark, self.recovery_point, log_end)
+        log_start, high_watermark, recovery_point, _ = self
+        if high_watermark <= log_end >= recovery_point:
+            return _new_tuple(LogOffsets, (log_start, high_watermark, recovery_point, log_end))
+        return LogOffsets(log_start, high_watermark, recovery_point, log_end)  # raises
 
     def flushed_to(self, offset: int) -> LogOffsets:
         """Return the offsets after a flush up to `offset`; the recovery point never falls and stays within the log."""

@@ -20,23 +20,29 @@ _SNAPSHOT = SegmentFileKind.SNAPSHOT
 
 
 def should_roll(
-    active: Segment, config: LogConfig, *, append_bytes: int, max_timestamp_ms: int, last_offset: int, now_ms: int
+    active: Segment,
+    *,
+    segment_bytes: int,
+    max_segment_ms: int,
+    append_bytes: int,
+    max_timestamp_ms: int,
+    last_offset: int,
+    now_ms: int,
 ) -> bool:
     """Return True if an append has to start a new segment after `active`.
 
+    `segment_bytes` and `max_segment_ms` come from the config of the log.
+
     Source: kafka-log 04 §6.
     """
-    if active.size_bytes > config.compaction.segment_bytes - append_bytes:
+    if active.size_bytes > segment_bytes - append_bytes:
         return True
     if active.size_bytes:
         first_ms = active.first_timestamp_ms()
         waited_ms = max_timestamp_ms - first_ms if first_ms >= 0 else now_ms - active.created_ms
-        if waited_ms > config.max_segment_ms - active.jitter_ms:
+        if waited_ms > max_segment_ms - active.jitter_ms:
             return True
-    active.open_to_append()
-    if active.offset_index.is_full or active.time_index.is_full:
-        return True
-    return not active.can_hold(last_offset)
+    return not active.open_to_append(last_offset)
 
 
 def roll(log: LocalLog, expected_offset: int) -> int:

@@ -17,23 +17,31 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
+import numpy as np
+
 from sediment.engine.live.log.local_log import LocalLog
 from sediment.engine.live.log.log_append import THREAD_LOCAL, AppendInfo
 from sediment.engine.live.log.log_flush import should_flush
 from sediment.engine.live.log.log_roll import should_roll
 from sediment.engine.live.log.segment import CheckedRun
-from sediment.engine.live.log.validation import LOG_APPEND_TIME, PRODUCER_CODEC, UNCOMPRESSED, time_range
+from sediment.engine.live.log.validation import LOG_APPEND_TIME, PRODUCER_CODEC, UNCOMPRESSED
 from sediment.engine.log_config import LogConfig
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.format.layout import ATTRIBUTES, BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES, NO_TIMESTAMP
 from sediment.segment_io.segment.append_check_kernels import (
+    AFTER_MAX_MS,
+    BEFORE_MAX_MS,
+    NEEDS_KEY,
     NOT_PLAIN_BITS,
+    PLAIN_RULE_FIELDS,
+    PlainRules,
     check_plain_batch,
     check_short_plain_batch,
 )
 from sediment.segment_io.segment.append_run_kernels import RUN_END, RunRows, check_plain_run, check_short_plain_run
 
 _put_offset_length_epoch = struct.Struct(">qii").pack_into
+_new_tuple = tuple.__new__  # an append makes an AppendInfo, whose own constructor takes longer
 _LOW_ATTRIBUTES = ATTRIBUTES + 1
 _SHORT_BYTES = 32 << 10
 """The largest batch whose check keeps the interpreter lock; such a check takes a few microseconds."""
@@ -46,14 +54,26 @@ class _Rules(NamedTuple):
     max_bytes: int
     """The size of the largest batch; 0 if the topic changes records, by another codec or by LogAppendTime."""
 
-    needs_key: bool
+    segment_bytes: int
+    max_segment_ms: int
+    for_records: PlainRules
 
     @classmethod
     def of(cls, config: LogConfig) -> _Rules:
         keeps_codec = config.compression_type in (PRODUCER_CODEC, UNCOMPRESSED)
         keeps_records = keeps_codec and config.message_timestamp_type != LOG_APPEND_TIME
         largest = min(config.compaction.max_message_bytes, config.compaction.segment_bytes)
-        return cls(config, largest if keeps_records else 0, config.compacts)
+        for_records = np.zeros(PLAIN_RULE_FIELDS, dtype=np.int64)
+        for_records[NEEDS_KEY] = config.compacts
+        for_records[BEFORE_MAX_MS] = config.message_timestamp_before_max_ms
+        for_records[AFTER_MAX_MS] = config.message_timestamp_after_max_ms
+        return cls(
+            config,
+            largest if keeps_records else 0,
+            config.compaction.segment_bytes,
+            config.max_segment_ms,
+            for_records,
+        )
 
 
 class AppendedRun(NamedTuple):
@@ -96,10 +116,9 @@ class PlainAppends:
         content = buffers.content[:size_bytes]
         content[:] = records
         now_ms = log.clock()
-        earliest_ms, latest_ms = time_range(config, now_ms)
         check = check_short_plain_batch if size_bytes <= _SHORT_BYTES else check_plain_batch
         count, largest_ms, producer_id, producer_epoch, sequence = check(
-            buffers.address, size_bytes, rules.needs_key, earliest_ms, latest_ms, buffers.all_records, buffers.reasons
+            buffers.address, size_bytes, now_ms, rules.for_records, buffers.all_records, buffers.reasons
         )
         if not count:
             return None
@@ -127,7 +146,8 @@ class PlainAppends:
             try:
                 if should_roll(
                     active,
-                    config,
+                    segment_bytes=rules.segment_bytes,
+                    max_segment_ms=rules.max_segment_ms,
                     append_bytes=size_bytes,
                     max_timestamp_ms=largest_ms,
                     last_offset=last_offset,
@@ -142,7 +162,9 @@ class PlainAppends:
             log.offsets = offsets.appended_to(last_offset + 1)
             if producer is not None:
                 log.producers.put(producer)
-            return AppendInfo(base_offset, last_offset, largest_ms, NO_TIMESTAMP, offsets.log_start, size_bytes)
+            return _new_tuple(
+                AppendInfo, (base_offset, last_offset, largest_ms, NO_TIMESTAMP, offsets.log_start, size_bytes, False)
+            )
 
     def append_run(self, address: int, rows: RunRows, count: int, leader_epoch: int) -> AppendedRun | None:
         """Append the batches of `count` requests, of which `repeated_requests` has filled the rows, as far as possible.
@@ -160,17 +182,15 @@ class PlainAppends:
             rules = self._rules = _Rules.of(config)
         view = rows.data
         now_ms = log.clock()
-        earliest_ms, latest_ms = time_range(config, now_ms)
         # An append on another thread may take this room; that is checked again below.
-        room_bytes = min(len(buffers.content), config.compaction.segment_bytes - log.segments.active.size_bytes)
+        room_bytes = min(len(buffers.content), rules.segment_bytes - log.segments.active.size_bytes)
         check = check_short_plain_run if view[count - 1, RUN_END] <= _SHORT_BYTES else check_plain_run
         batches, size_bytes, records, largest_ms, has_producer = check(
             address,
             count,
             rules.max_bytes,
-            rules.needs_key,
-            earliest_ms,
-            latest_ms,
+            now_ms,
+            rules.for_records,
             buffers.address,
             room_bytes,
             rows,
@@ -201,7 +221,8 @@ class PlainAppends:
                 try:
                     if should_roll(
                         active,
-                        config,
+                        segment_bytes=rules.segment_bytes,
+                        max_segment_ms=rules.max_segment_ms,
                         append_bytes=size_bytes,
                         max_timestamp_ms=largest_ms,
                         last_offset=last_offset,

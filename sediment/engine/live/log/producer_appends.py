@@ -320,9 +320,11 @@ class LogProducers:
         `check` can decide on it.
         """
         known = before or self._producers.get(producer_id)
-        if known is None or known.epoch != epoch or known.txn_first_offset >= 0 or producer_id in self._verifications:
+        if known is None or producer_id in self._verifications:
             return None
-        batches = known.batches
+        _, known_epoch, batches, coordinator_epoch, _, txn_first_offset = known
+        if known_epoch != epoch or txn_first_offset >= 0:
+            return None
         delta = last_offset - base_offset
         last = base_sequence + delta
         if not batches or batches[-1][0] != base_sequence - 1 or last > INT32_MAX or batches[0][0] >= base_sequence:
@@ -331,10 +333,8 @@ class LogProducers:
         # five batches pass INT32_MAX at most once.
         if len(batches) >= REMEMBERED_BATCHES:
             batches = batches[1 - REMEMBERED_BATCHES :]
-        batch = _new_tuple(RememberedBatch, (last, last_offset, delta, timestamp_ms))
-        return _new_tuple(
-            Producer, (producer_id, epoch, (*batches, batch), known.coordinator_epoch, timestamp_ms, NO_OFFSET)
-        )
+        batches += (_new_tuple(RememberedBatch, (last, last_offset, delta, timestamp_ms)),)
+        return _new_tuple(Producer, (producer_id, epoch, batches, coordinator_epoch, timestamp_ms, NO_OFFSET))
 
     def after_run(self, rows: memoryview, count: int, base_offset: int) -> tuple[int, dict[int, Producer]]:
         """Return how many of `count` batches follow the last ones of their producers, and the states after these.

@@ -32,10 +32,8 @@ from sediment.segment_io.format.index_appends import (
     PROGRESS_FIELDS,
     SINCE_ENTRY_BYTES,
     TIME_INDEX_BYTES,
-    add_batch,
     add_batches,
     fits_segment,
-    start_entry_arrays,
 )
 from sediment.segment_io.format.layout import (
     BATCH_HEADER_BYTES,
@@ -45,7 +43,9 @@ from sediment.segment_io.format.layout import (
     MAX_TIMESTAMP,
     NO_TIMESTAMP,
     OFFSET_ENTRY_BYTES,
+    OFFSET_ENTRY_STRUCT,
     TIME_ENTRY_BYTES,
+    TIME_ENTRY_STRUCT,
 )
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.format.offset_index import OffsetPosition
@@ -142,11 +142,20 @@ class Segment:
         self.offset_index.reserve()
         self.time_index.reserve()
 
-    def open_to_append(self) -> None:
-        """Open every file that an append needs, so that an append cannot fail halfway for lack of a descriptor."""
-        self.reserve_indexes()
-        if self._file is None:
-            _ = self.file
+    def open_to_append(self, last_offset: int) -> bool:
+        """Open every file that an append needs, so that an append cannot fail halfway for lack of a descriptor.
+
+        Return False if the segment must be rolled before an append that ends at `last_offset`, because an index is full
+        or the offset is out of the segment's range.
+        """
+        offset_index, time_index = self.offset_index, self.time_index
+        if not (offset_index.room and time_index.room and self._file is not None):
+            self.reserve_indexes()
+            if self._file is None:
+                _ = self.file
+            if not (offset_index.room and time_index.room):
+                return False
+        return fits_segment(last_offset, self.base_offset)
 
     def close_idle(self, *, is_durable: bool) -> None:
         """Close the files of a segment that was not used since the last call; the next use opens them again.
@@ -163,10 +172,6 @@ class Segment:
             self.transaction_index.close_file()
 
     # ----------------------------------------------------------------------------------------------------------- append
-    def can_hold(self, last_offset: int) -> bool:
-        """Return True if an append that ends at `last_offset` fits into the range of offsets of this segment."""
-        return fits_segment(last_offset, self.base_offset)
-
     def append(self, batches: Batches) -> None:
         """Write batches after the last one, and their index entries.
 
@@ -187,22 +192,25 @@ class Segment:
         """Write one batch after the last one, and its index entries; `timestamp_ms` is its largest timestamp."""
         if not self._knows_timestamps:
             self._learn_timestamps()
-        position, size_bytes = self.size_bytes, len(batch)
+        position, size_bytes, fields = self.size_bytes, len(batch), self._fields
         self.file.write(batch, position)
-        fields = self._fields
-        if fields[SINCE_ENTRY_BYTES] > self._interval_bytes:
-            self._append_entry(position, size_bytes, last_offset, timestamp_ms)
-        else:
-            if timestamp_ms > fields[LARGEST_TIMESTAMP]:
-                fields[LARGEST_TIMESTAMP] = timestamp_ms
-                fields[LARGEST_TIMESTAMP_OFFSET] = last_offset
-            fields[SINCE_ENTRY_BYTES] += size_bytes
+        if timestamp_ms > fields[LARGEST_TIMESTAMP]:
+            fields[LARGEST_TIMESTAMP] = timestamp_ms
+            fields[LARGEST_TIMESTAMP_OFFSET] = last_offset
+        since_entry_bytes = fields[SINCE_ENTRY_BYTES]
+        if since_entry_bytes > self._interval_bytes:
+            self._append_entry(last_offset, position)
+            since_entry_bytes = 0
+        fields[SINCE_ENTRY_BYTES] = since_entry_bytes + size_bytes
         self.size_bytes = position + size_bytes
 
     def has_index_room(self, batches: int, size_bytes: int) -> bool:
-        """Return True if both indexes have room for the entries of `batches` batches with `size_bytes` in all."""
+        """Return True if both indexes have room for the entries of `batches` batches with `size_bytes` in all.
+
+        `open_to_append` has opened the indexes.
+        """
         most = min(batches, size_bytes // max(self._interval_bytes, 1) + 1)
-        return self.offset_index.has_room(most) and self.time_index.has_room(most + 1)
+        return self.offset_index.room >= most and self.time_index.room >= most
 
     def append_run(self, buffers: AppendBuffers, rows: RunRows, run: CheckedRun, leader_epoch: int) -> None:
         """Set offsets and leader epochs of the checked run in `buffers`, and write it with its index entries.
@@ -232,27 +240,16 @@ class Segment:
             self.time_index.extend(buffers.time_entries.data[: fields[TIME_INDEX_BYTES]])
         self.size_bytes = position + run.size_bytes
 
-    def _append_entry(self, position: int, size_bytes: int, last_offset: int, timestamp_ms: int) -> None:
+    def _append_entry(self, last_offset: int, position: int) -> None:
+        """Append the index entries of one batch; `add_batch` has the same rule, but a call of it takes longer."""
         offset_index, time_index, fields = self.offset_index, self.time_index, self._fields
-        offset_entry = np.empty(0 if offset_index.is_full else OFFSET_ENTRY_BYTES, dtype=np.uint8)
-        # The last slot of a time index is reserved, and the kernel leaves it free.
-        time_entry = np.empty(0 if time_index.is_full else 2 * TIME_ENTRY_BYTES, dtype=np.uint8)
-        start_entry_arrays(self._progress)
-        add_batch(
-            last_offset,
-            timestamp_ms,
-            position,
-            size_bytes,
-            self.base_offset,
-            self._interval_bytes,
-            self._progress,
-            offset_entry,
-            time_entry,
-        )
-        if fields[OFFSET_INDEX_BYTES]:
-            offset_index.extend(offset_entry.data)
-        if fields[TIME_INDEX_BYTES]:
-            time_index.extend(time_entry.data[:TIME_ENTRY_BYTES])
+        if not offset_index.is_full:
+            offset_index.extend(OFFSET_ENTRY_STRUCT.pack(last_offset - self.base_offset, position))
+        largest_ms = fields[LARGEST_TIMESTAMP]
+        if largest_ms > fields[INDEXED_TIMESTAMP] and not time_index.is_full:
+            offset = fields[LARGEST_TIMESTAMP_OFFSET]
+            time_index.extend(TIME_ENTRY_STRUCT.pack(largest_ms, offset - self.base_offset))
+            fields[INDEXED_TIMESTAMP] = largest_ms
 
     def _append_entries(self, batches: Batches, position: int) -> None:
         offset_index, time_index = self.offset_index, self.time_index

@@ -50,7 +50,6 @@ from sediment.segment_io.format.layout import (
     CODEC_NONE,
     CODEC_ZSTD,
     INT32_MAX,
-    INT64_MAX,
     MAGIC_V2,
     MIN_RECORD_BYTES,
     NO_PRODUCER_ID,
@@ -78,6 +77,7 @@ from sediment.segment_io.segment.append_check_kernels import (
     check_records,
     read_verified,
     stamp_batch,
+    time_range,
 )
 
 LOG_APPEND_TIME = "LogAppendTime"
@@ -218,7 +218,7 @@ def _check_records(
     if fields.is_append_time:
         base_timestamp = fields.max_timestamp
         records[: fields.record_count, TIMESTAMP_DELTA] = 0
-    earliest_ms, latest_ms = time_range(config, now_ms)
+    earliest_ms, latest_ms = _time_range(config, now_ms)
     bad, largest_ms, consecutive = check_records(
         records,
         fields.record_count,
@@ -235,10 +235,8 @@ def _check_records(
     return largest_ms, consecutive
 
 
-def time_range(config: LogConfig, now_ms: int) -> tuple[int, int]:
-    """Return the earliest and the latest CreateTime that the topic accepts at `now_ms`."""
-    earliest_ms = max(now_ms - config.message_timestamp_before_max_ms, -INT64_MAX)
-    return earliest_ms, min(now_ms + config.message_timestamp_after_max_ms, INT64_MAX)
+def _time_range(config: LogConfig, now_ms: int) -> tuple[int, int]:
+    return time_range(now_ms, config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms)
 
 
 def _record_errors(reasons: Sequence[int]) -> RecordValidationError:
@@ -340,7 +338,7 @@ def _rebuilt(
 
 def _convert(batches: Batches, config: LogConfig, codec: int, append_time_ms: int, now_ms: int) -> _Assembled:
     """Convert messages of magic 0 and 1 to the records of one batch of magic 2."""
-    earliest_ms, latest_ms = time_range(config, now_ms)
+    earliest_ms, latest_ms = _time_range(config, now_ms)
     new: list[NewRecord] = []
     reasons: list[int] = []
     for fields in batches.fields():
