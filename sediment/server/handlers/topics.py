@@ -29,7 +29,6 @@ _NO_ID = UUID(int=0)
 _DUPLICATE_NAME = "Duplicate topic name."
 _UNKNOWN_NAME = "This server does not host this topic-partition."
 _UNKNOWN_ID = "This server does not host this topic ID."
-_NOTHING_TO_CANCEL = "No partition reassignment is in progress."
 _FIRST_DELETION_BY_STATE = 6
 
 
@@ -152,7 +151,7 @@ class TopicHandlers:
         if not has_partition(topic, number):
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{number}.")
         if asked.replicas is None:
-            raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, _NOTHING_TO_CANCEL)
+            raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
         check_replicas(asked.replicas, self._catalog.node_id)
 
 

@@ -355,7 +355,7 @@ def test_a_reassignment_keeps_the_only_replica_and_refuses_others_with_the_error
         (refused, f"{assignment} the broker 7 more than once."),
         (refused, f"{assignment} broker 8, but no such broker is registered."),
         (refused, f"{assignment} an empty replica list."),
-        (ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress."),
+        (ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, None),
         (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "Unable to find partition t:5."),
     ]
     assert set(unknown) == {(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "Unable to find a topic named unknown.")}

@@ -13,7 +13,7 @@ from kafka import KafkaProducer
 
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.live.partition import Partition
-from tests.consumers import COMMITTED, UNCOMMITTED, committed_offsets, confluent_consumer, confluent_records
+from tests.consumers import COMMITTED, UNCOMMITTED, committed_offsets, confluent_consumer, confluent_records, ends
 from tests.served import Served, serving
 from tests.server.live.nodes import LiveServer, live, new_node
 from tests.server.transactions.producers import NEW_END, NEW_PRODUCE, Producer, committed_offset
@@ -71,6 +71,19 @@ def test_readers_of_committed_records_see_whole_transactions_only(served: LiveSe
     kept, every = [b"0", b"2", b"4", b"kept"], [b"0", b"1", b"2", b"3", b"4", b"5", b"kept", b"dropped"]
     assert values(served.bootstrap) == dict.fromkeys(PARTITIONS, kept)
     assert values(served.bootstrap, UNCOMMITTED) == dict.fromkeys(PARTITIONS, every)
+
+
+def test_readers_of_committed_records_find_the_end_of_a_partition_where_a_transaction_is_open(
+    served: LiveServer,
+) -> None:
+    producer = producer_at(served.bootstrap)
+    write(producer, "done")
+    producer.commit_transaction(LIMIT_SECONDS)
+    write(producer, "open")
+    assert producer.flush(LIMIT_SECONDS) == 0
+    assert ends(served.bootstrap, PARTITIONS) == dict.fromkeys(PARTITIONS, (0, 3, 2))
+    producer.abort_transaction(LIMIT_SECONDS)
+    assert ends(served.bootstrap, PARTITIONS) == dict.fromkeys(PARTITIONS, (0, 4, 4))
 
 
 def test_a_second_producer_with_the_same_id_fences_the_first(served: LiveServer) -> None:
