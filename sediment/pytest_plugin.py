@@ -1,4 +1,4 @@
-"""A plugin of pytest with a broker for tests: the fixture `sediment_broker`, one broker for all tests of a session."""
+"""A pytest plugin: the fixture `sediment_broker`, one broker for all tests of a session."""
 
 from __future__ import annotations
 

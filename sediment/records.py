@@ -6,7 +6,7 @@
 `read_records` reads every message format (magic 0 to 2) and codec; `build_batch` writes the current format, magic 2.
 `read_records` verifies the checksum, and `build_batch` computes it.
 
-Errors are those of `sediment.segment_io.errors`: `CorruptBatchError` for bytes that contradict their format, and
+Errors are classes of `sediment.segment_io.errors`: `CorruptBatchError` for bytes that contradict their format, and
 `UsageError` for arguments that no batch can contain.  The functions may be called from any number of threads.
 """
 
@@ -108,7 +108,7 @@ def build_batch(
     if codec not in CODEC_NAMES:
         raise UsageError(f"codec {codec!r} does not exist", advice=f"use one of {', '.join(CODEC_NAMES)}")
     if level is not None and level not in _LEVELS.get(codec, ()):
-        raise UsageError(f"codec {codec} has no level {level!r}", advice="use a level of Kafka's, or None")
+        raise UsageError(f"codec {codec} has no level {level!r}", advice="use a level that Kafka allows, or None")
     _check("base_offset", base_offset, range(INT64_MAX - len(given) + 2))
     _check("leader_epoch", leader_epoch, range(-1, INT32_MAX + 1))
     if append_time_ms is not None:

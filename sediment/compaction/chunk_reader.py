@@ -4,7 +4,8 @@
     chunks    |        chunk 0        |        chunk 1        |     each is whole batches of about CHUNK_BYTES, or
                                                                     twice that if it needs no decompression
 
-A thread prepares the next chunk while the caller works on one.  Chunk boundaries come from one of two sources:
+A thread prepares the next chunk while the caller works on the current one.  Chunk boundaries come from one of two
+sources:
 * the offset index; the scan of each chunk then checks that a batch begins at every boundary taken from the index;
 * a forward scan, which also finds the flags of each batch and the unreadable bytes.
 Messages of magic 0 and 1 become equivalent batches of magic 2.
@@ -108,7 +109,7 @@ class Chunk:
 
     `source` contains `size_bytes` bytes of the file, read from `position`.  Batch n begins at `origins`[n] of `source`.
     If the chunk has no message of magic 0 or 1, `buffer` is the same memory as `source`.  Otherwise `buffer` contains
-    the converted batches, without the records of compressed batches.
+    the converted batches; compressed batches are there without their records.
 
     `payloads`, int64[batches, 2], gives the address and the size in bytes of each batch's decompressed records;
     NOT_DECOMPRESSED marks a batch without an address.  `payloads` is empty if no batch is compressed.  `decompressed`
@@ -183,7 +184,7 @@ class ChunkReader:
     def skip_batches_without_survivors(self, survivors: ByteArray) -> None:
         """Begin to skip the decompression of batches without survivors.
 
-        `survivors` is the bitmap that `sweep_chunk` takes.
+        `survivors` is the bitmap that is passed to `sweep_chunk`.
         """
         self._survivors = survivors
 
@@ -384,7 +385,7 @@ class ChunkReader:
         return ChunkBoundaries(np.array(positions, dtype=np.int64), np.zeros(0, dtype=np.int64), nothing, ())
 
     def _begins_plain(self, segment: SegmentRef) -> bool:
-        """Return True if the first batch is not compressed; then probably no batch is compressed."""
+        """Return True if the first batch is not compressed, because then probably no batch is compressed."""
         header = padded_buffer(BATCH_HEADER_BYTES)
         read_into(self._files.file(segment), header, 0, BATCH_HEADER_BYTES, 0)
         return bool(header[MAGIC] >= MAGIC_V2 and header[ATTRIBUTES + 1] & CODEC_MASK == 0)
@@ -476,7 +477,7 @@ class SourceFiles:
         self._open = segment, file
         if file.change_stamp()[:2] != (segment.log_bytes, segment.mtime_ns):
             raise SourceChangedError(
-                "the segment is not the one that was listed",
+                "the segment differs from the one that was listed",
                 path=str(self.path(segment)),
                 offset=segment.base_offset,
                 advice="another process writes to this directory; stop it and run again",

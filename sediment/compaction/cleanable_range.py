@@ -1,10 +1,10 @@
-"""The range of a log that may be cleaned now, the dirty ratio, and the rule that blocks a cleaning.
+"""The range of a log that may be cleaned now, the dirty ratio, and the rule that blocks the cleaner.
 
     log start        first dirty                       first uncleanable     active base      log end
         |--- clean ---|--------- cleanable -------------|---- not yet --------|---- active ----|
 
 Invariants
-* Pure; `now_ms` is the only clock.
+* The module is pure; `now_ms` is its only clock.
 * `first_uncleanable_offset` is the base of a segment.  It is at most the base of the active segment, and at most the
   last stable offset (and so at most the high watermark).  After an unclean stop, it is also at most the base of the
   segment that contains the recovery point.
@@ -24,7 +24,7 @@ from sediment.segment_io.partition.log_view import LogView, SegmentTimes
 
 
 class BlockingRule(StrEnum):
-    """The rules that can block a cleaning; the values are the `reason_code`s of reports."""
+    """The rules that can prevent cleaning; the values are the `reason_code`s of reports."""
 
     NOT_COMPACTED = "not-compacted"
     NO_HIGH_WATERMARK = "no-high-watermark"
@@ -44,8 +44,8 @@ class CleanableRange:
     `first_uncleanable_offset` is a segment base.  If `first_dirty_offset` is in the middle of a segment, both
     `clean_bytes` and `cleanable_bytes` include the whole segment.  `must_compact` is True if the maximum compaction lag
     is exceeded.  `force_checkpoint`, if it is not None, is a cleaner checkpoint that is written even if the log is not
-    cleaned.  `unblocks_at_ms` is the first time at which the log becomes cleanable if nothing else changes, or None.
-    `reason` explains the result to an operator.
+    cleaned.  `unblocks_at_ms` is the time at which the log becomes cleanable if nothing else changes; None if time
+    alone does not make it cleanable.  `reason` explains the result to an operator.
     """
 
     first_dirty_offset: int
@@ -88,7 +88,7 @@ def _explain(cleanable: CleanableRange, view: LogView, config: CompactionConfig)
         case BlockingRule.NOT_COMPACTED:
             return "cleanup.policy does not contain compact"
         case BlockingRule.NO_HIGH_WATERMARK:
-            return "replication-offset-checkpoint does not list the partition, so its high watermark is unknown"
+            return "replication-offset-checkpoint does not list the partition, so the high watermark is unknown"
         case BlockingRule.NOTHING_DIRTY:
             return f"the log is empty from first dirty offset {cleanable.first_dirty_offset} on"
         case BlockingRule.ACTIVE_SEGMENT:

@@ -3,7 +3,7 @@
     segment   | batch | batch | unreadable | batch | batch |
                               ^ kept byte for byte; tombstones from this segment on, and all markers, are kept
 
-docs/trust/corruption.md gives the reasons.  This module is used if a cleaning finds a corrupt batch and the caller
+docs/trust/corruption.md gives the reasons.  This module is used if the cleaner finds a corrupt batch and the caller
 wants to keep such batches.
 
 Every batch is read as a consumer reads it.  After an unreadable region, reading continues at:
@@ -255,7 +255,7 @@ class _SegmentReading:
         """Return (first, last offset) of a batch of magic 2.
 
         Raises:
-            CorruptBatchError, UnsupportedDataError: it cannot be read.
+            CorruptBatchError, UnsupportedDataError: the batch cannot be read.
         """
         address = self.buffer.ctypes.data
         _raise_unless_ok(check_crc(address + at, size_bytes))
@@ -432,13 +432,13 @@ class _SegmentScan:
 
 
 def _decide_transactions(plan: CleaningPlan, scans: Mapping[int, _SegmentScan], events: Sequence[_Event]) -> int:
-    """Set the flags of transactional data, newest first.
+    """Set the flags of transactional data batches, newest first.
 
-    Return the base of the first segment with data of unknown outcome.
+    Return the base offset of the first segment with data whose transaction has an unknown outcome.
 
-    The producer's next marker decides the outcome of data.  If an unreadable batch is between the data and the marker,
-    the outcome is unknown.  A transaction is treated as aborted only if it has both an ABORT marker and an entry in the
-    transaction index.
+    The producer's next marker after the data decides this outcome.  If an unreadable batch is between the data and the
+    marker, the outcome is unknown.  A transaction is treated as aborted only if it has both an ABORT marker and an
+    entry in the transaction index.
     """
     aborted = {(entry.producer_id, entry.last_offset) for entry in aborted_of_round(plan)}
     certain_end = INT64_MAX

@@ -1,7 +1,7 @@
 """The output of a group: a buffer that the sweep fills downward, then the files of the cleaned segments.
 
-If the batches get another encoding, they are re-encoded while they are written.  A group with unreadable batches keeps
-its encoding.
+If another encoding is requested, the batches are re-encoded while they are written.  A group with unreadable batches
+keeps its encoding.
 
 The files have `.part` names; `.cleaned` appears only in `swap`, at the commit.
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from sediment.compaction.reencode.plan import Encoding
 
 ENCODER_BYTES = 8 << 20
-"""Memory of a re-encoding: a chunk, its re-encoded form, and the records of the batches that are merged."""
+"""Memory for re-encoding: a chunk, its re-encoded form, and the records of the batches that are merged."""
 
 OUTPUT_PAGES = PageReserve(in_large_pages=False)  # shared by all groups of this process
 
@@ -103,13 +103,13 @@ class PartWriter:
         encoding: Encoding,
     ) -> CleanedGroup | None:
         """Write the survivors of `group` in `encoding`.  If no batch changes, return None and remove the parts."""
-        # Imported late: most cleanings do not need these kernels.
+        # Imported late, because these kernels are rarely needed.
         from sediment.compaction.reencode.cleaned_batches import CleanedBatches
         from sediment.compaction.reencode.scans import ReencodingScans
 
         last = group.segments[-1]
         like = self.directory / segment_file_name(last.base_offset, SegmentFileKind.LOG)
-        # Every batch may change, because a cleaning ends below the last stable offset.
+        # Every batch may change, because cleaning ends below the last stable offset.
         scans = ReencodingScans(CleanedBatches(batches, like), encoding, INT64_MAX, self.config)
         try:
             if not scans.scan_headers():

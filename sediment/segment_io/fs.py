@@ -306,7 +306,7 @@ class Fs:
         return OpenFile(path, create=False)
 
     def create_file(self, path: Path, *, like: Path) -> OpenFile:
-        """Open a file of a live log; create it with the owner, group and mode of `like` if it is missing."""
+        """Open a file of a live log; if the file is missing, create it with the owner, group and mode of `like`."""
         is_new = not self.exists(path)
         file = OpenFile(path, create=True)
         if is_new and like != path:
@@ -317,8 +317,8 @@ class Fs:
         """Create `path`, which must not exist, and write `chunks`; return the number of bytes written.
 
         The file is not durable until a sync.  A chunk is used before the next one is requested, so the caller may reuse
-        its memory.  From the first large chunk on, the bytes bypass the page cache if the filesystem supports this.  A
-        cleaning reads and writes much more than fits into the cache, and would otherwise evict the pages that a broker
+        its memory.  From the first large chunk on, the bytes bypass the page cache if the filesystem supports this.
+        Cleaning reads and writes much more than fits into the cache, and would otherwise evict the pages that a broker
         needs.
         """
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -348,9 +348,9 @@ class Fs:
     def truncate(self, path: Path, size_bytes: int) -> None:
         """Cut a file to its first `size_bytes`, in place; the change is not durable until a sync.
 
-        Unlike the other methods, this one changes an existing inode.  It is used for the torn end of a segment after a
-        crash, because the disk may not have space for a copy without that end.  If a file has several names, the caller
-        must copy the remaining part instead.
+        Unlike the other methods, this one changes an existing inode.  Use it to cut off the torn end of a segment after
+        a crash, because the disk may not have space for a copy.  If a file has several names, the caller must copy the
+        remaining part instead.
         """
         os.truncate(path, size_bytes)
 
@@ -451,7 +451,7 @@ class Fs:
         """Check that this process may open `count` more files.
 
         Raises:
-            OSError: the limit of open files is reached, that of the process (EMFILE) or of the system (ENFILE).
+            OSError: the process (EMFILE) or the system (ENFILE) has reached its limit of open files.
         """
         opened: list[int] = []
         try:
@@ -563,11 +563,11 @@ class _FileWriter:
         self._descriptor = descriptor
         self._written = 0  # bytes passed to the kernel or to the thread
         self._may_be_direct = bool(_PAST_CACHE)
-        # The first one is being filled; the last ones were given to the thread.
+        # The first block is being filled; the last ones were given to the thread.
         self._blocks: deque[mmap.mmap] = deque()
         self._filled = 0
         self._thread: ThreadPoolExecutor | None = None
-        self._of_thread = descriptor  # another descriptor once there is a thread, so that no later file gets its number
+        self._of_thread = descriptor  # a duplicate once the thread runs, so that no later file gets its number
         self._has_failed = False
         self._pending: deque[Future[None]] = deque()  # one for each block that was given to the thread, oldest first
 

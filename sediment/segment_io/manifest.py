@@ -126,7 +126,7 @@ def _file_row(file: ManifestFile) -> dict[str, Any]:
 
 # ------------------------------------------------------------------------------------------------------------- reading
 def parse_manifest(document: bytes, *, path: str) -> Manifest:
-    """Parse a manifest; `path` names its directory in errors.
+    """Parse a manifest; errors name its directory, `path`.
 
     Raises:
         CorruptDataError: the document is not a manifest, or a name in it leads outside the copies.
@@ -146,7 +146,7 @@ def parse_manifest(document: bytes, *, path: str) -> Manifest:
         raise CorruptDataError(
             f"the manifest cannot be read: {error}",
             path=f"{path}/{MANIFEST_FILE}",
-            advice="restore it from a backup, or make the copy again",
+            advice="restore the manifest from a backup, or make the copy again",
         ) from error
 
 

@@ -27,7 +27,7 @@ _FEW_BYTES = 64 << 10
 
 
 class RangeFile(ReadableFile):
-    """A stored file that is read in ranges; `listed` is its size and time when it was opened."""
+    """A stored file that is read in ranges; `listed` has the file's size and modification time when it was opened."""
 
     __slots__ = ("_listed", "_ranges", "_start", "_window")
 

@@ -61,7 +61,7 @@ def by_folder(files: Mapping[str, StoredFile]) -> dict[str, dict[str, StoredFile
 
 
 class Store:
-    """One directory, given by its path or URI; it connects on first use, and again after unpickling."""
+    """One directory, given by its path or URI; the connection is made on first use, and again after unpickling."""
 
     def __init__(self, where: str) -> None:
         self.where = where if _SCHEME in where else str(Path(where).absolute())
@@ -98,13 +98,13 @@ class Store:
 
     @property
     def local_path(self) -> Path | None:
-        """The path of the directory if this machine has it, else None."""
+        """The local path of the directory; None if the directory is not on this machine."""
         filesystem, base = self._opened
         return Path(base or "/") if filesystem.type_name == _LOCAL else None
 
     @property
     def identity(self) -> tuple[str, str]:
-        """The kind of filesystem, and the path in the filesystem; they are equal for the same directory."""
+        """The kind of filesystem, and the path in it; stores of the same directory have equal identities."""
         filesystem, base = self._opened
         return filesystem.type_name, str(Path(base).resolve()) if filesystem.type_name == _LOCAL else base
 

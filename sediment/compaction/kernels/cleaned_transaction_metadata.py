@@ -1,9 +1,9 @@
 """Kafka's transaction state machine, run forward over batch headers before the backward sweep.
 
-A backward sweep reads a marker before the data of its transaction.  At the marker, it cannot know whether any batch of
-the transaction is left, so it cannot decide whether to drop the marker.  Therefore a partition with control or
-transactional batches is first scanned forward.  The scan reads only headers and control keys, and sets flags for each
-batch; the sweep needs no other information about transactions.
+A backward sweep reads a marker before the data of its transaction.  When the sweep reaches the marker, it is still
+unknown whether any batch of the transaction will be left, so the sweep cannot decide whether to drop the marker.
+Therefore a partition with control or transactional batches is first scanned forward.  The scan reads only headers and
+control keys, and sets flags for each batch; the sweep needs no other information about transactions.
 
 State (kafka-log 02 §7):
 * the aborted transactions that have not begun yet, sorted by first offset
@@ -57,7 +57,7 @@ _EMPTY = -(2**62)  # no producer id
 
 @kernel
 def _slot_of(states: npt.NDArray[np.int64], producer_id: int) -> int:
-    """Return the row of a producer, or the empty row to use for it; there is always an empty row."""
+    """Return the row of a producer or, if the producer has none, the empty row to use; an empty row always exists."""
     mask = states.shape[0] - 1
     slot = ((producer_id * 0x9E3779B97F4A7C1) >> 20) & mask
     while states[slot, _PRODUCER] != producer_id and states[slot, _PRODUCER] != _EMPTY:
@@ -67,7 +67,7 @@ def _slot_of(states: npt.NDArray[np.int64], producer_id: int) -> int:
 
 @kernel
 def _state_of(states: npt.NDArray[np.int64], producer_id: int) -> int:
-    """Return the row of a producer; add one if it has none."""
+    """Return the row of a producer; if the producer has no row, add one."""
     row = _slot_of(states, producer_id)
     if states[row, _PRODUCER] == _EMPTY:
         states[row, _PRODUCER] = producer_id
@@ -156,7 +156,7 @@ def _empty_states(rows: int) -> npt.NDArray[np.int64]:
 class TransactionScan:
     """The state machine over one pass; call `classify` with header rows in log order.
 
-    `aborted` are the aborted transactions that the pass knows, in any order; duplicates are allowed.
+    `aborted` are the aborted transactions relevant to the pass, in any order; duplicates are allowed.
     """
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:

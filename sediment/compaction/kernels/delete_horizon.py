@@ -1,7 +1,7 @@
 """The delete horizon of a batch: the time after which its tombstones, or the marker in it, may be dropped.
 
-If a batch needs a horizon and has none, a cleaning writes one into it (kafka-log 02 §6.4).  If bit 6 of the attributes
-is set, the batch's base timestamp is its horizon.
+If a batch needs a horizon and has none, the cleaner writes one into the batch (kafka-log 02 §6.4).  If bit 6 of the
+attributes is set, the batch's base timestamp is its horizon.
 
 Batches of magic 0 and 1 have no horizon.  One legacy horizon decides for all of them: the modification time of the last
 clean segment, minus delete.retention.ms.  Their tombstones have expired if their segment was last modified at or before
@@ -33,10 +33,10 @@ from sediment.segment_io.units import NS_PER_MS
 
 
 def next_horizon_ms(delete_retention_ms: int | None, now_ms: int) -> int | None:
-    """Return the delete horizon that a cleaning at `now_ms` writes, or None if it writes none.
+    """Return the delete horizon that the cleaner writes at `now_ms`, or None if the cleaner writes none.
 
-    It writes none if `delete_retention_ms` is None, or if `now_ms` + `delete_retention_ms` exceeds INT64_MAX.  In a
-    broker, this sum overflows and becomes negative, and brokers ignore a negative horizon.
+    The cleaner writes none if `delete_retention_ms` is None, or if `now_ms` + `delete_retention_ms` exceeds INT64_MAX.
+    In a broker, this sum overflows and becomes negative, and brokers ignore a negative horizon.
     """
     if delete_retention_ms is None:
         return None
@@ -45,7 +45,7 @@ def next_horizon_ms(delete_retention_ms: int | None, now_ms: int) -> int | None:
 
 
 def legacy_horizon_ms(segments: Sequence[SegmentRef], first_dirty_offset: int, delete_retention_ms: int | None) -> int:
-    """Return the horizon: tombstones of magic 0 and 1 have expired in segments last modified at or before it.
+    """Return the legacy horizon: in segments last modified at or before it, tombstones of magic 0 and 1 have expired.
 
     The result is 0 if no segment of `segments` begins below `first_dirty_offset`.  If `delete_retention_ms` is None,
     the result is below every modification time, so no tombstone has expired.
@@ -57,7 +57,7 @@ def legacy_horizon_ms(segments: Sequence[SegmentRef], first_dirty_offset: int, d
 
 
 def legacy_tombstones_have_expired(segment: SegmentRef, horizon_ms: int) -> bool:
-    """Return True if the cleaning drops the tombstones of magic 0 and 1 in `segment`."""
+    """Return True if the cleaner drops the tombstones of magic 0 and 1 in `segment`."""
     return segment.mtime_ns // NS_PER_MS <= horizon_ms
 
 

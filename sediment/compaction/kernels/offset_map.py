@@ -119,10 +119,10 @@ def put_offset(tables: npt.NDArray[np.int64], low: np.uint64, high: np.uint64, o
 def put_bounded(
     tables: npt.NDArray[np.int64], low: np.uint64, high: np.uint64, offset: int, keys: int, limit: int
 ) -> int:
-    """Put a key like `put_offset`, or return FULL if the map already holds `limit` keys.
+    """Put a key like `put_offset`, or return FULL if the map already contains `limit` keys.
 
     `keys` is the number of keys so far.  As in Kafka's buildOffsetMapForSegment, the limit is tested before the
-    look-up, so a full map also rejects a key that it already holds (kafka-log 02 §4.2).
+    look-up, so a full map also rejects a key that it already contains (kafka-log 02 §4.2).
     """
     if keys >= limit:
         return FULL
@@ -195,13 +195,13 @@ class OffsetMap:
         return int(self._sizes_with(keys).sum())
 
     def reserve(self, keys: int) -> None:
-        """Grow each table that has no room for `keys` more."""
+        """Grow each table that has no room for `keys` more keys."""
         sizes = self._sizes_with(keys)
         for table in map(int, np.flatnonzero(sizes > self._sizes_with(0))):
             self._grow(table, int(sizes[table]))
 
     def _sizes_with(self, keys: int) -> npt.NDArray[np.int64]:
-        """Return int64[TABLES]: the size in bytes at which each table has room for `keys` more."""
+        """Return int64[TABLES]: the size in bytes at which each table has room for `keys` more keys."""
         sizes = (self.tables[:, MASK] + 1) * self.slot_bytes
         limits, wanted = self.tables[:, LIMIT].copy(), self.tables[:, USED] + keys
         while (short := limits < wanted).any():

@@ -73,9 +73,9 @@ class BatchEncoder:
         return int(self._state[kernels.BATCHES_ENCODED])
 
     def encode(self, span: BatchSpan, wanted: Flags, joins: Flags) -> ByteArray:
-        """Encode a checked chunk; return the batches that earlier calls left open, then those of the chunk.
+        """Encode a checked chunk; return the new batches of the open group and of the chunk.
 
-        The result is valid until the next call.
+        The open group is the group that the previous call left open.  The result is valid until the next call.
 
         `wanted` and `joins` are bool[batches]: the batches that may change, and the batches that may join the previous
         batch.  The last group of the chunk stays open; the call for the next chunk, or `finish`, returns it.

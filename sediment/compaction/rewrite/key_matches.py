@@ -207,7 +207,7 @@ def find_key_matches(
         keys: the keys to search for.
         fs: opens the segment.
         limit_bytes: limit for the decompressed records of one batch.
-        progress: called with the size of each chunk; an exception from it ends the search.
+        progress: called with the size of each chunk; an exception from `progress` ends the search.
 
     Raises:
         CorruptBatchError: a batch fails its CRC or is malformed, or the segment ends inside a batch.

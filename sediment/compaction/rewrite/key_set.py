@@ -20,7 +20,7 @@ from sediment.segment_io.format.padding import padded_copy
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeySet:
-    """A set of keys in ascending order; `repr` does not show them.
+    """A set of keys in ascending order; `repr` does not show the keys.
 
     Key n is `contents`[edges[n] : edges[n + 1]]; `contents` is uint8[bytes] with padding, `edges` int64[keys + 1].
     """

@@ -6,13 +6,13 @@ For each chunk of the segment:
 2. Find the verdicts on its batches.  If the records are selected by key, search the chunk for the keys.
 3. Rewrite the batches with verdicts.
 
-Nothing is written until a record changes.  Then the chunks before it are read, checked and copied, and from there on
-each chunk is written as soon as it is rewritten.  So a segment without a changed record is read once, and not written.
+Nothing is written until a record changes.  Then the chunks before that record are read, checked and copied; each later
+chunk is written as soon as it is rewritten.  So a segment without a changed record is read once, and not written.
 
 If a batch loses all its records, its header is kept if the batch is one of these:
 * the last batch of the segment, so that the log end does not change even if later segments are deleted
-* one of the last five data batches of a producer in the segment.  A broker that loads the log keeps the last five in
-  memory, to recognise a duplicate from a client.  Keeping these headers leaves the producer state at the end of the
+* one of the last five data batches of a producer in the segment.  A broker that loads the log keeps these five batches
+  in memory, to recognise a duplicate from a client.  Keeping these headers leaves the producer state at the end of the
   segment unchanged.
 
 Any other batch that loses all its records is dropped.  Markers are always kept, so an aborted transaction keeps its
@@ -84,7 +84,7 @@ def rewrite_segment(
     """Write the new segment of `task` to synced `.part` files next to its source; after a failure, leave no file.
 
     `by_key` selects the records of a task without verdicts.  `progress` is called with the size of each chunk that is
-    read; an exception from it ends the rewrite.
+    read; an exception from `progress` ends the rewrite.
 
     Raises:
         CorruptBatchError: a batch fails its CRC or is malformed, or the segment ends inside a batch.

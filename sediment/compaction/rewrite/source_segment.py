@@ -1,7 +1,7 @@
-"""One segment as a rewrite reads and replaces it: chunks of headers, chunks of checked batches, and new parts.
+"""One segment that a rewrite reads and replaces: chunks of headers, chunks of checked batches, and new parts.
 
-Invariants: the file is the listed one.  It consists of whole batches, followed by zeros only if the caller accepts
-them.  In a checked chunk, the lengths, checksums and offsets of all batches were verified.
+Invariants: the file is the listed one.  The file consists of whole batches, followed by zeros only if the caller
+accepts them.  In a checked chunk, the lengths, checksums and offsets of all batches were verified.
 """
 
 from __future__ import annotations
@@ -64,13 +64,14 @@ class SourceSegment:
         self._files = SourceFiles(directory, fs, stack)
         self.path = self._files.path(segment)
         self.zeros_at_end: CorruptBatchError | None = None
-        """The error for zeros after the last batch, once a scan that accepts zeros has met them."""
+        """The error for zeros after the last batch; set when a scan that accepts zeros finds them."""
 
     # ---------------------------------------------------------------------------------------------------------- reading
     def spans(self, *, zeros_may_follow: bool = False, end_position: int | None = None) -> Iterator[BatchSpan]:
-        """Yield the chunks of the segment, or those before the batch at `end_position`.  Checksums are not checked.
+        """Yield the chunks of the segment, or only the chunks before the batch at `end_position`.
 
-        With `zeros_may_follow`, the last batch may be followed by zeros, as in a preallocated file.
+        Checksums are not checked.  With `zeros_may_follow`, the last batch may be followed by zeros, as in a
+        preallocated file.
 
         Raises:
             CorruptBatchError: a header is malformed, or the segment ends inside a batch.

@@ -30,13 +30,13 @@ class Reason(IntEnum):
     NO_RECORD = 0  # the log has no record at this offset
     CONTROL_RECORD = 1  # transaction markers and leader changes are not data
     NO_KEY = 2  # a tombstone without a key would delete nothing
-    ABOVE_HIGH_WATERMARK = 3  # not fully replicated; a broker may truncate it
+    ABOVE_HIGH_WATERMARK = 3  # not fully replicated; a broker may truncate the record
     OPEN_TRANSACTION = 4  # at or above the last stable offset
     UNVERIFIED = 5  # the broker did not stop cleanly; its next start verifies this record
 
     @property
     def code(self) -> str:
-        """The reason in reports: `no-key` for `NO_KEY`."""
+        """The reason as reports show it: `no-key` for `NO_KEY`."""
         return self.name.lower().replace("_", "-")
 
 

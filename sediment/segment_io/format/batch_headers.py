@@ -1,6 +1,6 @@
 """Compiled loops over batch headers: the end of each batch of a file, and its fields as a row (kafka-log 01 §2, §3).
 
-The loops apply no config; they return a status and never raise.
+The loops do not depend on configs; they return a status and never raise.
 
 Invariants
 * Every length, count and position is checked against the end of its data before it is used.

@@ -64,7 +64,7 @@ EDIT_FIELDS = 4
 UNCHANGED = -2
 
 _ROW_BYTES = 8 * RECORD_FIELDS
-_GROWTH_PER_RECORD_BYTES = 16  # a longer timestamp delta (10 bytes at most), and a longer length varint because of it
+_GROWTH_PER_RECORD_BYTES = 16  # a longer timestamp delta (10 bytes at most), which can also lengthen the length varint
 
 
 @kernel

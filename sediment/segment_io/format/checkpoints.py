@@ -34,7 +34,7 @@ def _corrupt(what: str, path: str | None, advice: str) -> CorruptCheckpointError
 
 
 def _lines(content: bytes, path: str | None, advice: str) -> list[str]:
-    """Split text into lines like Java's BufferedReader: no empty line follows a line end at the end of the text."""
+    """Split text into lines like Java's BufferedReader: no line begins after a line end at the end of the text."""
     try:
         lines = _LINE_END.split(content.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -123,7 +123,7 @@ def format_offset_checkpoint(entries: Mapping[TopicPartition, int]) -> bytes:
     for partition, offset in entries.items():
         if not _is_readable(partition, offset):
             raise UsageError(
-                f"Kafka cannot read a checkpoint file with offset {offset} of the partition {str(partition)!r}",
+                f"Kafka cannot read a checkpoint file that lists offset {offset} of the partition {str(partition)!r}",
                 advice="move its directory out of the log directory",
             )
     return _format_checkpoint([f"{key.topic} {key.partition} {offset}" for key, offset in entries.items()])
@@ -154,7 +154,7 @@ def parse_leader_epochs(content: bytes, *, path: str | None = None) -> tuple[Epo
     """Return entries by ascending epoch; if an epoch is listed twice, its last line is used.
 
     Raises:
-        CorruptCheckpointError: as `parse_offset_checkpoint`.
+        CorruptCheckpointError: as in `parse_offset_checkpoint`.
 
     Source: kafka-log 01 §9.
     """
@@ -226,7 +226,7 @@ def parse_partition_metadata(content: bytes, *, path: str | None = None) -> str:
             raise ValueError(version)
         raw = parse_uuid(topic_id)
     except ValueError as error:
-        raise _corrupt(f"partition.metadata holds a malformed value: {error}", path, _METADATA_ADVICE) from error
+        raise _corrupt(f"partition.metadata contains a malformed value: {error}", path, _METADATA_ADVICE) from error
     if not any(raw):
         raise _corrupt("partition.metadata holds the all-zero topic id", path, _METADATA_ADVICE)
     return format_uuid(raw)

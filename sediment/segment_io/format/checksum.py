@@ -1,4 +1,4 @@
-"""CRC-32C as a compiled loop, and the check of a batch's checksum; the crc32c library is its twin.
+"""CRC-32C as a compiled loop, and the check of a batch's checksum; results equal those of the crc32c library.
 
 Three streams are interleaved, because the CPU's CRC-32C instruction has a latency of three cycles and a throughput of
 one per cycle.  The states of two streams are joined by advancing the first over as many zero bytes as the second

@@ -3,7 +3,7 @@
 `add_batch` processes one batch; the caller passes all batches of a segment in order.  `add_batches` processes the
 batches of one append.  The steps for each batch are:
 
-1. If the batch's timestamp is larger than all earlier ones, it becomes the largest timestamp; its offset is the batch's
+1. If the batch's timestamp is larger than all earlier ones, it becomes the largest timestamp, stored with the batch's
    last offset.
 2. If more than `interval_bytes` of batches follow the last entry, the batch gets an offset index entry (last offset,
    position).  The largest timestamp gets a time index entry, unless it already has one.  The first batch never gets an
@@ -47,7 +47,7 @@ _NO_OFFSET = -1
 def fits_segment(offset: int, base_offset: int) -> bool:
     """Return True if the index entries of a segment can store `offset`.
 
-    An entry has 4 bytes for it, so a segment holds offsets from its base offset to 2^31 - 1 above it.
+    An entry has 4 bytes for an offset, so offsets in a segment are at most 2^31 - 1 above its base offset.
 
     Source: Kafka's LogSegment.canConvertToRelativeOffset.
     """
@@ -181,7 +181,7 @@ def end_time_index(segment_base_offset: int, progress: Int64s, time_entries: Byt
 
 @kernel
 def _append_time_entry(segment_base_offset: int, room_bytes: int, progress: Int64s, time_entries: ByteArray) -> None:
-    """Append an entry for the largest timestamp unless it has an entry, offsets would descend, or the index is full."""
+    """Append an entry for the largest timestamp, unless one exists, offsets would descend, or the index is full."""
     filled = progress[TIME_INDEX_BYTES]
     largest = progress[LARGEST_TIMESTAMP]
     largest_offset = progress[LARGEST_TIMESTAMP_OFFSET]

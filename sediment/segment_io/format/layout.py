@@ -33,7 +33,7 @@ import struct
 BASE_OFFSET = 0
 BATCH_LENGTH = 8
 MAGIC = 16
-LOG_OVERHEAD_BYTES = 12  # the bytes that `length` leaves out
+LOG_OVERHEAD_BYTES = 12  # the bytes that `length` does not count
 MAGIC_PREFIX_BYTES = 17  # the header up to and including magic; a file iterator needs these bytes to continue
 LEGACY_MIN_LENGTH = 14  # a smaller `length` is corrupt for every magic
 

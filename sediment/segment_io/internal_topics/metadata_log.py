@@ -15,7 +15,7 @@ Invariants: nothing is written, and no data is skipped silently.  These are erro
 * a gap between the snapshot and the log, or inside the log
 * a snapshot without its footer
 * a corrupt batch before good batches
-* a log that ends below an offset that it had reached, according to other files
+* a log that ends below an offset that, according to other files, it once reached
 
 Only a torn batch is accepted, because a crash can leave one.  The log then ends after the last complete batch; a node
 that starts does the same.
@@ -120,15 +120,15 @@ class ClusterMetadata:
     A topic without configs of its own has no entry in `topic_configs`; the same holds for groups and subscriptions to
     client metrics.  Keys of `broker_configs` are node ids as text;
     the configs of all brokers are under ALL_BROKERS.  `replicas` and `leader_epochs` have the node ids and the leader
-    epoch of each partition by topic and number, `features` the finalized levels, and `scram_credentials` the records by
-    mechanism number and user.  `next_producer_id` is above every producer id that the controller gave to a broker.
-    `acls` has the records by id, and `quotas` the records by (entity, key); an entity consists of (type, name) pairs.
-    `quorum_records` has the values of the last KRaftVersionRecord and VotersRecord by control type, as in the log.
-    `has_open_transaction` is True if the log ends inside a metadata transaction.  `is_bootstrap` is True if the state
-    is that of `bootstrap.checkpoint`.  `directory_ids` has the ids of the log directories of each partition's replicas,
-    if the records state them.  `new_partitions` are those that `sediment serve` added since a broker last ran, so that
-    their folders may be missing after a crash.  `removed_topic_ids` are the ids of topics that `sediment serve` removed
-    since then, and that were not added again.
+    epoch of each partition by topic and number, `features` has the finalized levels, and `scram_credentials` the
+    records by mechanism number and user.  `next_producer_id` is above every producer id that the controller gave to a
+    broker.  `acls` has the records by id, and `quotas` the records by (entity, key); an entity consists of (type, name)
+    pairs.  `quorum_records` has the values of the last KRaftVersionRecord and VotersRecord by control type, as in the
+    log.  `has_open_transaction` is True if the log ends inside a metadata transaction.  `is_bootstrap` is True if the
+    state is that of `bootstrap.checkpoint`.  `directory_ids` has the ids of the log directories of each partition's
+    replicas, if the records state them.  `new_partitions` are those that `sediment serve` added since a broker last
+    ran, so that their folders may be missing after a crash.  `removed_topic_ids` are the ids of topics that `sediment
+    serve` removed since then, and that were not added again.
     """
 
     topic_ids: Mapping[str, str]
@@ -250,7 +250,8 @@ def check_loadable(log_dir: Path, end_offset: int, fs: Fs) -> None:
                 raise scan.stopped
         if found != end_offset:
             raise CorruptBatchError(
-                f"the metadata ends at offset {end_offset}, and the metadata log at offset {found}", path=str(directory)
+                f"the metadata ends at offset {end_offset}, but the metadata log ends at offset {found}",
+                path=str(directory),
             )
     except CorruptBatchError as error:
         error.partition = str(METADATA_PARTITION)
@@ -315,7 +316,7 @@ def read_bootstrap_checkpoint(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
     does not show which topics existed.
 
     Raises:
-        CorruptBatchError, UnsupportedDataError: as `read_bootstrap_records`.
+        CorruptBatchError, UnsupportedDataError: as in `read_bootstrap_records`.
     """
     metadata = read_bootstrap_records(log_dir, fs)
     return metadata if metadata is not None and metadata.topic_ids else None
@@ -465,8 +466,8 @@ class MetadataImage:
     """The topics and configs after the applied records; changes of an open transaction are applied at its end.
 
     In a metadata log, a server adds partitions and removes topics in a SERVER_TRANSACTION.  In a bootstrap checkpoint,
-    only a server removes topics, and it adds partitions after a NoOpRecord.  A broker begins with an election, so no
-    broker has run since the records after the last election.
+    only a server removes topics, and a server adds partitions after a NoOpRecord.  A broker begins with an election, so
+    no broker has run since the records after the last election.
     """
 
     def __init__(self, *, is_bootstrap: bool = False) -> None:
@@ -491,7 +492,7 @@ class MetadataImage:
 
     @classmethod
     def of(cls, metadata: ClusterMetadata) -> MetadataImage:
-        """Return an image with the state `metadata`, which stays as it is."""
+        """Return an image with the state `metadata`, which does not change."""
         image = cls(is_bootstrap=metadata.is_bootstrap)
         ids = metadata.topic_ids
         image._topic_ids = dict(ids)

@@ -104,7 +104,7 @@ def metadata_record_json(value: bytes, topic: str = CLUSTER_METADATA) -> dict[st
     """Return a record of one of METADATA_TOPICS as `kafka-dump-log.sh --cluster-metadata-decoder` prints it.
 
     Raises:
-        UnsupportedDataError, CorruptBatchError: as `decode_metadata_record`.
+        UnsupportedDataError, CorruptBatchError: as in `decode_metadata_record`.
     """
     record = decode_metadata_record(value, topic=topic)
     if record is None:

@@ -48,5 +48,5 @@ def read_quorum_state(metadata_dir: Path, fs: Fs) -> QuorumState | None:
         raise CorruptCheckpointError(
             "quorum-state is malformed",
             path=str(path),
-            advice="restore it from a backup, or move it away and start the node once",
+            advice="restore the file from a backup, or move it away and start the node once",
         ) from error

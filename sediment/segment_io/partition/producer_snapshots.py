@@ -1,4 +1,4 @@
-"""Producer snapshots: their format, and the choice of the one to load (kafka-log 01 §8, 05 §6).
+"""Producer snapshots: their format, and the choice of the snapshot to load (kafka-log 01 §8, 05 §6).
 
     snapshot     version i16 = 1 | crc u32 | count i32 | entries
     entry        producer id i64 | epoch i16 | last sequence i32 | last offset i64 | offset delta i32
@@ -30,7 +30,7 @@ from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.producer_state import NO_OFFSET, ProducerEntry, ProducerState
 
-_ADVICE = "delete the snapshot; the state is rebuilt from an older one and the log"
+_ADVICE = "delete the snapshot; the state is rebuilt from an older snapshot and the log"
 
 
 def parse_snapshot(data: Buffer, *, path: str | None = None) -> tuple[ProducerEntry, ...]:

@@ -5,7 +5,7 @@ the leader checked them when the batches were appended.
 
 Invariants: a state never changes; `replay` returns a new one.  A state reflects exactly the batches below its
 `end_offset`.  A producer has at most one open transaction, which is part of its entry.  A snapshot contains one batch
-of each producer; a replay keeps up to five, because a client may repeat its last five batches.
+of each producer.  A replay keeps up to five, because a client may send its last five batches again.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class ProducerEntry:
     """The state of one producer, with the fields of a snapshot entry.
 
     `last_sequence`, `last_offset` and `offset_delta` describe the producer's last data batch; without a data batch,
-    they are −1, −1 and 0.  `timestamp_ms` is the largest timestamp of this batch, or the timestamp of the last marker.
+    they are −1, −1 and 0.  `timestamp_ms` is the largest timestamp of that batch, or the timestamp of the last marker.
     `current_txn_first_offset` is −1 without an open transaction.
     """
 
@@ -186,7 +186,7 @@ class ProducerState:
 
 # ------------------------------------------------------------------------------------------------------------ replay
 
-_LOG_ADVICE = "restore the partition from a replica or a backup, or leave it out"
+_LOG_ADVICE = "restore the partition from a replica or a backup, or leave the partition out"
 
 
 def replay(state: ProducerState, table: npt.NDArray[np.void], *, only_aborted: bool = False) -> ProducerState:

@@ -102,7 +102,7 @@ def open_transactions(source: Source, checkpoints: PartitionCheckpoints, fs: Fs)
     """Return the producers that have an open transaction at the log end, sorted by the first offset of the transaction.
 
     Raises:
-        SedimentError: as `committed_range`.
+        SedimentError: as in `committed_range`.
     """
 
     def find_open() -> tuple[ProducerEntry, ...]:

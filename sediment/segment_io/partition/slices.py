@@ -65,7 +65,7 @@ _LARGER = 4
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """A range of offsets and of timestamps in ms; ends are exclusive, and 2^63 - 1 means no end."""
+    """A range of offsets and a range of timestamps in ms; ends are exclusive, and 2^63 - 1 means no end."""
 
     first_offset: int = INT64_MIN
     end_offset: int = INT64_MAX

@@ -39,8 +39,8 @@ _WHAT_TO_NAME = "name a log directory, the directory of a partition in it, or a 
 class Source:
     """A partition directory; with `base_offset`, only one of its segments, whose `.log` is `log_name`.
 
-    If a directory is not named topic-N, its whole name is the topic, and the partition is UNNUMBERED.  `named` is the
-    kind of file that the path names, or None for a directory.
+    If a directory is not named topic-N, its whole name becomes the topic, and the partition is UNNUMBERED.  `named` is
+    the kind of file that the path names, or None for a directory.
     """
 
     partition: TopicPartition
@@ -111,7 +111,7 @@ def _sources(path: Path, fs: Fs) -> Iterable[Source]:
     if names & LOG_DIRECTORY_FILES:
         return []
     raise NotALogDirectoryError(
-        "the directory is empty" if not entries else "the directory holds neither segments nor partitions of a log",
+        "the directory is empty" if not entries else "the directory contains neither segments nor partitions of a log",
         path=str(path),
         advice=_WHAT_TO_NAME,
     )

@@ -23,8 +23,8 @@ message, followed by the structure's own fields.
 | `default=` | the value in a new message, and in a version without the field; if not given, 0, false or empty |
 | `nullable=4+` | the versions in which it may be null |
 | `tag=0` | number of a tagged field |
-| `tagged=4+` | the versions in which it is tagged, if not in all |
-| `flexible=none` | its length is always written as in versions that are not flexible |
+| `tagged=4+` | the versions in which the field is tagged, if not in all |
+| `flexible=none` | the field's length is always written as in versions that are not flexible |
 | `ignorable` | a version without the field silently drops a value that is not the default |
 
 The kind of a message is `request`, `response`, `header` or `data`; records have the kind `metadata`, `coordinator-key`

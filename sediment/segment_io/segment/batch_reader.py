@@ -74,7 +74,7 @@ from sediment.segment_io.segment.append_check_kernels import NO_EPOCH_LIMIT, rea
 LIMIT_BYTES = 256 << 20
 """The default limit on the size of one decompressed batch."""
 
-_ADVICE = "fetch it again, or restore the segment from a replica"
+_ADVICE = "fetch the data again, or restore the segment from a replica"
 _CODECS = (*CODEC_NAMES, "5", "6", "7")
 _ROWS = 256
 _RUN_RECORDS = 4096
@@ -122,7 +122,7 @@ class Batch(NamedTuple):
     producer_epoch: int
     base_sequence: int
     record_count: int
-    """The number of records; 0 after a cleaning has removed all of them."""
+    """The number of records; 0 after cleaning has removed all of them."""
     stored_control_type: int
     coordinator_epoch: int
     """The coordinator epoch in a transaction marker, else -1."""
@@ -161,7 +161,7 @@ class Batch(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """The time after which a cleaning may remove the batch's tombstones or marker; None if it has none."""
+        """The time after which cleaning may remove the batch's tombstones or marker; None if no such time is set."""
         has_horizon = self.magic >= MAGIC_V2 and bool(self.attributes & DELETE_HORIZON_BIT)
         return self.base_timestamp_ms if has_horizon else None
 
@@ -170,7 +170,7 @@ assert len(Batch._fields) == len(BATCH_ROW.names or ())
 
 
 class Record(NamedTuple):
-    """A record as read; a null key or value is None, and a missing `timestamp_ms` is -1."""
+    """A record that was read; a null key or value is None, and a missing `timestamp_ms` is -1."""
 
     offset: int
     timestamp_ms: int
@@ -269,7 +269,7 @@ def read_records(
 
 
 def read_columns(data: Buffer, *, limit_bytes: int = LIMIT_BYTES) -> Iterator[RecordColumns]:
-    """Yield the data records of `data` as columns, a run of records at a time.
+    """Yield the data records of `data` as columns, several records at a time.
 
     Records of aborted transactions are included.  Arguments and errors are the same as for `read_records`.
     """
@@ -296,7 +296,7 @@ class _Run(NamedTuple):
 
 
 def _runs(data: Buffer, from_offset: int, visible: _Visibility, limit_bytes: int) -> Iterator[_Run]:
-    """Yield the visible records of `data` at or above `from_offset`; a run is valid until the next one is requested.
+    """Yield the visible records of `data` at or above `from_offset`; a run is valid until the next run is requested.
 
     Raises:
         CorruptBatchError: a batch is malformed, fails its checksum or expands beyond `limit_bytes`.
@@ -408,7 +408,7 @@ def _read_plain(
     records: Int64s,
     fields: Int64s,
 ) -> tuple[int, int, int]:
-    """Read the wanted batches among rows[first:], up to a compressed batch, until the arrays are full.
+    """Read the wanted batches among rows[first:]; stop at a compressed batch, or when the arrays are full.
 
     Returns:
         (status, index of the first batch that was not read, number of records).
@@ -528,7 +528,7 @@ def _contents(content: bytes, starts: list[int], ends: list[int]) -> list[bytes 
 
 
 def _headers(content: bytes, buffer: ByteArray, fields: Int64s) -> Iterable[Headers]:
-    """Return the headers of each record; if none has headers, return an endless iterator of empty tuples."""
+    """Return the headers of each record; if no record has headers, return an endless iterator of empty tuples."""
     count = _number_headers(buffer.ctypes.data, fields)
     if not count:
         return repeat(())

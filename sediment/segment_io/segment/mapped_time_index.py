@@ -37,7 +37,7 @@ class MappedTimeIndex(MappedIndex):
         """Add an entry if `timestamp_ms` is above the timestamp of the last entry.
 
         Raises:
-            IndexFullError: the index is full; `skip_full_check` allows the reserved slot.
+            IndexFullError: the index is full; with `skip_full_check`, the entry may use the reserved slot.
             IndexOrderError: `offset` or `timestamp_ms` is below the value in the last entry.
             IndexOffsetOverflowError: `offset` is outside the segment's range.
         """

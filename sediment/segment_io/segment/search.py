@@ -27,7 +27,7 @@ BY_EXACT_TIMESTAMP = 2
 
 @kernel
 def find_batch(base: int, end: int, what: int, target: int) -> tuple[int, int, int]:
-    """Find the first batch in [0, end) of a buffer with a last offset, or largest timestamp, of at least `target`.
+    """Find the first batch in [0, end) of a buffer whose last offset or largest timestamp is at least `target`.
 
     `what` is a kind of search; BY_EXACT_TIMESTAMP requires equality.  The last batch may be incomplete after its
     header.

@@ -48,7 +48,7 @@ def end_offset(isolation: str, source: Source, fs: Fs, checkpoints: PartitionChe
 
 
 class LogEnds:
-    """Finds the partitions under `paths`, and the offset at which a read of each partition ends now.
+    """A lookup of the partitions under `paths`, and of the offset at which a read of each partition ends now.
 
     Nothing is fixed when the object is created: `sources` lists the partitions again, and `now` and `of` check the
     ends.
@@ -95,10 +95,10 @@ class LogEnds:
         """Return the next offset of each of `sources`, except sources that disappear or are replaced during the call.
 
         Raises:
-            SedimentError: a partition that is still the same cannot be read.
+            SedimentError: a partition that was not replaced cannot be read.
         """
         fs = self._fs
-        of_log_dir = cache(lambda log_dir: read_checkpoints(log_dir, fs))  # reads each file once a call
+        of_log_dir = cache(lambda log_dir: read_checkpoints(log_dir, fs))  # reads each file once per call
         is_committed = self._isolation == READ_COMMITTED
         ends = {}
         for source in sources:

@@ -30,7 +30,7 @@ _NO_BOUNDS: Mapping[Source, Bounds] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class ScanTask:
-    """A slice to read, of which only the records within `bounds` are wanted.
+    """A slice to read; only its records within `bounds` are wanted.
 
     If `committed`, control records and the records of aborted transactions are left out.
     """
@@ -99,7 +99,7 @@ def scan_tasks_from_end(request: TableRequest, source: Source, fs: Fs) -> Iterat
     """Yield the scan tasks of one partition or segment from the last to the first; the first tasks yielded are small.
 
     Raises:
-        SedimentError: as `plan_table`.
+        SedimentError: as in `plan_table`.
     """
     bounds, committed = _bounds(request, source, fs)
     for found in slices_from_end(source, bounds, fs):
@@ -147,7 +147,7 @@ class UnreadableRange:
 
 
 def parse_range(text: str | None, name: str) -> tuple[int, int]:
-    """Parse `A:B` as (A, B); an empty side, or None for both, means no bound.
+    """Parse `A:B` as (A, B); an empty A or B means no bound, and so does None instead of the text.
 
     Raises:
         UsageError: `text` is not a range of numbers.

@@ -127,8 +127,8 @@ def _joined(parts: list[Buffer]) -> Buffer:
 _GZIP_WBITS = 31  # a window of 32 KiB, with a gzip header and trailer
 _GZIP_MEMBER_START = b"\x1f\x8b\x08"
 _GZIP_HEADER_AND_TRAILER_BYTES = 18
-# After each gzip member, the library copies the remaining bytes of its input.  So the input is at most a window, which
-# makes the total cost of many small members linear.
+# After each gzip member, the library copies the remaining bytes of its input.  So each call gets at most one window of
+# input, and the total cost of many small members stays linear.
 _GZIP_WINDOW_BYTES = 64 << 10
 
 
@@ -197,7 +197,7 @@ def _xerial_chunks(payload: memoryview) -> list[memoryview]:
         (length,) = _CHUNK_LENGTH.unpack_from(payload, position)
         position += _CHUNK_LENGTH.size
         if not 0 < length <= len(payload) - position:
-            raise _corrupt(f"snappy chunk claims {length} bytes, and {len(payload) - position} remain")
+            raise _corrupt(f"snappy chunk claims {length} bytes, but {len(payload) - position} remain")
         chunks.append(payload[position : position + length])
         position += length
     return chunks
