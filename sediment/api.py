@@ -5,7 +5,7 @@ warnings and progress go to the loggers under `sediment`.  Errors are `SedimentE
 partition does not raise an error: look at `failed`, or call `raise_for_status()`.
 """
 
-# Each function reads its keywords from locals(), so its signature is the only list of them.
+# Each function reads its keywords from locals(), so the signature is the only list of the keywords.
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def compact(
 
     Args:
         log_dirs: as for `plan`; URIs need `output`.
-        force: ignore the dirty ratio; a log without dirty records still stays unchanged.
+        force: ignore the dirty ratio; a log without dirty records stays unchanged even so.
         dry_run: clean in memory, write nothing, and report the result.
         from_start: ignore the cleaner checkpoint and clean from the log start.
         strategy: clean a partition with one task (`whole`) or with many (`split`); `auto` chooses for each partition.
@@ -521,12 +521,12 @@ def clone(
     Ctrl-C ends the run; the clone is then incomplete, and the next run starts over.
 
     Args:
-        log_dirs: directories of stopped brokers of one cluster, or copies of them, as paths or URIs; they are only
-            read.
+        log_dirs: directories of stopped brokers of one cluster, or copies of them, as paths or URIs; these directories
+            are only read.
         to: the new directory, which must be absent, empty or an unfinished clone.
         topics: names or globs of topics to clone; default: all.
         renames: a mapping from old to new topic names, or strings `OLD=NEW`.
-        parts: also copy these, separated by commas: `groups`, `transactions`, `configs`, `acls`, `quotas`, `scram`.
+        parts: what else to copy, separated by commas: `groups`, `transactions`, `configs`, `acls`, `quotas`, `scram`.
         node_id: node id of the clone.
         cluster_id: cluster id of the clone; default: a new one.
         hold: change topic configs so that nothing in the clone expires or is cleaned until you restore the configs.
@@ -537,14 +537,15 @@ def clone(
             segments; default: copy all files.
         local_only: accept topics with tiered storage, and clone only their local segments.
         since: manifest of an earlier clone; unchanged closed segments are linked from that clone.
-        strategy: `whole`: one task copies a partition; `split`: many tasks copy it; default: choose for each partition.
-        compact: compact the partitions of the clone whose `cleanup.policy` includes compact, as the function `compact`
-            would.
+        strategy: `whole`: one task copies a partition; `split`: many tasks copy a partition; default: choose for each
+            partition.
+        compact: compact the partitions of the clone whose `cleanup.policy` includes `compact`, as the function
+            `compact` would.
         codec: with `compact`: none, gzip, snappy, lz4 or zstd for the batches of cleaned segments; default: each batch
             keeps its codec.
         level: compression level, as in Kafka's `compression.<codec>.level`; default: Kafka's default.
         batch_bytes: with `compact`, merge neighbouring batches of cleaned segments up to this uncompressed size;
-            by default, none are merged.
+            by default, do not merge.
         suppress: leave out records whose keys are in this suppression list, which `erase` wrote to `suppress_out`.
         secret_file: with `suppress`, the file with the secret of the list's HMACs.
         target_version: limit each Kafka feature, such as `metadata.version`, to its level in this Kafka release.
@@ -805,7 +806,7 @@ def vacuum(
 
     Args:
         path: the directory of `keep_originals`.
-        older_than: remove originals of runs that ended longer ago than this, such as `7d` or `36h`.
+        older_than: remove the originals of runs that ended longer ago than this, such as `7d` or `36h`.
         run: with `pin`, the run to keep.
         pin: keep the originals of `run` until the pin of this name is removed.
         unpin: remove the pin of this name.
@@ -852,7 +853,7 @@ def snapshot(
 
     Args:
         log_dirs: as for `plan`.
-        to: path or URI of the table; it is created if it does not exist.
+        to: path or URI of the table, which is created if it does not exist.
         as_of_offset: write the state after `OFFSET` or `TOPIC-N:OFFSET`, to a separate table.
         as_of_ms: write the state of the records up to this timestamp, to a separate table.
         from_start: read the selected partitions from their start again.
@@ -951,7 +952,8 @@ def dump(
         config: the broker's server.properties, for the table `topics`.
         keys: read the keys of records, but not their values.
         isolation: isolation level, as in a consumer.
-        on_corruption: raise at a corrupt batch, skip it, or return it as a row.
+        on_corruption: `fail`: raise an error at a corrupt batch; `skip`: skip the batch; `rows`: return a row for the
+            batch.
         limit: return at most this many rows; default: all.
         to: write all rows as Parquet into this new directory.
         master: URL of a Spark master, which then writes the Parquet.

@@ -63,7 +63,7 @@ def broker(path: str | Path | None = None, *, port: int = 0, **configs: object) 
 
     Raises:
         SettingsError: a key is unknown, or its value is out of range.
-        UsageError: the directory is not that of a single node.
+        UsageError: the directory does not belong to a single node.
         DirectoryInUseError: another process uses or formats the directory.
         SedimentError, OSError: a log cannot be read, or the port is in use.
     """

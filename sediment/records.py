@@ -4,7 +4,7 @@
     NewRecord, NewRecord, …  --build_batch-->  bytes of a batch
 
 `read_records` reads every message format (magic 0 to 2) and codec; `build_batch` writes the current format, magic 2.
-`read_records` verifies the checksum, and `build_batch` computes it.
+`read_records` verifies checksums, and `build_batch` computes the checksum.
 
 Errors are classes of `sediment.segment_io.errors`: `CorruptBatchError` for bytes that contradict their format, and
 `UsageError` for arguments that no batch can contain.  The functions may be called from any number of threads.
@@ -69,7 +69,7 @@ class Producer:
     producer_id: int
     epoch: int
     base_sequence: int
-    """The sequence number of the first record: the number of records sent to the partition earlier under this epoch."""
+    """The sequence number of the first record: the number of records sent to the partition before, under this epoch."""
     is_transactional: bool = False
 
 
@@ -184,7 +184,7 @@ def _check_timestamps(records: Sequence[RecordContent]) -> None:
     try:
         refused = next((record.timestamp_ms for record in records if record.timestamp_ms < NO_TIMESTAMP), None)
     except TypeError:
-        return  # the builder refuses a timestamp that is not a number
+        return  # the batch builder refuses a timestamp that is not a number
     if refused is not None:
         raise UsageError(
             f"the timestamp of a record is {refused}",

@@ -1,8 +1,8 @@
 """The reader of segments in chunks, which reads, checks and decompresses ahead of the sweep in either direction.
 
     log       | batch | batch | batch | batch | batch | batch |
-    chunks    |        chunk 0        |        chunk 1        |     each is whole batches of about CHUNK_BYTES, or
-                                                                    twice that if it needs no decompression
+    chunks    |        chunk 0        |        chunk 1        |     whole batches of about CHUNK_BYTES, or
+                                                                    twice that if they are not compressed
 
 A thread prepares the next chunk while the caller works on the current one.  Chunk boundaries come from one of two
 sources:
@@ -15,7 +15,7 @@ the listing before it is read.
 
 Memory: two chunks, and up to _AHEAD_CHUNKS chunks of decompressed records for each of them.  If a chunk has messages of
 magic 0 or 1, both the original and the converted batches are in memory.  Most records are decompressed by kernels,
-which release the interpreter lock; they run on the reading thread and on one more thread.
+which release the interpreter lock; these kernels run on the reading thread and on one more thread.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ class ChunkReader:
     def _prepare(
         self, segment: SegmentRef, boundaries: ChunkBoundaries, index: int, number: int, newest_first: bool
     ) -> Chunk:
-        """Read, scan and decompress a chunk; it is valid until chunk `number` + 2 is prepared."""
+        """Read, scan and decompress a chunk; the chunk is valid until chunk `number` + 2 is prepared."""
         start, end = int(boundaries.positions[index]), int(boundaries.positions[index + 1])
         chunk, holds_legacy = self._scan(segment, boundaries, index, self._read(segment, start, end, number), number)
         self._upgraded_bytes[number % 2] = 0
@@ -228,7 +228,7 @@ class ChunkReader:
         return self._decompress_ahead(chunk, number, newest_first)
 
     def _upgrade(self, chunk: Chunk, newest_first: bool) -> Chunk:
-        """Return the chunk with its messages converted to magic 2.
+        """Return the chunk with all messages converted to magic 2.
 
         Also decompress the messages that the caller will read first.
         """
@@ -450,7 +450,7 @@ def _scan_readable(
 class SourceFiles:
     """The files of the source segments; only one of them is open at a time.
 
-    When a file is opened, it is checked against the listing.
+    Each file is checked against the listing when it is opened.
     """
 
     def __init__(self, directory: Path, fs: Fs, stack: ExitStack) -> None:

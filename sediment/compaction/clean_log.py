@@ -3,7 +3,7 @@
 There are three kinds of pass:
 
     plain      chunks begin at batches that the offset index lists; transactions are unknown
-    scanned    a forward scan of headers and control keys gives verified chunk boundaries and flags for each batch
+    scanned    a forward scan of headers and control keys finds verified chunk boundaries and flags for each batch
     filled     a forward pass fills a map with offsets; then the log is filtered by this map
 
 The plain pass is the default.  The scanned pass is used if the partition may contain transactions, or if the plain pass
@@ -154,11 +154,11 @@ def sweep_log(
 
     `task_memory_bytes` limits the memory; if it is set, every output is written before this function returns.  After a
     chunk is read and before it is swept, `progress` is called with its size; an exception from `progress` ends the
-    cleaning.  With `keep_unreadable`, unreadable batches are kept unchanged, and so are records whose fate may depend
-    on the unknown content of these batches.  Each group lists its unreadable batches in `unreadable`, and the
-    checkpoint is not raised above them.  With `exact_keys`, two keys are equal only if their bytes are equal, and all
-    keys are kept in memory.  Otherwise two keys are equal if their hashes are equal.  With `encoding`, the batches of
-    cleaned segments are re-encoded with this codec or batch size.
+    call.  With `keep_unreadable`, unreadable batches are kept unchanged, and so are records whose fate may depend on
+    the unknown content of these batches.  Each group lists its unreadable batches in `unreadable`, and the checkpoint
+    is not raised above them.  With `exact_keys`, two keys are equal only if their bytes are equal, and all keys are
+    kept in memory.  Otherwise two keys are equal if their hashes are equal.  With `encoding`, the batches of cleaned
+    segments are re-encoded with this codec or batch size.
 
     On any error, no `.part` file of the partition is left.
 
@@ -166,7 +166,7 @@ def sweep_log(
         CorruptBatchError: a batch fails its CRC or is malformed, and `keep_unreadable` is False.
         CorruptIndexError: the transaction index contradicts a marker.
         SourceChangedError: the segments differ from the planned ones.
-        MapFullError: the bounded offset map cannot hold the first batch of the dirty range.
+        MapFullError: the bounded offset map has no room for the first batch of the dirty range.
         MemoryBudgetError: the keys and the survivors do not fit into `task_memory_bytes`.
         HashCollisionError: two keys have the same hash under every seed that was tried.
 
@@ -202,7 +202,7 @@ def sweep_log(
 
 
 class _Attempts:
-    """The retry policy of one partition: it chooses the next pass from the errors of earlier passes."""
+    """The retry policy of one partition: the errors of earlier passes decide which pass is next."""
 
     def __init__(self, plan: CleaningPlan, fs: Fs, progress: Progress, keep_unreadable: bool) -> None:
         self.filter_by = BY_OCCURRENCE if plan.config.dedupe_buffer_bytes is None else BY_OFFSET
@@ -215,7 +215,7 @@ class _Attempts:
         self._seeds_left = _MOST_SEEDS
 
     def scan(self) -> tuple[dict[int, ChunkBoundaries], int]:
-        """Scan forward if the next pass needs it.
+        """If the next pass needs a forward scan, do the scan.
 
         Return chunk boundaries, and the offset below which corruption does not change the result.
         """

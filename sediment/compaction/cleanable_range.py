@@ -5,9 +5,9 @@
 
 Invariants
 * The module is pure; `now_ms` is its only clock.
-* `first_uncleanable_offset` is the base of a segment.  It is at most the base of the active segment, and at most the
-  last stable offset (and so at most the high watermark).  After an unclean stop, it is also at most the base of the
-  segment that contains the recovery point.
+* `first_uncleanable_offset` is the base of a segment.  It is at most the base offset of the active segment, and at most
+  the last stable offset (and so at most the high watermark).  After an unclean stop, it is also at most the base offset
+  of the segment that contains the recovery point.
 * The passing of time never shrinks the cleanable range.
 """
 
@@ -104,7 +104,7 @@ def _explain(cleanable: CleanableRange, view: LogView, config: CompactionConfig)
         case BlockingRule.OPEN_TRANSACTION:
             return f"a transaction is open from offset {view.last_stable_offset} on"
         case BlockingRule.HIGH_WATERMARK:
-            return f"the high watermark {view.high_watermark} is inside the first dirty segment or below it"
+            return f"the high watermark {view.high_watermark} is inside or below the first dirty segment"
         case BlockingRule.MIN_COMPACTION_LAG:
             return (
                 f"segment {cleanable.first_uncleanable_offset} contains records younger than "
@@ -136,7 +136,7 @@ class _Segments:
 
     @classmethod
     def of(cls, view: LogView) -> _Segments:
-        """Return the segments of `view`; if there are none, return the empty segment that a loader would create."""
+        """Return the segments of `view`; if `view` has none, return the empty segment that a loader would create."""
         sizes = {segment.base_offset: segment.log_bytes for segment in view.listing.segments}
         sizes = sizes or {view.log_start_offset: 0}
         return cls(list(sizes), [0, *accumulate(sizes.values())])
@@ -146,7 +146,7 @@ class _Segments:
         return len(self.bases) - 1
 
     def holding(self, offset: int) -> int:
-        """Return the index of the segment that contains `offset`, or 0 if none does."""
+        """Return the index of the segment that contains `offset`; 0 if no segment does."""
         return max(bisect_right(self.bases, offset) - 1, 0)
 
     def rolled_from(self, offset: int) -> range:
@@ -247,7 +247,7 @@ class _Rules:
         return self._first_overdue_ms() <= now_ms
 
     def _first_overdue_ms(self) -> int:
-        """Return the first time at which a dirty segment exceeds the maximum lag; far in the future if none does."""
+        """Return the first time at which a dirty segment exceeds the maximum lag; if none will, far in the future."""
         firsts = (self._times(index).first_batch_timestamp_ms for index in self._dirty())
         earliest_ms = min((first for first in firsts if first > 0), default=INT64_MAX)
         return earliest_ms + max(self.config.max_compaction_lag_ms, 0) + 1

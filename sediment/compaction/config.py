@@ -50,7 +50,7 @@ class CompactionConfig:
     """The largest batch that an append accepts; the cleaner also accepts larger batches."""
 
     dedupe_buffer_bytes: int | None = None
-    """Size of the offset map of one round, at 24 bytes a slot and at most 2^31 - 1 as in Kafka.  None: unlimited."""
+    """Size of the offset map of one round: 24 bytes per slot, and, as in Kafka, at most 2^31 - 1.  None: unlimited."""
 
     dedupe_load_factor: float = 0.9
     """Fraction of the slots of a bounded map that may be filled (`log.cleaner.io.buffer.load.factor`)."""

@@ -3,8 +3,8 @@
     segment   | batch | batch | unreadable | batch | batch |
                               ^ kept byte for byte; tombstones from this segment on, and all markers, are kept
 
-docs/trust/corruption.md gives the reasons.  This module is used if the cleaner finds a corrupt batch and the caller
-wants to keep such batches.
+docs/trust/corruption.md explains why.  This module is used if the cleaner finds a corrupt batch and the caller wants to
+keep such batches.
 
 Every batch is read as a consumer reads it.  After an unreadable region, reading continues at:
 1. the next good batch, if the lengths in the bad batches lead to it
@@ -72,8 +72,8 @@ class CorruptRegions:
     """The unreadable batches of a partition, in log order, by base offset of their segment.
 
     `untouchable` contains the base offsets of segments that must not be replaced.  A broker may read a wrong last
-    offset from the batch headers of such a segment.  If a crash interrupted the replacement, a broker would use that
-    offset at its next start.
+    offset from the batch headers of such a segment.  If a crash interrupted the replacement, a broker would use the
+    wrong offset at its next start.
     """
 
     by_segment: Mapping[int, tuple[UnreadableBatch, ...]]
@@ -128,7 +128,7 @@ def find_corrupt_regions(plan: CleaningPlan, fs: Fs, progress: Progress) -> Corr
 
 
 def first_error(plan: CleaningPlan, corrupt: CorruptRegions) -> CorruptBatchError:
-    """Return the error of the first unreadable batch; `corrupt` contains at least one."""
+    """Return the error of the first unreadable batch; `corrupt` must contain at least one batch."""
     first = corrupt.by_segment[min(corrupt.by_segment)][0]
     return CorruptBatchError(
         first.what,
@@ -248,7 +248,7 @@ class _SegmentReading:
         except (CorruptBatchError, UnsupportedDataError) as error:
             return _BatchCheck(size_bytes, problem=error.what)
         if not self.segment.base_offset <= first <= last < self.end_offset:
-            return _BatchCheck(size_bytes, problem=f"its offsets {first} to {last} are not those of its segment")
+            return _BatchCheck(size_bytes, problem=f"its offsets {first} to {last} are outside its segment")
         return _BatchCheck(size_bytes, last)
 
     def _read(self, at: int, size_bytes: int) -> tuple[int, int]:
@@ -394,7 +394,7 @@ class _SegmentScan:
                     control,
                     int(row["last_offset"]),
                 )
-            # In reversed order, the first batch of a producer is its last.
+            # In reversed order, the first batch of a producer is the producer's last batch.
             producers, from_end = np.unique(rows["producer_id"][::-1], return_index=True)
             ordinals = self._batches + len(rows) - 1 - from_end
             self.last_batches.update(zip(producers.tolist(), ordinals.tolist(), strict=True))

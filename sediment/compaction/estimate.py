@@ -191,7 +191,7 @@ def estimate_cleaning(sample: SampledBatches, log_bytes: int, *, now_ms: int, ho
     survivors = np.where(control, sample.records, np.maximum(sample.keyed - expired, 0) * survival_rate)
     payload_bytes = np.maximum(rows["size_bytes"] - BATCH_HEADER_BYTES, 0)
     kept_part = np.divide(survivors, sample.records, out=np.zeros(len(rows)), where=sample.records > 0)
-    # A batch keeps its header as long as one of its records survives.
+    # A batch keeps its header if at least one of its records survives.
     kept_header = np.where(control, 1.0, 1.0 - (1.0 - survival_rate) ** np.maximum(sample.keyed - expired, 0))
     left_bytes = float((payload_bytes * kept_part + BATCH_HEADER_BYTES * kept_header).sum()) * scale
     return Estimate(

@@ -103,8 +103,8 @@ def prove_chunk(
 ) -> int:
     """Check the keys of the batches below CURSOR, last batch first; store keys from offset `first_mapped_offset` on.
 
-    If memory is missing, the caller provides it and repeats the call.  Nothing is stored twice, because no key of a
-    batch is stored before the memory for the whole batch is available.
+    If memory is missing, the caller provides more memory and repeats the call.  Nothing is stored twice, because no key
+    of a batch is stored before the memory for the whole batch is available.
     """
     base = chunk.ctypes.data
     while state[CURSOR] > 0:
@@ -197,7 +197,7 @@ class ExactKeys:
         """
         state = self._state
         state[CURSOR] = chunk.positions.size
-        # A copy, because records decompressed here are overwritten before the chunk is swept.
+        # The records are copied, because records decompressed here are overwritten before the chunk is swept.
         payloads = chunk.payloads.copy()
         while True:
             status = prove_chunk(

@@ -44,7 +44,7 @@ OUTPUT_PAGES = PageReserve(in_large_pages=False)  # shared by all groups of this
 
 @dataclass(frozen=True, slots=True)
 class PartWriter:
-    """The writer of one partition's parts; `written` lists all of them, including incomplete ones.
+    """The writer of one partition's parts; `written` lists all parts, including incomplete parts.
 
     `encoding` is the new encoding of the batches; None: each batch keeps its codec.
     """
@@ -272,8 +272,8 @@ class GroupOutput:
     def _memory(self, size_bytes: int) -> ByteArray:
         """Return a buffer that the sweep fills from the end.
 
-        If the task has a memory limit, the buffer is always a new one, because unused pages of a new buffer take no
-        memory.
+        If the task has a memory limit, the buffer is always newly mapped, because unused pages of a new mapping occupy
+        no memory.
         """
         if self._writer.config.task_memory_bytes == INT64_MAX:
             return OUTPUT_PAGES.take_any(size_bytes)

@@ -267,7 +267,7 @@ class KernelDriver:
 
     def _compress(self, batches: Batches, output: GroupOutput) -> None:
         if self._compressors is _NO_COMPRESSORS:
-            # Loaded at the first request to compress; from then on, the sweep itself compresses batches if it can.
+            # Loaded at the first request to compress; from then on, the sweep compresses batches itself, if possible.
             self._compressors = find_compressors()
         codec = int(self.state[registers.PENDING_CODEC])
         raw = self._memory.raw.data[: int(self.state[registers.RAW_BYTES])]

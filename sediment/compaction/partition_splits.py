@@ -4,15 +4,15 @@
     split 1   run 0
     split 0   run 0 | run 1 | run 2
 
-For each key, a sweep needs to know whether the key occurs again nearer to the log's end.  Within a run, the sweep's own
-map answers this.  If two runs contain the key, the newer run has its latest occurrence, because offsets increase.  A
-log whose offsets do not increase is not split.
+For each key, a sweep must find out whether the key occurs again nearer to the log's end.  Within a run, the sweep's own
+map shows this.  If two runs contain the key, the newer run has its latest occurrence, because offsets increase.  A log
+whose offsets do not increase is not split.
 
 1. `pack_run` packs a run into blobs, one or more for each range of hashes.  A blob contains the hashes of keys (16
    bytes each), a bit for each key, and the differences between record numbers (`steps`).  The bit is set if the key
    entered the map.
-2. `fold_range` reads the blobs of one range, newest run first.  For each split it returns the numbers of the records
-   that no newer run supersedes: the survivors.
+2. `fold_range` reads the blobs of one range, newest run first.  For each split, `fold_range` returns the numbers of the
+   records that no newer run supersedes: the survivors.
 3. `collect_survivors` joins the results for all ranges into the bitmap of one split.
 
 Keys and values never leave their split.
@@ -55,14 +55,14 @@ _BLOB_HEAD = struct.Struct("<II")  # number of the blob in its run and range, nu
 _COUNT = struct.Struct("<Q")  # number of records in a result
 _MOST_BLOB_KEYS = 1 << 16  # slightly more than 1 MiB
 _PACKED_KEYS = 1 << 22  # Spark's shuffle keeps these in memory, about 70 MiB
-_ROWS_A_RANGE, _MOST_ROWS = 10, 1000  # PySpark's partitionBy gathers this many rows before it writes them
+_ROWS_A_RANGE, _MOST_ROWS = 10, 1000  # PySpark's partitionBy gathers this many rows before it writes any
 _KEYS_AHEAD = 16
 _LOW_HALF = np.uint64(0xFFFFFFFF)
 _HALF_BITS = np.uint64(32)
 
 
 class SplitNotApplicableError(Exception):
-    """The log cannot be cleaned in these splits; if `needs_scan`, scan it forward and try splits again.
+    """The log cannot be cleaned in these splits; if `needs_scan`, scan the log forward and try splits again.
 
     If `needs_scan` is False, one task must clean the whole log.
     """
@@ -136,7 +136,7 @@ def cut_into_splits(groups: Sequence[SegmentGroup], splits: int) -> tuple[Split,
     bounds = [0]
     taken_bytes = 0
     for index, group in enumerate(groups):
-        # A group belongs to the split that contains its middle.
+        # A group belongs to the split that contains the middle of the group.
         middle = taken_bytes + group.log_bytes / 2
         if index > bounds[-1] and len(bounds) < splits and middle * splits >= len(bounds) * total_bytes:
             bounds.append(index)
@@ -219,8 +219,8 @@ def _sort_by_range(
 def pack_run(run: KeyRun, ranges: int) -> Iterator[tuple[int, bytes]]:
     """Yield (range, blob) for each range of hashes that contains keys of the run; blobs keep the keys' order.
 
-    A blob is little-endian.  It contains its number within the range and the number of its keys (uint32 each), the
-    hashes (16 bytes each), the mapped bits, and the steps.
+    A blob is little-endian, and contains its number within the range, the number of its keys (both uint32), the hashes
+    (16 bytes each), the mapped bits, and the steps.
     """
     keys_per_blob = _keys_per_blob(ranges)
     edges = np.zeros(ranges + 1, dtype=np.int64)

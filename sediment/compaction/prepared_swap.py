@@ -97,7 +97,7 @@ class UnreadableBatch:
 class CleanedGroup:
     """Source segments and their replacement; without `parts`, the sources are kept.
 
-    There is usually one part; several are needed if the result does not fit into one segment file (2 GiB, or 2^31
+    Usually one part is enough; several are needed if the result does not fit into one segment file (2 GiB, or 2^31
     offsets).
     """
 

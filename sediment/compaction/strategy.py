@@ -1,7 +1,7 @@
 """The choice between two strategies for a partition, with a reason.
 
     whole    one task sweeps the partition; nothing is shuffled, and the task's map contains every key
-    split    many tasks sweep its splits twice and exchange hashes; memory is bounded, and all task slots are used
+    split    many tasks sweep the partition's splits twice and exchange hashes; memory is bounded, all slots are used
 
 If whole keys are compared, the partition is always cleaned whole, because splits exchange hashes, never keys.
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sediment.compaction.grouping import CleaningPlan
 
 MAPPED_KEY_BYTES = 48  # the most memory that a worker needs for one key
-COMPARED_KEY_BYTES = 72  # additional memory for one compared key, not counting the key itself
+COMPARED_KEY_BYTES = 72  # additional memory for one compared key, without the key itself
 SPLIT_FROM_BYTES = 4 << 30  # a smaller partition finishes too soon to delay the run
 _LEAST_RECORD_BYTES = 32  # in logs of gigabytes, records are rarely smaller
 
@@ -66,14 +66,14 @@ class StrategyChoice:
 
 
 def choose_strategy(plan: CleaningPlan, resources: Resources, estimate: Callable[[], Estimate]) -> StrategyChoice:
-    """Choose the strategy for `plan`; `estimate` estimates its keys from a sample.
+    """Choose the strategy for `plan`; `estimate` estimates the number of keys from a sample.
 
     Raises:
         MemoryBudgetError: whole keys must be compared, but only splits would fit into memory.
     """
     log_bytes = plan.log_bytes
     if plan.config.dedupe_buffer_bytes is not None:
-        return StrategyChoice(Strategy.WHOLE, "one task has to fill a bounded offset map in log order")
+        return StrategyChoice(Strategy.WHOLE, "one task must fill a bounded offset map in log order")
     if resources.asked is not None:
         return StrategyChoice(resources.asked, "as requested")
     if len(plan.groups) < 2:

@@ -133,6 +133,6 @@ def _contradiction(path: Path, marker: np.void) -> CorruptIndexError:
         path=str(path),
         position=int(marker["position"]),
         offset=int(marker["last_offset"]),
-        advice="restore the .txnindex file of this segment from a replica or a backup, or move its .index out of the "
-        "directory and run `sediment recover`, which rebuilds both files",
+        advice="restore the .txnindex file of this segment from a replica or a backup, or move the segment's .index "
+        "out of the directory and run `sediment recover`, which rebuilds both files",
     )

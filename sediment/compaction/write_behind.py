@@ -29,7 +29,7 @@ class WriteBehind:
             self._thread.shutdown()
 
     def submit(self, write: Callable[[], Written]) -> Future[Written]:
-        """Wait for the previous write, then submit `write`; return its future."""
+        """Wait for the previous write, then submit `write`; return the future of `write`."""
         self.settle()
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="sediment-write")

@@ -134,7 +134,7 @@ class IndexOrderError(CorruptIndexError):
 
 
 class IndexOffsetOverflowError(CorruptIndexError):
-    """An offset is below the base offset or more than 2^31 − 1 above it; the segment must be split."""
+    """An offset is below the segment's base offset or more than 2^31 − 1 above it; the segment must be split."""
 
 
 class CorruptSnapshotError(CorruptDataError):
@@ -278,7 +278,7 @@ class TransactionCoordinatorFencedError(RejectedAppendError):
 
 
 class OffsetOutOfRangeError(SedimentError):
-    """The log does not contain that offset."""
+    """The log does not contain the requested offset."""
 
 
 class StorageError(SedimentError):
@@ -329,7 +329,7 @@ class RunFailedError(SedimentError):
 
 
 class CleaningAbortedError(SedimentError):
-    """Another thread needed the partition while it was being cleaned; nothing was changed."""
+    """Another thread needed the partition during cleaning; nothing was changed."""
 
 
 class MemoryBudgetError(SedimentError):

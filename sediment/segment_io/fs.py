@@ -241,8 +241,8 @@ class Fs:
     def change_stamp(self, path: Path) -> tuple[int, int, int] | None:
         """Return (size in bytes, mtime in ns, ctime in ns) of one path, following links; None if it does not exist.
 
-        The ctime also reveals a change by a program that restored size and mtime.  It also reveals a different file
-        that was renamed to this path.
+        The ctime also reveals a change by a program that restored size and mtime, and a different file that was renamed
+        to this path.
         """
         try:
             status = path.stat()
@@ -467,7 +467,7 @@ class Fs:
 
 
 class DryRunFs(Fs):
-    """A filesystem for dry runs: it reads files, but only counts the bytes that it would write."""
+    """A filesystem for dry runs: reads work as usual, but writes only count their bytes."""
 
     def write_new(self, path: Path, chunks: Iterable[Buffer]) -> int:
         return sum(memoryview(chunk).nbytes for chunk in chunks)
@@ -553,7 +553,7 @@ class _FileWriter:
 
     Small chunks are written at once, through the page cache.  At the first large chunk, the writer tries to set
     O_DIRECT.  If this succeeds, all later bytes are copied to aligned blocks, and a thread writes full blocks while the
-    caller fills another.  So the device is busy while the caller prepares the next chunks.
+    caller fills another block.  So the device is busy while the caller prepares the next chunks.
 
     If the device refuses a direct write or writes less than requested, this block and the rest of the file are written
     through the page cache.
@@ -576,7 +576,7 @@ class _FileWriter:
 
     def __exit__(self, *_: object) -> None:
         if self._thread is not None:
-            self._thread.shutdown(cancel_futures=True)  # after this, the thread uses neither blocks nor descriptor
+            self._thread.shutdown(cancel_futures=True)  # after this call, the thread uses neither blocks nor descriptor
             os.close(self._of_thread)
         for block in self._blocks:
             block.close()
@@ -634,7 +634,7 @@ class _FileWriter:
             self._pending.popleft().result()
 
     def _write_block(self, block: mmap.mmap, size_bytes: int) -> None:
-        """Write complete blocks with O_DIRECT, as long as the device accepts this, and the rest through the page cache.
+        """Write complete blocks with O_DIRECT; if the device refuses this, write the rest through the page cache.
 
         After a failure, later blocks are not written, because their positions would be wrong.
         """
@@ -647,7 +647,8 @@ class _FileWriter:
                 with aligned[: size_bytes - size_bytes % _BLOCK_BYTES] as whole:
                     written = _write_direct(self._of_thread, whole)
             if written < size_bytes:
-                # Bytes after this position cannot be direct: it is not a multiple of a block, or the device refused it.
+                # Bytes after this position cannot be written directly: the position is not a multiple of a block, or
+                # the device refused the write.
                 if self._may_be_direct:
                     self._may_be_direct = False
                     _set_direct(self._of_thread, is_direct=False)

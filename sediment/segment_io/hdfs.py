@@ -43,7 +43,7 @@ def open_hdfs(uri: str) -> tuple[FileSystem, str]:
     """Return the filesystem of an `hdfs://` URI, and the path in it.
 
     Raises:
-        UsageError: the URI names no namenode, or it has a user or options.
+        UsageError: the URI names no namenode, or contains a user or options.
     """
     parts = urlsplit(uri)
     if not parts.netloc or "@" in parts.netloc or parts.query:

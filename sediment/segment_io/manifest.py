@@ -5,8 +5,8 @@
     files                      name, size_bytes, sha256; for an incremental copy also held_in and source
 
 The manifest is written last, so a directory without a manifest is not a complete copy.  An incremental copy may leave a
-file in an earlier copy: `held_in` names the directory of that copy, which is next to this one.  `source` is the stamp
-of the copied file; a later incremental copy compares it with the file in the source.
+file in an earlier copy: `held_in` names the directory of that copy, which is next to the directory of this copy.
+`source` is the stamp of the copied file; a later incremental copy compares the stamp with the file in the source.
 
 Each partition and each file has its own line, and the document is written in pieces, because a copy may have a million
 files.

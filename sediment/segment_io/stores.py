@@ -198,7 +198,7 @@ class Store:
                 filesystem.create_dir(self._path(folder), recursive=True)
 
     def write(self, name: str, chunks: Iterable[Buffer]) -> int:
-        """Write `chunks` to a file, replacing an existing one; return the number of bytes written."""
+        """Write `chunks` to a file, replacing an existing file; return the number of bytes written."""
         filesystem, _ = self._opened
         written = 0
         with self._named_errors(name), filesystem.open_output_stream(self._path(name)) as target:
@@ -209,7 +209,7 @@ class Store:
         return written
 
     def put(self, name: str, chunks: Iterable[Buffer], *, part: str) -> int:
-        """Write a file under the name `part`, and rename it when it is complete."""
+        """Write a file under the name `part`, and rename the complete file."""
         if not self.shows_incomplete_files:
             return self.write(name, chunks)
         written = self.write(part, chunks)

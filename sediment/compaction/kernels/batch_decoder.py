@@ -1,4 +1,4 @@
-"""The batches of one chunk as kernels read them: header fields, addresses of records, and hashes of keys.
+"""The batches of one chunk in the form that kernels read: header fields, addresses of records, and hashes of keys.
 
 `fill_map` and `collect_keys` both begin with `decode_keys`; the sweep calls the two steps of `decode_keys` separately.
 

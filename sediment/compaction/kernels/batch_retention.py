@@ -57,7 +57,7 @@ def keeps_header(header: Header, flags: int, first_uncleanable_offset: int, prod
     """Return True if the header of a batch is kept even if all its records are dropped (kafka-log 02 §6.2).
 
     The header of the last batch before the first uncleanable offset preserves the last offset of the cleaned range.
-    The header of the last batch of an active producer preserves its sequence numbers.
+    The header of the last batch of an active producer preserves the producer's sequence numbers.
     """
     if header.last_offset + 1 == first_uncleanable_offset or (flags & LEAVES_HEADER) != 0:
         return True

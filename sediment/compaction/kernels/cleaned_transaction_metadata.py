@@ -11,8 +11,8 @@ State (kafka-log 02 §7):
 * the producers with an unfinished committed transaction.
 
 Kafka fills its offset map in a separate pass over the dirty range.  For that pass, the scan keeps a second state of the
-same kind, which starts at the first dirty segment.  If a batch is aborted according to the second state, its keys do
-not enter the map.
+same kind, which starts at the first dirty segment.  If a batch is aborted according to the second state, the keys in
+the batch do not enter the map.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from sediment.segment_io.format.transaction_index import AbortedTransaction
 
 # Flags of a batch
 DISCARD = 1  # data of an aborted transaction, or a marker of a transaction without batches
-MARKS_NOTHING = 2  # a marker of a transaction without batches; it is dropped after its delete horizon
-UNMAPPED = 4  # its keys do not enter the offset map
+MARKS_NOTHING = 2  # a marker of a transaction without batches, dropped after its delete horizon
+UNMAPPED = 4  # the batch's keys do not enter the offset map
 # Flags that do not come from transactions
 LEGACY = 8  # a message of magic 0 or 1; its survivors become a batch that begins at the first survivor
-TOMBSTONES_GO = 16  # its tombstones have expired, by the modification time of their segment
-TOMBSTONES_STAY = 32  # its tombstones do not expire
+TOMBSTONES_GO = 16  # the batch's tombstones have expired, by the modification time of their segment
+TOMBSTONES_STAY = 32  # the batch's tombstones do not expire
 UNREADABLE = 64  # kept byte for byte, never parsed
-LEAVES_HEADER = 128  # its header is kept even if all its records are dropped
+LEAVES_HEADER = 128  # the batch's header is kept even if all its records are dropped
 
 # Columns of the open transactions, int64[producers, 5]
 _PRODUCER = 0

@@ -3,9 +3,9 @@
 If a batch needs a horizon and has none, the cleaner writes one into the batch (kafka-log 02 §6.4).  If bit 6 of the
 attributes is set, the batch's base timestamp is its horizon.
 
-Batches of magic 0 and 1 have no horizon.  One legacy horizon decides for all of them: the modification time of the last
-clean segment, minus delete.retention.ms.  Their tombstones have expired if their segment was last modified at or before
-this horizon (kafka-log 02 §3 step 1, §6, §10: legacyDeleteHorizonMs, retainLegacyDeletes).
+Batches of magic 0 and 1 have no horizon.  For all such batches, one legacy horizon decides: the modification time of
+the last clean segment, minus delete.retention.ms.  The tombstones of such a batch have expired if its segment was last
+modified at or before this horizon (kafka-log 02 §3 step 1, §6, §10: legacyDeleteHorizonMs, retainLegacyDeletes).
 """
 
 from __future__ import annotations
@@ -77,20 +77,21 @@ def tombstones_expire(flags: int, horizon_passed: bool) -> bool:
 def needs_horizon(flags: int, is_control: bool, has_horizon: bool, tombstones: int) -> bool:
     """Return True if a batch that keeps `tombstones` tombstones needs a new delete horizon.
 
-    A marker gets a horizon if no batch of its transaction is left; any other batch gets one if it keeps a tombstone.
+    A marker gets a horizon if no batch of its transaction is left; any other batch gets a horizon if it keeps a
+    tombstone.
     """
     return not has_horizon and ((is_control and (flags & MARKS_NOTHING) != 0) or tombstones > 0)
 
 
 @inlined_kernel
 def keeps_horizon(header: Header, gets_horizon: bool) -> bool:
-    """Return True if a rebuilt batch has a horizon (bit 6): a new one, or its old one, even if no tombstone is left."""
+    """Return True if a rebuilt batch has a horizon (bit 6), new or old, even if no tombstone is left."""
     return gets_horizon or header.has_horizon
 
 
 @inlined_kernel
 def horizon_of(header: Header, rules: npt.NDArray[np.int64]) -> int:
-    """Return the delete horizon of a batch that has one or gets one; the horizon becomes the batch's base timestamp."""
+    """Return the old or new delete horizon of a batch; the horizon becomes the batch's base timestamp."""
     return header.base_timestamp if header.has_horizon else rules[NEXT_HORIZON_MS]
 
 

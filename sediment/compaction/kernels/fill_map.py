@@ -1,9 +1,9 @@
 """The kernel that maps each key to its latest offset, for a later sweep to filter by (buildOffsetMapForSegment).
 
-It reads the dirty range forward, because the last entry of a key replaces the earlier ones.  A bounded map may become
-full before the end of the range; the round then ends at that point (kafka-log 02 §4.2).  The loop over segments
-(Kafka's buildOffsetMap) is in `cleaner`.  The position at which Kafka begins in the first segment matters only to
-transactions, so only `transaction_scan` calls `start_position`.
+The kernel reads the dirty range forward, because the last offset of a key replaces the earlier offsets.  A bounded map
+may become full before the end of the range; the round then ends at that point (kafka-log 02 §4.2).  The loop over
+segments (Kafka's buildOffsetMap) is in `cleaner`.  The position at which Kafka begins in the first segment matters only
+to transactions, so only `transaction_scan` calls `start_position`.
 """
 
 from __future__ import annotations

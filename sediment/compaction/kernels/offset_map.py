@@ -8,9 +8,10 @@ exists twice at any time.  Small tables share a large page, which is freed when 
 has low = high = 0; a key whose hash is zero is stored with low = 1.  Probing is linear, and the load is at most 3/4.
 
 A map is used in one of two ways:
-* A set of keys: a backward sweep only needs to know whether a key occurs nearer to the log's end.
-* A map with offsets: keys are put in log order, so the latest offset of a key wins; the log is then filtered by these
-  offsets.  Kafka limits the number of keys in such a map; `put_bounded` implements Kafka's rule for a full map.
+* A set of keys: a backward sweep needs only to check whether a key occurs nearer to the log's end.
+* A map with offsets: keys are put into the map in log order, so the map contains the latest offset of each key.  The
+  log is then filtered by these offsets.  Kafka limits the number of keys in such a map; `put_bounded` implements
+  Kafka's rule for a full map.
 
 Invariant: every table has an empty slot, so probing ends.
 """

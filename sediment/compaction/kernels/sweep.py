@@ -129,8 +129,8 @@ def sweep_chunk(
     """Filter and emit the batches below CURSOR, last first; return DONE, a request, or a decoder's status.
 
     `raw` is working memory for records to be compressed; `compressors` comes from `find_compressors`, or is all zeros.
-    `survivors` is read only if the filter is BY_BITMAP.  It has one bit for each record of the split; RECORDS counts
-    the records.  A record's bit is 1 if no later record of any split supersedes the record.
+    `survivors` is read only if the filter is BY_BITMAP.  `survivors` has one bit for each record of the split; RECORDS
+    counts the records.  A record's bit is 1 if no later record of any split supersedes the record.
     """
     base = np.int64(batches.buffer.ctypes.data)
     out = np.int64(output.ctypes.data)

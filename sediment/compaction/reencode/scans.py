@@ -57,8 +57,7 @@ class ReencodingScans:
         last = np.zeros((0, 2), dtype=np.int64)
         may_change = False
         before = np.zeros(0, dtype=BATCH_ROW)
-        # The last batches of producers are not known yet; without them, the rule permits too many batches, never too
-        # few.
+        # The last batches of producers are not known yet, so the rule permits too many batches, never too few.
         rule = self._rule()
         for span in self._source.spans():
             rows = span.rows

@@ -1,7 +1,7 @@
 """The verdicts of one segment, which a rewrite requests chunk by chunk.
 
     GivenVerdicts     by offset: the same table for every chunk
-    SearchedVerdicts  by key: each chunk is searched, and gets a table with its matches
+    SearchedVerdicts  by key: each chunk is searched, and has a table with its matches
 
 A table marks the verdicts whose records were found, so that the rewrite can report the others.
 """
@@ -21,7 +21,7 @@ from sediment.segment_io.segment.reader import BatchSpan
 
 
 class VerdictTable:
-    """Verdicts as kernels read them, with marks.
+    """Verdicts in the form that kernels read, with marks.
 
     `excluded`, bool[verdicts], marks the verdicts on batches that must not change.  The marks of `columns` are set by
     the kernel.
@@ -122,7 +122,7 @@ class SearchedVerdicts:
         return table
 
     def not_applied(self) -> NotReached:
-        """Return the matches that the rewrite did not find, because their batch does not contain their offset."""
+        """Return the matches that the rewrite did not find, because no batch covers their offset."""
         return NotReached.joined([table.not_applied() for table in self._tables])
 
     def matches(self) -> MatchedRecords:

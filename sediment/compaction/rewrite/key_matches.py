@@ -8,7 +8,7 @@ The search reads the segment once, checks every checksum, and uses the cleaner's
 Control batches contain no data and are skipped.  Data of aborted transactions is included.  Zeros after the last batch,
 as in a preallocated file, end the search.
 
-Invariant: a record is found only if its key is equal, byte for byte, to a key in the set; a hash never decides alone.
+Invariant: a record is found only if its key is equal, byte for byte, to a key in the set; equal hashes are not enough.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A set of keys to search for, as tasks receive it.
+"""A set of keys to search for, in the form that is sent to tasks.
 
     contents  | key 0 | key 1 | key 2 | padding |      sorted bytes, one after another
     edges     0       ^       ^       ^

@@ -9,7 +9,7 @@ The bound is the last stable offset of the view: records below it are replicated
 transaction.  Records below the log start offset that are still on disk are also rewritten.
 
 If the records are selected by key, no offset is known yet.  Then every segment has a task, which searches and rewrites
-its segment in one scan.
+the segment in one scan.
 
 Invariant: a task needs only its segment, so tasks may run anywhere and in any order.
 """
@@ -112,7 +112,7 @@ class RewritePlan:
 class RewriteStats:
     """Counts of records in one segment.
 
-    A compressed message of magic 0 or 1 is counted as one record if it has no verdict.
+    A compressed message of magic 0 or 1 counts as one record if no verdict concerns it.
 
     `matched` are all changed records: `dropped`, `tombstoned` and `replaced`.
     """

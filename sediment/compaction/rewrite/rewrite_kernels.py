@@ -7,8 +7,8 @@
 
 `rewrite_batches` processes each batch with verdicts in four steps:
 
-1. Decode its records, if there is room for a row of each record.
-2. Find the verdicts on its records, move the surviving records together, and note the edits.
+1. Decode the records, if the array has room for a row of each record.
+2. Find the verdicts on the records, move the rows of the surviving records together, and note the edits.
 3. If the batch changes, first copy the unchanged batches before it.
 4. Write the surviving records, compressed with the batch's own codec.  If no record survives, write only the header, or
    nothing.
@@ -157,9 +157,9 @@ def rewrite_batches(
 ) -> int:
     """Write the batches from CURSOR on to the output; return DONE, a request, or the status of a bad batch.
 
-    A batch that loses all its records is reduced to its header if `keeps_header`, bool[batches], is set; otherwise it
-    is dropped.  `raw` is working memory for records to be compressed; `compressors` comes from `find_compressors`, or
-    is all zeros.
+    If a batch loses all its records, only its header is kept if `keeps_header`, bool[batches], is set; otherwise the
+    batch is dropped.  `raw` is working memory for records to be compressed; `compressors` comes from
+    `find_compressors`, or is all zeros.
     """
     out = np.int64(output.ctypes.data)
     while state[CURSOR] < batches.headers.size:

@@ -1,6 +1,6 @@
 """One segment that a rewrite reads and replaces: chunks of headers, chunks of checked batches, and new parts.
 
-Invariants: the file is the listed one.  The file consists of whole batches, followed by zeros only if the caller
+Invariants: the file is the listed file.  The file consists of whole batches, followed by zeros only if the caller
 accepts them.  In a checked chunk, the lengths, checksums and offsets of all batches were verified.
 """
 
@@ -42,7 +42,7 @@ class BatchLocator(Protocol):
 
 
 class SourceSegment:
-    """A segment of `directory` with offsets below `end_offset`; it is open until `stack` closes it.
+    """A segment of `directory` with offsets below `end_offset`; the segment is open until `stack` closes it.
 
     `progress` is called with the size of each chunk, checked or not, before the chunk is yielded.
     """
@@ -143,7 +143,7 @@ class SourceSegment:
     def write(
         self, pieces: Iterable[ByteArray], config: CompactionConfig, run_id: str, attempt: str
     ) -> tuple[PartSegment, ...]:
-        """Write and sync the segments that replace this one; see `write_segments`.
+        """Write and sync the segments that replace this segment; see `write_segments`.
 
         The new segments keep all entries of the transaction index, so `pieces` must contain every transaction marker.
 

@@ -64,7 +64,7 @@ class SuppressionList:
     topics: Mapping[str, frozenset[str]]
 
     def of_topic(self, topic: str) -> SuppressedKeys | None:
-        """Return the suppressed keys of a topic, or None if there are none."""
+        """Return the suppressed keys of a topic, or None if the topic has none."""
         hmacs = self.topics.get(topic)
         return SuppressedKeys(self.secret, hmacs) if hmacs else None
 

@@ -1,8 +1,8 @@
 """Memory in plain and in huge pages, and a reserve that keeps memory for its next use.
 
-The first access to a page causes a fault, and each page in use takes an entry of the TLB.  Random access is faster with
-pages of 2 MiB, because there are 512 times fewer pages than with 4 KiB.  A system without huge pages provides plain
-pages.
+The first access to a page causes a page fault, and each page in use occupies an entry of the TLB.  Random access is
+faster with pages of 2 MiB, because there are 512 times fewer pages than with 4 KiB.  A system without huge pages
+provides plain pages.
 
 If the host of a virtual machine reclaims free memory, the first access to a page can take twenty times as long as
 zeroing the page; huge pages are affected most.  Therefore a process that cleans several partitions in turn reuses its
@@ -82,7 +82,7 @@ class PageReserve:
         return memory
 
     def take_any(self, size_bytes: int) -> npt.NDArray[np.uint8]:
-        """Return uint8[size_bytes] with undefined content; pages that were used before, if any, are at its end."""
+        """Return uint8[size_bytes] with undefined content; pages that were used before are at the end of the array."""
         memory, _ = self._take(size_bytes, most_bytes=None)
         return memory[memory.size - size_bytes :]
 

@@ -36,7 +36,7 @@ If the sources come with such a cache, it is used unless the variable is set to 
 
 
 def kernel(function: _Function) -> _Function:
-    """Compile `function` at its first call, to run without the interpreter lock; cache the code if possible."""
+    """Compile `function` at its first call, and release the interpreter lock in it; cache the code if possible."""
     folder = _cache_folder()
     config: Any = numba.config
     njit: Any = numba.njit  # numba's type stub does not have some options

@@ -1,7 +1,7 @@
 """Unaligned loads and stores by address, for compiled loops.
 
 Invariants
-* An address is an int64, and the caller has checked its bounds.
+* An address is an int64, and the caller must have checked the bounds.
 * Big-endian fields are loaded sign-extended into an int64; words for hashing are uint64.
 * int64 and uint64 are never mixed, because numba would then compute in float64.
 """
@@ -168,7 +168,7 @@ def call_for_status(_typing: Any, _function: Any, _a: Any, _b: Any, _c: Any, _d:
 
 
 def _crc_instruction() -> str | None:
-    """Return the LLVM name of this CPU's CRC-32C step over eight bytes, or None."""
+    """Return the LLVM name of this CPU's CRC-32C instruction for eight bytes; None if the CPU has none."""
     features = llvmlite.binding.get_host_cpu_features()
     machine = llvmlite.binding.get_process_triple().split("-")[0]
     if machine == "x86_64" and features.get("sse4.2"):

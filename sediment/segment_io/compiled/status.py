@@ -68,7 +68,7 @@ NEEDS_EVENT_ROOM = 114  # take the events out, so that their array has room agai
 # ------------------------------------------------------------------------------------------------------ final results
 DONE = 130
 OFFSETS_NOT_INCREASING = 131
-TRANSACTIONS_MET = 132  # there are control or transactional batches, but the caller gave no batch flags
+TRANSACTIONS_MET = 132  # control or transactional batches are present, but the caller passed no batch flags
 CUT_MISSED = 133  # the chunk does not end at the end of a batch
 MAP_FULL = 134
 LEGACY_MET = 135  # messages of magic 0 or 1 are among the batches

@@ -79,8 +79,8 @@ STATUS_TEXT = {
     RECORD_LENGTH_MISMATCH: "a record's fields do not fill its length",
     RECORDS_REMAIN: "bytes remain after the last record",
     BAD_CONTROL_RECORD: "the control record is malformed",
-    NESTED_COMPRESSION: "a compressed message holds compressed messages",
-    OFFSET_OUTSIDE_SEGMENT: "the offsets of the batch are not those of its segment",
+    NESTED_COMPRESSION: "a compressed message contains compressed messages",
+    OFFSET_OUTSIDE_SEGMENT: "the offsets of the batch are outside its segment",
 }
 
 # ------------------------------------------------------------------------------------------- one row per batch header

@@ -1,7 +1,7 @@
 """Formats of checkpoint files and of partition.metadata (kafka-log 01 §9, §10).
 
-A checkpoint contains offsets or leader epochs.  It is a text file: a version line, a line with the number of entries,
-then one line for each entry.
+A checkpoint is a text file with offsets or leader epochs: a version line, a line with the number of entries, then one
+line for each entry.
 
 Invariants: parsing accepts every file that a broker accepts; formatting rejects an entry that a broker could not read
 back.  `partition.checkpoint_files` reads and replaces the files.
@@ -228,10 +228,10 @@ def parse_partition_metadata(content: bytes, *, path: str | None = None) -> str:
     except ValueError as error:
         raise _corrupt(f"partition.metadata contains a malformed value: {error}", path, _METADATA_ADVICE) from error
     if not any(raw):
-        raise _corrupt("partition.metadata holds the all-zero topic id", path, _METADATA_ADVICE)
+        raise _corrupt("partition.metadata contains the all-zero topic id", path, _METADATA_ADVICE)
     return format_uuid(raw)
 
 
 def format_partition_metadata(topic_id: str) -> bytes:
-    """Return the content of the file for `topic_id`, 22 characters; it has no final line end."""
+    """Return the content of the file for `topic_id`, 22 characters; the content has no final line end."""
     return f"version: 0\ntopic_id: {topic_id}".encode()

@@ -80,8 +80,8 @@ class TopicPartition:
 def by_number(name: str) -> tuple[tuple[str | int, ...], int, str]:
     """Return a sort key that reads digits as numbers: `t-2` before `t-10`, and `g2` before `g10`.
 
-    A name that ends in `-` and digits is that of a partition: `t-10` comes before `t-2-0`, because topic `t` comes
-    before topic `t-2`.
+    A name that ends in `-` and digits is a partition name: `t-10` comes before `t-2-0`, because topic `t` comes before
+    topic `t-2`.
     """
     topic, _, number = name.rpartition("-")
     is_partition = number.isascii() and number.isdigit()
@@ -117,7 +117,7 @@ def parse_partition_directory(name: str) -> tuple[TopicPartition, DirectoryState
     allow, but its checkpoint files cannot contain some of these names.
 
     Raises:
-        UsageError: the name is not that of a partition (`lost+found`, `topic`, `topic-x`, `t-00`, `a b-1`,
+        UsageError: the name is not a partition name (`lost+found`, `topic`, `topic-x`, `t-00`, `a b-1`,
             `t-2147483648`).
 
     Source: kafka-log 01 §1.2; Kafka's UnifiedLog.parseTopicPartitionName and Topic.isValid.
@@ -170,7 +170,7 @@ def future_directory_name(partition: TopicPartition, unique: str) -> str:
 def _not_a_partition(name: str) -> UsageError:
     return UsageError(
         f"directory {name!r} is not named topic-partition",
-        advice="a broker refuses to start on it; move it out of the log directory",
+        advice="a broker refuses to start on this directory; move it out of the log directory",
     )
 
 
@@ -237,7 +237,7 @@ class PartFile:
 
 @dataclass(frozen=True, slots=True)
 class PartSegment:
-    """One new segment; its files are in Kafka's renaming order (log, index, timeindex, txnindex if it has one)."""
+    """One new segment; its files are in Kafka's renaming order (log, index, timeindex, txnindex if one exists)."""
 
     base_offset: int
     files: tuple[PartFile, ...]

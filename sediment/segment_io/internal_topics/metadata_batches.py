@@ -22,7 +22,7 @@ from sediment.segment_io.format.batch_builder import BatchHead, NewRecord, build
 from sediment.segment_io.internal_topics.metadata_records import encode_metadata_record
 from sediment.segment_io.protocol import messages as m
 
-_MOST_RECORDS = 1000  # the most records in one batch
+_MOST_RECORDS = 1000  # the largest number of records in one batch
 _MOST_BYTES = 1 << 20
 _VERSION = 0  # version of transaction records
 

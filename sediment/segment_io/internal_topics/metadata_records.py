@@ -5,7 +5,7 @@
     | 1              | its API key |                 | fields … |
     +----------------+-------------+-----------------+----------+
 
-The three numbers are unsigned varints; in Kafka 4.2, each of them takes one byte.
+The three numbers are unsigned varints; in Kafka 4.2, each of them has one byte.
 
 Invariant: a record that cannot be decoded completely is an error, because its change is unknown.
 """

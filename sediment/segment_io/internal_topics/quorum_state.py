@@ -1,4 +1,4 @@
-"""`quorum-state`: a JSON file next to the metadata log; it describes the last election known to a KRaft node.
+"""`quorum-state`: a JSON file next to the metadata log; it describes the last election that a KRaft node has recorded.
 
     leaderEpoch      epoch of the election
     currentVoters    node ids of a static quorum (data_version 0); those of a dynamic quorum are in the metadata log

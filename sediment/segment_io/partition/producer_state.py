@@ -99,8 +99,8 @@ class ProducerEntry:
 class CompletedTransaction:
     """A transaction whose marker is at `last_offset`.
 
-    `last_stable_offset` is the log's last stable offset once the marker is in the log.  It is the first offset of the
-    earliest other open transaction or, if there is none, the offset after the marker.
+    `last_stable_offset` is the log's last stable offset once the marker is in the log.  This is the first offset of the
+    earliest other open transaction or, if no other is open, the offset after the marker.
     """
 
     producer_id: int
@@ -272,7 +272,7 @@ def _table_row(entry: ProducerEntry) -> tuple[int, ...]:
 
 def _not_replayable(row: np.void, txn_first_offset: int, is_marker: bool) -> CorruptBatchError:
     producer_id = int(row["producer_id"])
-    what = f"batch of producer {producer_id} is outside the transaction that it opened at offset {txn_first_offset}"
+    what = f"batch of producer {producer_id} is outside the producer's transaction from offset {txn_first_offset} on"
     if is_marker:
         kind = int(row["control_type"])
         what = f"control record of producer {producer_id} has type {kind}, which is not a transaction marker"

@@ -1,7 +1,7 @@
 """Sources named by paths: the partitions of a log directory, one partition, or one segment.
 
-Only names are read; no file is opened.  The path of a log directory means all its live partitions.  The metadata log,
-and directories with the suffix `-delete`, `-stray` or `-future`, are read only if a path names them.
+Only names are read; no file is opened.  The path of a log directory selects all live partitions in it.  The metadata
+log, and directories with the suffix `-delete`, `-stray` or `-future`, are read only if a path names them.
 
 Invariant: a source is a partition directory that exists; only `base_offset` narrows it to one segment.
 """
@@ -51,7 +51,7 @@ class Source:
 
 
 def find_sources(paths: Sequence[str | Path], fs: Fs) -> tuple[Source, ...]:
-    """Return the sources that `paths` name, without duplicates, sorted within each path, with numbers read as numbers.
+    """Return the sources that `paths` name, without duplicates; sources of a path are in numeric order (`t-2`, `t-10`).
 
     Paths may be `file:` URIs and may be globs.
 

@@ -241,7 +241,7 @@ class _DecoderSource(_Source):
                         else:
                             self.line("raise malformed(f'tag {tag} is not valid in this version')")
                 self.line(f"else: p = {stop}")
-                self.line(f"if p != {stop}: raise malformed(f'tagged field {{tag}} does not have its size')")
+                self.line(f"if p != {stop}: raise malformed(f'tagged field {{tag}} does not have its announced size')")
 
     # Fields ----------------------------------------------------------------------------------------------------------
     def _field(self, field: FieldSchema, target: str) -> None:

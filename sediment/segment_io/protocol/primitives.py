@@ -3,7 +3,7 @@
 An unsigned varint has seven bits in each byte, the lowest first, and at most five bytes; only its last byte is below
 128.  A compact length is the length plus one, as an unsigned varint; 0 means null.
 
-Invariant: no function reads past its buffer; on bad input, it raises MalformedError or IndexError.
+Invariant: no function reads past its buffer; bad input raises MalformedError or IndexError.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ its structure follow with deeper indentation.
         topicId                   uuid                     0+
         partitions                [int32]                  0+
 
-If several fields share a structure, a line such as `struct TopicPartitions  0+` describes it after the fields of the
-message, followed by the structure's own fields.
+If several fields share a structure, a line such as `struct TopicPartitions  0+` after the fields of the message begins
+the structure; the structure's own fields follow.
 
 | word of a field | meaning |
 | --- | --- |
@@ -87,8 +87,8 @@ def parse_versions(text: str) -> VersionRange:
 class FieldSchema:
     """A field of a structure.
 
-    `type` is a primitive type or the name of a structure; if `is_array`, it is the type of the elements.  `default` is
-    the text after `default=`, empty if there is none.
+    `type` is a primitive type or the name of a structure; if `is_array`, `type` is the type of the elements.  `default`
+    is the text after `default=`, empty if there is none.
     """
 
     name: str

@@ -142,11 +142,11 @@ def check_plain_batch(
     records: npt.NDArray[np.int64],
     results: npt.NDArray[np.uint8],
 ) -> tuple[int, int, int, int, int]:
-    """Check everything in a client's append that is one plain batch, which a leader stores without a new checksum.
+    """Run all checks of a client's append that is one plain batch, which a leader stores without a new checksum.
 
     A plain batch has magic 2, CreateTime and the correct checksum.  It is neither compressed nor in a transaction.  Its
     records pass `check_records` with `needs_key`, `earliest_ms` and `latest_ms`.  Their offsets are consecutive, and
-    their largest timestamp is that of the header.
+    their largest timestamp equals the header's.
 
     Returns:
         (number of records, largest timestamp, producer id, producer epoch, base sequence).  The number is 0 for an

@@ -2,7 +2,7 @@
 
     repeated_requests    find the requests in the received bytes, and compare them with the kept request
     check_plain_run      check the batches, and copy them one after the other
-    place_plain_run      give them their offsets, and make their index entries
+    place_plain_run      set the offsets of the copied batches, and append their index entries
 
 Each request has a row in int64[n, RUN_FIELDS].
 

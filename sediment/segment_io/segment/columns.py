@@ -7,8 +7,8 @@
 Invariants
 * A batch's CRC is checked before any of its records is used.
 * All records of a batch are in one table.
-* A kernel's status requests work that the kernel cannot do itself: decompress, unwrap, enlarge an array, or take a full
-  table.  When a kernel returns, each batch is in the table completely or not at all.
+* A kernel's status requests work that the kernel cannot do itself: to decompress, to unwrap, to enlarge an array, or to
+  take a full table.  When a kernel returns, each batch is in the table completely or not at all.
 * pyarrow is imported when the first table is taken, because a process must not load pyarrow before it forks.
 """
 

@@ -8,8 +8,8 @@ searched first (the warm section of Kafka's AbstractIndex).  A binary search ove
 have not been used for hours.
 
 Invariants
-* An index file is created when the index is first used.  While an index can grow, its file has its full size, with
-  zeros after the last entry.
+* An index file is created when the index is first used.  While an index can grow, its file is as large as the index may
+  become, with zeros after the last entry.
 * Only an index that can grow keeps a file descriptor; any other index is mapped, and its file is closed.
 * Only entries are read from a mapping, and the file is never truncated below its entries.
 * Offsets and timestamps ascend, so every search is a binary search.
@@ -94,7 +94,7 @@ class MappedIndex:
         return len(self) + count <= self.max_entries
 
     def open(self) -> OpenFile:
-        """Return the file, created if missing; it stays open only if the index can grow."""
+        """Return the file, and create it if missing; the file stays open only if the index can grow."""
         file = self._file
         if file is None:
             file = self._fs.create_file(self.path, like=self.path.with_suffix(SegmentFileKind.LOG))

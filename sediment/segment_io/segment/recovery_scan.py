@@ -1,13 +1,13 @@
 """Recovery scan of a segment: verify every checksum and rebuild both indexes in one pass (Kafka's LogSegment.recover).
 
-An untrusted segment (kafka-log 05 §4) is good up to its first bad batch.  The good batches get index entries by the
-rule of `format.index_appends`.  During the scan, the caller gets the batches of producers and the first batch of each
-leader epoch, so that nothing has to be read twice.
+An untrusted segment (kafka-log 05 §4) is good up to its first bad batch.  The scan builds index entries for the good
+batches by the rule of `format.index_appends`.  During the scan, the caller receives the batches of producers and the
+first batch of each leader epoch, so that nothing is read twice.
 
 Invariants
 * Nothing is written.  Memory use is one chunk, the largest batch and the two indexes, for files of any size.
 * The file is read with pread, up to the size given by the caller.
-* An index entry with a lower offset than the previous one is left out; on request, the scan ends at the entry's batch
+* An index entry with a lower offset than the previous entry is left out; on request, the scan ends at the entry's batch
   instead.
 """
 

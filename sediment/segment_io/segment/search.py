@@ -33,7 +33,8 @@ def find_batch(base: int, end: int, what: int, target: int) -> tuple[int, int, i
     header.
 
     Returns:
-        (status, position, size of the batch there or 0).  OK: the batch was found; INCOMPLETE: it is not in the buffer.
+        (status, position, size of the batch there or 0).  OK: the batch was found; INCOMPLETE: no such batch is in the
+        buffer.
     """
     position = 0
     while True:

@@ -37,7 +37,7 @@ def end_offset(isolation: str, source: Source, fs: Fs, checkpoints: PartitionChe
     Raises:
         NotALogDirectoryError: the directory does not exist.
     """
-    # Imported late, because it loads compiled code, and a process that only plans does not need this code.
+    # Imported late, because the import loads compiled code, which a process that only plans does not need.
     from sediment.segment_io.partition.read_committed import committed_range, log_end_offset
 
     if isolation != READ_COMMITTED:

@@ -110,7 +110,8 @@ def _bounds(request: TableRequest, source: Source, fs: Fs) -> tuple[Bounds, Comm
     """Return the bounds of a request in one partition, and the committed range if the request reads committed data."""
     if request.isolation != READ_COMMITTED:
         return request.bounds, None
-    # Imported here, because it loads compiled code to decode records; the rest of planning needs no compiled code.
+    # Imported here, because the import loads compiled code to decode records; the rest of planning needs no compiled
+    # code.
     from sediment.segment_io.partition.checkpoint_files import read_checkpoints
     from sediment.segment_io.partition.read_committed import committed_range
 

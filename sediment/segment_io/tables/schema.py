@@ -4,8 +4,8 @@
     groups, topics            one row for each committed offset or config in an internal topic
     the others                one row for each entry of a small file
 
-If Spark's Kafka source has the same column, both have the same name; the other columns are named with Kafka's terms.  A
-missing value is null, except in columns of records where Kafka's clients return -1, such as `timestamp`, `producerId`
+Columns that Spark's Kafka source also has are named as in that source; the other columns are named with Kafka's terms.
+A missing value is null, except in columns of records where Kafka's clients return -1, such as `timestamp`, `producerId`
 and `sequence`.
 
 Invariant: pyarrow is imported only when a schema or an array is requested.
@@ -217,7 +217,7 @@ CLUSTER_TABLES = frozenset({"groups", "topics"})
 """Tables about the cluster, from records of internal topics; packages above this one read them."""
 
 WHOLE_TABLES = frozenset({"topics"})
-"""Tables whose rows depend on all sources together, so that one task has to read them."""
+"""Tables whose rows depend on all sources together, so that one task must read all sources."""
 
 SLICED_TABLES = frozenset({"records", "batches"})
 

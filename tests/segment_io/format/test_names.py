@@ -97,7 +97,7 @@ def test_topics_that_kafka_does_not_allow_are_refused_and_the_sentence_can_be_pr
     ],
 )
 def test_names_that_no_broker_starts_on_are_refused(name):
-    with pytest.raises(UsageError, match="a broker refuses to start on it"):
+    with pytest.raises(UsageError, match="a broker refuses to start on this directory"):
         parse_partition_directory(name)
 
 

@@ -158,7 +158,12 @@ def test_a_response_that_ends_with_records_has_no_empty_chunk():
         ("EndTxnMarker", 0, b"\0\0\0", "unpack"),
         ("PartitionRecord", 1, m.PartitionRecord().to_bytes(1)[:-1] + b"\1\1\1\0", "tag 1 is not valid"),
         ("PartitionRecord", 2, m.PartitionRecord().to_bytes(2)[:-1] + b"\1\1\2\1", "longer than its message"),
-        ("PartitionRecord", 2, m.PartitionRecord().to_bytes(2)[:-1] + b"\1\1\2\1\0", "does not have its size"),
+        (
+            "PartitionRecord",
+            2,
+            m.PartitionRecord().to_bytes(2)[:-1] + b"\1\1\2\1\0",
+            "does not have its announced size",
+        ),
         ("AlterPartitionRequest", 2, b"\0\0\0\1\0\0\0\0\0\0\0\0\xff\xff\xff\xff\7\0", "elements are announced"),
     ],
 )
