@@ -5,7 +5,7 @@ warnings and progress go to the loggers under `sediment`.  Errors are `SedimentE
 partition does not raise an error: look at `failed`, or call `raise_for_status()`.
 """
 
-# Each function reads its keywords from locals(), so its signature is the only list of them.
+# Each function reads its keywords from locals(), so the signature is the only list of the keywords.
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def plan(
         partitions: names or globs of partitions to select, such as `orders-*`.
         topics: names or globs of topics to select; if `partitions` is also given, a partition must match both.
         allow_empty_selection: accept a name or glob that matches nothing.
-        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; a key `TOPIC:KEY`
-            applies to one topic only.
+        settings: topic and broker settings under their Kafka names, as a mapping or as strings `KEY=VALUE`; a key
+            `TOPIC:KEY` applies to one topic only.
         config: the broker's `server.properties`.
         metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
@@ -146,27 +146,27 @@ def compact(
 ) -> CompactionRunReport:
     """Compact the partitions of log directories whose `cleanup.policy` includes `compact`.
 
-    Ctrl-C finishes the current group of segments, commits it and releases the locks.
+    On Ctrl-C, the call finishes the current group of segments, commits it and releases the locks.
 
     Args:
         log_dirs: as for `plan`; URIs need `output`.
-        force: ignore the dirty ratio; a log without dirty records still stays unchanged.
+        force: ignore the dirty ratio; a log without dirty records stays unchanged even so.
         dry_run: clean in memory, write nothing, and report the result.
         from_start: ignore the cleaner checkpoint and clean from the log start.
-        strategy: clean a partition with one task (whole) or with many (split); auto chooses for each partition.
+        strategy: clean a partition with one task (`whole`) or with many (`split`); `auto` chooses for each partition.
         key_equality: compare keys by their 128-bit hashes, or by their bytes.
         codec: none, gzip, snappy, lz4 or zstd for the batches of cleaned segments; default: each batch keeps its codec.
         level: compression level, as in Kafka's `compression.<codec>.level`; default: Kafka's default.
         batch_bytes: merge neighbouring batches of cleaned segments up to this uncompressed size; default: no merging.
-        on_corruption: quarantine a partition with a corrupt batch, or clean its other batches.
+        on_corruption: `fail`: quarantine a partition with a corrupt batch; `keep`: keep the batch and clean the others.
         retry_quarantined: try quarantined partitions again.
         roll_active: also roll and clean the active segment; for a copy that no broker uses.
         keep_originals: first make hard links in this directory to the files that the run replaces.
         keep_before: before a partition changes, make hard links in this new directory to all its files; pass the
             directory to `verify` as `before`.
         max_bytes: clean at most this many bytes of log.
-        max_seconds: after this time start no partition, and abandon unfinished ones.
-        hand_off: leave the cleaned segments here for the running engine that owns the log directory.
+        max_seconds: after this time, start no further partition, and abandon unfinished ones.
+        hand_off: leave the cleaned segments in this directory for the running engine that owns the log directory.
         output: write a complete log directory here, a path or a URI, and leave the source unchanged.
         scratch: with `output` and a URI source, fetch a partition into this directory if its files must change before
             cleaning.
@@ -174,8 +174,8 @@ def compact(
         partitions: names or globs of partitions to select, such as `orders-*`.
         topics: names or globs of topics to select; if `partitions` is also given, a partition must match both.
         allow_empty_selection: accept a name or glob that matches nothing.
-        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; a key `TOPIC:KEY`
-            applies to one topic only.
+        settings: topic and broker settings under their Kafka names, as a mapping or as strings `KEY=VALUE`; a key
+            `TOPIC:KEY` applies to one topic only.
         config: the broker's `server.properties`.
         metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
@@ -237,19 +237,19 @@ def erase(
 ) -> EraseRunReport | CheckReport:
     """Erase records from log directories of stopped brokers, or check the evidence of an erasure.
 
-    The call never asks for confirmation.  Ctrl-C finishes the current group of segments, commits it and releases the
-    locks.
+    The call never asks for confirmation.  On Ctrl-C, it finishes the current group of segments, commits it and releases
+    the locks.
 
     Args:
         log_dirs: as for `plan`; URIs need `output` and `keys_file`.
-        keys_file: erase the records with the keys in this file, one key a line.
+        keys_file: erase the records with the keys in this file, one key per line.
         key_format: format of the keys in `keys_file`.
         where: erase the records for which this Spark SQL condition on table `records` is true; `@FILE` reads it from a
             file.
         verdicts: erase the records listed in this Parquet, Delta or CSV table; its columns are topic, partition, offset
             and, optionally, action, key and value.
-        action: drop the record, make its value null, or replace its value; default: tombstone in compacted topics,
-            drop in others.
+        action: drop the record, make its value null (`tombstone`), or replace its value; default: `tombstone` in
+            compacted topics, `drop` in others.
         replacement: file with the bytes of the new value.
         all_versions: in compacted topics, also drop older records with the same key.
         tombstones_out: write the keys that got a tombstone to this file.
@@ -268,8 +268,8 @@ def erase(
         partitions: names or globs of partitions to select, such as `orders-*`.
         topics: names or globs of topics to select; if `partitions` is also given, a partition must match both.
         allow_empty_selection: accept a name or glob that matches nothing.
-        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; a key `TOPIC:KEY`
-            applies to one topic only.
+        settings: topic and broker settings under their Kafka names, as a mapping or as strings `KEY=VALUE`; a key
+            `TOPIC:KEY` applies to one topic only.
         config: the broker's `server.properties`.
         metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
@@ -319,8 +319,8 @@ def expire(
 ) -> ExpiryRunReport:
     """Delete segments from log directories once they are past their retention limits.
 
-    The call never asks for confirmation, and uses Spark only for `archive`.  Ctrl-C finishes the partitions in progress
-    and releases the locks.
+    The call never asks for confirmation, and uses Spark only for `archive`.  On Ctrl-C, it finishes the partitions in
+    progress and releases the locks.
 
     Args:
         log_dirs: as for `plan`.
@@ -332,8 +332,8 @@ def expire(
         partitions: names or globs of partitions to select, such as `orders-*`.
         topics: names or globs of topics to select; if `partitions` is also given, a partition must match both.
         allow_empty_selection: accept a name or glob that matches nothing.
-        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; a key `TOPIC:KEY`
-            applies to one topic only.
+        settings: topic and broker settings under their Kafka names, as a mapping or as strings `KEY=VALUE`; a key
+            `TOPIC:KEY` applies to one topic only.
         config: the broker's `server.properties`.
         metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
@@ -383,13 +383,13 @@ def verify(
     Args:
         before: a log directory or the directory of one partition.
         after: the same directory after the compaction.
-        since_ms: accept several cleanings, the first at this time; default: one cleaning, at `now_ms` if given.
+        since_ms: accept several compactions, the first at this time; default: one compaction, at `now_ms` if given.
         reencoded: accept batches whose codec or size has changed, and compare their records.
         partitions: names or globs of partitions to select, such as `orders-*`.
         topics: names or globs of topics to select; if `partitions` is also given, a partition must match both.
         allow_empty_selection: accept a name or glob that matches nothing.
-        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; a key `TOPIC:KEY`
-            applies to one topic only.
+        settings: topic and broker settings under their Kafka names, as a mapping or as strings `KEY=VALUE`; a key
+            `TOPIC:KEY` applies to one topic only.
         config: the broker's `server.properties`.
         metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
@@ -521,30 +521,32 @@ def clone(
     Ctrl-C ends the run; the clone is then incomplete, and the next run starts over.
 
     Args:
-        log_dirs: directories of stopped brokers of one cluster, or copies of them, as paths or URIs; they are only
-            read.
+        log_dirs: directories of stopped brokers of one cluster, or copies of them, as paths or URIs; these directories
+            are only read.
         to: the new directory, which must be absent, empty or an unfinished clone.
         topics: names or globs of topics to clone; default: all.
-        renames: a mapping from old to new topic names, or texts `OLD=NEW`.
-        parts: also copy these, separated by commas: `groups`, `transactions`, `configs`, `acls`, `quotas`, `scram`.
+        renames: a mapping from old to new topic names, or strings `OLD=NEW`.
+        parts: what else to copy, separated by commas: `groups`, `transactions`, `configs`, `acls`, `quotas`, `scram`.
         node_id: node id of the clone.
         cluster_id: cluster id of the clone; default: a new one.
         hold: change topic configs so that nothing in the clone expires or is cleaned until you restore the configs.
-        until_offsets: texts `TOPIC-N:OFFSET`; in the clone, each named partition ends at its offset.
+        until_offsets: strings `TOPIC-N:OFFSET`; in the clone, each of these partitions ends at the given offset.
         until_ms: end every log before its first record with a later timestamp.
         abort_open_transactions: write markers for open transactions.
-        link: share blocks with the source if the filesystem supports it, or hard-link closed segments; default: copy.
+        link: `reflink`: share blocks with the source if the filesystem supports this; `hard`: hard-link closed
+            segments; default: copy all files.
         local_only: accept topics with tiered storage, and clone only their local segments.
         since: manifest of an earlier clone; unchanged closed segments are linked from that clone.
-        strategy: `whole`: one task copies a partition; `split`: many tasks copy it; default: choose for each partition.
-        compact: compact the partitions of the clone whose `cleanup.policy` includes compact, as the function `compact`
-            would.
+        strategy: `whole`: one task copies a partition; `split`: many tasks copy a partition; default: choose for each
+            partition.
+        compact: compact the partitions of the clone whose `cleanup.policy` includes `compact`, as the function
+            `compact` would.
         codec: with `compact`: none, gzip, snappy, lz4 or zstd for the batches of cleaned segments; default: each batch
             keeps its codec.
         level: compression level, as in Kafka's `compression.<codec>.level`; default: Kafka's default.
         batch_bytes: with `compact`, merge neighbouring batches of cleaned segments up to this uncompressed size;
-            by default, none are merged.
-        suppress: leave out records whose key was erased; `erase` with `suppress_out` wrote this file.
+            by default, do not merge.
+        suppress: leave out records whose keys are in this suppression list, which `erase` wrote to `suppress_out`.
         secret_file: with `suppress`, the file with the secret of the list's HMACs.
         target_version: limit each Kafka feature, such as `metadata.version`, to its level in this Kafka release.
         listen: address of the broker in its properties, default 127.0.0.1:9092; the controller uses the next port.
@@ -552,8 +554,8 @@ def clone(
         check: clone nothing; compare every file of the clone in this directory with its manifest; give no `log_dirs`.
         partitions: names or globs of partitions to clone, such as `orders-*`.
         allow_empty_selection: accept a name or glob that matches nothing.
-        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; a key `TOPIC:KEY`
-            applies to one topic only.
+        settings: topic and broker settings under their Kafka names, as a mapping or as strings `KEY=VALUE`; a key
+            `TOPIC:KEY` applies to one topic only.
         config: the broker's `server.properties`.
         metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
@@ -601,19 +603,19 @@ def recover(
 ) -> RecoveryRunReport:
     """Load every partition of log directories as a broker does at its start, and repair it, without Spark.
 
-    Ctrl-C finishes the partitions in progress and releases the locks.
+    On Ctrl-C, the call finishes the partitions in progress and releases the locks.
 
     Args:
         log_dirs: as for `plan`.
         dry_run: change nothing; report the repairs that would be made.
         threads: load this many partitions at a time in each directory.
-        keep_originals: first hard-link the segment files of all logs without a suffix such as `-future` into this
-            directory; at the end, remove the links to unchanged files.
+        keep_originals: first make hard links in this directory to the segment files of all logs whose directories have
+            no suffix such as `-future`; at the end, remove the links to unchanged files.
         partitions: names or globs of partitions to select, such as `orders-*`.
         topics: names or globs of topics to select; if `partitions` is also given, a partition must match both.
         allow_empty_selection: accept a name or glob that matches nothing.
-        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; a key `TOPIC:KEY`
-            applies to one topic only.
+        settings: topic and broker settings under their Kafka names, as a mapping or as strings `KEY=VALUE`; a key
+            `TOPIC:KEY` applies to one topic only.
         config: the broker's `server.properties`.
         metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
@@ -664,7 +666,7 @@ def reencode(
 ) -> ReencodeRunReport:
     """Change the codec or batch size of log directories; every reader sees the same records.
 
-    Ctrl-C finishes the partition in progress and releases the locks.
+    On Ctrl-C, the call finishes the partition in progress and releases the locks.
 
     Args:
         log_dirs: as for `plan`.
@@ -678,8 +680,8 @@ def reencode(
         partitions: names or globs of partitions to select, such as `orders-*`.
         topics: names or globs of topics to select; if `partitions` is also given, a partition must match both.
         allow_empty_selection: accept a name or glob that matches nothing.
-        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; a key `TOPIC:KEY`
-            applies to one topic only.
+        settings: topic and broker settings under their Kafka names, as a mapping or as strings `KEY=VALUE`; a key
+            `TOPIC:KEY` applies to one topic only.
         config: the broker's `server.properties`.
         metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
@@ -732,11 +734,11 @@ def restore(
 ) -> RestoreRunReport:
     """Put partitions back to their state before a run, or before all runs since a time, without Spark.
 
-    The call never asks for confirmation.  Ctrl-C finishes the partition in progress and releases the locks.
+    The call never asks for confirmation.  On Ctrl-C, it finishes the partition in progress and releases the locks.
 
     Args:
         log_dirs: as for `plan`.
-        originals: the directory of `keep_originals`, which also gets the files that this run removes.
+        originals: the directory of `keep_originals`, where the files that this run removes are kept too.
         run: undo this run.
         as_of: undo all runs that began at or after this time: ISO 8601 in UTC, or milliseconds since the epoch.
         undo_erasure: also put back records that a later run erased.
@@ -747,8 +749,8 @@ def restore(
         partitions: names or globs of partitions to select, such as `orders-*`.
         topics: names or globs of topics to select; if `partitions` is also given, a partition must match both.
         allow_empty_selection: accept a name or glob that matches nothing.
-        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; a key `TOPIC:KEY`
-            applies to one topic only.
+        settings: topic and broker settings under their Kafka names, as a mapping or as strings `KEY=VALUE`; a key
+            `TOPIC:KEY` applies to one topic only.
         config: the broker's `server.properties`.
         metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
@@ -804,7 +806,7 @@ def vacuum(
 
     Args:
         path: the directory of `keep_originals`.
-        older_than: remove originals of runs that ended longer ago than this, such as `7d` or `36h`.
+        older_than: remove the originals of runs that ended longer ago than this, such as `7d` or `36h`.
         run: with `pin`, the run to keep.
         pin: keep the originals of `run` until the pin of this name is removed.
         unpin: remove the pin of this name.
@@ -851,7 +853,7 @@ def snapshot(
 
     Args:
         log_dirs: as for `plan`.
-        to: path or URI of the table; it is created if it does not exist.
+        to: path or URI of the table, which is created if it does not exist.
         as_of_offset: write the state after `OFFSET` or `TOPIC-N:OFFSET`, to a separate table.
         as_of_ms: write the state of the records up to this timestamp, to a separate table.
         from_start: read the selected partitions from their start again.
@@ -860,8 +862,8 @@ def snapshot(
         partitions: names or globs of partitions to select, such as `orders-*`.
         topics: names or globs of topics to select; if `partitions` is also given, a partition must match both.
         allow_empty_selection: accept a name or glob that matches nothing.
-        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; a key `TOPIC:KEY`
-            applies to one topic only.
+        settings: topic and broker settings under their Kafka names, as a mapping or as strings `KEY=VALUE`; a key
+            `TOPIC:KEY` applies to one topic only.
         config: the broker's `server.properties`.
         metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
@@ -899,8 +901,8 @@ def doctor(
     Args:
         log_dirs: entries of a broker's `log.dirs`. If empty, the directories that `config` names are checked; without
             `config`, only the machine is checked.
-        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; a key `TOPIC:KEY`
-            applies to one topic only.
+        settings: topic and broker settings under their Kafka names, as a mapping or as strings `KEY=VALUE`; a key
+            `TOPIC:KEY` applies to one topic only.
         config: the broker's `server.properties`.
         metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
@@ -933,7 +935,7 @@ def dump(
     master: str | None = None,
     spark: SparkSession | None = None,
 ) -> TableDump:
-    """Return the contents of segments, or of the files beside them, as a table; every use of it reads the files again.
+    """Return the contents of segments, or of the files beside them, as a table; every use reads the files again.
 
     Args:
         paths: log directories, directories of partitions, files of segments, or globs of them.
@@ -946,11 +948,12 @@ def dump(
         key: only records with one of these keys.
         key_format: format of `key`.
         header: only records with all of these headers, as `NAME=VALUE`, or `NAME` for any value.
-        columns: names of the columns, in their order; default: all.
+        columns: names of the columns to return, in this order; default: all.
         config: the broker's server.properties, for the table `topics`.
         keys: read the keys of records, but not their values.
-        isolation: isolation level, as for a consumer.
-        on_corruption: raise at a corrupt batch, skip it, or return it as a row.
+        isolation: isolation level, as in a consumer.
+        on_corruption: `fail`: raise an error at a corrupt batch; `skip`: skip the batch; `rows`: return a row for the
+            batch.
         limit: return at most this many rows; default: all.
         to: write all rows as Parquet into this new directory.
         master: URL of a Spark master, which then writes the Parquet.
@@ -978,10 +981,10 @@ def history(
 
     Args:
         ledger: path or URI of the ledger.
-        run: id of the one run to return.
+        run: id of a single run to return.
         partitions: names or globs of the partitions to return.
         last: return at most this many runs.
-        replay: files with the JSON reports of runs; runs that the ledger lacks are first added to it.
+        replay: files with the JSON reports of runs; first add the runs that the ledger lacks.
 
     Raises:
         UsageError: the ledger or the run does not exist.

@@ -1,9 +1,9 @@
-"""A broker on the loopback for tests of Kafka clients, in this process: without Docker and without Java.
+"""A broker on the loopback interface, in this process, for tests of Kafka clients; it needs neither Docker nor Java.
 
     with sediment.broker() as broker:
         producer = KafkaProducer(bootstrap_servers=broker.bootstrap)
 
-It is the server of `sediment serve`, over a new directory or over one that exists.
+The broker is the server of `sediment serve`, on a new or an existing log directory.
 """
 
 from __future__ import annotations
@@ -49,21 +49,22 @@ class Broker:
 def broker(path: str | Path | None = None, *, port: int = 0, **configs: object) -> Iterator[Broker]:
     """Run a single-node broker on 127.0.0.1 until the end of the block.
 
-    Clients can create topics, produce, also in transactions, and consume.  Records are not flushed one by one, as by a
-    broker.  At the end, the server stops cleanly.  In a process that was forked inside the block, the end does
-    nothing.
+    Clients can create topics, consume, and produce, also in transactions.  Like a Kafka broker, the server does not
+    flush each record to disk.  At the end, the server stops cleanly.  In a process that was forked inside the block,
+    the end of the block has no effect.
 
     Args:
-        path: the log directory.  A new or empty one becomes the directory of a new node, and any other one is used as
-            by `sediment serve`.  Without it, a temporary directory is used, and removed at the end.
+        path: the log directory.  A missing or empty directory becomes the log directory of a new node; any other
+            directory is used as with `sediment serve`.  By default, a temporary directory is used, and removed at the
+            end.
         port: the port; 0 picks a free one.
-        configs: Kafka's broker keys with underscores in the place of dots, such as `num_partitions=3`.  Topics are
-            created automatically and groups do not wait for further members, unless a key states otherwise.
+        configs: Kafka's broker keys with underscores instead of dots, such as `num_partitions=3`.  Topics are created
+            automatically and groups do not wait for further members, unless a key here says otherwise.
 
     Raises:
         SettingsError: a key is unknown, or its value is out of range.
-        UsageError: the directory is not that of a single node.
-        DirectoryInUseError: another process uses the directory, or is making it that of a new node.
+        UsageError: the directory does not belong to a single node.
+        DirectoryInUseError: another process uses or formats the directory.
         SedimentError, OSError: a log cannot be read, or the port is in use.
     """
     fs = Fs()

@@ -1,4 +1,4 @@
-"""A plugin of pytest with a broker for tests: the fixture `sediment_broker`, one broker for all tests of a session."""
+"""A pytest plugin: the fixture `sediment_broker`, one broker for all tests of a session."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def sediment_broker() -> Iterator[Broker]:
     """Run a broker over a temporary directory; `sediment_broker.bootstrap` is its address."""
-    from sediment.local_broker import broker  # it loads compiled code, which only tests with a broker need
+    from sediment.local_broker import broker  # the import loads compiled code, which only tests with a broker need
 
     with broker() as running:
         yield running

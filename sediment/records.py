@@ -4,9 +4,9 @@
     NewRecord, NewRecord, …  --build_batch-->  bytes of a batch
 
 `read_records` reads every message format (magic 0 to 2) and codec; `build_batch` writes the current format, magic 2.
-`read_records` verifies the checksum, and `build_batch` computes it.
+`read_records` verifies checksums, and `build_batch` computes the checksum.
 
-Errors are those of `sediment.segment_io.errors`: `CorruptBatchError` for bytes that contradict their format, and
+Errors are classes of `sediment.segment_io.errors`: `CorruptBatchError` for bytes that contradict their format, and
 `UsageError` for arguments that no batch can contain.  The functions may be called from any number of threads.
 """
 
@@ -67,7 +67,7 @@ class Producer:
     producer_id: int
     epoch: int
     base_sequence: int
-    """The sequence number of the first record: the number of records sent to the partition earlier under this epoch."""
+    """The sequence number of the first record: the number of records sent to the partition before, under this epoch."""
     is_transactional: bool = False
 
 
@@ -106,7 +106,7 @@ def build_batch(
     if codec not in CODEC_NAMES:
         raise UsageError(f"codec {codec!r} does not exist", advice=f"use one of {', '.join(CODEC_NAMES)}")
     if level is not None and level not in _LEVELS.get(codec, ()):
-        raise UsageError(f"codec {codec} has no level {level!r}", advice="use a level of Kafka's, or None")
+        raise UsageError(f"codec {codec} has no level {level!r}", advice="use a level that Kafka allows, or None")
     _check("base_offset", base_offset, range(INT64_MAX - len(given) + 2))
     _check("leader_epoch", leader_epoch, range(-1, INT32_MAX + 1))
     if append_time_ms is not None:
@@ -181,7 +181,7 @@ def _check_timestamps(records: Sequence[RecordContent]) -> None:
     try:
         refused = next((record.timestamp_ms for record in records if record.timestamp_ms < NO_TIMESTAMP), None)
     except TypeError:
-        return  # the builder refuses a timestamp that is not a number
+        return  # the batch builder refuses a timestamp that is not a number
     if refused is not None:
         raise UsageError(
             f"the timestamp of a record is {refused}",

@@ -125,8 +125,8 @@ ONE = r.NewRecord(NOW_MS, b"k", b"v")
         ([r.NewRecord(1 << 63, b"k", b"v")], {}, "cannot be encoded"),
         ([r.NewRecord(NOW_MS, "k", b"v")], {}, "cannot be encoded"),  # type: ignore[arg-type]
         ([r.NewRecord(NOW_MS, b"k", 5)], {}, "cannot be encoded"),  # type: ignore[arg-type]
-        ([r.NewRecord(NOW_MS, b"k", memoryview(b"abcd").cast("i"))], {}, "are not bytes"),  # type: ignore[arg-type]
-        ([r.NewRecord(NOW_MS, b"k", b"v", ((None, b"x"),))], {}, "header of a record has no key"),  # type: ignore[arg-type]
+        ([r.NewRecord(NOW_MS, b"k", memoryview(b"abcd").cast("i"))], {}, "is not bytes"),  # type: ignore[arg-type]
+        ([r.NewRecord(NOW_MS, b"k", b"v", ((None, b"x"),))], {}, "record header has no key"),  # type: ignore[arg-type]
         ([r.NewRecord(NOW_MS, b"k", b"v", ((b"x",),))], {}, "cannot be encoded"),  # type: ignore[arg-type]
     ],
 )

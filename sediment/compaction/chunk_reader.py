@@ -1,10 +1,11 @@
 """The reader of segments in chunks, which reads, checks and decompresses ahead of the sweep in either direction.
 
     log       | batch | batch | batch | batch | batch | batch |
-    chunks    |        chunk 0        |        chunk 1        |     each is whole batches of about CHUNK_BYTES, or
-                                                                    twice that if it needs no decompression
+    chunks    |        chunk 0        |        chunk 1        |     whole batches of about CHUNK_BYTES, or
+                                                                    twice that if they are not compressed
 
-A thread prepares the next chunk while the caller works on one.  Chunk boundaries come from one of two sources:
+A thread prepares the next chunk while the caller works on the current one.  Chunk boundaries come from one of two
+sources:
 * the offset index; the scan of each chunk then checks that a batch begins at every boundary taken from the index;
 * a forward scan, which also finds the flags of each batch and the unreadable bytes.
 A chunk grows with a large batch, even one above max.message.bytes.  Messages of magic 0 and 1 become equivalent batches
@@ -15,7 +16,7 @@ the listing before it is read.
 
 Memory: two chunks, and up to _AHEAD_CHUNKS chunks of decompressed records for each of them.  If a chunk has messages of
 magic 0 or 1, both the original and the converted batches are in memory.  Most records are decompressed by kernels,
-which release the interpreter lock; they run on the reading thread and on one more thread.
+which release the interpreter lock; these kernels run on the reading thread and on one more thread.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class Chunk:
 
     `source` contains `size_bytes` bytes of the file, read from `position`.  Batch n begins at `origins`[n] of `source`.
     If the chunk has no message of magic 0 or 1, `buffer` is the same memory as `source`.  Otherwise `buffer` contains
-    the converted batches, without the records of compressed batches.
+    the converted batches; compressed batches are there without their records.
 
     `payloads`, int64[batches, 2], gives the address and the size in bytes of each batch's decompressed records;
     NOT_DECOMPRESSED marks a batch without an address.  `payloads` is empty if no batch is compressed.  `decompressed`
@@ -184,7 +185,7 @@ class ChunkReader:
     def skip_batches_without_survivors(self, survivors: ByteArray) -> None:
         """Begin to skip the decompression of batches without survivors.
 
-        `survivors` is the bitmap that `sweep_chunk` takes.
+        `survivors` is the bitmap that is passed to `sweep_chunk`.
         """
         self._survivors = survivors
 
@@ -218,7 +219,7 @@ class ChunkReader:
     def _prepare(
         self, segment: SegmentRef, boundaries: ChunkBoundaries, index: int, number: int, newest_first: bool
     ) -> Chunk:
-        """Read, scan and decompress a chunk; it is valid until chunk `number` + 2 is prepared."""
+        """Read, scan and decompress a chunk; the chunk is valid until chunk `number` + 2 is prepared."""
         start, end = int(boundaries.positions[index]), int(boundaries.positions[index + 1])
         chunk, holds_legacy = self._scan(segment, boundaries, index, self._read(segment, start, end, number), number)
         self._upgraded_bytes[number % 2] = 0
@@ -228,7 +229,7 @@ class ChunkReader:
         return self._decompress_ahead(chunk, number, newest_first)
 
     def _upgrade(self, chunk: Chunk, newest_first: bool) -> Chunk:
-        """Return the chunk with its messages converted to magic 2.
+        """Return the chunk with all messages converted to magic 2.
 
         Also decompress the messages that the caller will read first.
         """
@@ -385,7 +386,7 @@ class ChunkReader:
         return ChunkBoundaries(np.array(positions, dtype=np.int64), np.zeros(0, dtype=np.int64), nothing, ())
 
     def _begins_plain(self, segment: SegmentRef) -> bool:
-        """Return True if the first batch is not compressed; then probably no batch is compressed."""
+        """Return True if the first batch is not compressed, because then probably no batch is compressed."""
         header = padded_buffer(BATCH_HEADER_BYTES)
         read_into(self._files.file(segment), header, 0, BATCH_HEADER_BYTES, 0)
         return bool(header[MAGIC] >= MAGIC_V2 and header[ATTRIBUTES + 1] & CODEC_MASK == 0)
@@ -450,7 +451,7 @@ def _scan_readable(
 class SourceFiles:
     """The files of the source segments; only one of them is open at a time.
 
-    When a file is opened, it is checked against the listing.
+    Each file is checked against the listing when it is opened.
     """
 
     def __init__(self, directory: Path, fs: Fs, stack: ExitStack) -> None:
@@ -477,7 +478,7 @@ class SourceFiles:
         self._open = segment, file
         if file.change_stamp()[:2] != (segment.log_bytes, segment.mtime_ns):
             raise SourceChangedError(
-                "the segment is not the one that was listed",
+                "the segment differs from the one that was listed",
                 path=str(self.path(segment)),
                 offset=segment.base_offset,
                 advice="another process writes to this directory; stop it and run again",

@@ -1,12 +1,12 @@
-"""The cleaner's entry points, which run a cleaning plan and, if one kind of pass fails, try another kind.
+"""The cleaner's entry points: they run a cleaning plan and, if one kind of pass fails, try another kind.
 
 There are three kinds of pass:
 
     plain      chunks begin at batches that the offset index lists; transactions are unknown
-    scanned    a forward scan of headers and control keys gives verified chunk boundaries and flags for each batch
+    scanned    a forward scan of headers and control keys finds verified chunk boundaries and flags for each batch
     filled     a forward pass fills a map with offsets; then the log is filtered by this map
 
-The plain pass is the default.  The scanned pass is used if the partition may hold transactions, or if the plain pass
+The plain pass is the default.  The scanned pass is used if the partition may contain transactions, or if the plain pass
 finds a transaction or an invalid chunk boundary.  The filled pass is used if offsets in the log do not increase, or if
 the config limits the size of the map, because Kafka's rule for a full map needs a forward pass.  If the caller keeps
 unreadable batches, the scanned pass follows rules that drop fewer records (`corrupt_regions`).
@@ -15,7 +15,7 @@ Several tasks can share a large partition as splits.  Each split is swept twice.
 `collect_split_keys` collects the keys of the split.  When the survivors among the keys of all splits are known,
 `clean_split` does the second sweep.  Each sweep is a plain or a scanned pass.
 
-A caller that does not want to rely on 128-bit hashes can have whole keys compared before each chunk is swept
+If the caller does not want to rely on 128-bit hashes, whole keys are compared before each chunk is swept
 (`exact_keys`).  After a collision, the pass is repeated with another seed.
 
 A caller that cleans several partitions in turn may sweep the next partition while the last output of the previous
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from sediment.compaction.reencode.plan import Encoding
 
 _CAUSES_OF_FALLBACK = (FallbackRequiredError, HashCollisionError, CorruptBatchError, CorruptIndexError)
-_MOST_SEEDS = 8  # hash collisions under this many seeds in a row are not chance
+_MOST_SEEDS = 8  # hash collisions under this many seeds in a row are not a coincidence
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class SplitWork:
     """The plan of a partition that is cleaned in splits, and the parameters that all of its tasks share.
 
     `boundaries` come from a forward scan, keyed by the base offset of the segment; without such a scan, they are
-    empty.  `seed` is the seed of the keys' hashes.  `run_limit` is the largest number of keys in a run, and `ranges`
+    empty.  `seed` is the seed of the keys' hashes.  `run_limit` is the largest number of keys in a run, and `ranges` is
     the number of hash ranges; `partition_splits` explains both.  `encoding` is the new encoding of the survivors; None:
     each batch keeps its codec.
     """
@@ -154,10 +154,10 @@ def sweep_log(
 
     `task_memory_bytes` limits the memory; if it is set, every output is written before this function returns.  After a
     chunk is read and before it is swept, `progress` is called with its size; an exception from `progress` ends the
-    cleaning.  With `keep_unreadable`, unreadable batches are kept unchanged, and so are records that may depend on the
-    unknown content of these batches.  Each group lists its unreadable batches in `unreadable`, and the checkpoint is
-    not raised above them.  With `exact_keys`, two keys are equal only if their bytes are equal, and all keys are kept
-    in memory.  Otherwise two keys are equal if their hashes are equal.  With `encoding`, the batches of cleaned
+    call.  With `keep_unreadable`, unreadable batches are kept unchanged, and so are records whose fate may depend on
+    the unknown content of these batches.  Each group lists its unreadable batches in `unreadable`, and the checkpoint
+    is not raised above them.  With `exact_keys`, two keys are equal only if their bytes are equal, and all keys are
+    kept in memory.  Otherwise two keys are equal if their hashes are equal.  With `encoding`, the batches of cleaned
     segments are re-encoded with this codec or batch size.
 
     On any error, no `.part` file of the partition is left.
@@ -166,7 +166,7 @@ def sweep_log(
         CorruptBatchError: a batch fails its CRC or is malformed, and `keep_unreadable` is False.
         CorruptIndexError: the transaction index contradicts a marker.
         SourceChangedError: the segments differ from the planned ones.
-        MapFullError: the bounded offset map cannot hold the first batch of the dirty range.
+        MapFullError: the bounded offset map has no room for the first batch of the dirty range.
         MemoryBudgetError: the keys and the survivors do not fit into `task_memory_bytes`.
         HashCollisionError: two keys have the same hash under every seed that was tried.
 
@@ -202,7 +202,7 @@ def sweep_log(
 
 
 class _Attempts:
-    """The retry policy of one partition: it chooses the next pass from the errors of earlier passes."""
+    """The retry policy of one partition: the errors of earlier passes decide which pass is next."""
 
     def __init__(self, plan: CleaningPlan, fs: Fs, progress: Progress, keep_unreadable: bool) -> None:
         self.filter_by = BY_OCCURRENCE if plan.config.dedupe_buffer_bytes is None else BY_OFFSET
@@ -215,7 +215,7 @@ class _Attempts:
         self._seeds_left = _MOST_SEEDS
 
     def scan(self) -> tuple[dict[int, ChunkBoundaries], int]:
-        """Scan forward if the next pass needs it.
+        """If the next pass needs a forward scan, do the scan.
 
         Return chunk boundaries, and the offset below which corruption does not change the result.
         """
@@ -263,7 +263,7 @@ def scan_log(
     With `only_if_needed`, skip the scan and return an empty dict if no file of the partition mentions transactions.
 
     Raises:
-        CorruptBatchError, CorruptIndexError, SourceChangedError: as `sweep_log`.
+        CorruptBatchError, CorruptIndexError, SourceChangedError: as in `sweep_log`.
     """
     if only_if_needed and not plan.may_hold_transactions:
         return {}
@@ -278,7 +278,7 @@ def collect_split_keys(
 
     Raises:
         SplitNotApplicableError: the log needs a forward scan first, or cannot be split.
-        CorruptBatchError, SourceChangedError: as `sweep_log`.
+        CorruptBatchError, SourceChangedError: as in `sweep_log`.
     """
     with ExitStack() as stack, _errors_of_split(work.plan.view.listing.partition):
         cleaning = CleaningPass(
@@ -300,7 +300,7 @@ def clean_split(
     """Clean the groups of a split into synced `.part` files; `survivors` is the joined result of all hash ranges.
 
     Raises:
-        SplitNotApplicableError, CorruptBatchError, SourceChangedError: as `collect_split_keys`; no file of the split
+        SplitNotApplicableError, CorruptBatchError, SourceChangedError: as in `collect_split_keys`; no file of the split
             is left.
     """
     with WriteBehind() as write_behind, _errors_of_split(work.plan.view.listing.partition):

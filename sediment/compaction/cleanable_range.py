@@ -1,13 +1,13 @@
-"""The range of a log that may be cleaned now, the dirty ratio, and the rule that blocks a cleaning.
+"""The range of a log that may be cleaned now, the dirty ratio, and the rule that blocks the cleaner.
 
     log start        first dirty                       first uncleanable     active base      log end
         |--- clean ---|--------- cleanable -------------|---- not yet --------|---- active ----|
 
 Invariants
-* Pure; `now_ms` is the only clock.
-* `first_uncleanable_offset` is the base of a segment.  It is at most the base of the active segment, and at most the
-  last stable offset (and so at most the high watermark).  After an unclean stop, it is also at most the base of the
-  segment that contains the recovery point.
+* The module is pure; `now_ms` is its only clock.
+* `first_uncleanable_offset` is the base of a segment.  It is at most the base offset of the active segment, and at most
+  the last stable offset (and so at most the high watermark).  After an unclean stop, it is also at most the base offset
+  of the segment that contains the recovery point.
 * The passing of time never shrinks the cleanable range.
 """
 
@@ -24,7 +24,7 @@ from sediment.segment_io.partition.log_view import LogView, SegmentTimes
 
 
 class BlockingRule(StrEnum):
-    """The rules that can block a cleaning; the values are the `reason_code`s of reports."""
+    """The rules that can prevent cleaning; the values are the `reason_code`s of reports."""
 
     NOT_COMPACTED = "not-compacted"
     NO_HIGH_WATERMARK = "no-high-watermark"
@@ -44,8 +44,8 @@ class CleanableRange:
     `first_uncleanable_offset` is a segment base.  If `first_dirty_offset` is in the middle of a segment, both
     `clean_bytes` and `cleanable_bytes` include the whole segment.  `must_compact` is True if the maximum compaction lag
     is exceeded.  `force_checkpoint`, if it is not None, is a cleaner checkpoint that is written even if the log is not
-    cleaned.  `unblocks_at_ms` is the first time at which the log becomes cleanable if nothing else changes, or None.
-    `reason` explains the result to an operator.
+    cleaned.  `unblocks_at_ms` is the time at which the log becomes cleanable if nothing else changes; None if time
+    alone does not make it cleanable.  `reason` explains the result to an operator.
     """
 
     first_dirty_offset: int
@@ -88,7 +88,7 @@ def _explain(cleanable: CleanableRange, view: LogView, config: CompactionConfig)
         case BlockingRule.NOT_COMPACTED:
             return "cleanup.policy does not contain compact"
         case BlockingRule.NO_HIGH_WATERMARK:
-            return "replication-offset-checkpoint does not list the partition, so its high watermark is unknown"
+            return "replication-offset-checkpoint does not list the partition, so the high watermark is unknown"
         case BlockingRule.NOTHING_DIRTY:
             return f"the log is empty from first dirty offset {cleanable.first_dirty_offset} on"
         case BlockingRule.ACTIVE_SEGMENT:
@@ -104,7 +104,7 @@ def _explain(cleanable: CleanableRange, view: LogView, config: CompactionConfig)
         case BlockingRule.OPEN_TRANSACTION:
             return f"a transaction is open from offset {view.last_stable_offset} on"
         case BlockingRule.HIGH_WATERMARK:
-            return f"the high watermark {view.high_watermark} is inside the first dirty segment or below it"
+            return f"the high watermark {view.high_watermark} is inside or below the first dirty segment"
         case BlockingRule.MIN_COMPACTION_LAG:
             return (
                 f"segment {cleanable.first_uncleanable_offset} contains records younger than "
@@ -136,7 +136,7 @@ class _Segments:
 
     @classmethod
     def of(cls, view: LogView) -> _Segments:
-        """Return the segments of `view`; if there are none, return the empty segment that a loader would create."""
+        """Return the segments of `view`; if `view` has none, return the empty segment that a loader would create."""
         sizes = {segment.base_offset: segment.log_bytes for segment in view.listing.segments}
         sizes = sizes or {view.log_start_offset: 0}
         return cls(list(sizes), [0, *accumulate(sizes.values())])
@@ -146,7 +146,7 @@ class _Segments:
         return len(self.bases) - 1
 
     def holding(self, offset: int) -> int:
-        """Return the index of the segment that contains `offset`, or 0 if none does."""
+        """Return the index of the segment that contains `offset`; 0 if no segment does."""
         return max(bisect_right(self.bases, offset) - 1, 0)
 
     def rolled_from(self, offset: int) -> range:
@@ -247,7 +247,7 @@ class _Rules:
         return self._first_overdue_ms() <= now_ms
 
     def _first_overdue_ms(self) -> int:
-        """Return the first time at which a dirty segment exceeds the maximum lag; far in the future if none does."""
+        """Return the first time at which a dirty segment exceeds the maximum lag; if none will, far in the future."""
         firsts = (self._times(index).first_batch_timestamp_ms for index in self._dirty())
         earliest_ms = min((first for first in firsts if first > 0), default=INT64_MAX)
         return earliest_ms + max(self.config.max_compaction_lag_ms, 0) + 1

@@ -94,7 +94,7 @@ class CleaningPass:
 
         Raises:
             FallbackRequiredError: the pass needs a forward scan or a filled map.
-            MapFullError: the bounded map does not hold the first batch of the dirty range.
+            MapFullError: the bounded map has no room for the first batch of the dirty range.
         """
         plan, end_offset, groups = self._plan, self._plan.end_offset, self._plan.groups
         if self._is_filled:
@@ -138,7 +138,7 @@ class CleaningPass:
                 self._kernels.being_written_bytes = output.used_bytes()
                 pending.append(self._parts.write_behind.submit(output.finish))
         except BaseException:
-            # Wait, because the caller removes the parts, and no thread may still be writing one then.
+            # Wait, because the caller removes the parts, which no thread may still be writing then.
             wait(pending)
             raise
         return pending[::-1]
@@ -186,10 +186,10 @@ class CleaningPass:
         return cleaned
 
     def _check_split_start(self, split: Split) -> None:
-        """Check that no offset of the split is below the base of its first segment, where the next older split ends.
+        """Check that no offset of the split is below the split's first segment, where the next older split ends.
 
         Raises:
-            FallbackRequiredError: there is such an offset, so offsets do not increase from split to split.
+            FallbackRequiredError: such an offset exists, so offsets do not increase from split to split.
         """
         if self._kernels.state[registers.LAST_BASE_OFFSET] < split.groups[0].base_offset:
             raise FallbackRequiredError(OFFSETS_NOT_INCREASING)

@@ -25,7 +25,7 @@ class CompactionConfig:
     """A log is compacted if its dirty ratio is greater than this value (02 §2)."""
 
     min_compaction_lag_ms: int = 0
-    """A segment with a younger record, and all later segments, are not compacted; 0: no limit."""
+    """A segment with a record younger than this, and all later segments, are not compacted; 0: no limit."""
 
     max_compaction_lag_ms: int = INT64_MAX
     """If the dirty part of a log begins with a record older than this, the log is compacted at any dirty ratio."""
@@ -33,24 +33,24 @@ class CompactionConfig:
     delete_retention_ms: int | None = 86_400_000
     """Time for which tombstones and transaction markers are kept after their first cleaning.
 
-    None: the config is unknown.  A cleaning then obeys the delete horizons that batches already have, and writes no new
-    ones.
+    None: the config is unknown.  The cleaner then obeys the delete horizons that batches already have, and writes no
+    new ones.
     """
 
     segment_bytes: int = 1_073_741_824
     """Limit on the total size of the `.log` files that are cleaned into one segment (02 §5)."""
 
     segment_index_bytes: int = 10_485_760
-    """The same limit for their `.index` files, and for their `.timeindex` files."""
+    """The same limit for the total size of their `.index` files, and for that of their `.timeindex` files."""
 
     index_interval_bytes: int = 4096
     """Minimum number of log bytes between two index entries."""
 
     max_message_bytes: int = 1_048_588
-    """The largest batch that an append accepts; a cleaning also accepts larger batches."""
+    """The largest batch that an append accepts; the cleaner also accepts larger batches."""
 
     dedupe_buffer_bytes: int | None = None
-    """Size of the offset map of one round, at 24 bytes a slot and at most 2^31 - 1 as in Kafka.  None: unlimited."""
+    """Size of the offset map of one round: 24 bytes per slot, and, as in Kafka, at most 2^31 - 1.  None: unlimited."""
 
     dedupe_load_factor: float = 0.9
     """Fraction of the slots of a bounded map that may be filled (`log.cleaner.io.buffer.load.factor`)."""

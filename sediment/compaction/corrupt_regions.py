@@ -3,8 +3,8 @@
     segment   | batch | batch | unreadable | batch | batch |
                               ^ kept byte for byte; tombstones from this segment on, and all markers, are kept
 
-docs/trust/corruption.md gives the reasons.  This module is used if a cleaning finds a corrupt batch and the caller
-wants to keep such batches.
+docs/trust/corruption.md explains why.  This module is used if the cleaner finds a corrupt batch and the caller wants to
+keep such batches.
 
 Every batch is read as a consumer reads it.  After an unreadable region, reading continues at:
 1. the next good batch, if the lengths in the bad batches lead to it
@@ -73,8 +73,8 @@ class CorruptRegions:
     """The unreadable batches of a partition, in log order, by base offset of their segment.
 
     `untouchable` contains the base offsets of segments that must not be replaced.  A broker may read a wrong last
-    offset from the batch headers of such a segment.  If a crash interrupted the replacement, a broker would use that
-    offset at its next start.
+    offset from the batch headers of such a segment.  If a crash interrupted the replacement, a broker would use the
+    wrong offset at its next start.
     """
 
     by_segment: Mapping[int, tuple[UnreadableBatch, ...]]
@@ -129,7 +129,7 @@ def find_corrupt_regions(plan: CleaningPlan, fs: Fs, progress: Progress) -> Corr
 
 
 def first_error(plan: CleaningPlan, corrupt: CorruptRegions) -> CorruptBatchError:
-    """Return the error of the first unreadable batch; `corrupt` contains at least one."""
+    """Return the error of the first unreadable batch; `corrupt` must contain at least one batch."""
     first = corrupt.by_segment[min(corrupt.by_segment)][0]
     return CorruptBatchError(
         first.what,
@@ -249,14 +249,14 @@ class _SegmentReading:
         except (CorruptBatchError, UnsupportedDataError) as error:
             return _BatchCheck(size_bytes, problem=error.what)
         if not self.segment.base_offset <= first <= last < self.end_offset:
-            return _BatchCheck(size_bytes, problem=f"its offsets {first} to {last} are not those of its segment")
+            return _BatchCheck(size_bytes, problem=f"its offsets {first} to {last} are outside its segment")
         return _BatchCheck(size_bytes, last)
 
     def _read(self, at: int, size_bytes: int) -> tuple[int, int]:
         """Return (first, last offset) of a batch of magic 2.
 
         Raises:
-            CorruptBatchError, UnsupportedDataError: it cannot be read.
+            CorruptBatchError, UnsupportedDataError: the batch cannot be read.
         """
         address = self.buffer.ctypes.data
         _raise_unless_ok(check_crc(address + at, size_bytes))
@@ -395,7 +395,7 @@ class _SegmentScan:
                     control,
                     int(row["last_offset"]),
                 )
-            # In reversed order, the first batch of a producer is its last.
+            # In reversed order, the first batch of a producer is the producer's last batch.
             producers, from_end = np.unique(rows["producer_id"][::-1], return_index=True)
             ordinals = self._batches + len(rows) - 1 - from_end
             self.last_batches.update(zip(producers.tolist(), ordinals.tolist(), strict=True))
@@ -433,13 +433,13 @@ class _SegmentScan:
 
 
 def _decide_transactions(plan: CleaningPlan, scans: Mapping[int, _SegmentScan], events: Sequence[_Event]) -> int:
-    """Set the flags of transactional data, newest first.
+    """Set the flags of transactional data batches, newest first.
 
-    Return the base of the first segment with data of unknown outcome.
+    Return the base offset of the first segment with data whose transaction has an unknown outcome.
 
-    The producer's next marker decides the outcome of data.  If an unreadable batch is between the data and the marker,
-    the outcome is unknown.  A transaction is treated as aborted only if it has both an ABORT marker and an entry in the
-    transaction index.
+    The producer's next marker after the data decides this outcome.  If an unreadable batch is between the data and the
+    marker, the outcome is unknown.  A transaction is treated as aborted only if it has both an ABORT marker and an
+    entry in the transaction index.
     """
     aborted = {(entry.producer_id, entry.last_offset) for entry in aborted_of_round(plan)}
     certain_end = INT64_MAX

@@ -1,9 +1,10 @@
 """An estimate of the log that cleaning would leave, from a sample of its records.
 
 The number of different keys is estimated with the hybrid estimator of Haas and others, which databases use to estimate
-the distinct values of a column from a sample of rows.  A test of the sample shows whether keys are about equally
-frequent.  If they are, the first-order jackknife is used; otherwise, Shlosser's estimator is used.  Both are exact if
-the sample is the whole log.  The jackknife is also exact if no key occurs twice, or if every key occurs many times.
+the distinct values of a column from a sample of rows.  A chi-square test of the sample shows whether keys are about
+equally frequent.  If they are, the first-order jackknife is used; otherwise, Shlosser's estimator is used.  Both are
+exact if the sample is the whole log.  The jackknife is also exact if no key occurs twice, or if every key occurs many
+times.
 
 Invariant: only `estimate_segments` reads files; all other functions take and return values.
 
@@ -61,7 +62,7 @@ class Estimate:
     """The expected log after cleaning, from a sample of `sampled_bytes`; `key_bytes` is the size of all keys.
 
     `tombstones_waiting` counts the tombstones that are kept.  They expire between `first_horizon_ms` and
-    `last_horizon_ms`; both are None if none of their batches has a delete horizon after the cleaning.
+    `last_horizon_ms`; both are None if cleaning leaves none of their batches with a delete horizon.
     """
 
     keys: int
@@ -122,7 +123,7 @@ def collect_sample(spans: Iterable[BatchSpan]) -> SampledBatches:
 
 
 def _count_keys(keys: Sequence[tuple[pa.Array, npt.NDArray[np.bool_]]]) -> tuple[Int64s, int]:
-    """Return how often each different key occurs where its mask is True, and the bytes of these keys together.
+    """Return how often each different key occurs where its mask is True, and the total size of these keys in bytes.
 
     The buffers are shared with NumPy directly: `pyarrow.array` and `to_numpy` would import pandas.
     """
@@ -191,7 +192,7 @@ def estimate_cleaning(sample: SampledBatches, log_bytes: int, *, now_ms: int, ho
     survivors = np.where(control, sample.records, np.maximum(sample.keyed - expired, 0) * survival_rate)
     payload_bytes = np.maximum(rows["size_bytes"] - BATCH_HEADER_BYTES, 0)
     kept_part = np.divide(survivors, sample.records, out=np.zeros(len(rows)), where=sample.records > 0)
-    # A batch keeps its header as long as one of its records survives.
+    # A batch keeps its header if at least one of its records survives.
     kept_header = np.where(control, 1.0, 1.0 - (1.0 - survival_rate) ** np.maximum(sample.keyed - expired, 0))
     left_bytes = float((payload_bytes * kept_part + BATCH_HEADER_BYTES * kept_header).sum()) * scale
     return Estimate(

@@ -6,7 +6,7 @@
 
 The rest of the cleaner identifies a key by its 128-bit hash.  This module looks up each key of a chunk before the chunk
 is swept or put into a map.  If another key has the same hash, the pass ends with HashCollisionError, and the cleaner
-starts a new pass with a new seed.  So a finished cleaning has never treated two keys as one.
+starts a new pass with a new seed.  So a finished pass has never treated two keys as one.
 
 Invariants
 * Every key that a sweep looks up is checked, in the order of the sweep.  Every key that the sweep adds to its map is
@@ -103,8 +103,8 @@ def prove_chunk(
 ) -> int:
     """Check the keys of the batches below CURSOR, last batch first; store keys from offset `first_mapped_offset` on.
 
-    If memory is missing, the caller provides it and repeats the call.  Nothing is stored twice, because no key of a
-    batch is stored before the memory for the whole batch is available.
+    If memory is missing, the caller provides more memory and repeats the call.  Nothing is stored twice, because no key
+    of a batch is stored before the memory for the whole batch is available.
     """
     base = chunk.ctypes.data
     while state[CURSOR] > 0:
@@ -168,7 +168,7 @@ def prove_chunk(
 
 
 class ExactKeys:
-    """The keys that one cleaning of a partition has read; `seed` and `secrets` determine their hashes."""
+    """The keys that one pass over a partition has read; `seed` and `secrets` determine their hashes."""
 
     def __init__(self, seed: int, secrets: npt.NDArray[np.uint8], reader: ChunkReader) -> None:
         self._seed = np.uint64(seed)
@@ -197,7 +197,7 @@ class ExactKeys:
         """
         state = self._state
         state[CURSOR] = chunk.positions.size
-        # A copy, because records decompressed here are overwritten before the chunk is swept.
+        # The records are copied, because records decompressed here are overwritten before the chunk is swept.
         payloads = chunk.payloads.copy()
         while True:
             status = prove_chunk(

@@ -1,7 +1,7 @@
 """The output of a group: a buffer that the sweep fills downward, then the files of the cleaned segments.
 
-If the batches get another encoding, they are re-encoded while they are written.  A group with unreadable batches keeps
-its encoding.
+If another encoding is requested, the batches are re-encoded while they are written.  A group with unreadable batches
+keeps its encoding.
 
 New files get the modification time of the group's last source.  If no batch survives, the cleaned segment is an empty
 log with empty indexes.
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
     from sediment.compaction.reencode.plan import Encoding
 
 ENCODER_BYTES = 8 << 20
-"""Memory of a re-encoding: a chunk, its re-encoded form, and the records of the batches that are merged."""
+"""Memory for re-encoding: a chunk, its re-encoded form, and the records of the batches that are merged."""
 
 OUTPUT_PAGES = PageReserve(in_large_pages=False)  # shared by all groups of this process
 
 
 @dataclass(frozen=True, slots=True)
 class PartWriter:
-    """The writer of one partition's parts; `written` lists all of them, including incomplete ones.
+    """The writer of one partition's parts; `written` lists all parts, including incomplete parts.
 
     `encoding` is the new encoding of the batches; None: each batch keeps its codec.
     """
@@ -108,13 +108,13 @@ class PartWriter:
         encoding: Encoding,
     ) -> CleanedGroup | None:
         """Write the survivors of `group` in `encoding`.  If no batch changes, return None and remove the parts."""
-        # Imported late: most cleanings do not need these kernels.
+        # Imported late, because these kernels are rarely needed.
         from sediment.compaction.reencode.cleaned_batches import CleanedBatches
         from sediment.compaction.reencode.scans import ReencodingScans
 
         last = group.segments[-1]
         like = self.directory / segment_file_name(last.base_offset, SegmentFileKind.LOG)
-        # Every batch may change, because a cleaning ends below the last stable offset.
+        # Every batch may change, because cleaning ends below the last stable offset.
         scans = ReencodingScans(CleanedBatches(batches, like), encoding, INT64_MAX, self.config)
         try:
             if not scans.scan_headers():
@@ -277,8 +277,8 @@ class GroupOutput:
     def _memory(self, size_bytes: int) -> ByteArray:
         """Return a buffer that the sweep fills from the end.
 
-        If the task has a memory limit, the buffer is always a new one, because unused pages of a new buffer take no
-        memory.
+        If the task has a memory limit, the buffer is always newly mapped, because unused pages of a new mapping occupy
+        no memory.
         """
         if self._writer.config.task_memory_bytes == INT64_MAX:
             return OUTPUT_PAGES.take_any(size_bytes)

@@ -24,8 +24,8 @@ from sediment.segment_io.partition.log_view import LogView
 class SegmentGroup:
     """One or more neighbouring segments that become one segment.
 
-    `last_offset` is the largest offset that the last segment can contain.  It is one less than the base of the next
-    segment or, if the range ends with the group, one less than the first uncleanable offset.
+    `last_offset` is the largest offset that the last segment can contain.  This is one less than the base offset of the
+    next segment or, if the range ends with the group, one less than the first uncleanable offset.
     """
 
     segments: tuple[SegmentRef, ...]

@@ -268,7 +268,7 @@ class KernelDriver:
 
     def _compress(self, batches: Batches, output: GroupOutput) -> None:
         if self._compressors is _NO_COMPRESSORS:
-            # Loaded at the first request to compress; from then on, the sweep itself compresses batches if it can.
+            # Loaded at the first request to compress; from then on, the sweep compresses batches itself, if possible.
             self._compressors = find_compressors()
         codec = int(self.state[registers.PENDING_CODEC])
         raw = self._memory.raw.data[: int(self.state[registers.RAW_BYTES])]
@@ -278,7 +278,7 @@ class KernelDriver:
 
     # --------------------------------------------------------------------------------------------- comparing whole keys
     def _compare_keys(self) -> ExactKeys:
-        # Imported here, so that its kernels are compiled only for a cleaning that needs them.
+        # Imported here, so that its kernels are compiled only if they are needed.
         from sediment.compaction.exact_keys import ExactKeys
 
         return ExactKeys(self._seed, self._secrets, self._reader)
@@ -310,7 +310,7 @@ class KernelDriver:
         buffer_bytes = self._memory.size_bytes() + self._reader.size_bytes() + self._survivor_bits.nbytes
         if map_bytes + held_bytes + buffer_bytes > limit_bytes:
             raise MemoryBudgetError(
-                f"cleaning needs more than the {limit_bytes} bytes of memory of a task: {map_bytes} for "
+                f"cleaning needs more than the {limit_bytes} bytes of memory that a task may use: {map_bytes} for "
                 f"{len(self._map)} keys and more, {held_bytes} for survivors, {buffer_bytes} for buffers",
                 path=self._path,
                 advice="raise sediment.task.memory.bytes, or limit the keys of one round with "

@@ -1,18 +1,18 @@
-"""One partition cleaned in splits: the keys that splits exchange, and the fold that finds the survivors.
+"""One partition cleaned in splits: the keys that splits exchange, and the search for survivors among these keys.
 
     split 2   run 0 | run 1            newest first; a run has a limited number of keys, at their latest occurrences
     split 1   run 0
     split 0   run 0 | run 1 | run 2
 
-For each key, a sweep needs to know whether the key occurs again nearer to the log's end.  Within a run, the sweep's own
-map answers this.  If two runs contain the key, the newer run has its latest occurrence, because offsets increase.  A
-log whose offsets do not increase is not split.
+For each key, a sweep must find out whether the key occurs again nearer to the log's end.  Within a run, the sweep's own
+map shows this.  If two runs contain the key, the newer run has its latest occurrence, because offsets increase.  A log
+whose offsets do not increase is not split.
 
-1. `pack_run` packs a run into blobs, one or more for each range of hashes.  A blob holds the hashes of keys (16 bytes
-   each), a bit for each key that is set if the key entered the map, and the differences between record numbers
-   (`steps`).
-2. `fold_range` reads the blobs of one range, newest run first.  For each split it returns the numbers of the records
-   that no newer run supersedes: the survivors.
+1. `pack_run` packs a run into blobs, one or more for each range of hashes.  A blob contains the hashes of keys (16
+   bytes each), a bit for each key, and the differences between record numbers (`steps`).  The bit is set if the key
+   entered the map.
+2. `fold_range` reads the blobs of one range, newest run first.  For each split, `fold_range` returns the numbers of the
+   records that no newer run supersedes: the survivors.
 3. `collect_survivors` joins the results for all ranges into the bitmap of one split.
 
 Keys and values never leave their split.
@@ -20,7 +20,7 @@ Keys and values never leave their split.
 Invariants
 * The records of a split are numbered from its end.  Two sweeps of the same batches assign the same numbers;
   `SplitContents` proves that the batches are the same.
-* Only the fold does I/O: it writes a temporary spill file.
+* Only `fold_range` does I/O: it writes a temporary spill file.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ _MAPPED_KEY_BYTES = 43
 _BLOB_HEAD = struct.Struct("<II")  # number of the blob in its run and range, number of its keys
 _COUNT = struct.Struct("<Q")  # number of records in a result
 _MOST_BLOB_KEYS = 1 << 16  # slightly more than 1 MiB
-_PACKED_KEYS = 1 << 22  # Spark's shuffle holds these in memory, about 70 MiB
-_ROWS_A_RANGE, _MOST_ROWS = 10, 1000  # PySpark's partitionBy gathers this many rows before it writes them
+_PACKED_KEYS = 1 << 22  # Spark's shuffle keeps these in memory, about 70 MiB
+_ROWS_A_RANGE, _MOST_ROWS = 10, 1000  # PySpark's partitionBy gathers this many rows before it writes any
 _KEYS_AHEAD = 16
 _LOW_HALF = np.uint64(0xFFFFFFFF)
 _HALF_BITS = np.uint64(32)
 
 
 class SplitNotApplicableError(Exception):
-    """The log cannot be cleaned in these splits; if `needs_scan`, scan it forward and try splits again.
+    """The log cannot be cleaned in these splits; if `needs_scan`, scan the log forward and try splits again.
 
     If `needs_scan` is False, one task must clean the whole log.
     """
@@ -136,7 +136,7 @@ def cut_into_splits(groups: Sequence[SegmentGroup], splits: int) -> tuple[Split,
     bounds = [0]
     taken_bytes = 0
     for index, group in enumerate(groups):
-        # A group belongs to the split that contains its middle.
+        # A group belongs to the split that contains the middle of the group.
         middle = taken_bytes + group.log_bytes / 2
         if index > bounds[-1] and len(bounds) < splits and middle * splits >= len(bounds) * total_bytes:
             bounds.append(index)
@@ -155,7 +155,7 @@ def splits_at(groups: Sequence[SegmentGroup], bounds: Sequence[int]) -> tuple[Sp
 def ranges_for(keys: int, budget_bytes: int) -> int:
     """Return the number of hash ranges, a power of 2, into which `keys` keys are divided.
 
-    The memory of each range's fold then stays within `budget_bytes`.
+    `fold_range` then needs at most `budget_bytes` of memory for each range.
     """
     wanted = max(2, -(-keys * _MAPPED_KEY_BYTES // budget_bytes))
     return int(min(1 << (wanted - 1).bit_length(), 1 << 15))
@@ -219,8 +219,8 @@ def _sort_by_range(
 def pack_run(run: KeyRun, ranges: int) -> Iterator[tuple[int, bytes]]:
     """Yield (range, blob) for each range of hashes that contains keys of the run; blobs keep the keys' order.
 
-    A blob is little-endian.  It contains its number within the range and the number of its keys (uint32 each), the
-    hashes (16 bytes each), the mapped bits, and the steps.
+    A blob is little-endian, and contains its number within the range, the number of its keys (both uint32), the hashes
+    (16 bytes each), the mapped bits, and the steps.
     """
     keys_per_blob = _keys_per_blob(ranges)
     edges = np.zeros(ranges + 1, dtype=np.int64)
@@ -256,9 +256,10 @@ def _fold(
     tables: npt.NDArray[np.int64],
     superseded: npt.NDArray[np.uint8],
 ) -> int:
-    """Fold the keys of one blob that belong to pass `part` of `parts`, from index `start`, until the map is full.
+    """Look up and map the keys of one blob from index `start` on, until the map is full.
 
-    `superseded` receives a bit for each superseded key.  Return the index of the first key that was not folded.
+    Only the keys that belong to pass `part` of `parts` are processed.  `superseded` receives a bit for each superseded
+    key.  Return the index of the first key that was not processed.
     """
     room = headroom(tables)
     for index in range(start, hashes.shape[0]):
@@ -303,8 +304,8 @@ def fold_range(
     """Fold the blobs of one range, in any order; return (number of newer splits, packed survivors) for each split.
 
     Memory stays within `budget_bytes` plus the size of the results.  If the blobs need more than half of the budget,
-    they are spilled to a file in `scratch`.  If a map of the keys needs more than half of the budget, the keys are
-    folded in several passes over the blobs.
+    they are spilled to a file in `scratch`.  If a map of the keys needs more than half of the budget, several passes
+    over the blobs each process a part of the keys.
     """
     with tempfile.SpooledTemporaryFile(max_size=max(budget_bytes // 2, 1), dir=scratch) as spill:
         spilled: list[_SpilledBlob] = []

@@ -1,4 +1,4 @@
-"""The prepared swap: the files that a cleaning wrote for `commit`, the segments that they replace, and the JSON form.
+"""The prepared swap: the files that a task wrote for `commit`, the segments that they replace, and the JSON form.
 
 Invariant: every file that a prepared swap names is written and synced, and still has its `.part` name, which is unique
 to one attempt of a task.
@@ -47,9 +47,9 @@ class CleanStats:
     As in Kafka's cleaner, `messages_read` does not include the messages of batches that are dropped as a whole.
 
     `tombstones_waiting` counts the tombstones kept.  They expire between `first_horizon_ms` and `last_horizon_ms`; if
-    none of their batches has a delete horizon, the first time is greater than the last.  `batches_without_horizon`
-    counts batches that got no horizon because delete.retention.ms is unknown.  `batches_encoded` counts batches written
-    in another codec or size.
+    none of their batches has a delete horizon, `first_horizon_ms` is greater than `last_horizon_ms`.
+    `batches_without_horizon` counts batches that got no horizon because delete.retention.ms is unknown.
+    `batches_encoded` counts batches written in another codec or size.
     """
 
     messages_read: int = 0
@@ -97,7 +97,7 @@ class UnreadableBatch:
 class CleanedGroup:
     """Source segments and their replacement; without `parts`, the sources are kept.
 
-    There is usually one part; several are needed if the result does not fit into one segment file (2 GiB, or 2^31
+    Usually one part is enough; several are needed if the result does not fit into one segment file (2 GiB, or 2^31
     offsets).
     """
 
@@ -150,7 +150,8 @@ def to_json(swap: PreparedSwap) -> str:
 def from_json(content: str | bytes, *, path: str | None = None) -> PreparedSwap:
     """Parse the JSON of `to_json`; check that every part can only be renamed to a segment file in its directory.
 
-    This does not prove that a correct cleaning wrote the files; `commit` compares names and sizes with the directory.
+    The check does not prove that the content of the files is correct; `commit` compares names and sizes with the
+    directory.
 
     Raises:
         CorruptDataError: `content` is not a prepared swap; the error names `path`.

@@ -1,7 +1,7 @@
 """The choice between two strategies for a partition, with a reason.
 
-    whole    one task sweeps the partition; nothing is shuffled, and its map holds every key
-    split    many tasks sweep its splits twice and exchange hashes; memory is bounded, and all task slots are used
+    whole    one task sweeps the partition; nothing is shuffled, and the task's map contains every key
+    split    many tasks sweep the partition's splits twice and exchange hashes; memory is bounded, all slots are used
 
 If whole keys are compared, the partition is always cleaned whole, because splits exchange hashes, never keys.
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sediment.compaction.grouping import CleaningPlan
 
 MAPPED_KEY_BYTES = 48  # the most memory that a worker needs for one key
-COMPARED_KEY_BYTES = 72  # additional memory for one compared key, not counting the key itself
+COMPARED_KEY_BYTES = 72  # additional memory for one compared key, without the key itself
 SPLIT_FROM_BYTES = 4 << 30  # a smaller partition finishes too soon to delay the run
 _LEAST_RECORD_BYTES = 32  # in logs of gigabytes, records are rarely smaller
 
@@ -66,14 +66,14 @@ class StrategyChoice:
 
 
 def choose_strategy(plan: CleaningPlan, resources: Resources, estimate: Callable[[], Estimate]) -> StrategyChoice:
-    """Choose the strategy for `plan`; `estimate` estimates its keys from a sample.
+    """Choose the strategy for `plan`; `estimate` estimates the number of keys from a sample.
 
     Raises:
-        MemoryBudgetError: whole keys are to be compared, but only splits would fit into memory.
+        MemoryBudgetError: whole keys must be compared, but only splits would fit into memory.
     """
     log_bytes = plan.log_bytes
     if plan.config.dedupe_buffer_bytes is not None:
-        return StrategyChoice(Strategy.WHOLE, "one task has to fill a bounded offset map in log order")
+        return StrategyChoice(Strategy.WHOLE, "one task must fill a bounded offset map in log order")
     if resources.asked is not None:
         return StrategyChoice(resources.asked, "as requested")
     if len(plan.groups) < 2:
@@ -85,7 +85,7 @@ def choose_strategy(plan: CleaningPlan, resources: Resources, estimate: Callable
         if found * MAPPED_KEY_BYTES > resources.task_memory_bytes:
             return StrategyChoice(
                 Strategy.SPLIT,
-                f"the map of about {found} keys takes {found * MAPPED_KEY_BYTES} bytes, and a task may hold "
+                f"the map of about {found} keys takes {found * MAPPED_KEY_BYTES} bytes, but a task may use "
                 f"{resources.task_memory_bytes}",
             )
     if resources.slots > 1 and log_bytes >= SPLIT_FROM_BYTES and log_bytes * resources.slots > 2 * resources.all_bytes:
@@ -104,8 +104,8 @@ def _whole_keys(log_bytes: int, resources: Resources, estimate: Callable[[], Est
         needed_bytes = found.keys * a_key_bytes + found.key_bytes
         if needed_bytes > resources.task_memory_bytes:
             raise MemoryBudgetError(
-                f"comparing about {found.keys} whole keys takes {needed_bytes} bytes in one task, and a task may hold "
+                f"comparing about {found.keys} whole keys takes {needed_bytes} bytes in one task, but a task may use "
                 f"{resources.task_memory_bytes}",
                 advice="--key-equality hash cleans the partition in splits, which need less memory",
             )
-    return StrategyChoice(Strategy.WHOLE, "whole keys are compared, by one task that holds all keys in memory")
+    return StrategyChoice(Strategy.WHOLE, "whole keys are compared, by one task that keeps all keys in memory")

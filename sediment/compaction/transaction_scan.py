@@ -37,7 +37,7 @@ def aborted_of_round(plan: CleaningPlan) -> tuple[AbortedTransaction, ...]:
 def scan_segments(plan: CleaningPlan, fs: Fs, progress: Progress) -> dict[int, ChunkBoundaries]:
     """Return chunk boundaries, batch flags and surviving transaction index entries of the plan's segments.
 
-    All three are keyed by the base offset of the segment.
+    The result is keyed by the base offset of the segment.
 
     Raises:
         CorruptBatchError: a header is malformed, or a segment ends inside a batch.
@@ -60,10 +60,10 @@ def scan_segments(plan: CleaningPlan, fs: Fs, progress: Progress) -> dict[int, C
 
 
 def _mapped_position(plan: CleaningPlan, fs: Fs) -> int:
-    """Return the position in the first dirty segment from which the second state machine reads batches.
+    """Return the position in the first dirty segment at which the state machine for the offset map starts.
 
-    It reads what Kafka reads when it fills its map (`fill_map.start_position`).  Without an offset index, this is the
-    whole segment.
+    Kafka starts to fill its map at the same position (`fill_map.start_position`).  Without an offset index, the
+    position is 0.
     """
     base_offset = plan.dirty_base_offset
     if not any(segment.base_offset == base_offset and segment.offset_index_bytes for segment in plan.segments):
@@ -126,13 +126,13 @@ def _scan_segment(
 def _contradiction(path: Path, marker: np.void) -> CorruptIndexError:
     """Return the error for a marker that contradicts the transaction index.
 
-    Without this error, a cleaning would keep aborted records as latest values, or drop committed records as aborted.
+    Without this error, the cleaner would keep aborted records as latest values, or drop committed records as aborted.
     """
     return CorruptIndexError(
         f"a transaction marker of producer {marker['producer_id']} contradicts the transaction index",
         path=str(path),
         position=int(marker["position"]),
         offset=int(marker["last_offset"]),
-        advice="restore the .txnindex file of this segment from a replica or a backup, or move its .index out of the "
-        "directory and run `sediment recover`, which rebuilds both files",
+        advice="restore the .txnindex file of this segment from a replica or a backup, or move the segment's .index "
+        "out of the directory and run `sediment recover`, which rebuilds both files",
     )

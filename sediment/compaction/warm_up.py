@@ -70,8 +70,8 @@ def _clean(directory: Path, config: CompactionConfig, *, exact_keys: bool = Fals
 
 
 def _rewrite(directory: Path, config: CompactionConfig) -> None:
-    """Rewrite the log by a verdict, re-encode it, and search it for a key."""
-    # Imported here, because the workers of a cleaning do not need them.
+    """Rewrite the log by a verdict, re-encode the log, and search the log for a key."""
+    # Imported here, because workers that only clean do not need these modules.
     from sediment.compaction.reencode.plan import Encoding
     from sediment.compaction.reencode.segment_reencode import reencode_log
     from sediment.compaction.rewrite.key_matches import find_key_matches

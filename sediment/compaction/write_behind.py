@@ -1,7 +1,7 @@
 """The write-behind thread, which writes finished outputs in order while the sweep fills the next one.
 
-Invariant: an output is submitted only after the previous one is written.  So a process holds at most two outputs, even
-if several partitions share the thread: the sweep fills one while the other is written.
+Invariant: an output is submitted only after the previous one is written.  So a process has at most two outputs in
+memory, even if several partitions share the thread: the sweep fills one while the other is written.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Written = TypeVar("Written")
 
 
 class WriteBehind:
-    """A thread that does the writes of another thread, in order; the first write starts it."""
+    """A thread that does the writes of another thread, in order; the first write starts the thread."""
 
     def __init__(self) -> None:
         self._thread: ThreadPoolExecutor | None = None
@@ -29,7 +29,7 @@ class WriteBehind:
             self._thread.shutdown()
 
     def submit(self, write: Callable[[], Written]) -> Future[Written]:
-        """Wait for the previous write, then submit `write`; return its future."""
+        """Wait for the previous write, then submit `write`; return the future of `write`."""
         self.settle()
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="sediment-write")
@@ -38,7 +38,7 @@ class WriteBehind:
         return future
 
     def settle(self) -> None:
-        """Wait until no write is running; the futures hold the errors."""
+        """Wait until no write is running; errors are in the futures."""
         if self._last is not None:
             wait([self._last])
             self._last = None
@@ -48,7 +48,7 @@ def _call(write: Callable[[], Written]) -> Written:
     try:
         return write()
     except BaseException as error:
-        # The future holds the error.  The frames in the error's traceback would keep the output in memory.
+        # The error is in the future.  The frames in the error's traceback would keep the output in memory.
         traceback.clear_frames(error.__traceback__)
         del write
         raise

@@ -10,7 +10,7 @@ A segment expires by one of three rules:
 Invariants
 * The module is pure.
 * Expired segments are a prefix of the log below the high watermark.
-* The rules run in this order, each on the segments that the previous rule kept.
+* The rules are applied in this order, each to the segments that the previous rule kept.
 * One segment always remains.  If every segment expires, an empty segment is first created at the log end offset.
 * An empty active segment is kept.
 * Every segment of a tiered log is kept.
@@ -110,8 +110,8 @@ class KeepReason(StrEnum):
 class SegmentDecision:
     """The decision on one segment: exactly one of `rule` and `kept` is set.
 
-    `goes_at_ms` is the time at which retention.ms will expire the segment if nothing is appended.  It is None if the
-    segment expires now, never expires by time, or is kept for a reason other than time.
+    `goes_at_ms` is the time at which the segment will expire by retention.ms if nothing is appended.  `goes_at_ms` is
+    None if the segment expires now, never expires by time, or is kept for a reason other than time.
     """
 
     segment: SegmentState
@@ -170,8 +170,9 @@ def plan_retention(
 ) -> RetentionPlan:
     """Decide which of `segments` (sorted, the last one active) expire; offsets are absolute, and ends are exclusive.
 
-    After an unclean stop, the segment at `unverified_from_offset` (a segment base) and all later ones are unverified
-    and are kept.  Every segment of a tiered log is kept, because no file shows which segments are in remote storage.
+    After an unclean stop, `unverified_from_offset` is the base offset of the first unverified segment; this segment and
+    all later ones are kept.  Every segment of a tiered log is kept, because no file shows which segments are in remote
+    storage.
     """
     if config.is_tiered or not segments:
         fates = [SegmentDecision(segment, None, KeepReason.TIERED) for segment in segments]
@@ -227,7 +228,7 @@ _Predicate = Callable[[int], bool]
 def _rules(
     segments: Sequence[SegmentState], ends: Sequence[int], config: RetentionConfig, log_start_offset: int, now_ms: int
 ) -> Iterable[tuple[Rule, _Predicate]]:
-    """Yield the rules that apply, in Kafka's order, each with a test; the test takes the index of a segment."""
+    """Yield the rules that apply, in Kafka's order, each with a test function of the index of a segment."""
     last = len(segments) - 1
     yield Rule.LOG_START, lambda index: index < last and ends[index] <= log_start_offset
     if not config.deletes:
@@ -291,7 +292,7 @@ def explain_retention(fate: SegmentDecision, config: RetentionConfig) -> str:
         case KeepReason.UNLIMITED:
             return "retention.ms and retention.bytes have no limit"
         case KeepReason.NO_ROOM:
-            return "the disk is full, and an empty segment has to be created before the active one is deleted"
+            return "the disk is full, and an empty segment must be created before the active segment is deleted"
         case KeepReason.AFTER_KEPT:
             return "it is old enough, but an older segment is kept"
         case _:

@@ -5,7 +5,7 @@ SedimentError
  │    ├── CorruptBatchError         a record batch or a record in it
  │    ├── CorruptIndexError         an offset, time or transaction index
  │    │    ├── IndexOrderError           an entry is not above the last one
- │    │    └── IndexOffsetOverflowError  an offset does not fit 31 bits above the segment's base
+ │    │    └── IndexOffsetOverflowError  an offset is more than 2^31 - 1 above the segment's base
  │    ├── CorruptSnapshotError      a producer snapshot
  │    └── CorruptCheckpointError    a checkpoint or metadata file
  ├── ProtocolError            a message contradicts its schema, or the schema cannot express it
@@ -20,16 +20,16 @@ SedimentError
  │    ├── LockLostError             `.lock` was replaced while held
  │    ├── SourceChangedError        files changed after planning
  │    ├── UncleanDirectoryError     the last stop was not clean; run `recover` first
- │    └── OwnerNotKeptError         new files cannot get the owner, group and mode of the old
+ │    └── OwnerNotKeptError         new files cannot get the owner, group and mode of the old files
  ├── RejectedAppendError       an append broke a rule of the log; nothing changed
  │    ├── InvalidRecordError        a batch or record breaks the rules of its topic
- │    │    └── RecordValidationError     the same, with a list of the records
+ │    │    └── RecordValidationError     as above, with a list of the invalid records
  │    ├── RecordTooLargeError       a batch above max.message.bytes
  │    ├── RecordBatchTooLargeError  an append above segment.bytes
  │    ├── UnsupportedForFormatError   the message format cannot express the batch
  │    ├── OffsetsOutOfOrderError    assigned offsets do not ascend
  │    ├── UnexpectedAppendOffsetError  assigned offsets are already in the log, or span too many
- │    ├── OutOfOrderSequenceError   a producer's batch does not follow its last one
+ │    ├── OutOfOrderSequenceError   a producer's batch does not follow the producer's last batch
  │    ├── InvalidProducerEpochError    the producer was fenced
  │    ├── InvalidTransactionStateError  a batch is outside its transaction
  │    └── TransactionCoordinatorFencedError  a marker of a replaced coordinator
@@ -134,7 +134,7 @@ class IndexOrderError(CorruptIndexError):
 
 
 class IndexOffsetOverflowError(CorruptIndexError):
-    """An offset is below the base offset or more than 2^31 − 1 above it; the segment must be split."""
+    """An offset is below the segment's base offset or more than 2^31 − 1 above it; the segment must be split."""
 
 
 class CorruptSnapshotError(CorruptDataError):
@@ -278,7 +278,7 @@ class TransactionCoordinatorFencedError(RejectedAppendError):
 
 
 class OffsetOutOfRangeError(SedimentError):
-    """The log does not contain that offset."""
+    """The log does not contain the requested offset."""
 
 
 class StorageError(SedimentError):
@@ -329,7 +329,7 @@ class RunFailedError(SedimentError):
 
 
 class CleaningAbortedError(SedimentError):
-    """Another thread needed the partition while it was being cleaned; nothing was changed."""
+    """Another thread needed the partition during cleaning; nothing was changed."""
 
 
 class MemoryBudgetError(SedimentError):
@@ -351,5 +351,5 @@ class CommitStateUnknownError(SedimentError):
 class ReplacedFilesLeftError(CommitStateUnknownError):
     """A commit is done, but old files could not be removed; the next run or broker start removes them.
 
-    An open log handles it as a commit whose outcome is unknown: the disk has failed.
+    An open log treats this error like an unknown outcome, because the disk has failed.
     """

@@ -241,8 +241,8 @@ class Fs:
     def change_stamp(self, path: Path) -> tuple[int, int, int] | None:
         """Return (size in bytes, mtime in ns, ctime in ns) of one path, following links; None if it does not exist.
 
-        The ctime also reveals a change by a program that restored size and mtime.  It also reveals a different file
-        that was renamed to this path.
+        The ctime also reveals a change by a program that restored size and mtime, and a different file that was renamed
+        to this path.
         """
         try:
             status = path.stat()
@@ -306,7 +306,7 @@ class Fs:
         return OpenFile(path, create=False)
 
     def create_file(self, path: Path, *, like: Path) -> OpenFile:
-        """Open a file of a live log; create it with the owner, group and mode of `like` if it is missing."""
+        """Open a file of a live log; if the file is missing, create it with the owner, group and mode of `like`."""
         is_new = not self.exists(path)
         file = OpenFile(path, create=True)
         if is_new and like != path:
@@ -317,8 +317,8 @@ class Fs:
         """Create `path`, which must not exist, and write `chunks`; return the number of bytes written.
 
         The file is not durable until a sync.  A chunk is used before the next one is requested, so the caller may reuse
-        its memory.  From the first large chunk on, the bytes bypass the page cache if the filesystem supports this.  A
-        cleaning reads and writes much more than fits into the cache, and would otherwise evict the pages that a broker
+        its memory.  From the first large chunk on, the bytes bypass the page cache if the filesystem supports this.
+        Cleaning reads and writes much more than fits into the cache, and would otherwise evict the pages that a broker
         needs.
         """
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -348,9 +348,9 @@ class Fs:
     def truncate(self, path: Path, size_bytes: int) -> None:
         """Cut a file to its first `size_bytes`, in place; the change is not durable until a sync.
 
-        Unlike the other methods, this one changes an existing inode.  It is used for the torn end of a segment after a
-        crash, because the disk may not have space for a copy without that end.  If a file has several names, the caller
-        must copy the remaining part instead.
+        Unlike the other methods, this one changes an existing inode.  Use it to cut off the torn end of a segment after
+        a crash, because the disk may not have space for a copy.  If a file has several names, the caller must copy the
+        remaining part instead.
         """
         os.truncate(path, size_bytes)
 
@@ -451,7 +451,7 @@ class Fs:
         """Check that this process may open `count` more files.
 
         Raises:
-            OSError: the limit of open files is reached, that of the process (EMFILE) or of the system (ENFILE).
+            OSError: the process (EMFILE) or the system (ENFILE) has reached its limit of open files.
         """
         opened: list[int] = []
         try:
@@ -467,7 +467,7 @@ class Fs:
 
 
 class DryRunFs(Fs):
-    """A filesystem for dry runs: it reads files, but only counts the bytes that it would write."""
+    """A filesystem for dry runs: reads work as usual, but writes only count their bytes."""
 
     def write_new(self, path: Path, chunks: Iterable[Buffer]) -> int:
         return sum(memoryview(chunk).nbytes for chunk in chunks)
@@ -553,7 +553,7 @@ class _FileWriter:
 
     Small chunks are written at once, through the page cache.  At the first large chunk, the writer tries to set
     O_DIRECT.  If this succeeds, all later bytes are copied to aligned blocks, and a thread writes full blocks while the
-    caller fills another.  So the device is busy while the caller prepares the next chunks.
+    caller fills another block.  So the device is busy while the caller prepares the next chunks.
 
     If the device refuses a direct write or writes less than requested, this block and the rest of the file are written
     through the page cache.
@@ -563,11 +563,11 @@ class _FileWriter:
         self._descriptor = descriptor
         self._written = 0  # bytes passed to the kernel or to the thread
         self._may_be_direct = bool(_PAST_CACHE)
-        # The first one is being filled; the last ones were given to the thread.
+        # The first block is being filled; the last ones were given to the thread.
         self._blocks: deque[mmap.mmap] = deque()
         self._filled = 0
         self._thread: ThreadPoolExecutor | None = None
-        self._of_thread = descriptor  # another descriptor once there is a thread, so that no later file gets its number
+        self._of_thread = descriptor  # a duplicate once the thread runs, so that no later file gets its number
         self._has_failed = False
         self._pending: deque[Future[None]] = deque()  # one for each block that was given to the thread, oldest first
 
@@ -576,7 +576,7 @@ class _FileWriter:
 
     def __exit__(self, *_: object) -> None:
         if self._thread is not None:
-            self._thread.shutdown(cancel_futures=True)  # after this, the thread uses neither blocks nor descriptor
+            self._thread.shutdown(cancel_futures=True)  # after this call, the thread uses neither blocks nor descriptor
             os.close(self._of_thread)
         for block in self._blocks:
             block.close()
@@ -634,7 +634,7 @@ class _FileWriter:
             self._pending.popleft().result()
 
     def _write_block(self, block: mmap.mmap, size_bytes: int) -> None:
-        """Write complete blocks with O_DIRECT, as long as the device accepts this, and the rest through the page cache.
+        """Write complete blocks with O_DIRECT; if the device refuses this, write the rest through the page cache.
 
         After a failure, later blocks are not written, because their positions would be wrong.
         """
@@ -647,7 +647,8 @@ class _FileWriter:
                 with aligned[: size_bytes - size_bytes % _BLOCK_BYTES] as whole:
                     written = _write_direct(self._of_thread, whole)
             if written < size_bytes:
-                # Bytes after this position cannot be direct: it is not a multiple of a block, or the device refused it.
+                # Bytes after this position cannot be written directly: the position is not a multiple of a block, or
+                # the device refused the write.
                 if self._may_be_direct:
                     self._may_be_direct = False
                     _set_direct(self._of_thread, is_direct=False)

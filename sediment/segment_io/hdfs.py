@@ -1,4 +1,4 @@
-"""HDFS as a pyarrow filesystem, with the package `hdfs-native`, which needs neither Java nor a Hadoop installation.
+"""HDFS as a pyarrow filesystem, based on the package `hdfs-native`, which needs neither Java nor Hadoop.
 
     hdfs://HOST:PORT/PATH      one namenode
     hdfs://NAMESERVICE/PATH    the namenodes that hdfs-site.xml in HADOOP_CONF_DIR lists for a nameservice
@@ -43,7 +43,7 @@ def open_hdfs(uri: str) -> tuple[FileSystem, str]:
     """Return the filesystem of an `hdfs://` URI, and the path in it.
 
     Raises:
-        UsageError: the URI names no namenode, or it has a user or options.
+        UsageError: the URI names no namenode, or contains a user or options.
     """
     parts = urlsplit(uri)
     if not parts.netloc or "@" in parts.netloc or parts.query:
@@ -56,7 +56,7 @@ def open_hdfs(uri: str) -> tuple[FileSystem, str]:
 
 
 class _Hdfs(FileSystemHandler):  # type: ignore[misc]
-    """The files of one namenode or nameservice; it connects on first use."""
+    """The filesystem of one namenode or nameservice; the first operation connects to it."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -69,7 +69,7 @@ class _Hdfs(FileSystemHandler):  # type: ignore[misc]
     __hash__ = None  # type: ignore[assignment]
 
     def get_type_name(self) -> str:
-        """Return the URL, so that equal paths of two clusters are different directories."""
+        """Return the URL, so that equal paths in two clusters count as different directories."""
         return self._url
 
     def normalize_path(self, path: str) -> str:

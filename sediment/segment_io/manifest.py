@@ -5,8 +5,8 @@
     files                      name, size_bytes, sha256; for an incremental copy also held_in and source
 
 The manifest is written last, so a directory without a manifest is not a complete copy.  An incremental copy may leave a
-file in an earlier copy: `held_in` names the directory of that copy, which is next to this one.  `source` is the stamp
-of the copied file; a later incremental copy compares it with the file in the source.
+file in an earlier copy: `held_in` names the directory of that copy, which is next to the directory of this copy.
+`source` is the stamp of the copied file; a later incremental copy compares the stamp with the file in the source.
 
 Each partition and each file has its own line, and the document is written in pieces, because a copy may have a million
 files.
@@ -126,7 +126,7 @@ def _file_row(file: ManifestFile) -> dict[str, Any]:
 
 # ------------------------------------------------------------------------------------------------------------- reading
 def parse_manifest(document: bytes, *, path: str) -> Manifest:
-    """Parse a manifest; `path` names its directory in errors.
+    """Parse a manifest; errors name its directory, `path`.
 
     Raises:
         CorruptDataError: the document is not a manifest, or a name in it leads outside the copies.
@@ -146,7 +146,7 @@ def parse_manifest(document: bytes, *, path: str) -> Manifest:
         raise CorruptDataError(
             f"the manifest cannot be read: {error}",
             path=f"{path}/{MANIFEST_FILE}",
-            advice="restore it from a backup, or make the copy again",
+            advice="restore the manifest from a backup, or make the copy again",
         ) from error
 
 

@@ -33,9 +33,9 @@ def pack_in_order(
 ) -> list[list[_Item]]:
     """Return lists of consecutive items, in the order of `items`.
 
-    A list takes the next item if the list's weight stays within `capacity`.  An item heavier than `capacity` is alone
-    in its list.  With `overfill`, a list takes items until it reaches `capacity`, so only the last list can be lighter.
-    `most_items` limits the number of items in a list.
+    The next item is added to a list if the list's weight stays within `capacity`.  An item heavier than `capacity` is
+    alone in its list.  With `overfill`, items are added to a list until its weight reaches `capacity`, so only the last
+    list can be lighter.  `most_items` limits the number of items in a list.
     """
     packed: list[list[_Item]] = []
     total = 0

@@ -27,7 +27,7 @@ _FEW_BYTES = 64 << 10
 
 
 class RangeFile(ReadableFile):
-    """A stored file that is read in ranges; `listed` is its size and time when it was opened."""
+    """A stored file that is read in ranges; `listed` has the file's size and modification time when it was opened."""
 
     __slots__ = ("_listed", "_ranges", "_start", "_window")
 
@@ -110,7 +110,7 @@ class StoreFs(ListedFs):
         return path.name in self._files
 
     def entry(self, path: Path) -> FileEntry | None:
-        """Return the listed entry of a name; None if it was not listed."""
+        """Return the listed entry of a name; None if the name was not listed."""
         file = self._files.get(path.name)
         return None if file is None else FileEntry(path.name, file.size_bytes, file.mtime_ns, False)
 
@@ -131,7 +131,7 @@ class StoreFs(ListedFs):
             file.close()
 
     def open_readable(self, path: Path) -> ReadableFile:
-        """Open a file for reading; if it was replaced since the listing, its change stamp differs."""
+        """Open a file for reading; if the file was replaced since the listing, its change stamp differs."""
         name = f"{self._source_folder}/{path.name}"
         root = self._source.local_path
         if root is not None:

@@ -61,7 +61,7 @@ def by_folder(files: Mapping[str, StoredFile]) -> dict[str, dict[str, StoredFile
 
 
 class Store:
-    """One directory, given by its path or URI; it connects on first use, and again after unpickling."""
+    """One directory, given by its path or URI; the connection is made on first use, and again after unpickling."""
 
     def __init__(self, where: str) -> None:
         self.where = where if _SCHEME in where else str(Path(where).absolute())
@@ -98,13 +98,13 @@ class Store:
 
     @property
     def local_path(self) -> Path | None:
-        """The path of the directory if this machine has it, else None."""
+        """The local path of the directory; None if the directory is not on this machine."""
         filesystem, base = self._opened
         return Path(base or "/") if filesystem.type_name == _LOCAL else None
 
     @property
     def identity(self) -> tuple[str, str]:
-        """The kind of filesystem, and the path in the filesystem; they are equal for the same directory."""
+        """The kind of filesystem, and the path in it; stores of the same directory have equal identities."""
         filesystem, base = self._opened
         return filesystem.type_name, str(Path(base).resolve()) if filesystem.type_name == _LOCAL else base
 
@@ -198,7 +198,7 @@ class Store:
                 filesystem.create_dir(self._path(folder), recursive=True)
 
     def write(self, name: str, chunks: Iterable[Buffer]) -> int:
-        """Write `chunks` to a file, replacing an existing one; return the number of bytes written."""
+        """Write `chunks` to a file, replacing an existing file; return the number of bytes written."""
         filesystem, _ = self._opened
         written = 0
         with self._named_errors(name), filesystem.open_output_stream(self._path(name)) as target:
@@ -209,7 +209,7 @@ class Store:
         return written
 
     def put(self, name: str, chunks: Iterable[Buffer], *, part: str) -> int:
-        """Write a file under the name `part`, and rename it when it is complete."""
+        """Write a file under the name `part`, and rename the complete file."""
         if not self.shows_incomplete_files:
             return self.write(name, chunks)
         written = self.write(part, chunks)

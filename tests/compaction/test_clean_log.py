@@ -367,7 +367,7 @@ def test_a_batch_whose_offset_is_not_one_of_its_segment_is_an_error_with_its_pla
     batches[place] = renumbered(batches[place], offset)
     (directory / f"{10:020d}.log").write_bytes(b"".join(batches))
     before = names(directory)
-    with pytest.raises(CorruptBatchError, match="not those of its segment") as raised:
+    with pytest.raises(CorruptBatchError, match="outside its segment") as raised:
         prepare(directory, replace(NOW, map_bytes=map_bytes))
     assert (raised.value.position, raised.value.offset) == (place * len(batches[0]), offset)
     assert names(directory) == before
@@ -378,7 +378,7 @@ def test_a_batch_that_reaches_into_the_next_segment_is_an_error(tmp_path):
     reaching[23:27] = (1).to_bytes(4, "big")
     directory = write_log(tmp_path / "t-0", {0: [batch_of(0, b"k"), batch_of(1, b"k")], 3: [batch_of(3, b"z")]})
     (directory / f"{0:020d}.log").write_bytes(batch_of(0, b"k") + resealed(bytes(reaching)))
-    with pytest.raises(CorruptBatchError, match="not those of its segment"):
+    with pytest.raises(CorruptBatchError, match="outside its segment"):
         prepare(directory, NOW)
 
 

@@ -204,7 +204,7 @@ def inner_of(*offsets: int, magic: int = 1) -> bytes:
 @pytest.mark.parametrize(
     ("entry", "what"),
     [
-        (wrapper_of(wrapper_of(inner_of(0), offset=0), offset=4), "holds compressed messages"),
+        (wrapper_of(wrapper_of(inner_of(0), offset=0), offset=4), "contains compressed messages"),
         (wrapper_of(b"", offset=4), "holds no messages"),
         (wrapper_of(inner_of(0, 9), offset=4), "below the offsets"),
         (wrapper_of(inner_of(3, 2, magic=0), offset=4, magic=0), "do not increase"),
@@ -243,7 +243,7 @@ def test_a_message_with_a_wrong_checksum_is_an_error_with_its_place(tmp_path):
 def test_a_message_whose_offset_is_not_one_of_its_segment_is_an_error(tmp_path, magic, codec, offset):
     first, second = (encode_legacy([Record(n, START_MS, b"k", b"v")], magic=magic, codec=codec) for n in range(2))
     directory = legacy_log(tmp_path / "t-0", renumbered(first, offset), second, end=9)
-    with pytest.raises(CorruptBatchError, match="not those of its segment") as raised:
+    with pytest.raises(CorruptBatchError, match="outside its segment") as raised:
         prepare(directory, NOW)
     assert (raised.value.position, raised.value.offset) == (0, offset)
 

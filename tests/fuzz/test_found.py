@@ -163,5 +163,5 @@ def test_wrappers_in_wrappers_end_at_the_second():
         stream = framing.compress(framing.GZIP, inner, magic=1)
         inner = encode_legacy_record(Record(0, NOW_MS, None, stream), magic=1, attributes=framing.GZIP)
     assert zlib.crc32(inner[16:]) == int.from_bytes(inner[12:16], "big")
-    with pytest.raises(CorruptBatchError, match="compressed message holds compressed messages"):
+    with pytest.raises(CorruptBatchError, match="compressed message contains compressed messages"):
         unwrap(inner, limit_bytes=LIMIT_BYTES)

@@ -1,4 +1,4 @@
-"""The batches of one chunk as kernels read them: header fields, addresses of records, and hashes of keys.
+"""The batches of one chunk in the form that kernels read: header fields, addresses of records, and hashes of keys.
 
 `fill_map` and `collect_keys` both begin with `decode_keys`; the sweep calls the two steps of `decode_keys` separately.
 
@@ -54,7 +54,7 @@ class Batches(NamedTuple):
     """The checked batches of one chunk.
 
     `flags` is uint8[batches], or empty if all flags are zero.  `payloads`, int64[batches, 2], contains the address and
-    size of the decompressed records of each compressed batch, or NOT_DECOMPRESSED; it is empty if no batch is
+    size of the decompressed records of each compressed batch, or NOT_DECOMPRESSED; `payloads` is empty if no batch is
     compressed.
     """
 

@@ -56,8 +56,8 @@ def active_producers(producers: Iterable[ProducerEntry]) -> ActiveProducers:
 def keeps_header(header: Header, flags: int, first_uncleanable_offset: int, producers: ActiveProducers) -> bool:
     """Return True if the header of a batch is kept even if all its records are dropped (kafka-log 02 §6.2).
 
-    The header of the last batch before the bound preserves the last offset of the log.  The header of the last batch of
-    an active producer preserves its sequence numbers.
+    The header of the last batch before the first uncleanable offset preserves the last offset of the cleaned range.
+    The header of the last batch of an active producer preserves the producer's sequence numbers.
     """
     if header.last_offset + 1 == first_uncleanable_offset or (flags & LEAVES_HEADER) != 0:
         return True

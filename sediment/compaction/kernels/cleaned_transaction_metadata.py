@@ -1,9 +1,9 @@
 """Kafka's transaction state machine, run forward over batch headers before the backward sweep.
 
-A backward sweep reads a marker before the data of its transaction.  At the marker, it cannot know whether any batch of
-the transaction is left, so it cannot decide whether to drop the marker.  Therefore a partition with control or
-transactional batches is first scanned forward.  The scan reads only headers and control keys, and sets flags for each
-batch; the sweep needs no other information about transactions.
+A backward sweep reads a marker before the data of its transaction.  When the sweep reaches the marker, it is still
+unknown whether any batch of the transaction will be left, so the sweep cannot decide whether to drop the marker.
+Therefore a partition with control or transactional batches is first scanned forward.  The scan reads only headers and
+control keys, and sets flags for each batch; the sweep needs no other information about transactions.
 
 State (kafka-log 02 §7):
 * the aborted transactions that have not begun yet, sorted by first offset
@@ -17,8 +17,8 @@ has written nothing else (`batch_retention`).
 survive.
 
 Kafka fills its offset map in a separate pass over the dirty range.  For that pass, the scan keeps a second state of the
-same kind, which starts at the first dirty segment.  If a batch is aborted according to the second state, its keys do
-not enter the map.
+same kind, which starts at the first dirty segment.  If a batch is aborted according to the second state, the keys in
+the batch do not enter the map.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from sediment.segment_io.format.transaction_index import AbortedTransaction
 
 # Flags of a batch
 DISCARD = 1  # data of an aborted transaction, or a marker of a transaction without batches
-MARKS_NOTHING = 2  # a marker of a transaction without batches; it is dropped after its delete horizon
-UNMAPPED = 4  # its keys do not enter the offset map
+MARKS_NOTHING = 2  # a marker of a transaction without batches, dropped after its delete horizon
+UNMAPPED = 4  # the batch's keys do not enter the offset map
 # Flags that do not come from transactions
 LEGACY = 8  # a message of magic 0 or 1; its survivors become a batch that begins at the first survivor
-TOMBSTONES_GO = 16  # its tombstones have expired, by the modification time of their segment
-TOMBSTONES_STAY = 32  # its tombstones do not expire
+TOMBSTONES_GO = 16  # the batch's tombstones have expired, by the modification time of their segment
+TOMBSTONES_STAY = 32  # the batch's tombstones do not expire
 UNREADABLE = 64  # kept byte for byte, never parsed
-LEAVES_HEADER = 128  # its header is kept even if all its records are dropped
+LEAVES_HEADER = 128  # the batch's header is kept even if all its records are dropped
 
 # Columns of the open transactions, int64[producers, 5]
 _PRODUCER = 0
@@ -63,7 +63,7 @@ _EMPTY = -(2**62)  # no producer id
 
 @kernel
 def _slot_of(states: npt.NDArray[np.int64], producer_id: int) -> int:
-    """Return the row of a producer, or the empty row to use for it; there is always an empty row."""
+    """Return the row of a producer or, if the producer has none, the empty row to use; an empty row always exists."""
     mask = states.shape[0] - 1
     slot = ((producer_id * 0x9E3779B97F4A7C1) >> 20) & mask
     while states[slot, _PRODUCER] != producer_id and states[slot, _PRODUCER] != _EMPTY:
@@ -73,7 +73,7 @@ def _slot_of(states: npt.NDArray[np.int64], producer_id: int) -> int:
 
 @kernel
 def _state_of(states: npt.NDArray[np.int64], producer_id: int) -> int:
-    """Return the row of a producer; add one if it has none."""
+    """Return the row of a producer; if the producer has no row, add one."""
     row = _slot_of(states, producer_id)
     if states[row, _PRODUCER] == _EMPTY:
         states[row, _PRODUCER] = producer_id
@@ -162,7 +162,7 @@ def _empty_states(rows: int) -> npt.NDArray[np.int64]:
 class TransactionScan:
     """The state machine over one pass; call `classify` with header rows in log order.
 
-    `aborted` are the aborted transactions that the pass knows, in any order; duplicates are allowed.
+    `aborted` are the aborted transactions relevant to the pass, in any order; duplicates are allowed.
     """
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:

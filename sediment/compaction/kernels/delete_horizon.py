@@ -1,11 +1,11 @@
 """The delete horizon of a batch: the time after which its tombstones, or the marker in it, may be dropped.
 
-If a batch needs a horizon and has none, a cleaning writes one into it (kafka-log 02 §6.4).  If bit 6 of the attributes
-is set, the batch's base timestamp is its horizon.
+If a batch needs a horizon and has none, the cleaner writes one into the batch (kafka-log 02 §6.4).  If bit 6 of the
+attributes is set, the batch's base timestamp is its horizon.
 
-Batches of magic 0 and 1 have no horizon.  One legacy horizon decides for all of them: the modification time of the last
-clean segment, minus delete.retention.ms.  Their tombstones have expired if their segment was last modified at or before
-this horizon (kafka-log 02 §3 step 1, §6, §10: legacyDeleteHorizonMs, retainLegacyDeletes).
+Batches of magic 0 and 1 have no horizon.  For all such batches, one legacy horizon decides: the modification time of
+the last clean segment, minus delete.retention.ms.  The tombstones of such a batch have expired if its segment was last
+modified at or before this horizon (kafka-log 02 §3 step 1, §6, §10: legacyDeleteHorizonMs, retainLegacyDeletes).
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from sediment.segment_io.units import NS_PER_MS
 
 
 def next_horizon_ms(delete_retention_ms: int | None, now_ms: int) -> int | None:
-    """Return the delete horizon that a cleaning at `now_ms` writes, or None if it writes none.
+    """Return the delete horizon that the cleaner writes at `now_ms`, or None if the cleaner writes none.
 
-    It writes none if `delete_retention_ms` is None, or if `now_ms` + `delete_retention_ms` exceeds INT64_MAX.  In a
-    broker, this sum overflows and becomes negative, and brokers ignore a negative horizon.
+    The cleaner writes none if `delete_retention_ms` is None, or if `now_ms` + `delete_retention_ms` exceeds INT64_MAX.
+    In a broker, this sum overflows and becomes negative, and brokers ignore a negative horizon.
     """
     if delete_retention_ms is None:
         return None
@@ -45,7 +45,7 @@ def next_horizon_ms(delete_retention_ms: int | None, now_ms: int) -> int | None:
 
 
 def legacy_horizon_ms(segments: Sequence[SegmentRef], first_dirty_offset: int, delete_retention_ms: int | None) -> int:
-    """Return the horizon: tombstones of magic 0 and 1 have expired in segments last modified at or before it.
+    """Return the legacy horizon: in segments last modified at or before it, tombstones of magic 0 and 1 have expired.
 
     The result is 0 if no segment of `segments` begins below `first_dirty_offset`.  If `delete_retention_ms` is None,
     the result is below every modification time, so no tombstone has expired.
@@ -57,7 +57,7 @@ def legacy_horizon_ms(segments: Sequence[SegmentRef], first_dirty_offset: int, d
 
 
 def legacy_tombstones_have_expired(segment: SegmentRef, horizon_ms: int) -> bool:
-    """Return True if the cleaning drops the tombstones of magic 0 and 1 in `segment`."""
+    """Return True if the cleaner drops the tombstones of magic 0 and 1 in `segment`."""
     return segment.mtime_ns // NS_PER_MS <= horizon_ms
 
 
@@ -77,20 +77,21 @@ def tombstones_expire(flags: int, horizon_passed: bool) -> bool:
 def needs_horizon(flags: int, is_control: bool, has_horizon: bool, tombstones: int) -> bool:
     """Return True if a batch that keeps `tombstones` tombstones needs a new delete horizon.
 
-    A marker gets a horizon if no batch of its transaction is left; any other batch gets one if it keeps a tombstone.
+    A marker gets a horizon if no batch of its transaction is left; any other batch gets a horizon if it keeps a
+    tombstone.
     """
     return not has_horizon and ((is_control and (flags & MARKS_NOTHING) != 0) or tombstones > 0)
 
 
 @inlined_kernel
 def keeps_horizon(header: Header, gets_horizon: bool) -> bool:
-    """Return True if a rebuilt batch has a horizon (bit 6): a new one, or its old one, even if no tombstone is left."""
+    """Return True if a rebuilt batch has a horizon (bit 6), new or old, even if no tombstone is left."""
     return gets_horizon or header.has_horizon
 
 
 @inlined_kernel
 def horizon_of(header: Header, rules: npt.NDArray[np.int64]) -> int:
-    """Return the delete horizon of a batch that has one or gets one; the horizon becomes the batch's base timestamp."""
+    """Return the old or new delete horizon of a batch; the horizon becomes the batch's base timestamp."""
     return header.base_timestamp if header.has_horizon else rules[NEXT_HORIZON_MS]
 
 

@@ -1,9 +1,9 @@
 """The kernel that maps each key to its latest offset, for a later sweep to filter by (buildOffsetMapForSegment).
 
-It reads the dirty range forward, because the last entry of a key replaces the earlier ones.  A bounded map may be full
-before the end of the range; the round then ends where the map became full (kafka-log 02 §4.2).  The loop over segments
-(Kafka's buildOffsetMap) is in `cleaner`.  The position at which Kafka begins in the first segment matters only to
-transactions, so only `transaction_scan` calls `start_position`.
+The kernel reads the dirty range forward, because the last offset of a key replaces the earlier offsets.  A bounded map
+may become full before the end of the range; the round then ends at that point (kafka-log 02 §4.2).  The loop over
+segments (Kafka's buildOffsetMap) is in `cleaner`.  The position at which Kafka begins in the first segment matters only
+to transactions, so only `transaction_scan` calls `start_position`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from sediment.segment_io.format.record_decoder import KEY_BYTES, OFFSET_DELTA
 def start_position(index: OffsetIndex, first_dirty_offset: int) -> int:
     """Return the position in the first dirty segment at which Kafka begins to fill its map; `index` is its `.index`.
 
-    The batches before this position end below `first_dirty_offset`, so no key of theirs enters the map.  But they may
-    be markers.  Kafka fills the map in a pass with its own transaction state, and this pass knows the transactions of
-    those markers only from the transaction index.
+    The batches before this position end below `first_dirty_offset`, so their keys do not enter the map.  But these
+    batches may be markers.  Kafka fills the map in a pass with its own transaction state, and this pass knows the
+    transactions of those markers only from the transaction index.
 
     Source: kafka-log 02 §4.2.
     """
@@ -86,7 +86,7 @@ def fill_map(
 def end_segment(state: npt.NDArray[np.int64], end_offset: int) -> None:
     """Set LATEST_OFFSET after the last batch of a segment: the map covers all offsets below `end_offset`.
 
-    `end_offset` is the base offset of the next segment, or the end of the cleanable range.  The offsets after the
-    segment's last record have no record, so the next round need not read the segment again.
+    `end_offset` is the base offset of the next segment, or the end of the cleanable range.  No record has an offset
+    between the segment's last record and `end_offset`, so the next round need not read the segment again.
     """
     state[LATEST_OFFSET] = end_offset - 1

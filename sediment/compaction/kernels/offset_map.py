@@ -8,9 +8,10 @@ exists twice at any time.  Small tables share a large page, which is freed when 
 has low = high = 0; a key whose hash is zero is stored with low = 1.  Probing is linear, and the load is at most 3/4.
 
 A map is used in one of two ways:
-* A set of keys: a backward sweep only needs to know whether a key occurs nearer to the log's end.
-* A map with offsets: keys are put in log order, so the latest offset of a key wins; the log is then filtered by these
-  offsets.  Kafka limits the number of keys in such a map; `put_bounded` implements Kafka's rule for a full map.
+* A set of keys: a backward sweep needs only to check whether a key occurs nearer to the log's end.
+* A map with offsets: keys are put into the map in log order, so the map contains the latest offset of each key.  The
+  log is then filtered by these offsets.  Kafka limits the number of keys in such a map; `put_bounded` implements
+  Kafka's rule for a full map.
 
 Invariant: every table has an empty slot, so probing ends.
 """
@@ -119,10 +120,10 @@ def put_offset(tables: npt.NDArray[np.int64], low: np.uint64, high: np.uint64, o
 def put_bounded(
     tables: npt.NDArray[np.int64], low: np.uint64, high: np.uint64, offset: int, keys: int, limit: int
 ) -> int:
-    """Put a key like `put_offset`, or return FULL if the map already holds `limit` keys.
+    """Put a key like `put_offset`, or return FULL if the map already contains `limit` keys.
 
     `keys` is the number of keys so far.  As in Kafka's buildOffsetMapForSegment, the limit is tested before the
-    look-up, so a full map also rejects a key that it already holds (kafka-log 02 §4.2).
+    look-up, so a full map also rejects a key that it already contains (kafka-log 02 §4.2).
     """
     if keys >= limit:
         return FULL
@@ -195,13 +196,13 @@ class OffsetMap:
         return int(self._sizes_with(keys).sum())
 
     def reserve(self, keys: int) -> None:
-        """Grow each table that has no room for `keys` more."""
+        """Grow each table that has no room for `keys` more keys."""
         sizes = self._sizes_with(keys)
         for table in map(int, np.flatnonzero(sizes > self._sizes_with(0))):
             self._grow(table, int(sizes[table]))
 
     def _sizes_with(self, keys: int) -> npt.NDArray[np.int64]:
-        """Return int64[TABLES]: the size in bytes at which each table has room for `keys` more."""
+        """Return int64[TABLES]: the size in bytes at which each table has room for `keys` more keys."""
         sizes = (self.tables[:, MASK] + 1) * self.slot_bytes
         limits, wanted = self.tables[:, LIMIT].copy(), self.tables[:, USED] + keys
         while (short := limits < wanted).any():

@@ -129,7 +129,7 @@ def find_survivors(
     first: int,
     surviving: npt.NDArray[np.bool_],
 ) -> int:
-    """Set `surviving`, bool[batches], for each batch whose records `sweep_chunk` has to read when it filters BY_BITMAP.
+    """Set `surviving`, bool[batches], for each batch whose records `sweep_chunk` must read when it filters BY_BITMAP.
 
     `first` is the value of RECORDS before the chunk.  Return the value of RECORDS after the chunk.
     """

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 # ---------------------------------------------------------------------------------- registers, int64[STATE_REGISTERS]
-CURSOR = 0  # batches of the chunk that are not processed yet
+CURSOR = 0  # number of batches of the chunk that are not processed yet
 OUT_START = 1  # first used byte of the output
 LAST_BASE_OFFSET = 2  # base offset of the batch that was processed last
 HEADROOM = 3  # keys that are certain to fit into the map, regardless of their hashes

@@ -5,13 +5,13 @@
     output    |     free      | kept... |      filled from its end towards its start
                               ^ OUT_START
 
-`sweep_chunk` takes each batch below CURSOR through six steps (kafka-log 02 §6.2, §6.4):
+`sweep_chunk` processes each batch below CURSOR in six steps (kafka-log 02 §6.2, §6.4):
 
 1. Read the header, and check that offsets descend during the sweep (`batch_decoder.read_header`).
 2. Decide whether the whole batch is dropped and, if not, whether its header is kept even without records
    (`batch_retention`).
 3. If no record of the batch has to be decoded, finish the batch: write its header or nothing (`_settle_whole`).
-4. Decode its records and hash their keys, if the buffers and the map have room for all of them (`batch_decoder`).
+4. Decode the records and hash their keys, if the buffers and the map have room for all of them (`batch_decoder`).
 5. Filter the records (`record_retention.filter_records`).
 6. Emit the batch: its header, a verbatim copy, or the survivors in a rebuilt batch (`_emit_survivors`).
 
@@ -27,8 +27,8 @@ Invariants
 * A split is swept twice.  `collect_keys` decodes every record that can be dropped, and so finds every error in the
   split.  `sweep_chunk` then decodes only survivors; `digest_of` lets the caller check that both sweeps read the same
   batches.
-* Offsets descend strictly.  If they do not, the sweep stops with OFFSETS_NOT_INCREASING.  The caller then fills a map
-  with offsets, for which the order of records does not matter.
+* Offsets descend strictly.  Otherwise the sweep stops with OFFSETS_NOT_INCREASING.  The caller then fills a map with
+  offsets, for which the order of records does not matter.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ def sweep_chunk(
     """Filter and emit the batches below CURSOR, last first; return DONE, a request, or a decoder's status.
 
     `raw` is working memory for records to be compressed; `compressors` comes from `find_compressors`, or is all zeros.
-    `survivors` is read only if the filter is BY_BITMAP.  It has one bit for each record of the split; RECORDS counts
-    the records.  A record's bit is 1 if no later record of any split supersedes the record.
+    `survivors` is read only if the filter is BY_BITMAP.  `survivors` has one bit for each record of the split; RECORDS
+    counts the records.  A record's bit is 1 if no later record of any split supersedes the record.
     """
     base = np.int64(batches.buffer.ctypes.data)
     out = np.int64(output.ctypes.data)
@@ -170,7 +170,7 @@ def sweep_chunk(
             state[CURSOR] = ordinal
             continue
 
-        # 4. Decode its records: all of them, or the survivors if these are few.
+        # 4. Decode all records of the batch, or only the survivors if there are few.
         status, records_base, payload_bytes = locate_records(header, batches.payloads, ordinal)
         if status != OK:
             return status

@@ -1,4 +1,4 @@
-"""Re-encoding: all records of a partition are written again, in another codec or in larger batches.
+"""Re-encoding: all records of a partition are written again, with another codec or in larger batches.
 
     plan              the requested encoding, one task for each segment, and the results
     merging           the rule that decides from headers which neighbouring batches may become one

@@ -2,7 +2,7 @@
 
 kernel returns          driver
 NEEDS_PAYLOAD           decompresses the batch, and some of the following batches
-NEEDS_COMPRESSION       compresses the records of the group and writes it
+NEEDS_COMPRESSION       compresses the records of the group and writes the group
 NEEDS_..._ROOM          enlarges an array
 any other status        raises the decoder's error for the batch
 """
@@ -73,9 +73,9 @@ class BatchEncoder:
         return int(self._state[kernels.BATCHES_ENCODED])
 
     def encode(self, span: BatchSpan, wanted: Flags, joins: Flags) -> ByteArray:
-        """Encode a checked chunk; return the batches that earlier calls left open, then those of the chunk.
+        """Encode a checked chunk; return the new batches of the open group and of the chunk.
 
-        The result is valid until the next call.
+        The open group is the group that the previous call left open.  The result is valid until the next call.
 
         `wanted` and `joins` are bool[batches]: the batches that may change, and the batches that may join the previous
         batch.  The last group of the chunk stays open; the call for the next chunk, or `finish`, returns it.
@@ -114,7 +114,7 @@ class BatchEncoder:
             assert self._provides(status)
 
     def _provides(self, status: int) -> bool:
-        """Do the work that the kernel's status requests; return False if it requests no work."""
+        """Do the work that the kernel's status requests; return False if the status is not a request."""
         needed = int(self._state[kernels.NEEDED])
         if status == NEEDS_COMPRESSION:
             self._compress()
@@ -134,7 +134,7 @@ class BatchEncoder:
     def _compress(self) -> None:
         """Compress and write the group."""
         if not self._compressors.any():
-            # Loaded at the first request; from then on, the kernel itself compresses groups if it can.
+            # Loaded at the first request; from then on, the kernel compresses groups itself, if possible.
             self._compressors = find_compressors(self._encoding.codec, self._encoding.level)
         codec = self._encoding.codec
         if codec is None:
@@ -150,7 +150,7 @@ class BatchEncoder:
 
 
 def _enlarged(memory: ByteArray, size_bytes: int) -> ByteArray:
-    """Return a copy of `memory` with room for at least twice `size_bytes`; it is never smaller than `memory`."""
+    """Return a copy of `memory` with room for at least twice `size_bytes`; the copy is never smaller than `memory`."""
     larger = np.empty(max(2 * size_bytes, memory.size), dtype=np.uint8)
     larger[: memory.size] = memory
     return larger

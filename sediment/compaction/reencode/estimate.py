@@ -1,11 +1,12 @@
-"""An estimate of the log size after a re-encoding, from a sample of batches that are encoded in memory.
+"""An estimate of the log size after re-encoding, from a sample of batches that are encoded in memory.
 
 1. Take chunks of whole batches, spread evenly over the log (`segment_io.partition.sample`).
 2. Encode the batches of each chunk again, and merge batches of the same chunk, as `reencode_segment` does.
-3. Apply the sample's saving to all segments that a re-encoding reads.
+3. Assume that all segments that `reencode` reads shrink in the same proportion as the sample.
 
-The estimate differs from a run in three ways.  Batches of different chunks are not merged.  The last five batches of
-each producer, which a run does not merge, are treated like the others.  A chunk with an unreadable batch is left out.
+The estimate differs from a run of `reencode` in three ways.  Batches of different chunks are not merged.  The last five
+batches of each producer, which a run does not merge, are treated like the others.  A chunk with an unreadable batch is
+left out.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from sediment.segment_io.segment.reader import BatchSpan
 
 @dataclass(frozen=True, slots=True)
 class ReencodeEstimate:
-    """The estimated size of all `.log` files after a re-encoding, from a sample of `sampled_bytes`."""
+    """The estimated size of all `.log` files after re-encoding, from a sample of `sampled_bytes`."""
 
     log_bytes: int
     sampled_bytes: int

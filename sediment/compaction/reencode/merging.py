@@ -2,9 +2,9 @@
 
 The rule reads only headers.
 
-A batch may change if it is a data batch of magic 2 with records, entirely below the bound.  It may be merged with the
-previous batch under three conditions.  Both batches may change.  Neither batch is among the last five data batches of
-its producer in the segment.  These header fields are equal:
+A batch may change if it is a data batch of magic 2 with records, entirely below the bound.  Such a batch may be merged
+with the previous batch under three conditions.  Both batches may change.  Neither batch is among the last five data
+batches of its producer in the segment.  These header fields are equal:
 
     field                                         reason
     codec, unless all batches get a new one       each batch keeps its codec

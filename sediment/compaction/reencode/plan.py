@@ -49,7 +49,7 @@ class Encoding:
     """The codec's level, as in Kafka's `compression.<codec>.level`; None: Kafka's default."""
 
     batch_bytes: int | None = None
-    """Neighbouring batches are merged up to this many uncompressed bytes; if it is None, batches are not merged."""
+    """Neighbouring batches are merged up to this many uncompressed bytes; None: batches are not merged."""
 
     def __post_init__(self) -> None:
         if self.codec is None and self.batch_bytes is None:

@@ -7,12 +7,13 @@
     output     | copied or encoded… |      free    |
                                     ^ OUT_END
 
-A group consists of batches that become one batch.  It may extend from one chunk into the next.  For each batch:
-1. If the batch may join the open group and the result stays within the limit, add the batch and go on to the next one.
+A group consists of batches that become one batch.  A group may extend from one chunk into the next.  For each batch:
+1. If the batch may join the open group and the result stays within the limit, add the batch and continue with the next
+   batch.
 2. Otherwise end the open group: compress `raw` and write one batch.  If that batch is not smaller, copy `originals`
    instead.
-3. If the batch is not wanted, copy it.  If the batch is wanted but no other batch may join it, encode it alone.
-   Otherwise begin a new group with it.
+3. If the batch is not wanted, copy it.  If the batch is wanted but no other batch may join it, encode the batch alone.
+   Otherwise begin a new group with the batch.
 
     field                                     in a new batch
     base offset, base timestamp, sequence     from the first batch
@@ -30,8 +31,8 @@ at the next call.
 
 Invariants
 * The records of a batch are decoded before another batch joins it.
-* Compressed or merged batches take fewer bytes than the originals.  If the requested codec is none, uncompressed
-  batches may take more bytes, up to the size limit of a batch.
+* Compressed or merged batches have fewer bytes than the originals.  If the requested codec is none, uncompressed
+  batches may have more bytes, up to the size limit of a batch.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ REGISTERS = 11
 CODEC = 0  # the new codec, or KEEP_CODEC
 ENCODES_SAME_CODEC = 1  # 1: batches that already have the codec are encoded too, because a level is given
 JOINED_BYTES = 2  # size limit of a merged batch, before compression
-BATCH_BYTES = 3  # size limit of a batch that takes more bytes than its originals
+BATCH_BYTES = 3  # size limit of a batch that has more bytes than its originals
 RULE_REGISTERS = 4
 KEEP_CODEC = -1
 
@@ -134,7 +135,7 @@ def reencode_batches(
     compressors: Tools,
     state: Int64s,
 ) -> int:
-    """Write to the output the batches that begin at or after CURSOR, except those of the last group.
+    """Write to the output the batches that begin at or after CURSOR, except the batches of the last group.
 
     Return DONE, a request, or the status of a bad batch.  `joins` is bool[batches].
     """
@@ -192,7 +193,7 @@ def reencode_batches(
         if status != OK:
             return status
 
-        # 3. Encode the batch alone, begin the next group with it, or copy it.
+        # 3. Encode the batch alone, begin the next group with the batch, or copy the batch.
         if batches.wanted[ordinal]:
             is_alone = not joins[ordinal + 1] if ordinal < last else rules[JOINED_BYTES] == 0
             if is_alone:

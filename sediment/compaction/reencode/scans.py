@@ -1,4 +1,4 @@
-"""The two scans of a re-encoding; they read a segment, or a cleaned group before it is written.
+"""The two scans that re-encode a segment, or a cleaned group before it is written.
 
 1. Scan the headers, to see if any batch may change.  If batches may be merged, also find the last five batches of each
    producer; otherwise, stop at the first batch that may change.
@@ -57,8 +57,7 @@ class ReencodingScans:
         last = np.zeros((0, 2), dtype=np.int64)
         may_change = False
         before = np.zeros(0, dtype=BATCH_ROW)
-        # The last batches of producers are not known yet; without them, the rule permits too many batches, never too
-        # few.
+        # The last batches of producers are not known yet, so the rule permits too many batches, never too few.
         rule = self._rule()
         for span in self._source.spans():
             rows = span.rows
@@ -95,7 +94,7 @@ class ReencodingScans:
 
     @property
     def stats(self) -> ReencodeStats:
-        """The counts of the last scan; before the second scan, they report no change."""
+        """The counts of the last scan; before the second scan, the counts show no change."""
         encoded = self._encoder.batches_encoded
         return ReencodeStats(self._batches, self._encoder.batches_after if encoded else self._batches, encoded)
 

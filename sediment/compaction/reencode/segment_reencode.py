@@ -58,7 +58,7 @@ def reencode_segment(
 ) -> ReencodedSegment:
     """Write the new segment of `task` to synced `.part` files next to its source; after a failure, leave no file.
 
-    In both scans, `progress` is called with the size of each chunk; an exception from it ends the re-encoding.
+    In both scans, `progress` is called with the size of each chunk; an exception from `progress` ends the task.
 
     Raises:
         CorruptBatchError: a batch fails its CRC or is malformed, or the segment ends inside a batch.

@@ -1,7 +1,7 @@
 """The driver of the rewriting loop: it calls the kernel until a chunk is done, and does the requested work.
 
 kernel returns          driver
-NEEDS_PAYLOAD           opens the batch: decompresses it, or converts a message of magic 0 or 1
+NEEDS_PAYLOAD           decompresses the batch, or converts a message of magic 0 or 1
 NEEDS_COMPRESSION       compresses the records and emits the batch
 NEEDS_..._ROOM          enlarges an array
 BATCH_TOO_LARGE         raises UsageError
@@ -77,7 +77,9 @@ class BatchRewriter:
         wanted: npt.NDArray[np.bool_],
         keeps_header: npt.NDArray[np.bool_],
     ) -> ByteArray:
-        """Apply `verdicts` to a checked chunk and return its batches.  The result is valid until the next call.
+        """Apply `verdicts` to a checked chunk and return the resulting batches.
+
+        The result is valid until the next call.
 
         `wanted` and `keeps_header` are bool[batches]: the batches with verdicts, and the batches that keep their header
         if they lose all records.
@@ -136,7 +138,7 @@ class BatchRewriter:
 
     def _compress(self, batches: ChunkBatches, codec: int) -> None:
         if not self._compressors.any():
-            # Loaded at the first request to compress; from then on, the kernel itself compresses batches if it can.
+            # Loaded at the first request to compress; from then on, the kernel compresses batches itself, if possible.
             self._compressors = find_compressors()
         raw = self._raw.data[: int(self._state[kernels.RAW_BYTES])]
         compressed = np.frombuffer(compress(codec, raw), dtype=np.uint8)

@@ -1,9 +1,9 @@
-"""The verdicts of one segment, as a rewrite asks for them: chunk by chunk.
+"""The verdicts of one segment, which a rewrite requests chunk by chunk.
 
     GivenVerdicts     by offset: the same table for every chunk
-    SearchedVerdicts  by key: each chunk is searched, and gets a table with its matches
+    SearchedVerdicts  by key: each chunk is searched, and has a table with its matches
 
-A table marks what happened to its verdicts, so that the rewrite can report those that were not applied.
+A table marks the verdicts whose records were found, so that the rewrite can report the others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sediment.segment_io.segment.reader import BatchSpan
 
 
 class VerdictTable:
-    """Verdicts as kernels read them, with marks.
+    """Verdicts in the form that kernels read, with marks.
 
     `excluded`, bool[verdicts], marks the verdicts on batches that must not change.  The marks of `columns` are set by
     the kernel.
@@ -31,8 +31,8 @@ class VerdictTable:
         self.offsets = verdicts.offsets
         self.excluded = np.zeros(len(verdicts), dtype=np.bool_)
         self.may_drop = bool((verdicts.actions == Action.DROP).any())
-        self._replacements = verdicts.replacements  # `columns` has only their address
-        # Copied, because for read-only columns the kernel would be compiled a second time.
+        self._replacements = verdicts.replacements  # `columns` contains only the address of these bytes
+        # The columns are copied, because the kernel would be compiled a second time for read-only columns.
         self.columns = VerdictColumns(
             verdicts.offsets.copy(),
             verdicts.actions.copy(),
@@ -72,11 +72,11 @@ class SegmentVerdicts(Protocol):
         ...
 
     def not_applied(self) -> NotReached:
-        """Return the verdicts that no batch within reach could apply, after the last chunk."""
+        """After the last chunk, return the verdicts not applied, except those on batches that must not change."""
         ...
 
     def matches(self) -> MatchedRecords | None:
-        """Return the records that a search found, after the last chunk; None without a search."""
+        """After the last chunk, return the records that a search found; None without a search."""
         ...
 
 
@@ -93,7 +93,7 @@ class GivenVerdicts:
         return self._table
 
     def not_applied(self) -> NotReached:
-        """Return the verdicts that no batch within reach could apply."""
+        """Return the verdicts that were not applied, except verdicts on batches that must not change."""
         return self._table.not_applied()
 
     def matches(self) -> None:
@@ -116,13 +116,13 @@ class SearchedVerdicts:
         offsets = self._search.add(span)
         if not offsets.size:
             return self._no_verdicts
-        # A log may hold an offset twice, or offsets that decrease.
+        # A log may contain an offset twice, or offsets that decrease.
         table = VerdictTable(Verdicts.uniform(np.unique(offsets), self._by_key.action, self._by_key.replacement))
         self._tables.append(table)
         return table
 
     def not_applied(self) -> NotReached:
-        """Return the matches that the rewrite did not find, because their batch does not contain their offset."""
+        """Return the matches that the rewrite did not find, because no batch covers their offset."""
         return NotReached.joined([table.not_applied() for table in self._tables])
 
     def matches(self) -> MatchedRecords:

@@ -8,7 +8,7 @@ The search reads the segment once, checks every checksum, and uses the cleaner's
 Control batches contain no data and are skipped.  Data of aborted transactions is included.  Zeros after the last batch,
 as in a preallocated file, end the search.
 
-Invariant: a record is found only if its key is equal, byte for byte, to a key in the set; a hash never decides alone.
+Invariant: a record is found only if its key is equal, byte for byte, to a key in the set; equal hashes are not enough.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def find_key_matches(
         keys: the keys to search for.
         fs: opens the segment.
         limit_bytes: limit for the decompressed records of one batch.
-        progress: called with the size of each chunk; an exception from it ends the search.
+        progress: called with the size of each chunk; an exception from `progress` ends the search.
 
     Raises:
         CorruptBatchError: a batch fails its CRC or is malformed, or the segment ends inside a batch.

@@ -1,4 +1,4 @@
-"""A set of keys to search for, as tasks receive it.
+"""A set of keys to search for, in the form that is sent to tasks.
 
     contents  | key 0 | key 1 | key 2 | padding |      sorted bytes, one after another
     edges     0       ^       ^       ^
@@ -20,7 +20,7 @@ from sediment.segment_io.errors import UsageError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeySet:
-    """A set of keys in ascending order; `repr` does not show them.
+    """A set of keys in ascending order; `repr` does not show the keys.
 
     Key n is `contents`[edges[n] : edges[n + 1]]; `contents` is uint8[bytes] with padding, `edges` int64[keys + 1].
     """

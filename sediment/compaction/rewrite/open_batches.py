@@ -1,14 +1,14 @@
 """Batches of a chunk, decompressed and converted to magic 2, for kernels that read batches in order.
 
-    edges      int64[batches + 1]  addresses in the chunk where the batches begin, and where the last one ends
+    edges      int64[batches + 1]  addresses in the chunk where the batches begin, and where the last batch ends
     headers    int64[batches]      address of each batch's header, in magic 2
     payloads   int64[batches, 2]   (address, bytes) of its uncompressed records, or NOT_DECOMPRESSED
     wanted     bool[batches]       the batches that the kernel opens
 
-Uncompressed batches are open from the start.  If a kernel reaches a wanted batch without a payload, it returns
-NEEDS_PAYLOAD, and the caller opens the batch.  Kernels then also decompress the next batches, until an area of the size
-of a CPU cache is full.  Batches that kernels cannot decompress are decompressed one at a time; messages of magic 0 and
-1 are converted one at a time.
+Uncompressed batches are open from the start.  If a kernel reaches a wanted batch without a payload, the kernel returns
+NEEDS_PAYLOAD, and the caller opens the batch.  The caller then also has the next batches decompressed by kernels, until
+an area of the size of a CPU cache is full.  Batches that kernels cannot decompress are decompressed one at a time;
+messages of magic 0 and 1 are converted one at a time.
 
 Invariant: the payload of a batch is valid until a later batch is opened.
 """
@@ -35,7 +35,7 @@ _AREA_BYTES = 1 << 20
 
 
 class ChunkBatches(NamedTuple):
-    """The batches of one chunk as kernels read them (see the table of this module)."""
+    """The batches of one chunk in the form that kernels read (see the table of this module)."""
 
     edges: Int64s
     headers: Int64s

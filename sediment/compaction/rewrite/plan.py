@@ -9,7 +9,7 @@ The bound is the last stable offset of the view: records below it are replicated
 transaction.  Records below the log start offset that are still on disk are also rewritten.
 
 If the records are selected by key, no offset is known yet.  Then every segment has a task, which searches and rewrites
-its segment in one scan.
+the segment in one scan.
 
 Invariant: a task needs only its segment, so tasks may run anywhere and in any order.
 """
@@ -37,7 +37,7 @@ class Reach:
     """The offsets of one partition up to which records may be changed.
 
     Batches whose last offset is `bound` or higher are not changed.  The other offsets determine the reason: the end of
-    the end of the records that are fully replicated, the end of those that are verified, and the log end.
+    the records that are fully replicated, the end of the records that are verified, and the log end.
     """
 
     bound: int
@@ -58,7 +58,7 @@ class Reach:
     def not_reached(self, offsets: Int64s) -> NotReached:
         """Return `offsets`, ascending, with the reason why each verdict is not applied.
 
-        An offset below the bound has the reason of the bound, because its batch ends at or above the bound.
+        An offset below the bound gets the same reason as the bound, because its batch ends at or above the bound.
         """
         at = np.maximum(offsets, self.bound)
         reasons = np.full(offsets.size, Reason.OPEN_TRANSACTION, dtype=np.uint8)
@@ -70,7 +70,7 @@ class Reach:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyVerdicts:
-    """The same verdict on every record with one of `keys`; `replacement` is its new value, if it gets one."""
+    """The same verdict on every record with one of `keys`; `replacement` is the new value, or empty."""
 
     keys: KeySet
     action: Action
@@ -112,7 +112,7 @@ class RewritePlan:
 class RewriteStats:
     """Counts of records in one segment.
 
-    A compressed message of magic 0 or 1 is counted as one record if it has no verdict.
+    A compressed message of magic 0 or 1 counts as one record if no verdict concerns it.
 
     `matched` are all changed records: `dropped`, `tombstoned` and `replaced`.
     """
@@ -201,7 +201,7 @@ def collect_rewrite(plan: RewritePlan, segments: Iterable[RewrittenSegment]) -> 
 def _next_dirty_offset(view: LogView, verdicts: Verdicts) -> int:
     """Return the cleaner checkpoint, lowered to the first record with a new key.
 
-    An older record may have the same key, so the next cleaning must read from there.
+    An older record may have the same key, so the cleaner must start from there next time.
     """
     checkpoint = view.log_start_offset if view.first_dirty_checkpoint is None else view.first_dirty_checkpoint
     new_keys = verdicts.offsets[verdicts.actions == Action.REPLACE_KEY]

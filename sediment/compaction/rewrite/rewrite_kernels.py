@@ -5,21 +5,22 @@
     output    | copied... | rewritten |       free    |
                                       ^ OUT_END
 
-`rewrite_batches` takes each batch with verdicts through four steps:
+`rewrite_batches` processes each batch with verdicts in four steps:
 
-1. Decode its records, if there is room for a row of each record.
-2. Find the verdicts on its records, move the surviving records together, and note the edits.
+1. Decode the records, if the array has room for a row of each record.
+2. Find the verdicts on the records, move the rows of the surviving records together, and note the edits.
 3. If the batch changes, first copy the unchanged batches before it.
-4. Write the surviving records, compressed with the batch's own codec.  If none survives, write the header or nothing.
+4. Write the surviving records, compressed with the batch's own codec.  If no record survives, write only the header, or
+   nothing.
 
     field                                               after a rewrite
     offsets, leader epoch, producer, sequence, flags    unchanged
-    base timestamp, max timestamp                       as after a cleaning: from the surviving records
+    base timestamp, max timestamp                       as after compaction: from the surviving records
     delete horizon                                      unchanged; none if the batch got a new tombstone
     record count, length, CRC                           recomputed
 
-A batch with a new tombstone loses its delete horizon, so that the next cleaning writes a new horizon.  With the old
-horizon, the tombstone could be dropped before consumers have read it.
+A batch with a new tombstone loses its delete horizon, so that the cleaner writes a new horizon.  With the old horizon,
+the tombstone could be dropped before consumers have read it.
 
 The loop is resumable: if the caller must do some work, the loop returns a status that requests this work, and continues
 at the next call.  If a call repeats a batch, the only effect is that marks of verdicts are set a second time.
@@ -105,7 +106,7 @@ REPLACED = 11
 REGISTERS = 12
 
 _NULL = -1
-# Copied from `Action`, because the cache of compiled code depends on this file, not on the file of `Action`.
+# Copied from `Action`, because the cache of compiled code depends on this file and not on the file of `Action`.
 _DROP, _TOMBSTONE, _REPLACE_KEY = 0, 1, 3
 assert (_DROP, _TOMBSTONE, _REPLACE_KEY) == (Action.DROP, Action.TOMBSTONE, Action.REPLACE_KEY)
 _ROW_BYTES = 8 * RECORD_FIELDS
@@ -156,9 +157,9 @@ def rewrite_batches(
 ) -> int:
     """Write the batches from CURSOR on to the output; return DONE, a request, or the status of a bad batch.
 
-    A batch that loses all its records is reduced to its header if `keeps_header`, bool[batches], is set; otherwise it
-    is dropped.  `raw` is working memory for records to be compressed; `compressors` comes from `find_compressors`, or
-    is all zeros.
+    If a batch loses all its records, only its header is kept if `keeps_header`, bool[batches], is set; otherwise the
+    batch is dropped.  `raw` is working memory for records to be compressed; `compressors` comes from
+    `find_compressors`, or is all zeros.
     """
     out = np.int64(output.ctypes.data)
     while state[CURSOR] < batches.headers.size:
@@ -188,7 +189,7 @@ def rewrite_batches(
             state[CURSOR] = ordinal + 1
             continue
 
-        # 3. Copy the batches before it.
+        # 3. Copy the batches before this one.
         bound = edited_bound(payload_bytes, changes.kept, changes.replacement_bytes)
         if bound + BATCH_HEADER_BYTES > MAX_SEGMENT_BYTES:
             return BATCH_TOO_LARGE

@@ -3,21 +3,21 @@
 For each chunk of the segment:
 
 1. Check every checksum.
-2. Find the verdicts on its batches.  If the records are selected by key, search the chunk for the keys.
+2. Find the verdicts on the chunk's batches.  If the records are selected by key, search the chunk for the keys.
 3. Rewrite the batches with verdicts.
 
-Nothing is written until a record changes.  Then the chunks before it are read, checked and copied, and from there on
-each chunk is written as soon as it is rewritten.  So a segment without a changed record is read once, and not written.
+Nothing is written until a record changes.  Then the chunks before that record are read, checked and copied; each later
+chunk is written as soon as it is rewritten.  So a segment without a changed record is read once, and not written.
 
 If a batch loses all its records, its header is kept if the batch is one of these:
 * the last batch of the segment, so that the log end does not change even if later segments are deleted
-* one of the last five data batches of a producer in the segment.  A broker that loads the log keeps the last five in
-  memory, to recognise a duplicate from a client.  Keeping these headers leaves the producer state at the end of the
+* one of the last five data batches of a producer in the segment.  A broker that loads the log keeps these five batches
+  in memory, to recognise a duplicate from a client.  Keeping these headers leaves the producer state at the end of the
   segment unchanged.
 
 Any other batch that loses all its records is dropped.  Markers are always kept, so an aborted transaction keeps its
-entry in the transaction index.  A scan of all headers finds the batches to keep; it runs only if a batch may lose all
-its records.
+entry in the transaction index.  A scan of all headers finds the batches to keep; this scan runs only if a batch may
+lose all its records.
 
 Memory: two chunks, the blocks of the file being written (8 MiB), the largest decompressed batch, and a few bytes for
 each verdict.
@@ -84,7 +84,7 @@ def rewrite_segment(
     """Write the new segment of `task` to synced `.part` files next to its source; after a failure, leave no file.
 
     `by_key` selects the records of a task without verdicts.  `progress` is called with the size of each chunk that is
-    read; an exception from it ends the rewrite.
+    read; an exception from `progress` ends the rewrite.
 
     Raises:
         CorruptBatchError: a batch fails its CRC or is malformed, or the segment ends inside a batch.
@@ -117,7 +117,7 @@ class _SegmentRewrite:
         self._not_reached: list[NotReached] = []
 
     def run(self, run_id: str, attempt: str) -> RewrittenSegment:
-        """Scan the segment, and write a new one if a record changes."""
+        """Scan the segment, and write a new segment if a record changes."""
         task, rewriter = self._task, self._rewriter
         pieces = self._pieces()
         first = next(pieces, None)
@@ -198,9 +198,9 @@ class _SegmentRewrite:
 
 
 def _verdicts_of(rows: Rows, last_offset: int, offsets: Int64s) -> tuple[Int64s, Int64s]:
-    """Return, for each batch, the range [low, high) of verdicts that may apply to it; the batches follow `last_offset`.
+    """Return the range [low, high) of verdicts that may concern each batch; the batches follow `last_offset`.
 
-    The first offset of a compressed message of magic 0 or 1 is unknown, but it is above the last offset of the previous
+    The first offset of a compressed message of magic 0 or 1 is unknown, but above the last offset of the previous
     batch.
     """
     first = rows["base_offset"].copy()

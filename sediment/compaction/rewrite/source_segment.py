@@ -1,7 +1,7 @@
-"""One segment as a rewrite reads and replaces it: chunks of headers, chunks of checked batches, and new parts.
+"""One segment that a rewrite reads and replaces: chunks of headers, chunks of checked batches, and new parts.
 
-Invariants: the file is the listed one.  It consists of whole batches, followed by zeros only if the caller accepts
-them.  In a checked chunk, the lengths, checksums and offsets of all batches were verified.
+Invariants: the file is the listed file.  The file consists of whole batches, followed by zeros only if the caller
+accepts them.  In a checked chunk, the lengths, checksums and offsets of all batches were verified.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class BatchLocator(Protocol):
 
 
 class SourceSegment:
-    """A segment of `directory` with offsets below `end_offset`; it is open until `stack` closes it.
+    """A segment of `directory` with offsets below `end_offset`; the segment is open until `stack` closes it.
 
     `progress` is called with the size of each chunk, checked or not, before the chunk is yielded.
     """
@@ -64,13 +64,14 @@ class SourceSegment:
         self._files = SourceFiles(directory, fs, stack)
         self.path = self._files.path(segment)
         self.zeros_at_end: CorruptBatchError | None = None
-        """The error for zeros after the last batch, once a scan that accepts zeros has met them."""
+        """The error for zeros after the last batch; set when a scan that accepts zeros finds them."""
 
     # ---------------------------------------------------------------------------------------------------------- reading
     def spans(self, *, zeros_may_follow: bool = False, end_position: int | None = None) -> Iterator[BatchSpan]:
-        """Yield the chunks of the segment, or those before the batch at `end_position`.  Checksums are not checked.
+        """Yield the chunks of the segment, or only the chunks before the batch at `end_position`.
 
-        With `zeros_may_follow`, the last batch may be followed by zeros, as in a preallocated file.
+        Checksums are not checked.  With `zeros_may_follow`, the last batch may be followed by zeros, as in a
+        preallocated file.
 
         Raises:
             CorruptBatchError: a header is malformed, or the segment ends inside a batch.
@@ -142,7 +143,7 @@ class SourceSegment:
     def write(
         self, pieces: Iterable[ByteArray], config: CompactionConfig, run_id: str, attempt: str
     ) -> tuple[PartSegment, ...]:
-        """Write and sync the segments that replace this one; see `write_segments`.
+        """Write and sync the segments that replace this segment; see `write_segments`.
 
         The new segments keep all entries of the transaction index, so `pieces` must contain every transaction marker.
 

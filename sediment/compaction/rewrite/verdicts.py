@@ -30,19 +30,19 @@ class Reason(IntEnum):
     NO_RECORD = 0  # the log has no record at this offset
     CONTROL_RECORD = 1  # transaction markers and leader changes are not data
     NO_KEY = 2  # a tombstone without a key would delete nothing
-    ABOVE_HIGH_WATERMARK = 3  # not fully replicated; a broker may truncate it
+    ABOVE_HIGH_WATERMARK = 3  # not fully replicated; a broker may truncate the record
     OPEN_TRANSACTION = 4  # at or above the last stable offset
     UNVERIFIED = 5  # the broker did not stop cleanly; its next start verifies this record
 
     @property
     def code(self) -> str:
-        """The reason in reports: `no-key` for `NO_KEY`."""
+        """The reason as reports show it: `no-key` for `NO_KEY`."""
         return self.name.lower().replace("_", "-")
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The change of the record at `offset`; `replacement` is its new key or value."""
+    """The change of the record at `offset`; `replacement` is the record's new key or value."""
 
     offset: int
     action: Action
@@ -73,14 +73,18 @@ class Verdicts:
         if self.actions.size != count or self.edges.size != count + 1:
             raise UsageError("the columns of verdicts have different lengths")
         if count and (self.offsets[0] < 0 or np.any(self.offsets[1:] <= self.offsets[:-1])):
-            raise UsageError("the offsets of the verdicts must not be negative, and each must be above the one before")
+            raise UsageError(
+                "the offsets of the verdicts must not be negative, and each must be above the previous offset"
+            )
         if np.any(self.actions > max(Action)):
             raise UsageError("a verdict has an unknown action")
         sizes = np.diff(self.edges)
         if self.edges[0] != 0 or self.edges[-1] != self.replacements.size or np.any(sizes < 0):
             raise UsageError("the edges of replacements do not match the replacement bytes")
         if np.any(sizes[self.actions < Action.REPLACE_VALUE] > 0):
-            raise UsageError("a verdict that drops a record or makes it a tombstone has a replacement")
+            raise UsageError(
+                "a verdict that drops a record or makes the record a tombstone must not have a replacement"
+            )
 
     def __len__(self) -> int:
         return int(self.offsets.size)

@@ -1,11 +1,12 @@
 """Memory in plain and in huge pages, and a reserve that keeps memory for its next use.
 
-The first access to a page causes a fault, and each page in use takes an entry of the TLB.  Random access is faster with
-pages of 2 MiB, because there are 512 times fewer pages than with 4 KiB.  A system without huge pages provides plain
-pages.
+The first access to a page causes a page fault, and each page in use occupies an entry of the TLB.  Random access is
+faster with pages of 2 MiB, because there are 512 times fewer pages than with 4 KiB.  A system without huge pages
+provides plain pages.
 
 If the host of a virtual machine reclaims free memory, the first access to a page can take twenty times as long as
-zeroing it; huge pages are affected most.  Therefore a process that cleans several partitions in turn reuses its memory.
+zeroing the page; huge pages are affected most.  Therefore a process that cleans several partitions in turn reuses its
+memory.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _MAP_NORESERVE = 0x4000  # Linux's value; the module `mmap` has the constant onl
 def anonymous_memory(size_bytes: int, *, in_large_pages: bool) -> npt.NDArray[np.uint8]:
     """Return zeroed uint8[size_bytes], in huge pages if requested and possible.
 
-    A page takes memory only after its first use.
+    A page takes physical memory only after its first use.
     """
     return _map_pages(max(size_bytes, 1), in_large_pages=in_large_pages).array()
 
@@ -81,7 +82,7 @@ class PageReserve:
         return memory
 
     def take_any(self, size_bytes: int) -> npt.NDArray[np.uint8]:
-        """Return uint8[size_bytes] with undefined content; pages that were used before, if any, are at its end."""
+        """Return uint8[size_bytes] with undefined content; pages that were used before are at the end of the array."""
         memory, _ = self._take(size_bytes, most_bytes=None)
         return memory[memory.size - size_bytes :]
 
@@ -99,7 +100,7 @@ class PageReserve:
             self._most_bytes = self._in_use_bytes
 
     def _take(self, size_bytes: int, *, most_bytes: int | None) -> tuple[npt.NDArray[np.uint8], bool]:
-        """Return (memory of `size_bytes` to `most_bytes`, True if the memory is new)."""
+        """Return (between `size_bytes` and `most_bytes` of memory, True if the memory is new)."""
         with self._lock:
             self._settle()
             fitting = [

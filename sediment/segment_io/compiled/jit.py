@@ -1,10 +1,10 @@
 """Compilation and caching of kernels.
 
 Invariants
-* A kernel takes arrays, addresses and integers, allocates nothing and never raises.  It returns a status.  It does not
-  hold the interpreter lock, except for a `brief_kernel`.
+* A kernel takes arrays, addresses and integers, allocates nothing and never raises.  It returns a status.  It runs
+  without the interpreter lock, unless it is a `brief_kernel`.
 * The name of the cache folder contains a digest of every file with kernels or with their constants.  numba checks only
-  the file of the function that it loads, so it would miss a change in a helper.
+  the file that defines the loaded function, so numba would miss a change in a helper.
 * The constants of kernels are defined in files with kernels, in `layout`, in `registers` or in `status`.
 """
 
@@ -36,15 +36,15 @@ If the sources come with such a cache, it is used unless the variable is set to 
 
 
 def kernel(function: _Function) -> _Function:
-    """Compile `function` at its first call, to run without the interpreter lock; cache the code if possible."""
+    """Compile `function` at its first call, and release the interpreter lock in it; cache the code if possible."""
     folder = _cache_folder()
     config: Any = numba.config
     njit: Any = numba.njit  # numba's type stub does not have some options
     before = config.CACHE_DIR
     try:
         if folder is not None:
-            # In a set folder, numba creates a subfolder named after the path of the sources; if no folder is set, numba
-            # uses one next to the sources.
+            # If a folder is set, numba creates a subfolder in it, named after the path of the sources.  Otherwise numba
+            # uses a folder next to the sources.
             config.CACHE_DIR = "" if folder == _in_tree_mark() else str(folder)
         # Without numba's runtime, references to arrays are not counted. Counting would take an atomic instruction for
         # each array at every call from kernel to kernel. Counts are not needed, because the caller of the outermost
@@ -58,7 +58,8 @@ def kernel(function: _Function) -> _Function:
 def brief_kernel(function: _Function) -> _Function:
     """Compile `function` as `kernel` does, but keep the interpreter lock when Python calls it.
 
-    Use it for calls of a few microseconds: in a process with other busy threads, to get the lock back takes longer.
+    Use it for calls of a few microseconds: if other threads are busy, getting the lock back takes longer than such a
+    call.
     """
     compiled: Any = kernel(function)
     compiled.targetoptions["nogil"] = False

@@ -1,7 +1,7 @@
 """Unaligned loads and stores by address, for compiled loops.
 
 Invariants
-* An address is an int64, and the caller has checked its bounds.
+* An address is an int64, and the caller must have checked the bounds.
 * Big-endian fields are loaded sign-extended into an int64; words for hashing are uint64.
 * int64 and uint64 are never mixed, because numba would then compute in float64.
 """
@@ -139,7 +139,7 @@ def _call(builder: Any, result: ir.IntType, arguments: Any) -> Any:
 
 @_intrinsic
 def call_for_int(_typing: Any, _function: Any, _a: Any, _b: Any, _c: Any, _d: Any) -> Any:
-    """Call the C function at an address with four words; it returns an int."""
+    """Call the C function at an address, with four words as arguments; the function returns an int."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return _call(builder, _I32, arguments)
@@ -149,7 +149,7 @@ def call_for_int(_typing: Any, _function: Any, _a: Any, _b: Any, _c: Any, _d: An
 
 @_intrinsic
 def call_for_size(_typing: Any, _function: Any, _a: Any, _b: Any, _c: Any, _d: Any, _e: Any) -> Any:
-    """Call the C function at an address with five words; it returns a size_t, as an int64."""
+    """Call the C function at an address, with five words as arguments; return its size_t as an int64."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return _call(builder, _I64, arguments)
@@ -159,7 +159,7 @@ def call_for_size(_typing: Any, _function: Any, _a: Any, _b: Any, _c: Any, _d: A
 
 @_intrinsic
 def call_for_status(_typing: Any, _function: Any, _a: Any, _b: Any, _c: Any, _d: Any, _e: Any, _f: Any, _g: Any) -> Any:
-    """Call the C function at an address with seven words; it returns an enum."""
+    """Call the C function at an address, with seven words as arguments; the function returns an enum."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return _call(builder, _I32, arguments)
@@ -168,7 +168,7 @@ def call_for_status(_typing: Any, _function: Any, _a: Any, _b: Any, _c: Any, _d:
 
 
 def _crc_instruction() -> str | None:
-    """Return the LLVM name of this CPU's CRC-32C step over eight bytes, or None."""
+    """Return the LLVM name of this CPU's CRC-32C instruction for eight bytes; None if the CPU has none."""
     features = llvmlite.binding.get_host_cpu_features()
     machine = llvmlite.binding.get_process_triple().split("-")[0]
     if machine == "x86_64" and features.get("sse4.2"):

@@ -35,7 +35,7 @@ def _library(module: str) -> ctypes.CDLL | None:
 
 
 def address_of(module: str, name: str) -> int:
-    """Return the address of a function in an extension module's library; 0 if it does not exist."""
+    """Return the address of a function in an extension module's library; 0 if either is missing."""
     function = getattr(_library(module), name, None)
     return ctypes.cast(function, ctypes.c_void_p).value or 0 if function is not None else 0
 
@@ -51,7 +51,7 @@ def take_tool(
     arguments: tuple[int, ...] = (),
     prepare: Callable[[ctypes.CDLL, ctypes.c_void_p], bool] = lambda _library, _context: True,
 ) -> None:
-    """Set one register to a function, and the next to a context that `make` creates from `arguments`.
+    """Set one register to the address of a function, and the next to a context that `make` creates from `arguments`.
 
     If `prepare` returns False for the context, both registers remain 0.
     """

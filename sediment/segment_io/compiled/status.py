@@ -63,16 +63,16 @@ NEEDS_BLOCK = 110  # provide NEEDED bytes from NEXT_ADDRESS to END_ADDRESS
 RUN_FULL = 111  # take the complete key run, and start the next run with an empty map
 NEEDS_BEFORE = 112  # provide the next records of the log as it was before a compaction
 NEEDS_AFTER = 113  # provide the next records of the log as it is after a compaction
-NEEDS_EVENT_ROOM = 114  # take the events
+NEEDS_EVENT_ROOM = 114  # take the events out, so that their array has room again
 
 # ------------------------------------------------------------------------------------------------------ final results
 DONE = 130
 OFFSETS_NOT_INCREASING = 131
-TRANSACTIONS_MET = 132  # there are control or transactional batches, but the caller gave no batch flags
+TRANSACTIONS_MET = 132  # control or transactional batches are present, but the caller passed no batch flags
 CUT_MISSED = 133  # the chunk does not end at the end of a batch
 MAP_FULL = 134
 LEGACY_MET = 135  # messages of magic 0 or 1 are among the batches
-BEYOND_SIGHTED = 136  # there are more records than when the keys were collected
+BEYOND_SIGHTED = 136  # more records than when the keys were collected
 PROVED = 137
 KEYS_COLLIDE = 138  # the key at COLLIDING_OFFSET has the same hash as another key
 BATCH_TOO_LARGE = 139  # the rewritten batch would not fit into a segment file

@@ -136,7 +136,7 @@ def encode_records(records: Sequence[RecordContent]) -> Buffer:
     source = np.frombuffer(joined, dtype=np.uint8)
     size_bytes = _write_records(fields, len(records), source.ctypes.data, source.size, target.ctypes.data)
     if size_bytes < 0:
-        raise UsageError("a header of a record has no key, or contents are not bytes", advice="give bytes or None")
+        raise UsageError("a record header has no key, or a key or value is not bytes", advice="give bytes or None")
     return target[:size_bytes].data
 
 

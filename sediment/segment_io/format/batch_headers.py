@@ -1,6 +1,6 @@
 """Compiled loops over batch headers: the end of each batch of a file, and its fields as a row (kafka-log 01 §2, §3).
 
-The loops apply no config; they return a status and never raise.
+The loops do not depend on configs; they return a status and never raise.
 
 Invariants
 * Every length, count and position is checked against the end of its data before it is used.
@@ -79,8 +79,8 @@ STATUS_TEXT = {
     RECORD_LENGTH_MISMATCH: "a record's fields do not fill its length",
     RECORDS_REMAIN: "bytes remain after the last record",
     BAD_CONTROL_RECORD: "the control record is malformed",
-    NESTED_COMPRESSION: "a compressed message holds compressed messages",
-    OFFSET_OUTSIDE_SEGMENT: "the offsets of the batch are not those of its segment",
+    NESTED_COMPRESSION: "a compressed message contains compressed messages",
+    OFFSET_OUTSIDE_SEGMENT: "the offsets of the batch are outside its segment",
 }
 
 # ------------------------------------------------------------------------------------------- one row per batch header

@@ -1,8 +1,8 @@
 """Compiled loops that rebuild a batch from its kept records, or one batch from several.
 
-kafka-log 02 §6.4 lists which fields of a batch are kept and which are recomputed.  The loops get packed rows: the rows
-of the kept records come first (`pack_kept`).  A record is written as length, attributes 0, timestamp delta and offset
-delta.  The bytes from the key length on are unchanged, unless an edit replaces key or value.  The target needs
+kafka-log 02 §6.4 lists which fields of a batch are kept and which are recomputed.  The caller passes packed rows: the
+rows of the kept records are first (`pack_kept`).  A record is written as length, attributes 0, timestamp delta and
+offset delta.  The bytes from the key length on are unchanged, unless an edit replaces key or value.  The target needs
 `rebuilt_bound` free bytes, `edited_bound` for edited records, or `rebased_bound` for records that are appended to an
 earlier batch.
 """
@@ -63,7 +63,7 @@ EDIT_FIELDS = 4
 UNCHANGED = -2
 
 _ROW_BYTES = 8 * RECORD_FIELDS
-_GROWTH_PER_RECORD_BYTES = 16  # a longer timestamp delta (10 bytes at most), and a longer length varint because of it
+_GROWTH_PER_RECORD_BYTES = 16  # a longer timestamp delta (10 bytes at most), which can also lengthen the length varint
 
 
 @kernel
@@ -260,7 +260,7 @@ def write_rebased_records(
 ) -> int:
     """Write `count` records of `payload` at `target`, with the two shifts added to their deltas; return the end.
 
-    The shifts are the differences between the bases of this batch and of the batch that the records join.
+    A shift is the base offset or base timestamp of this batch minus that of the batch to which the records are added.
     """
     for index in range(count):
         timestamp_delta = records[index, TIMESTAMP_DELTA] + timestamp_shift

@@ -1,7 +1,7 @@
 """Formats of checkpoint files and of partition.metadata (kafka-log 01 §9, §10).
 
-A checkpoint contains offsets or leader epochs.  It is a text file: a version line, a line with the number of entries,
-then one line for each entry.
+A checkpoint is a text file with offsets or leader epochs: a version line, a line with the number of entries, then one
+line for each entry.
 
 Invariants: parsing accepts every file that a broker accepts; formatting rejects an entry that a broker could not read
 back.  `partition.checkpoint_files` reads and replaces the files, and selects the
@@ -35,7 +35,7 @@ def _corrupt(what: str, path: str | None, advice: str) -> CorruptCheckpointError
 
 
 def _lines(content: bytes, path: str | None, advice: str) -> list[str]:
-    """Split text into lines like Java's BufferedReader: no empty line follows a line end at the end of the text."""
+    """Split text into lines like Java's BufferedReader: no line begins after a line end at the end of the text."""
     try:
         lines = _LINE_END.split(content.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -124,7 +124,7 @@ def format_offset_checkpoint(entries: Mapping[TopicPartition, int]) -> bytes:
     for partition, offset in entries.items():
         if not _is_readable(partition, offset):
             raise UsageError(
-                f"Kafka cannot read a checkpoint file with offset {offset} of the partition {str(partition)!r}",
+                f"Kafka cannot read a checkpoint file that lists offset {offset} of the partition {str(partition)!r}",
                 advice="move its directory out of the log directory",
             )
     return _format_checkpoint([f"{key.topic} {key.partition} {offset}" for key, offset in entries.items()])
@@ -155,7 +155,7 @@ def parse_leader_epochs(content: bytes, *, path: str | None = None) -> tuple[Epo
     """Return entries by ascending epoch; if an epoch is listed twice, its last line is used.
 
     Raises:
-        CorruptCheckpointError: as `parse_offset_checkpoint`.
+        CorruptCheckpointError: as in `parse_offset_checkpoint`.
 
     Source: kafka-log 01 §9.
     """
@@ -227,12 +227,12 @@ def parse_partition_metadata(content: bytes, *, path: str | None = None) -> str:
             raise ValueError(version)
         raw = parse_uuid(topic_id)
     except ValueError as error:
-        raise _corrupt(f"partition.metadata holds a malformed value: {error}", path, _METADATA_ADVICE) from error
+        raise _corrupt(f"partition.metadata contains a malformed value: {error}", path, _METADATA_ADVICE) from error
     if not any(raw):
-        raise _corrupt("partition.metadata holds the all-zero topic id", path, _METADATA_ADVICE)
+        raise _corrupt("partition.metadata contains the all-zero topic id", path, _METADATA_ADVICE)
     return format_uuid(raw)
 
 
 def format_partition_metadata(topic_id: str) -> bytes:
-    """Return the content of the file for `topic_id`, 22 characters; it has no final line end."""
+    """Return the content of the file for `topic_id`, 22 characters; the content has no final line end."""
     return f"version: 0\ntopic_id: {topic_id}".encode()

@@ -1,9 +1,9 @@
-"""CRC-32C as a compiled loop, and the check of a batch's checksum; the crc32c library is its twin.
+"""CRC-32C as a compiled loop, and the check of a batch's checksum; results equal those of the crc32c library.
 
 Three streams are interleaved, because the CPU's CRC-32C instruction has a latency of three cycles and a throughput of
 one per cycle.  The states of two streams are joined by advancing the first over as many zero bytes as the second
-stream is long.  Advancing is linear, so it needs only look-ups in tables.  A CPU without the instruction needs eight
-table look-ups per word.
+stream is long.  Advancing is a linear operation, so a few table look-ups are enough.  A CPU without the instruction
+needs eight table look-ups per word.
 """
 
 from __future__ import annotations

@@ -3,18 +3,18 @@
 `add_batch` processes one batch; the caller passes all batches of a segment in order.  `add_batches` processes the
 batches of one append.  The steps for each batch are:
 
-1. If the batch's timestamp is larger than all earlier ones, it becomes the largest timestamp; its offset is the batch's
+1. If the batch's timestamp is larger than all earlier ones, it becomes the largest timestamp, stored with the batch's
    last offset.
 2. If more than `interval_bytes` of batches follow the last entry, the batch gets an offset index entry (last offset,
-   position).  The largest timestamp gets a time index entry, unless it already has one.  The first batch never gets an
-   entry.
+   position).  The largest timestamp then gets a time index entry, unless it already has such an entry.  The first batch
+   never gets an entry.
 3. The batch's bytes count towards the next entry.
 
-`end_time_index` appends an entry for the largest timestamp to the time index, unless that timestamp already has one.
-`fits_segment` says which offsets an entry can store.
+`end_time_index` appends an entry for the largest timestamp to the time index, unless such an entry exists.
+`fits_segment` checks whether an entry can store an offset.
 
-Invariants: an entry is left out if its index is full or if its offset is not above the last one; look-ups also work in
-an index with fewer entries.  The last slot of a time index is reserved for `end_time_index`.
+Invariants: an entry is left out if its index is full or if its offset is not above the last entry's offset; look-ups
+also work in an index with fewer entries.  The last slot of a time index is reserved for `end_time_index`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NO_OFFSET = -1
 def fits_segment(offset: int, base_offset: int) -> bool:
     """Return True if the index entries of a segment can store `offset`.
 
-    An entry has 4 bytes for it, so a segment holds offsets from its base offset to 2^31 - 1 above it.
+    An entry has 4 bytes for an offset, so offsets in a segment are at most 2^31 - 1 above its base offset.
 
     Source: Kafka's LogSegment.canConvertToRelativeOffset.
     """
@@ -96,7 +96,7 @@ def start_entry_arrays(progress: Int64s) -> None:
 
 @kernel
 def entry_goes_back(last_offset: int, timestamp: int, interval_bytes: int, progress: Int64s) -> bool:
-    """Return True if `add_batch` would leave out an entry because its offset is not above that of the last entry."""
+    """Return True if `add_batch` would leave out an entry because its offset is not above the last entry's offset."""
     if progress[SINCE_ENTRY_BYTES] <= interval_bytes:
         return False
     if last_offset <= progress[INDEXED_OFFSET]:
@@ -153,8 +153,8 @@ def add_batches(
     The batches begin at byte `position` of a segment.
 
     `offset_entries` and `time_entries` are the free parts of the indexes, including the reserved slot of the time
-    index.  Pass the same `progress`, int64[PROGRESS_FIELDS], to each call; after the call, it contains the number of
-    bytes filled.
+    index.  Pass the same `progress`, int64[PROGRESS_FIELDS], to each call; after a call, `progress` contains the number
+    of bytes filled.
     """
     start_entry_arrays(progress)
     for row in rows:
@@ -181,7 +181,7 @@ def end_time_index(segment_base_offset: int, progress: Int64s, time_entries: Byt
 
 @kernel
 def _append_time_entry(segment_base_offset: int, room_bytes: int, progress: Int64s, time_entries: ByteArray) -> None:
-    """Append an entry for the largest timestamp unless it has an entry, offsets would descend, or the index is full."""
+    """Append an entry for the largest timestamp, unless one exists, offsets would descend, or the index is full."""
     filled = progress[TIME_INDEX_BYTES]
     largest = progress[LARGEST_TIMESTAMP]
     largest_offset = progress[LARGEST_TIMESTAMP_OFFSET]

@@ -33,7 +33,7 @@ import struct
 BASE_OFFSET = 0
 BATCH_LENGTH = 8
 MAGIC = 16
-LOG_OVERHEAD_BYTES = 12  # the bytes that `length` leaves out
+LOG_OVERHEAD_BYTES = 12  # the bytes that `length` does not count
 MAGIC_PREFIX_BYTES = 17  # the header up to and including magic; a file iterator needs these bytes to continue
 LEGACY_MIN_LENGTH = 14  # a smaller `length` is corrupt for every magic
 
@@ -84,7 +84,8 @@ INT64_MAX = 9223372036854775807
 INT64_MIN = -INT64_MAX - 1
 
 # A record is: length varint, attributes i8, timestamp delta varlong, offset delta varint, key length varint, key,
-# value length varint, value, header count varint, headers (§3.4).  The smallest has seven fields of one byte.
+# value length varint, value, header count varint, headers (§3.4).  In the smallest record, each of the seven fields has
+# one byte.
 MIN_RECORD_BYTES = 7
 MAX_VARINT_BYTES = 5
 MAX_VARLONG_BYTES = 10

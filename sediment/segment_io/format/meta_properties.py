@@ -45,7 +45,7 @@ def parse_meta_properties(content: bytes, *, path: str | None = None) -> MetaPro
         directory_id = None if directory_text is None else format_uuid(parse_uuid(directory_text))
     except ValueError as error:
         raise CorruptCheckpointError(
-            f"meta.properties holds a malformed or unknown value: {error}", path=path, advice=_ADVICE
+            f"meta.properties contains a malformed or unknown value: {error}", path=path, advice=_ADVICE
         ) from error
     cluster_id = properties.get("cluster.id")
     if version == 1 and (node_id is None or cluster_id is None):

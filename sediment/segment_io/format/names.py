@@ -54,7 +54,7 @@ class SegmentFileKind(StrEnum):
 
 
 class DirectoryState(StrEnum):
-    """The state of a partition directory, which the suffix of its name shows."""
+    """The state of a partition directory, as shown by the suffix of its name."""
 
     LIVE = ""
     DELETE = "-delete"
@@ -80,12 +80,13 @@ class TopicPartition:
 def by_number(name: str) -> tuple[tuple[str | int, ...], int, str]:
     """Return a sort key that reads digits as numbers: `t-2` before `t-10`, and `g2` before `g10`.
 
-    A name that ends in `-` and digits is that of a partition: `t-10` comes before `t-2-0` because topic `t` does.
+    A name that ends in `-` and digits is a partition name: `t-10` comes before `t-2-0`, because topic `t` comes before
+    topic `t-2`.
     """
     topic, _, number = name.rpartition("-")
     is_partition = number.isascii() and number.isdigit()
     words = _DIGITS.split(topic if is_partition else name)
-    # The words alternate: text, digits, text, …  So the same places of two keys have the same type.
+    # The words alternate: text, digits, text, …  So elements at the same index of two keys have the same type.
     parts = tuple(_leading_digits(word) if place % 2 else word for place, word in enumerate(words))
     return (parts, _leading_digits(number) if is_partition else -1, name)
 
@@ -116,7 +117,7 @@ def parse_partition_directory(name: str) -> tuple[TopicPartition, DirectoryState
     allow, but its checkpoint files cannot contain some of these names.
 
     Raises:
-        UsageError: the name is not that of a partition (`lost+found`, `topic`, `topic-x`, `t-00`, `a b-1`,
+        UsageError: the name is not a partition name (`lost+found`, `topic`, `topic-x`, `t-00`, `a b-1`,
             `t-2147483648`).
 
     Source: kafka-log 01 §1.2; Kafka's UnifiedLog.parseTopicPartitionName and Topic.isValid.
@@ -131,15 +132,15 @@ def parse_partition_directory(name: str) -> tuple[TopicPartition, DirectoryState
     if not is_topic_name(topic):
         raise UsageError(
             f"directory {name!r} is not named topic-partition: Kafka allows no topic of that name",
-            advice="a broker sets it aside or writes checkpoint files that it cannot read; move it out of the log "
-            "directory",
+            advice="a broker sets the directory aside, or writes checkpoint files that it cannot read back; move the "
+            "directory out of the log directory",
         )
     partition = TopicPartition(topic, int(number))
     if number != str(partition.partition):
         raise UsageError(
             f"directory {name!r} is not named topic-partition: the name of that partition is {partition}",
-            advice=f"a broker takes it for {partition} and refuses to start if that directory exists too; move it out "
-            "of the log directory",
+            advice=f"a broker treats it as {partition}, and refuses to start if a directory {partition} exists too; "
+            "move it out of the log directory",
         )
     return partition, state
 
@@ -169,7 +170,7 @@ def future_directory_name(partition: TopicPartition, unique: str) -> str:
 def _not_a_partition(name: str) -> UsageError:
     return UsageError(
         f"directory {name!r} is not named topic-partition",
-        advice="a broker refuses to start on it; move it out of the log directory",
+        advice="a broker refuses to start on this directory; move it out of the log directory",
     )
 
 
@@ -236,7 +237,7 @@ class PartFile:
 
 @dataclass(frozen=True, slots=True)
 class PartSegment:
-    """One new segment; its files are in Kafka's renaming order (log, index, timeindex, txnindex if it has one)."""
+    """One new segment; its files are in Kafka's renaming order (log, index, timeindex, txnindex if one exists)."""
 
     base_offset: int
     files: tuple[PartFile, ...]

@@ -153,6 +153,6 @@ def decode_records(base: int, start: int, end: int, count: int, records: npt.NDA
         if headers_end != record_end:
             return RECORD_LENGTH_MISMATCH
         records[index, RECORD_END] = record_end - base
-        # Equal to `headers_end`, but known earlier, so the CPU can start on the next record.
+        # This address equals `headers_end`, but is available earlier, so the CPU can start on the next record.
         address = record_end
     return OK if address == limit else RECORDS_REMAIN

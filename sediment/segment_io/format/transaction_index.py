@@ -102,7 +102,7 @@ def parse_transaction_index(data: Buffer, *, path: str | None = None) -> Transac
 
 
 def encode_transaction_index(transactions: Iterable[AbortedTransaction]) -> bytes:
-    """Return the bytes of `transactions` as entries: a whole `.txnindex`, or bytes to append to one."""
+    """Return the bytes of `transactions` as entries: a whole `.txnindex`, or bytes to append to a `.txnindex`."""
     return b"".join(
         TRANSACTION_ENTRY_STRUCT.pack(
             0, entry.producer_id, entry.first_offset, entry.last_offset, entry.last_stable_offset
@@ -116,8 +116,8 @@ def collect_aborted(
 ) -> tuple[AbortedTransaction, ...]:
     """Return the aborted transactions that overlap [fetch_offset, upper_bound).
 
-    `indexes` are those of all segments, from the one that contains `fetch_offset` to the active one, because a marker
-    can be far above the range.  When the result is complete, no further index is read.
+    `indexes` are the indexes of all segments from the segment that contains `fetch_offset` to the active segment,
+    because a marker can be far above the range.  When the result is complete, no further index is read.
 
     Source: kafka-log 01 §7.4, 04 §8 step 7.
     """

@@ -61,7 +61,7 @@ from sediment.segment_io.format.record_decoder import (
 # Besides key and value, a record of magic 2 has at most 32 bytes, and a message of magic 0 has at least 26.
 _RECORD_GROWTH_BYTES = 6
 
-# Facts about wrappers, int64[messages, WRAPPER_FIELDS]
+# Fields that describe wrappers, int64[messages, WRAPPER_FIELDS]
 FIRST_OFFSET = 0
 LAST_OFFSET = 1
 FIRST_TIMESTAMP = 2
@@ -184,7 +184,7 @@ def _upgrade_batches(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UpgradedWrapper:
-    """The messages of a wrapper: `known`, int64[WRAPPER_FIELDS], and `payload`, their records in magic 2."""
+    """The messages of a wrapper: `known`, int64[WRAPPER_FIELDS], and `payload`, their records as in magic 2."""
 
     known: npt.NDArray[np.int64]
     payload: bytes
@@ -194,7 +194,7 @@ def upgrade_wrapper(wrapper: bytes, *, limit_bytes: int) -> UpgradedWrapper:
     """Convert a compressed message, whose checksum was checked, to records of magic 2.
 
     Raises:
-        CorruptBatchError: as `unwrap`; also if the offsets inside do not increase, or span more than 2^31.
+        CorruptBatchError: as in `unwrap`; also if the offsets inside do not increase, or span more than 2^31.
         UnsupportedDataError: no version of Kafka has this codec.
     """
     unwrapped = unwrap(wrapper, limit_bytes=limit_bytes)

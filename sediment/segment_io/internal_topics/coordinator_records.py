@@ -6,8 +6,8 @@
 The type is the API key of both schemas.  The JSON form of a record is the same as the output of Kafka's console
 consumer with Kafka's formatters: `{"type": …, "data": {…}}` for a key, `{"version": …, "data": {…}}` for a value.
 
-Invariant: a record is decoded completely or not at all.  It is not decoded if its type or version is unknown, or if it
-has too few or too many bytes.
+Invariant: a record is decoded completely or not at all.  A record is not decoded if its type or version is unknown, or
+if it has too few or too many bytes.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ transaction:
 
 A node that finds an unfinished transaction aborts it when it becomes the active controller.
 
-The NoOpRecord is there because a node cannot start if a transaction begins directly at the end of its newest snapshot.
-The two records are in one batch, so that no later snapshot ends between them.
+The NoOpRecord is needed because a node cannot start if a transaction begins directly at the end of its newest snapshot.
+The NoOpRecord and the BeginTransactionRecord are in one batch, so that no later snapshot ends between them.
 
 Source: Kafka 4.2.0, RecordsIterator, MetadataBatchLoader and OffsetControlManager.replay(BeginTransactionRecord);
 KIP-868, KAFKA-17713.
@@ -22,7 +22,7 @@ from sediment.segment_io.format.batch_builder import BatchHead, NewRecord, build
 from sediment.segment_io.internal_topics.metadata_records import encode_metadata_record
 from sediment.segment_io.protocol import messages as m
 
-_MOST_RECORDS = 1000  # the most records in one batch
+_MOST_RECORDS = 1000  # the largest number of records in one batch
 _MOST_BYTES = 1 << 20
 _VERSION = 0  # version of transaction records
 

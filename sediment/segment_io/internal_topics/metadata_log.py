@@ -15,14 +15,14 @@ Invariants: nothing is written, and no data is skipped silently.  These are erro
 * a gap between the snapshot and the log, or inside the log
 * a snapshot without its footer
 * a corrupt batch before good batches
-* a log that ends below an offset that it had reached, according to other files
+* a log that ends below an offset which, according to other files, the log once reached
 
 Only a torn batch is accepted, because a crash can leave one.  The log then ends after the last complete batch; a node
 that starts does the same.
 
 `bootstrap.checkpoint` becomes stale at the first start of a broker, because topics and configs then change in the
 metadata log.  So the file is used only if the marker of a clean stop proves that no broker has started on the
-directory.  It is never used if the directory has a metadata log, even an empty one.
+directory.  `bootstrap.checkpoint` is never used if the directory has a metadata log, even an empty one.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ _TRUNCATED_ADVICE = (
     "restore it from a backup"
 )
 _BOOTSTRAP_ADVICE = (
-    f"restore it from a backup, or work on a copy without {BOOTSTRAP_FILE} and give the topics' settings with --config "
-    "and --set"
+    f"restore the file from a backup, or work on a copy without {BOOTSTRAP_FILE} and give the topics' settings with "
+    "--config and --set"
 )
 
 
@@ -120,15 +120,15 @@ class ClusterMetadata:
     A topic without configs of its own has no entry in `topic_configs`; the same holds for groups and subscriptions to
     client metrics.  Keys of `broker_configs` are node ids as text;
     the configs of all brokers are under ALL_BROKERS.  `replicas` and `leader_epochs` have the node ids and the leader
-    epoch of each partition by topic and number, `features` the finalized levels, and `scram_credentials` the records by
-    mechanism number and user.  `next_producer_id` is above every producer id that the controller gave to a broker.
-    `acls` has the records by id, and `quotas` the records by (entity, key); an entity consists of (type, name) pairs.
-    `quorum_records` has the values of the last KRaftVersionRecord and VotersRecord by control type, as in the log.
-    `has_open_transaction` is True if the log ends inside a metadata transaction.  `is_bootstrap` is True if the state
-    is that of `bootstrap.checkpoint`.  `directory_ids` has the ids of the log directories of each partition's replicas,
-    if the records state them.  `new_partitions` are those that `sediment serve` added since a broker last ran, so that
-    their folders may be missing after a crash.  `removed_topic_ids` are the ids of topics that `sediment serve` removed
-    since then, and that were not added again.
+    epoch of each partition by topic and number, `features` has the finalized levels, and `scram_credentials` the
+    records by mechanism number and user.  `next_producer_id` is above every producer id that the controller gave to a
+    broker.  `acls` has the records by id, and `quotas` the records by (entity, key); an entity consists of (type, name)
+    pairs.  `quorum_records` has the values of the last KRaftVersionRecord and VotersRecord by control type, as in the
+    log.  `has_open_transaction` is True if the log ends inside a metadata transaction.  `is_bootstrap` is True if the
+    state is that of `bootstrap.checkpoint`.  `directory_ids` has the ids of the log directories of each partition's
+    replicas, if the records state them.  `new_partitions` are the partitions that `sediment serve` added since a broker
+    last ran; after a crash, their folders may be missing.  `removed_topic_ids` are the ids of topics that `sediment
+    serve` removed since then, and that were not added again.
     """
 
     topic_ids: Mapping[str, str]
@@ -158,7 +158,7 @@ class ClusterMetadata:
 
     @property
     def kraft_version(self) -> int:
-        """The level of the feature kraft.version: 1 with a dynamic quorum, 0 without one or if it cannot be read."""
+        """The level of the feature kraft.version: 1 with a dynamic quorum; 0 with a static one, or if unreadable."""
         try:
             value = self.quorum_records[CONTROL_KRAFT_VERSION]
             return int(m.KRaftVersionRecord.decode(value, 0).k_raft_version)
@@ -166,7 +166,7 @@ class ClusterMetadata:
             return 0
 
     def configs_of_broker(self, node_id: int | None) -> dict[str, str]:
-        """Return the dynamic configs of all brokers, overridden by those of broker `node_id` unless it is None."""
+        """Return the dynamic configs of all brokers, overridden by the configs of broker `node_id`, if given."""
         own = {} if node_id is None else self.broker_configs.get(str(node_id), {})
         return {**self.broker_configs.get(ALL_BROKERS, {}), **own}
 
@@ -230,7 +230,7 @@ def check_loadable(log_dir: Path, end_offset: int, fs: Fs) -> None:
     """Check that loading the metadata log keeps every batch below `end_offset`, which `read_cluster_metadata` returned.
 
     The metadata may be readable although the log is not, because batches below the latest snapshot are not read.
-    Loading reads every batch, and truncates the log at the first bad one.
+    Loading reads every batch, and truncates the log at the first bad batch.
 
     Raises:
         CorruptBatchError: a batch is corrupt, or batches are missing.  Only a torn batch at the end is accepted.
@@ -250,7 +250,8 @@ def check_loadable(log_dir: Path, end_offset: int, fs: Fs) -> None:
                 raise scan.stopped
         if found != end_offset:
             raise CorruptBatchError(
-                f"the metadata ends at offset {end_offset}, and the metadata log at offset {found}", path=str(directory)
+                f"the metadata ends at offset {end_offset}, but the metadata log ends at offset {found}",
+                path=str(directory),
             )
     except CorruptBatchError as error:
         error.partition = str(METADATA_PARTITION)
@@ -309,13 +310,13 @@ def _offsets_reached(directory: Path, fs: Fs) -> list[tuple[int, str]]:
 
 
 def read_bootstrap_checkpoint(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
-    """Return the state in `bootstrap.checkpoint`, even if it is stale; None if the file is missing or has no topics.
+    """Return the state in `bootstrap.checkpoint`, even if stale; None if the file is missing or has no topics.
 
     If a node was only formatted, the file has feature levels but no topics.  If the metadata log was lost, such a file
     does not show which topics existed.
 
     Raises:
-        CorruptBatchError, UnsupportedDataError: as `read_bootstrap_records`.
+        CorruptBatchError, UnsupportedDataError: as in `read_bootstrap_records`.
     """
     metadata = read_bootstrap_records(log_dir, fs)
     return metadata if metadata is not None and metadata.topic_ids else None
@@ -465,8 +466,8 @@ class MetadataImage:
     """The topics and configs after the applied records; changes of an open transaction are applied at its end.
 
     In a metadata log, a server adds partitions and removes topics in a SERVER_TRANSACTION.  In a bootstrap checkpoint,
-    only a server removes topics, and it adds partitions after a NoOpRecord.  A broker begins with an election, so no
-    broker has run since the records after the last election.
+    only a server removes topics, and a server adds partitions after a NoOpRecord.  A broker begins with an election, so
+    no broker has run since the records after the last election.
     """
 
     def __init__(self, *, is_bootstrap: bool = False) -> None:
@@ -491,7 +492,7 @@ class MetadataImage:
 
     @classmethod
     def of(cls, metadata: ClusterMetadata) -> MetadataImage:
-        """Return an image with the state `metadata`, which stays as it is."""
+        """Return an image with the state `metadata`, which does not change."""
         image = cls(is_bootstrap=metadata.is_bootstrap)
         ids = metadata.topic_ids
         image._topic_ids = dict(ids)
@@ -542,7 +543,7 @@ class MetadataImage:
             self._is_of_server = False
 
     def apply_control(self, key: bytes | None, value: bytes | None, offset: int) -> None:
-        """Keep the value of a control record if it concerns the quorum, and the offset of an election."""
+        """Keep the value of a control record about the quorum, and the offset of an election."""
         if key is not None and value is not None and len(key) >= CONTROL_KEY_STRUCT.size:
             _, kind = CONTROL_KEY_STRUCT.unpack_from(key)
             if kind in _QUORUM_TYPES:

@@ -5,7 +5,7 @@
     | 1              | its API key |                 | fields … |
     +----------------+-------------+-----------------+----------+
 
-The three numbers are unsigned varints; in Kafka 4.2, each of them takes one byte.
+The three numbers are unsigned varints; in Kafka 4.2, each of them has one byte.
 
 Invariant: a record that cannot be decoded completely is an error, because its change is unknown.
 """
@@ -104,7 +104,7 @@ def metadata_record_json(value: bytes, topic: str = CLUSTER_METADATA) -> dict[st
     """Return a record of one of METADATA_TOPICS as `kafka-dump-log.sh --cluster-metadata-decoder` prints it.
 
     Raises:
-        UnsupportedDataError, CorruptBatchError: as `decode_metadata_record`.
+        UnsupportedDataError, CorruptBatchError: as in `decode_metadata_record`.
     """
     record = decode_metadata_record(value, topic=topic)
     if record is None:

@@ -1,4 +1,4 @@
-"""`quorum-state`: a JSON file next to the metadata log; it describes the last election known to a KRaft node.
+"""`quorum-state`: a JSON file next to the metadata log; it describes the last election that a KRaft node has recorded.
 
     leaderEpoch      epoch of the election
     currentVoters    node ids of a static quorum (data_version 0); those of a dynamic quorum are in the metadata log
@@ -48,5 +48,5 @@ def read_quorum_state(metadata_dir: Path, fs: Fs) -> QuorumState | None:
         raise CorruptCheckpointError(
             "quorum-state is malformed",
             path=str(path),
-            advice="restore it from a backup, or move it away and start the node once",
+            advice="restore the file from a backup, or move it away and start the node once",
         ) from error

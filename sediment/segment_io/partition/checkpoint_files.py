@@ -1,7 +1,7 @@
 """Reading and replacing the checkpoint and property files of logs.
 
-`format.checkpoints` and `format.meta_properties` define their formats.  The log start checkpoint lists only logs that
-start above the base offset of their first segment (`log_start_entries`).
+`format.checkpoints` and `format.meta_properties` define the formats of these files.  The log start checkpoint lists
+only logs that start above the base offset of their first segment (`log_start_entries`).
 
 Invariants: reading changes nothing.  For a missing file, None is returned, never an empty value, because a loader
 treats the two cases differently.  Every entry is checked before a file is changed.  `Fs.replace_file` replaces the
@@ -56,7 +56,7 @@ def write_offset_checkpoint(
     """Replace the file durably; a new file gets the owner, group and mode of `like`.
 
     Raises:
-        UsageError: as `format_offset_checkpoint`; the file is unchanged.
+        UsageError: as in `format_offset_checkpoint`; the file is unchanged.
     """
     fs.replace_file(path, format_offset_checkpoint(entries), like=like)
 
@@ -76,7 +76,7 @@ def update_offset_checkpoint(
 
     Raises:
         CorruptCheckpointError: the file exists and is malformed.
-        UsageError: as `format_offset_checkpoint`; the file is unchanged.
+        UsageError: as in `format_offset_checkpoint`; the file is unchanged.
     """
     before = read_offset_checkpoint(fs, path)
     gone = set(remove)
@@ -131,8 +131,8 @@ class PartitionCheckpoints:
     """The entries of one partition in the checkpoint files, and a flag: the broker's last stop was clean.
 
     An offset is None if its file is missing or does not list the partition.  As an exception, `recovery_point` is 0 if
-    its file does not list the partition.  A directory that has no recovery point file and no marker of a clean stop is
-    a bare copy.
+    its file exists but does not list the partition.  A directory that has no recovery point file and no marker of a
+    clean stop is a bare copy.
     """
 
     first_dirty: int | None = None

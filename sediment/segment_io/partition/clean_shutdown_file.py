@@ -9,7 +9,7 @@ that starts without a marker verifies the segments from the recovery point on.
     `_OF_A_NEW_DIRECTORY`    `sediment clone`, `sediment adopt`: no broker has started on the directory since
     `_OF_RAISED_EPOCHS`      `sediment serve`: it raised the leader epochs after an unclean stop or a `recover`
 
-For a broker, the last three mean the same: the stop was clean, and the broker epoch is unknown.
+For a broker, the last three contents mean the same: the stop was clean, and the broker epoch is unknown.
 
 Source: kafka-log 01 §12, 05 §1; Kafka's CleanShutdownFileHandler.
 """
@@ -30,7 +30,7 @@ _OF_RAISED_EPOCHS = b"written by sediment serve; it raised the leader epochs aft
 
 @dataclass(frozen=True, slots=True)
 class CleanShutdown:
-    """The marker of a clean stop; `broker_epoch` is None if the file does not contain one.
+    """The marker of a clean stop; `broker_epoch` is None if the file does not contain an epoch.
 
     `is_new` is True if no broker has started on the directory since `clone` or `adopt` wrote the marker.
     `has_raised_epochs` is True if no log has lost records since a server raised the leader epochs.

@@ -62,7 +62,7 @@ class FileSlice:
         """Send like `send_some`; if the socket is full, call `wait`, and continue if it returns True.
 
         Raises:
-            OSError, UsageError: as `send_some`.
+            OSError, UsageError: as in `send_some`.
         """
         file, end = self._open(), self.position + self.size_bytes
         start = position = self.position + already_sent

@@ -32,7 +32,7 @@ def read_entries(path: Path, entry_bytes: int) -> bytes:
 def read_last_entry(path: Path, entry_bytes: int, fs: Fs) -> bytes | None:
     """Return the last entry before the zero tail of an index file; None if the file has no entry.
 
-    If the file has a single entry, it is returned even if all its bytes are zero.
+    If the file has a single entry, this entry is returned even if all its bytes are zero.
 
     Raises:
         FileNotFoundError: the file does not exist.

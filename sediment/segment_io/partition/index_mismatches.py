@@ -2,7 +2,7 @@
 
     offset index        a batch begins at each position; the offset is the last offset of the batch or of its append
     time index          the first batch that ends at or above an entry's offset has the entry's timestamp; earlier
-                        batches have smaller timestamps; the last entry of an inactive segment has the largest one
+                        batches have smaller timestamps; the last entry of an inactive segment has the largest timestamp
     transaction index   an aborted transaction ends at a control batch of its producer in this segment
     snapshot            its CRC is valid
 
@@ -139,7 +139,7 @@ def _time_problems(content: bytes, segment: LiveSegment, batches: Rows) -> tuple
     for number, (slot, offset) in enumerate(zip(reached.tolist(), offsets, strict=True)):
         timestamp = int(index.timestamps[number])
         if slot == len(batches):
-            problems.append(f"entry {number}: no batch reaches offset {offset}")
+            problems.append(f"entry {number}: all batches end below offset {offset}")
         elif batches["max_timestamp"][slot] != timestamp:
             problems.append(
                 f"entry {number}: timestamp {timestamp}, but the batch with offset {offset} "

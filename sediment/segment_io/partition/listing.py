@@ -28,8 +28,8 @@ _INDEX_KINDS = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, Segmen
 class SegmentRef:
     """A segment and the sizes of its files.
 
-    If the sizes are unchanged later, the segment is still the same; this check opens no file.  Sizes are file lengths
-    in bytes; the size of a missing index is None.
+    If the sizes are the same later, the segment is considered unchanged; this check opens no file.  Sizes are file
+    lengths in bytes; the size of a missing index is None.
     """
 
     base_offset: int
@@ -42,7 +42,7 @@ class SegmentRef:
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A file that an interrupted replacement, deletion or task left."""
+    """A file left by an interrupted replacement, deletion or task."""
 
     name: str
     parsed: SegmentFileName
@@ -63,7 +63,7 @@ class LogListing:
     swapped: frozenset[int] = frozenset()
 
     def file(self, segment: SegmentRef, kind: SegmentFileKind) -> Path:
-        """Return the path of a file of one of `segments`, whether it exists or not."""
+        """Return the path of a file of one of `segments`; the file may be missing."""
         suffix = SWAP_SUFFIX if segment.base_offset in self.swapped else ""
         return self.path / (segment_file_name(segment.base_offset, kind) + suffix)
 
@@ -75,7 +75,7 @@ class LogListing:
         """Return True if a replacement was interrupted, so that only the next start decides which segments remain.
 
         `.deleted` files and part files are ignored, because they will only be removed.  For example, a broker that
-        stops within a minute after a cleaning leaves `.deleted` files.
+        stops within a minute after it cleaned a log leaves `.deleted` files.
         """
         return any(leftover.parsed.state in (CLEANED_SUFFIX, SWAP_SUFFIX) for leftover in self.leftovers)
 

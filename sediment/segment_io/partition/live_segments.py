@@ -35,7 +35,7 @@ _QUIET_SECONDS = 5.0  # after this time without a change, a replacement is consi
 class LiveSegment:
     """A segment that a reader may use; `end_offset` is the next segment's base offset, or 2^63 - 1.
 
-    `log_name` is the name of its `.log`, with a suffix if a replacement was interrupted or is not complete.
+    `log_name` is the name of the segment's `.log`, with a suffix if a replacement was interrupted or is not complete.
     """
 
     ref: SegmentRef
@@ -49,16 +49,16 @@ class LiveSegment:
         return self.ref.base_offset
 
     def path(self, directory: Path, kind: SegmentFileKind) -> Path:
-        """Return the path of the segment's file of `kind`; its indexes have the suffix of its `.log`."""
+        """Return the path of the segment's file of `kind`; indexes have the same suffix as the `.log`."""
         stem, suffix = segment_file_name(self.base_offset, kind), self.log_name.partition(SegmentFileKind.LOG)[2]
         return directory / (self.log_name if kind is SegmentFileKind.LOG else stem + suffix)
 
 
 def live_segments(source: Source, fs: Fs) -> tuple[LiveSegment, ...]:
-    """Return the segments of a partition, sorted by base offset; if `source` names one segment, return only this one.
+    """Return the segments of a partition, sorted by base offset, or only the segment that `source` names.
 
     Wait for a replacement in progress.  After an interrupted replacement, return the new segments if Kafka's loader
-    would complete the replacement, else the old ones.
+    would complete the replacement, else the old segments.
 
     Raises:
         NotALogDirectoryError: the directory or the named segment does not exist.

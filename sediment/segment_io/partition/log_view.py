@@ -10,8 +10,8 @@ entry is used only if a batch with the entry's offset is at the entry's position
 valid.  If such a file is missing or corrupt, the headers of the batches are scanned.  After a clean stop, a view needs
 only a few small reads, even for large segments.
 
-In three cases, a broker that loads the same files gets a different result, because it keeps less state (kafka-log 05
-§3, §6):
+In three cases, a broker that loads the same files has a different result, because a broker keeps less state (kafka-log
+05 §3, §6):
 
     files                               broker                                this module
     no snapshot, clean stop             empty producer state                  the log is replayed
@@ -63,8 +63,8 @@ class SegmentTimes:
     """The times of one segment in ms since the epoch.
 
     `largest_timestamp_ms` is the largest timestamp of the records, or the file's modification time if no record has a
-    timestamp.  `first_batch_timestamp_ms` is the maxTimestamp of its first batch; -1 if the segment has no batch or is
-    active, or if the value was not requested.
+    timestamp.  `first_batch_timestamp_ms` is the maxTimestamp of the segment's first batch; -1 if the segment has no
+    batch or is active, or if the value was not requested.
     """
 
     largest_timestamp_ms: int
@@ -73,7 +73,7 @@ class SegmentTimes:
 
 @dataclass(frozen=True, slots=True)
 class LogView:
-    """A partition in the state in which a broker would load it; offsets are absolute, and ends are exclusive.
+    """The state of a partition as a broker would load it; offsets are absolute, and ends are exclusive.
 
     `segment_times` correspond to `listing.segments`.  `high_watermark` is None if the checkpoint file exists but does
     not list the partition.  After an unclean stop, `unverified_from_offset` is the base offset of the first unverified
@@ -257,8 +257,8 @@ class _Opening:
         """Return the base offset of the first batch that ends at or above `offset`.
 
         A transaction may have been open below the log start offset.  The first unstable offset is then the base offset
-        of the first batch that a read at the log start offset returns.  If offsets are missing there, this batch can be
-        far above the log start offset.
+        of the first batch that a read at the log start offset returns.  If offsets are missing at the log start, this
+        batch can be far above the log start offset.
         """
         for segment in self.listing.segments[self._holding(offset) :]:
             for rows in self._batches(segment):
@@ -334,7 +334,7 @@ class _Opening:
     def _all_aborted(
         self, indexed: Mapping[int, tuple[AbortedTransaction, ...] | None], state: ProducerState
     ) -> tuple[AbortedTransaction, ...]:
-        """Return the indexed aborted transactions; for segments without a valid index, return the replayed ones."""
+        """Return the aborted transactions from the indexes or, for segments without a valid index, from the replay."""
         found = [entry for entries in indexed.values() for entry in entries or ()]
         for entry in state.aborted():
             base_offset = self.listing.segments[self._holding(entry.last_offset)].base_offset
@@ -355,7 +355,7 @@ def _last_entry(path: Path, entry: struct.Struct, fs: Fs) -> tuple[int, int] | N
 
 
 def _first_batch_timestamp_ms(log: Path, fs: Fs) -> int:
-    """Return the largest timestamp of the first batch of a segment file; -1 if it has no batch or no timestamp."""
+    """Return the largest timestamp of a segment file's first batch; -1 without a batch or without a timestamp."""
     header = fs.read_range(log, 0, BATCH_HEADER_BYTES)
     position = {1: LEGACY_TIMESTAMP, 2: MAX_TIMESTAMP}.get(header[MAGIC] if len(header) > MAGIC else 0)
     if position is None or len(header) < position + 8:

@@ -34,7 +34,7 @@ def partition_of(name: str) -> tuple[TopicPartition, DirectoryState] | None:
     Return None for the metadata log and the index cache of tiered storage.
 
     Raises:
-        UsageError: as `parse_partition_directory`; a broker refuses to start.
+        UsageError: as in `parse_partition_directory`; a broker refuses to start.
     """
     if name == REMOTE_INDEX_CACHE:
         return None

@@ -49,8 +49,8 @@ def fold_rows(
 ) -> tuple[int, int, int]:
     """Apply the batches `rows`, BATCH_ROW[n].
 
-    `slots`, int64[n], are the rows of their producers in `table` and `remembered`.  `queue`, int64[>= queued + n, 2] of
-    (first offset, slot), contains the transactions that are open at the start.  `completed`, int64[n,
+    `slots`, int64[n], contains the row of each batch's producer in `table` and `remembered`.  `queue`, int64[>= queued
+    + n, 2] of (first offset, slot), contains the transactions that are open at the start.  `completed`, int64[n,
     COMPLETED_FIELDS], receives the transactions that end.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Producer snapshots: their format, and the choice of the one to load (kafka-log 01 §8, 05 §6).
+"""Producer snapshots: their format, and the choice of the snapshot to load (kafka-log 01 §8, 05 §6).
 
     snapshot     version i16 = 1 | crc u32 | count i32 | entries
     entry        producer id i64 | epoch i16 | last sequence i32 | last offset i64 | offset delta i32
@@ -31,7 +31,7 @@ from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.producer_state import NO_OFFSET, ProducerEntry, ProducerState
 
-_ADVICE = "delete the snapshot; the state is rebuilt from an older one and the log"
+_ADVICE = "delete the snapshot; the state is rebuilt from an older snapshot and the log"
 
 
 def parse_snapshot(data: Buffer, *, path: str | None = None) -> tuple[ProducerEntry, ...]:
@@ -109,7 +109,7 @@ def snapshots_in_range(snapshots: Iterable[int], *, log_start_offset: int, log_e
 
 
 def choose_snapshot(snapshots: Iterable[int], *, log_start_offset: int, log_end_offset: int) -> int | None:
-    """Return the newest snapshot that may be loaded, or None.  If it is corrupt, call again without it."""
+    """Return the newest snapshot that may be loaded, or None.  If that snapshot is corrupt, call again without it."""
     usable = snapshots_in_range(snapshots, log_start_offset=log_start_offset, log_end_offset=log_end_offset)
     return usable[-1] if usable else None
 

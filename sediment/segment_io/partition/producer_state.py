@@ -8,7 +8,7 @@ the leader checked them when the batches were appended.
 
 Invariants: a state never changes; `replay` returns a new one.  A state reflects exactly the batches below its
 `end_offset`.  A producer has at most one open transaction, which is part of its entry.  A snapshot contains one batch
-of each producer; a replay keeps up to five, because a client may repeat its last five batches.
+of each producer.  A replay keeps up to five, because a client may send its last five batches again.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ProducerEntry:
     """The state of one producer, with the fields of a snapshot entry.
 
     `last_sequence`, `last_offset` and `offset_delta` describe the producer's last data batch; without a data batch,
-    they are −1, −1 and 0.  `timestamp_ms` is the largest timestamp of this batch, or the timestamp of the last marker.
+    they are −1, −1 and 0.  `timestamp_ms` is the largest timestamp of that batch, or the timestamp of the last marker.
     `current_txn_first_offset` is −1 without an open transaction.
     """
 
@@ -102,8 +102,8 @@ class ProducerEntry:
 class CompletedTransaction:
     """A transaction whose marker is at `last_offset`.
 
-    `last_stable_offset` is the log's last stable offset once the marker is in the log.  It is the first offset of the
-    earliest other open transaction or, if there is none, the offset after the marker.
+    `last_stable_offset` is the log's last stable offset once the marker is in the log.  This is the first offset of the
+    earliest other open transaction or, if no other is open, the offset after the marker.
     """
 
     producer_id: int
@@ -189,7 +189,7 @@ class ProducerState:
 
 # ------------------------------------------------------------------------------------------------------------ replay
 
-_LOG_ADVICE = "restore the partition from a replica or a backup, or leave it out"
+_LOG_ADVICE = "restore the partition from a replica or a backup, or leave the partition out"
 
 
 def replay(state: ProducerState, table: npt.NDArray[np.void], *, only_aborted: bool = False) -> ProducerState:
@@ -275,7 +275,7 @@ def _table_row(entry: ProducerEntry) -> tuple[int, ...]:
 
 def _not_replayable(row: np.void, txn_first_offset: int, is_marker: bool) -> CorruptBatchError:
     producer_id = int(row["producer_id"])
-    what = f"batch of producer {producer_id} is outside the transaction that it opened at offset {txn_first_offset}"
+    what = f"batch of producer {producer_id} is outside the producer's transaction from offset {txn_first_offset} on"
     if is_marker:
         kind = int(row["control_type"])
         what = f"control record of producer {producer_id} has type {kind}, which is not a transaction marker"

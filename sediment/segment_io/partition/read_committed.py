@@ -8,7 +8,8 @@ Unlike `log_view`, this module is for logs in use.  An aborted transaction may n
 transactions that the replay finds are added.
 
 Invariant: every record in the range is outside transactions, or belongs to a committed transaction or to one of the
-aborted transactions that are returned with the range.  If the high watermark is known, the range ends at or below it.
+aborted transactions that are returned with the range.  If the high watermark is known, the range ends at or below the
+high watermark.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def log_end_offset(source: Source, fs: Fs) -> int:
 
     Raises:
         NotALogDirectoryError: the directory does not exist.
-        SourceChangedError: its segments changed too often while they were read.
+        SourceChangedError: the segments changed too often while they were read.
     """
     whole = Source(source.partition, source.directory)
 
@@ -89,9 +90,9 @@ def committed_range(source: Source, checkpoints: PartitionCheckpoints, fs: Fs) -
     """Return the committed range of the partition of `source`, from all segments of its directory.
 
     Raises:
-        CorruptBatchError: a segment below the active one has to be scanned and is corrupt.
+        CorruptBatchError: a segment below the active segment must be scanned and is corrupt.
         NotALogDirectoryError: the directory does not exist.
-        SourceChangedError: its segments changed too often while they were read.
+        SourceChangedError: the segments changed too often while they were read.
 
     Source: kafka-log 04 §3, §8.
     """
@@ -102,7 +103,7 @@ def open_transactions(source: Source, checkpoints: PartitionCheckpoints, fs: Fs)
     """Return the producers that have an open transaction at the log end, sorted by the first offset of the transaction.
 
     Raises:
-        SedimentError: as `committed_range`.
+        SedimentError: as in `committed_range`.
     """
 
     def find_open() -> tuple[ProducerEntry, ...]:
@@ -160,7 +161,8 @@ def _state_at_log_end(
 def _replayed(state: ProducerState, source: Source, fs: Fs) -> tuple[ProducerState, int]:
     """Return the state at the log end, and the log end.
 
-    The scan begins with the last batch below `state.end_offset`, so it finds the log end even if no batch follows.
+    The scan begins with the last batch below `state.end_offset`, so the scan finds the log end even if no batch
+    follows.
     """
     start_offset = state.end_offset
     log_end = 0

@@ -65,7 +65,7 @@ _LARGER = 4
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """A range of offsets and of timestamps in ms; ends are exclusive, and 2^63 - 1 means no end."""
+    """A range of offsets and a range of timestamps in ms; ends are exclusive, and 2^63 - 1 means no end."""
 
     first_offset: int = INT64_MIN
     end_offset: int = INT64_MAX
@@ -231,7 +231,7 @@ class _Cuts:
             end, slice_bytes = cut, min(slice_bytes * _LARGER, SLICE_BYTES)
 
     def _ends(self, slice_bytes: int) -> tuple[_Cut, _Cut, OffsetIndex | None]:
-        """Return the first and last cut, and the index if the bounds or the size of the segment require it."""
+        """Return the first and last cut, and the index if the bounds or the size of the segment require the index."""
         segment, bounds = self.segment, self.bounds
         inside = (
             bounds.first_offset > segment.base_offset
@@ -302,7 +302,7 @@ class _Cuts:
         return found
 
     def _verified(self, index: OffsetIndex, slot: int) -> int | None:
-        """Return the base offset of the batch to which an entry points; None if it points to no batch."""
+        """Return the base offset of the batch at the position in an entry; None if no batch is there."""
         entry = index[slot]
         size_bytes = self.segment.ref.log_bytes
         return verified_batch(self.descriptor, entry.position, size_bytes, self.segment.base_offset, entry.offset)
@@ -360,7 +360,7 @@ def _search(column: Int64s, target: int, side: Literal["left", "right"]) -> int:
 # ------------------------------------------------------------------------------------------------------------- reading
 @contextmanager
 def opened(part: Slice, *, or_deleted: bool = False) -> Iterator[int | None]:
-    """Open the file of a slice; yield its descriptor, or None if the slice's positions were found in a different file.
+    """Open the file of a slice; yield the descriptor, or None if the slice's positions were found in a different file.
 
     A `.log` only grows, so the slice is valid if the inode is the same and the file is not smaller.  On another host,
     inodes cannot be compared, so the size and modification time must be the same.  With `or_deleted`, the file may also

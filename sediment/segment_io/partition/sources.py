@@ -1,7 +1,7 @@
 """Sources named by paths: the partitions of a log directory, one partition, or one segment.
 
-Only names are read; no file is opened.  The path of a log directory means all its live partitions.  The metadata log,
-and directories with the suffix `-delete`, `-stray` or `-future`, are read only if a path names them.
+Only names are read; no file is opened.  The path of a log directory selects all live partitions in it.  The metadata
+log, and directories with the suffix `-delete`, `-stray` or `-future`, are read only if a path names them.
 
 Invariant: a source is a partition directory that exists; only `base_offset` narrows it to one segment.
 """
@@ -39,8 +39,8 @@ _WHAT_TO_NAME = "name a log directory, the directory of a partition in it, or a 
 class Source:
     """A partition directory; with `base_offset`, only one of its segments, whose `.log` is `log_name`.
 
-    If a directory is not named topic-N, its whole name is the topic, and the partition is UNNUMBERED.  `named` is the
-    kind of file that the path names, or None for a directory.
+    If a directory is not named topic-N, its whole name becomes the topic, and the partition is UNNUMBERED.  `named` is
+    the kind of file that the path names, or None for a directory.
     """
 
     partition: TopicPartition
@@ -51,7 +51,7 @@ class Source:
 
 
 def find_sources(paths: Sequence[str | Path], fs: Fs) -> tuple[Source, ...]:
-    """Return the sources that `paths` name, without duplicates, sorted within each path, with numbers read as numbers.
+    """Return the sources that `paths` name, without duplicates; sources of a path are in numeric order (`t-2`, `t-10`).
 
     Paths may be `file:` URIs and may be globs.
 
@@ -111,7 +111,7 @@ def _sources(path: Path, fs: Fs) -> Iterable[Source]:
     if names & LOG_DIRECTORY_FILES:
         return []
     raise NotALogDirectoryError(
-        "the directory is empty" if not entries else "the directory holds neither segments nor partitions of a log",
+        "the directory is empty" if not entries else "the directory contains neither segments nor partitions of a log",
         path=str(path),
         advice=_WHAT_TO_NAME,
     )

@@ -241,7 +241,7 @@ class _DecoderSource(_Source):
                         else:
                             self.line("raise malformed(f'tag {tag} is not valid in this version')")
                 self.line(f"else: p = {stop}")
-                self.line(f"if p != {stop}: raise malformed(f'tagged field {{tag}} does not have its size')")
+                self.line(f"if p != {stop}: raise malformed(f'tagged field {{tag}} does not have its announced size')")
 
     # Fields ----------------------------------------------------------------------------------------------------------
     def _field(self, field: FieldSchema, target: str) -> None:
@@ -307,7 +307,7 @@ class _DecoderSource(_Source):
     def _content(self, kind: str, target: str) -> None:
         """Read `n` bytes."""
         self.line("q = p + n")
-        self.line("if q > e: raise malformed(f'{n} bytes are announced, and {e - p} are left')")
+        self.line("if q > e: raise malformed(f'{n} bytes are announced, but {e - p} are left')")
         match kind, self.in_place:
             case "string", True:
                 self.line(f"{target} = b[p:q].tobytes().decode()")
@@ -341,7 +341,7 @@ class _DecoderSource(_Source):
         with self._unless_null(field, target):
             least = self._least_bytes(field)
             left = "e - p" if least == 1 else f"(e - p) // {least}"
-            self.line(f"if n > {left}: raise malformed(f'{{n}} elements are announced, and {{e - p}} bytes are left')")
+            self.line(f"if n > {left}: raise malformed(f'{{n}} elements are announced, but {{e - p}} bytes are left')")
             if is_structure(field):
                 self._structures(field, target)
             elif field.type in _CODES:

@@ -53,7 +53,7 @@ class Structure:
 class Message(Structure):
     """A request, response, header or record.
 
-    `API_KEY` is the number of its API or its record type, or -1.
+    `API_KEY` is the number of the message's API or record type, or -1.
     """
 
     __slots__ = ()
@@ -87,7 +87,7 @@ class Message(Structure):
         return message
 
     def encode(self, version: int) -> list[Chunk]:
-        """Return the message as chunks; its records are chunks that are not copied.
+        """Return the message as chunks; records become chunks of their own and are not copied.
 
         Raises:
             ProtocolError: a value does not fit its field, the version lacks a field that is set and not ignorable, or

@@ -3,7 +3,7 @@
 An unsigned varint has seven bits in each byte, the lowest first, and at most five bytes; only its last byte is below
 128.  A compact length is the length plus one, as an unsigned varint; 0 means null.
 
-Invariant: no function reads past its buffer; on bad input, it raises MalformedError or IndexError.
+Invariant: no function reads past its buffer; bad input raises MalformedError or IndexError.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def write_varint(value: int) -> bytes:
 
 
 def skip_tagged_fields(buffer: bytes | memoryview, position: int, end: int) -> int:
-    """Return the position after tagged fields that are all unknown; their number is before `position`."""
+    """Return the position after tagged fields that are all unknown; the number of fields is before `position`."""
     count, position = read_varint(buffer, position - 1)
     for _ in range(count):
         _, position = read_varint(buffer, position)
@@ -83,7 +83,7 @@ def skip_tagged_fields(buffer: bytes | memoryview, position: int, end: int) -> i
 
 @lru_cache(maxsize=_KNOWN_UUIDS)
 def uuid_of(raw: bytes) -> UUID:
-    """Return the uuid of 16 bytes; cached, because the same topic ids occur often."""
+    """Return the uuid of 16 bytes; results are cached, because the same topic ids occur often."""
     return UUID(bytes=raw)
 
 

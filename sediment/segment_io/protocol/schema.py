@@ -14,8 +14,8 @@ its structure follow with deeper indentation.
         topicId                   uuid                     0+
         partitions                [int32]                  0+
 
-If several fields share a structure, a line such as `struct TopicPartitions  0+` describes it after the fields of the
-message, followed by the structure's own fields.
+If several fields share a structure, a line such as `struct TopicPartitions  0+` after the fields of the message begins
+the structure; the structure's own fields follow.
 
 | word of a field | meaning |
 | --- | --- |
@@ -23,8 +23,8 @@ message, followed by the structure's own fields.
 | `default=` | the value in a new message, and in a version without the field; if not given, 0, false or empty |
 | `nullable=4+` | the versions in which it may be null |
 | `tag=0` | number of a tagged field |
-| `tagged=4+` | the versions in which it is tagged, if not in all |
-| `flexible=none` | its length is always written as in versions that are not flexible |
+| `tagged=4+` | the versions in which the field is tagged, if not in all |
+| `flexible=none` | the field's length is always written as in versions that are not flexible |
 | `ignorable` | a version without the field silently drops a value that is not the default |
 
 The kind of a message is `request`, `response`, `header` or `data`; records have the kind `metadata`, `coordinator-key`
@@ -87,8 +87,8 @@ def parse_versions(text: str) -> VersionRange:
 class FieldSchema:
     """A field of a structure.
 
-    `type` is a primitive type or the name of a structure; if `is_array`, it is the type of the elements.  `default` is
-    the text after `default=`, empty if there is none.
+    `type` is a primitive type or the name of a structure; if `is_array`, `type` is the type of the elements.  `default`
+    is the text after `default=`, empty if there is none.
     """
 
     name: str

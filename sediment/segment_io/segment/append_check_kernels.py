@@ -156,11 +156,11 @@ def check_plain_batch(
     records: npt.NDArray[np.int64],
     results: npt.NDArray[np.uint8],
 ) -> tuple[int, int, int, int, int]:
-    """Check everything in a client's append that is one plain batch, which a leader stores without a new checksum.
+    """Run all checks of a client's append that is one plain batch, which a leader stores without a new checksum.
 
     A plain batch has magic 2, CreateTime and the correct checksum.  It is neither compressed nor in a transaction.  Its
-    records obey the rules of `check_records` at `now_ms`, for the topic that `rules` describes.  Their offsets are
-    consecutive, and their largest timestamp is that of the header.
+    records pass `check_records` at `now_ms`, for the topic that `rules` describes.  Their offsets are consecutive, and
+    their largest timestamp equals the header's.
 
     Returns:
         (number of records, largest timestamp, producer id, producer epoch, base sequence).  The number is 0 for an
@@ -210,5 +210,5 @@ def check_short_plain_batch(
     records: npt.NDArray[np.int64],
     results: npt.NDArray[np.uint8],
 ) -> tuple[int, int, int, int, int]:
-    """Return the result of `check_plain_batch`; for short batches, because this keeps the interpreter lock."""
+    """Return the result of `check_plain_batch`, but keep the interpreter lock; use this for short batches."""
     return check_plain_batch(base, size_bytes, now_ms, rules, records, results)

@@ -1,8 +1,8 @@
 """Compiled loops for a run: several requests of one connection, each with one plain batch for the same partition.
 
-    repeated_requests    find the requests in the received bytes, and compare them with the kept one
+    repeated_requests    find the requests in the received bytes, and compare them with the kept request
     check_plain_run      check the batches, and copy them one after the other
-    place_plain_run      give them their offsets, and make their index entries
+    place_plain_run      set the offsets of the copied batches, and append their index entries
 
 Each request has a row in int64[n, RUN_FIELDS].
 
@@ -33,7 +33,7 @@ RUN_SEQUENCE = 8
 RUN_FIELDS = 9
 
 MOST_IN_RUN = 256
-"""The most requests that are answered at once; other connections wait for so long."""
+"""The largest number of requests that are answered at once; other connections wait meanwhile."""
 
 RunRows = npt.NDArray[np.int64]
 
@@ -53,10 +53,10 @@ def repeated_requests(
     end_bytes: int,
     rows: RunRows,
 ) -> int:
-    """Find the complete requests at the start of the received bytes [0, end) that repeat the kept one.
+    """Find the complete requests at the start of the received bytes [0, end) that repeat the kept request.
 
-    `kept`, uint8[n], is the request up to the size of its records; its correlation id does not count.  A request ends
-    with `end_bytes` zeros.  A request of more than `largest_bytes` ends the search.
+    `kept`, uint8[n], is the start of a request, up to the size of its records; correlation ids are not compared.  A
+    request ends with `end_bytes` zeros.  A request of more than `largest_bytes` ends the search.
 
     Returns:
         The number of requests, whose correlation id, end and batch are in `rows`.
@@ -120,8 +120,8 @@ def check_plain_run(
 ) -> tuple[int, int, int, int, bool]:
     """Check the batches of the first `count` rows as `check_plain_batch` does, and copy them to address `target`.
 
-    `target_bytes` is the room for the copies.  The first batch that is not plain, is larger than `max_batch_bytes`, or
-    finds no room, ends the run.
+    `target_bytes` is the size of the memory for the copies.  The run ends before the first batch that is not plain, is
+    larger than `max_batch_bytes`, or does not fit.
 
     Returns:
         (number of batches, their bytes, their records, largest timestamp, True if a batch has a producer).
@@ -166,7 +166,7 @@ def check_short_plain_run(
     records: npt.NDArray[np.int64],
     results: npt.NDArray[np.uint8],
 ) -> tuple[int, int, int, int, bool]:
-    """Return the result of `check_plain_run`; for short runs, because this keeps the interpreter lock."""
+    """Return the result of `check_plain_run`, but keep the interpreter lock; use this for short runs."""
     return check_plain_run(base, count, max_batch_bytes, now_ms, rules, target, target_bytes, rows, records, results)
 
 
@@ -186,7 +186,8 @@ def place_plain_run(
 ) -> None:
     """Set offset and leader epoch of the batches at address `target`, and append their index entries.
 
-    The first batch gets `base_offset`, and byte `position` of a segment.  For the other arguments, see `add_batch`.
+    The first batch gets `base_offset`, and begins at byte `position` of a segment.  For the other arguments, see
+    `add_batch`.
     """
     start_entry_arrays(progress)
     for index in range(count):

@@ -7,8 +7,8 @@
 Invariants
 * A batch's CRC is checked before any of its records is used.
 * All records of a batch are in one table.
-* A kernel's status requests work that the kernel cannot do itself: decompress, unwrap, enlarge an array, or take a full
-  table.  When a kernel returns, each batch is in the table completely or not at all.
+* A kernel's status requests work that the kernel cannot do itself: to decompress, to unwrap, to enlarge an array, or to
+  take a full table.  When a kernel returns, each batch is in the table completely or not at all.
 * pyarrow is imported when the first table is taken, because a process must not load pyarrow before it forks.
 """
 
@@ -311,7 +311,8 @@ def gather_batches(
     `counts`, int64[batches], receives the number of records that each batch added.
 
     Returns:
-        (status, batch): OK and the number of batches; otherwise a request or an error, and the batch that caused it.
+        (status, batch): OK and the number of batches; otherwise a request or an error, and the index of the batch that
+        caused it.
     """
     for index in range(first, headers.size):
         counts[index] = 0
@@ -554,7 +555,7 @@ class RecordColumns:
         return table
 
     def take_last(self) -> RecordTable:
-        """Return the gathered records; no more can be added."""
+        """Return the gathered records; no more records can be added."""
         headers = np.concatenate(self._headers) if self._headers else np.zeros(0, dtype=np.void)
         counts = np.concatenate(self._counts) if self._counts else np.zeros(0, dtype=np.int64)
         return RecordTable(self._arrays, headers, counts)

@@ -8,7 +8,7 @@ Batches may have any magic and codec.  A fetch may begin below the requested off
 
 Invariants
 * A batch's checksum is verified before any of its records is used.
-* All whole batches before a corrupt one are yielded before `CorruptBatchError` is raised.
+* All whole batches before a corrupt batch are yielded before `CorruptBatchError` is raised.
 * Memory use is one copy of the bytes, one run of records and one decompressed batch, whose size is limited.
 
 Source: Kafka's MemoryRecords.batches, DefaultRecordBatch, AbstractLegacyRecordBatch and CompletedFetch.
@@ -73,7 +73,7 @@ from sediment.segment_io.segment.append_check_kernels import NO_EPOCH_LIMIT, rea
 LIMIT_BYTES = 256 << 20
 """The default limit on the size of one decompressed batch."""
 
-_ADVICE = "fetch it again, or restore the segment from a replica"
+_ADVICE = "fetch the data again, or restore the segment from a replica"
 _CODECS = (*CODEC_NAMES, "5", "6", "7")
 _ROWS = 256
 _RUN_RECORDS = 4096
@@ -104,8 +104,9 @@ class ControlType(Enum):
 class Batch(NamedTuple):
     """The header of a batch, with its position in the bytes that were read.
 
-    A message of magic 0 or 1 is a separate batch.  For a compressed message, only the offset of its last record is
-    known, so `base_offset` equals `last_offset` and `record_count` is -1.  Fields that do not exist in a magic are -1.
+    A message of magic 0 or 1 is a separate batch.  The header of a compressed message contains only the offset of the
+    last record, so `base_offset` equals `last_offset` and `record_count` is -1.  Fields that do not exist in a magic
+    are -1.
     """
 
     position: int
@@ -121,7 +122,7 @@ class Batch(NamedTuple):
     producer_epoch: int
     base_sequence: int
     record_count: int
-    """The number of records; 0 after a cleaning has removed all of them."""
+    """The number of records; 0 after cleaning has removed all of them."""
     stored_control_type: int
     coordinator_epoch: int
     """The coordinator epoch in a transaction marker, else -1."""
@@ -160,7 +161,7 @@ class Batch(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """The time after which a cleaning may remove the batch's tombstones or marker; None if it has none."""
+        """The time after which cleaning may remove the batch's tombstones or marker; None if no such time is set."""
         return delete_horizon_ms(self.magic, self.attributes, self.base_timestamp_ms)
 
 
@@ -168,7 +169,7 @@ assert len(Batch._fields) == len(BATCH_ROW.names or ())
 
 
 class Record(NamedTuple):
-    """A record as read; a null key or value is None, and a missing `timestamp_ms` is -1."""
+    """A record that was read; a null key or value is None, and a missing `timestamp_ms` is -1."""
 
     offset: int
     timestamp_ms: int
@@ -267,7 +268,7 @@ def read_records(
 
 
 def read_columns(data: Buffer, *, limit_bytes: int = LIMIT_BYTES) -> Iterator[RecordColumns]:
-    """Yield the data records of `data` as columns, a run of records at a time.
+    """Yield the data records of `data` as columns, several records at a time.
 
     Records of aborted transactions are included.  Arguments and errors are the same as for `read_records`.
     """
@@ -294,7 +295,7 @@ class _Run(NamedTuple):
 
 
 def _runs(data: Buffer, from_offset: int, visible: _Visibility, limit_bytes: int) -> Iterator[_Run]:
-    """Yield the visible records of `data` at or above `from_offset`; a run is valid until the next one is requested.
+    """Yield the visible records of `data` at or above `from_offset`; a run is valid until the next run is requested.
 
     Raises:
         CorruptBatchError: a batch is malformed, fails its checksum or expands beyond `limit_bytes`.
@@ -406,7 +407,7 @@ def _read_plain(
     records: Int64s,
     fields: Int64s,
 ) -> tuple[int, int, int]:
-    """Read the wanted batches among rows[first:], up to a compressed batch, until the arrays are full.
+    """Read the wanted batches among rows[first:]; stop at a compressed batch, or when the arrays are full.
 
     Returns:
         (status, index of the first batch that was not read, number of records).
@@ -526,7 +527,7 @@ def _contents(content: bytes, starts: list[int], ends: list[int]) -> list[bytes 
 
 
 def _headers(content: bytes, buffer: ByteArray, fields: Int64s) -> Iterable[Headers]:
-    """Return the headers of each record; if none has headers, return an endless iterator of empty tuples."""
+    """Return the headers of each record; if no record has headers, return an endless iterator of empty tuples."""
     count = _number_headers(buffer.ctypes.data, fields)
     if not count:
         return repeat(())

@@ -9,8 +9,9 @@ from sediment.segment_io.units import NS_PER_MS
 
 
 def largest_timestamp_or_mtime_ms(timestamp_ms: int, mtime_ns: int) -> int:
-    """Return the largest timestamp of a segment's batches, or the modification time of its `.log` if none has one.
+    """Return the largest timestamp of a segment's batches; if no batch has one, the `.log` modification time.
 
-    `timestamp_ms` comes from the last entry of the time index or from a scan, and is negative if no batch has one.
+    `timestamp_ms` comes from the last entry of the time index or from a scan, and is negative if no batch has a
+    timestamp.
     """
     return timestamp_ms if timestamp_ms >= 0 else mtime_ns // NS_PER_MS

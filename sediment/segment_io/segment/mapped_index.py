@@ -10,8 +10,8 @@ have not been used for hours.
 `mapped_offset_index` and `mapped_time_index` define when an index is full.
 
 Invariants
-* An index file is created when the index is first used.  While an index can grow, its file has its full size, with
-  zeros after the last entry.
+* An index file is created when the index is first used.  While an index can grow, its file is as large as the index may
+  become, with zeros after the last entry.
 * Only an index that can grow keeps a file descriptor; any other index is mapped, and its file is closed.
 * `room` is above 0 only if the file is open.
 * Only entries are read from a mapping, and the file is never truncated below its entries.
@@ -102,7 +102,7 @@ class MappedIndex:
         return len(self) >= self.max_entries - self.reserved_entries
 
     def open(self) -> OpenFile:
-        """Return the file, created if missing; it stays open only if the index can grow."""
+        """Return the file, and create it if missing; the file stays open only if the index can grow."""
         file = self._file
         if file is None:
             file = self._fs.create_file(self.path, like=self.path.with_suffix(SegmentFileKind.LOG))

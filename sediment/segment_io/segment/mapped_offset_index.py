@@ -27,8 +27,8 @@ class MappedOffsetIndex(MappedIndex):
         """Return the entry with the largest offset ≤ `target_offset`; (base offset, 0) if there is none.
 
         Raises:
-            CorruptIndexError: the position in the entry is negative.  This is found only here, because indexes are
-                opened without a check after a clean stop.
+            CorruptIndexError: the position in the entry is negative.  Only this method finds such an entry, because
+                indexes are opened without a check after a clean stop.
         """
         slot = self._slot(target_offset - self.base_offset)
         if slot < 0:

@@ -33,7 +33,7 @@ class MappedTimeIndex(MappedIndex):
         """Add an entry if `timestamp_ms` is above the timestamp of the last entry.
 
         Raises:
-            IndexFullError: the index is full; `skip_full_check` allows the reserved slot.
+            IndexFullError: the index is full; with `skip_full_check`, the entry may use the reserved slot.
             IndexOrderError: `offset` or `timestamp_ms` is below the value in the last entry.
             IndexOffsetOverflowError: `offset` is outside the segment's range.
         """
@@ -41,10 +41,10 @@ class MappedTimeIndex(MappedIndex):
             raise IndexFullError(f"index is full with {len(self)} entries", advice="raise segment.index.bytes")
         last = self.last_entry
         if len(self) and offset < last.offset:
-            raise IndexOrderError(f"offset is below the last one indexed, {last.offset}", offset=offset)
+            raise IndexOrderError(f"offset is below the last indexed offset, {last.offset}", offset=offset)
         if len(self) and timestamp_ms < last.timestamp_ms:
             raise IndexOrderError(
-                f"timestamp {timestamp_ms} is below the last one indexed, {last.timestamp_ms}", offset=offset
+                f"timestamp {timestamp_ms} is below the last indexed timestamp, {last.timestamp_ms}", offset=offset
             )
         if timestamp_ms > last.timestamp_ms:
             self.extend(TIME_ENTRY_STRUCT.pack(timestamp_ms, relative_offset(offset, self.base_offset)))

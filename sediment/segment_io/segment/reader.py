@@ -114,10 +114,10 @@ class HeaderScan:
             yield span.rows
 
     def spans(self, source: int | ReadableFile | None = None) -> Iterator[BatchSpan]:
-        """Yield the chunks; a span is valid until the next span is requested, or always if no buffer is used again.
+        """Yield the chunks; with `reuses_buffer`, a span is valid until the next span is requested.
 
-        If `source`, the open file or its descriptor, is given, it is read and stays open; otherwise this method opens
-        and closes the file.
+        If `source` is given, an open file or its descriptor, this method reads it and leaves it open; otherwise this
+        method opens and closes the file.
         """
         if source is not None:
             size_bytes = _size_of(source) if self._size_bytes is None else self._size_bytes

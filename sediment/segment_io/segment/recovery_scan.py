@@ -1,13 +1,13 @@
 """Recovery scan of a segment: verify every checksum and rebuild both indexes in one pass (Kafka's LogSegment.recover).
 
-An untrusted segment (kafka-log 05 §4) is good up to its first bad batch.  The good batches get index entries by the
-rule of `format.index_appends`.  During the scan, the caller gets the batches of producers and the first batch of each
-leader epoch, so that nothing has to be read twice.
+An untrusted segment (kafka-log 05 §4) is good up to its first bad batch.  The scan builds index entries for the good
+batches by the rule of `format.index_appends`.  During the scan, the caller receives the batches of producers and the
+first batch of each leader epoch, so that nothing is read twice.
 
 Invariants
 * Nothing is written.  Memory use is one chunk, the largest batch and the two indexes, for files of any size.
 * The file is read with pread, up to the size given by the caller.
-* An index entry with a lower offset than the previous one is left out; on request, the scan ends at the entry's batch
+* An index entry with a lower offset than the previous entry is left out; on request, the scan ends at the entry's batch
   instead.
 """
 
@@ -92,9 +92,9 @@ _EPOCHS_PER_TABLE = 64
 
 @kernel
 def verified_batch_at(base: int, position: int, end: int) -> tuple[int, int]:
-    """Return the result of `batch_at`, but BAD_CRC or BAD_MAGIC for a complete batch that fails verification.
+    """Return the result of `batch_at`; for a complete batch that fails verification, return BAD_CRC or BAD_MAGIC.
 
-    BAD_MAGIC means that the checksum is correct; the batch may have a later magic.
+    BAD_MAGIC means that the checksum is correct, so the magic may be that of a later version.
     """
     status, size_bytes = batch_at(base, position, end)
     address = base + position
@@ -145,15 +145,15 @@ def _scan_batches(
     rows: npt.NDArray[np.void],
     epochs: npt.NDArray[np.int64],
 ) -> tuple[int, int, int]:
-    """Verify and index the complete batches in [position, end) of a buffer; its byte 0 is at `file_position`.
+    """Verify and index the complete batches in [position, end) of a buffer that begins at `file_position` of the file.
 
     If `wants_rows`, `rows`, BATCH_ROW[n], receives their headers.  `epochs`, int64[n, 2], receives (epoch, base offset)
     of the first batch of each leader epoch.
 
     Returns:
         (status, position after the last good batch, size of the batch there or 0).  The status is INCOMPLETE at the end
-        of the buffer, or the fault of a bad batch at the position.  It is ROWS_FULL if `rows` or `epochs` is full, and
-        the caller has to empty it.
+        of the buffer, or the fault of a bad batch at the position.  ROWS_FULL means that `rows` or `epochs` is full,
+        and the caller must empty the full array.
     """
     while True:
         if progress[_ROWS] == rows.size or progress[_EPOCHS] == epochs.shape[0]:
@@ -270,9 +270,9 @@ class SegmentScan:
     `good_bytes` is their size.  `stop` is the reason why the next batch is bad; None means that the file ends there.
     `is_torn` is True if the rest of the file is shorter than any batch, or shorter than the next batch according to its
     length field.  `next_offset` is the offset after the last good batch; `producers_end_offset` is the same for batches
-    of a magic with producers.  Both are the base offset if the segment has no such batch.  `largest_timestamp_ms` is -1
-    if no batch has a timestamp.  `offset_index` and `time_index` are the contents of complete files.  `leader_epochs`
-    are the epochs above the known epoch, each with the base offset of its first batch.
+    of a magic with producers.  Each is the segment's base offset if the segment has no such batch.
+    `largest_timestamp_ms` is -1 if no batch has a timestamp.  `offset_index` and `time_index` are the contents of
+    complete files.  `leader_epochs` are the epochs above the known epoch, each with the base offset of its first batch.
     """
 
     good_bytes: int
@@ -432,7 +432,7 @@ class _Scan:
                 path=str(self._path),
                 position=position,
                 offset=offset,
-                advice="find out where the batch belongs; nothing was cut off, because it may be the only copy",
+                advice="find out where the batch belongs; nothing was cut off, because this may be its only copy",
             )
         if status in (BAD_MAGIC, BAD_CODEC):
             error = batch_error(status, self._path, position, buffer, at)
@@ -441,7 +441,7 @@ class _Scan:
                 path=error.path,
                 position=position,
                 offset=error.offset,
-                advice="use a version that reads such a batch; nothing was cut off",
+                advice="use a version of Sediment that can read such a batch; nothing was cut off",
             )
 
 

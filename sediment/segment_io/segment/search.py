@@ -27,13 +27,14 @@ BY_EXACT_TIMESTAMP = 2
 
 @kernel
 def find_batch(base: int, end: int, what: int, target: int) -> tuple[int, int, int]:
-    """Find the first batch in [0, end) of a buffer with a last offset, or largest timestamp, of at least `target`.
+    """Find the first batch in [0, end) of a buffer whose last offset or largest timestamp is at least `target`.
 
     `what` is a kind of search; BY_EXACT_TIMESTAMP requires equality.  The last batch may be incomplete after its
     header.
 
     Returns:
-        (status, position, size of the batch there or 0).  OK: the batch was found; INCOMPLETE: it is not in the buffer.
+        (status, position, size of the batch there or 0).  OK: the batch was found; INCOMPLETE: no such batch is in the
+        buffer.
     """
     position = 0
     while True:

@@ -92,12 +92,12 @@ def _index_batches(
     time_entries: npt.NDArray[np.uint8],
     progress: npt.NDArray[np.int64],
 ) -> int:
-    """Index the next batches of a segment until one does not fit; return the number of log bytes indexed.
+    """Index the next batches of a segment until a batch does not fit; return the number of log bytes indexed.
 
     `file_position` is the size of the segment before these batches.  `unreadable`, int64[n, 2], contains (start, end)
-    of bytes that are not batches; the last bytes are always a batch.  Pass the same `progress`, int64[PROGRESS_FIELDS],
-    to each call, after `start_indexes` for the segment; call `end_time_index` after the last call.  With
-    `ends_at_full_index`, a batch that needs an entry does not fit if either index is full.
+    of bytes that are not batches; the last bytes are always a batch.  For each segment, call `start_indexes` first,
+    pass the same `progress`, int64[PROGRESS_FIELDS], to each call of this function, and call `end_time_index` last.
+    With `ends_at_full_index`, a batch that needs an entry does not fit if either index is full.
     """
     position = 0
     skipped = 0
@@ -242,12 +242,12 @@ def write_segments(
 
     Each piece, uint8[n], contains whole batches of any magic; pieces are in log order.
 
-    The result is the same as that of `lay_out_segments` and `write_segment`, except that a full index also begins
-    another segment.  A piece is used before the next one is requested, so the caller may reuse its memory, and only the
-    indexes are kept in memory.  If a write or `pieces` fails, the files written so far are removed.
+    The result is the same as with `lay_out_segments` and `write_segment`, except that another segment also begins when
+    an index is full.  A piece is used before the next piece is requested, so the caller may reuse the piece's memory.
+    Only the indexes are kept in memory.  If a write or `pieces` fails, the files written so far are removed.
 
     Raises:
-        OwnerNotKeptError, OSError: as `write_segment`.
+        OwnerNotKeptError, OSError: as in `write_segment`.
     """
     parts = _PartFiles(directory, like, mtime_ns, run_id, attempt, fs)
     source = _PieceSource(iter(pieces))
@@ -331,7 +331,7 @@ class _GrowingIndexes:
             int(filled[OFFSET_INDEX_BYTES]) + most_entries * OFFSET_ENTRY_BYTES,
             self._offset_limit,
         )
-        # One more entry, because the last slot is reserved for `end_time_index`.
+        # Space for one more entry, because the last slot is reserved for `end_time_index`.
         self._time_entries = _with_room(
             self._time_entries, int(filled[TIME_INDEX_BYTES]) + (most_entries + 1) * TIME_ENTRY_BYTES, self._time_limit
         )

@@ -37,7 +37,7 @@ def end_offset(isolation: str, source: Source, fs: Fs, checkpoints: PartitionChe
     Raises:
         NotALogDirectoryError: the directory does not exist.
     """
-    # Imported late, because it loads compiled code, and a process that only plans does not need this code.
+    # Imported late, because the import loads compiled code, which a process that only plans does not need.
     from sediment.segment_io.partition.read_committed import committed_range, log_end_offset
 
     if isolation != READ_COMMITTED:
@@ -48,7 +48,7 @@ def end_offset(isolation: str, source: Source, fs: Fs, checkpoints: PartitionChe
 
 
 class LogEnds:
-    """Finds the partitions under `paths`, and the offset at which a read of each partition ends now.
+    """A lookup of the partitions under `paths`, and of the offset at which a read of each partition ends now.
 
     Nothing is fixed when the object is created: `sources` lists the partitions again, and `now` and `of` check the
     ends.
@@ -95,10 +95,10 @@ class LogEnds:
         """Return the next offset of each of `sources`, except sources that disappear or are replaced during the call.
 
         Raises:
-            SedimentError: a partition that is still the same cannot be read.
+            SedimentError: a partition that was not replaced cannot be read.
         """
         fs = self._fs
-        of_log_dir = cache(lambda log_dir: read_checkpoints(log_dir, fs))  # reads each file once a call
+        of_log_dir = cache(lambda log_dir: read_checkpoints(log_dir, fs))  # reads each file once per call
         is_committed = self._isolation == READ_COMMITTED
         ends = {}
         for source in sources:

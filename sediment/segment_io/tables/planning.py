@@ -30,7 +30,7 @@ _NO_BOUNDS: Mapping[Source, Bounds] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class ScanTask:
-    """A slice to read, of which only the records within `bounds` are wanted.
+    """A slice to read; only its records within `bounds` are wanted.
 
     If `committed`, control records and the records of aborted transactions are left out.
     """
@@ -99,7 +99,7 @@ def scan_tasks_from_end(request: TableRequest, source: Source, fs: Fs) -> Iterat
     """Yield the scan tasks of one partition or segment from the last to the first; the first tasks yielded are small.
 
     Raises:
-        SedimentError: as `plan_table`.
+        SedimentError: as in `plan_table`.
     """
     bounds, committed = _bounds(request, source, fs)
     for found in slices_from_end(source, bounds, fs):
@@ -110,7 +110,8 @@ def _bounds(request: TableRequest, source: Source, fs: Fs) -> tuple[Bounds, Comm
     """Return the bounds of a request in one partition, and the committed range if the request reads committed data."""
     if request.isolation != READ_COMMITTED:
         return request.bounds, None
-    # Imported here, because it loads compiled code to decode records; the rest of planning needs no compiled code.
+    # Imported here, because the import loads compiled code to decode records; the rest of planning needs no compiled
+    # code.
     from sediment.segment_io.partition.checkpoint_files import read_checkpoints
     from sediment.segment_io.partition.read_committed import committed_range
 
@@ -147,7 +148,7 @@ class UnreadableRange:
 
 
 def parse_range(text: str | None, name: str) -> tuple[int, int]:
-    """Parse `A:B` as (A, B); an empty side, or None for both, means no bound.
+    """Parse `A:B` as (A, B); an empty A or B means no bound, and so does None instead of the text.
 
     Raises:
         UsageError: `text` is not a range of numbers.

@@ -86,7 +86,7 @@ def first_offset_since(request: TableRequest, source: Source, timestamp_ms: int,
     Records that the isolation level or the corruption mode of `request` excludes are ignored.
 
     Raises:
-        SedimentError: as `plan_table` and `read_table`.
+        SedimentError: as in `plan_table` and `read_table`.
     """
     records = TableRequest(
         columns=("offset",),

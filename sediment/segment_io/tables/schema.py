@@ -4,8 +4,8 @@
     groups, topics            one row for each committed offset or config in an internal topic
     the others                one row for each entry of a small file
 
-If Spark's Kafka source has the same column, both have the same name; the other columns are named with Kafka's terms.  A
-missing value is null, except in columns of records where Kafka's clients return -1, such as `timestamp`, `producerId`
+Columns that Spark's Kafka source also has are named as in that source; the other columns are named with Kafka's terms.
+A missing value is null, except in columns of records where Kafka's clients return -1, such as `timestamp`, `producerId`
 and `sequence`.
 
 Invariant: pyarrow is imported only when a schema or an array is requested.
@@ -64,7 +64,7 @@ _RECORDS = (
     Column("codec", "string", "none, gzip, snappy, lz4 or zstd"),
     Column("producerId", "long", "-1 if the batch has no producer"),
     Column("producerEpoch", "int", "-1 if the batch has no producer"),
-    Column("sequence", "int", "of the record; -1 if it has none"),
+    Column("sequence", "int", "of the record; -1 without one"),
     Column("transactional", "bool", "part of a transaction"),
     Column("control", "bool", "a control record, which consumers never return to applications"),
     Column("leaderEpoch", "int", "of the leader that appended the batch; -1 in magic 0 and 1"),
@@ -78,11 +78,13 @@ _BATCHES = (
     Column("size", "long", "bytes of the batch, header included"),
     Column("baseOffset", "long", "first offset of the batch as it was written"),
     Column("lastOffset", "long", "last offset of the batch as it was written"),
-    Column("recordCount", "int", "present number of records"),
+    Column("recordCount", "int", "number of records that are left"),
     Column("magic", "int", "message format: 0, 1 or 2"),
     Column("codec", "string", "none, gzip, snappy, lz4 or zstd"),
     Column("timestampType", "int", "0 CreateTime, 1 LogAppendTime, -1 none (magic 0)"),
-    Column("baseTimestamp", "timestamp", "base of the records' timestamp deltas; null if it is a delete horizon"),
+    Column(
+        "baseTimestamp", "timestamp", "base of the records' timestamp deltas; null if the batch has a delete horizon"
+    ),
     Column("maxTimestamp", "timestamp", "largest timestamp of the records"),
     Column("deleteHorizon", "timestamp", "time from which tombstones and markers in the batch expire"),
     Column("producerId", "long", "-1 if the batch has no producer"),
@@ -105,7 +107,7 @@ _SEGMENTS = (
     Column("size", "long", "bytes of the .log"),
     Column("offsetIndexEntries", "long", "null without an .index"),
     Column("timeIndexEntries", "long", "null without a .timeindex"),
-    Column("abortedTransactions", "long", "entries of the .txnindex; null if it does not exist"),
+    Column("abortedTransactions", "long", "entries of the .txnindex; null without one"),
     Column("largestTimestamp", "timestamp", "last timestamp in the .timeindex"),
     Column("modified", "timestamp", "modification time of the .log"),
     Column("path", "string", "of the .log"),
@@ -130,7 +132,7 @@ _TRANSACTIONS = (
     _SEGMENT,
     Column("producerId", "long", "of the producer whose transaction was aborted"),
     Column("firstOffset", "long", "of the transaction"),
-    Column("lastOffset", "long", "of its ABORT marker"),
+    Column("lastOffset", "long", "of the transaction's ABORT marker"),
     Column("lastStableOffset", "long", "of the log when the marker was appended"),
 )
 _OPEN_TRANSACTIONS = (
@@ -138,23 +140,23 @@ _OPEN_TRANSACTIONS = (
     _PARTITION,
     Column("producerId", "long", "of the producer whose transaction has no marker at the log end"),
     Column("producerEpoch", "int", ""),
-    Column("coordinatorEpoch", "int", "of its last marker; null if it has none"),
+    Column("coordinatorEpoch", "int", "of the producer's last marker; null without one"),
     Column("firstOffset", "long", "of the transaction"),
-    Column("lastOffset", "long", "of its last data batch"),
-    Column("lastTimestamp", "timestamp", "of its last data batch"),
+    Column("lastOffset", "long", "of the producer's last data batch"),
+    Column("lastTimestamp", "timestamp", "of the producer's last data batch"),
 )
 _PRODUCERS = (
     _TOPIC,
     _PARTITION,
-    Column("snapshot", "long", "offset of the snapshot; it covers the offsets below"),
+    Column("snapshot", "long", "offset of the snapshot, which covers all lower offsets"),
     Column("producerId", "long", ""),
     Column("producerEpoch", "int", ""),
-    Column("lastSequence", "int", "of its last data batch; null if it has none"),
-    Column("firstOffset", "long", "of its last data batch; null if it has none"),
-    Column("lastOffset", "long", "of its last data batch; null if it has none"),
-    Column("timestamp", "timestamp", "of its last batch or marker"),
-    Column("coordinatorEpoch", "int", "of its last marker; null if it has none"),
-    Column("currentTxnFirstOffset", "long", "of its open transaction; null if it has none"),
+    Column("lastSequence", "int", "of the producer's last data batch; null without one"),
+    Column("firstOffset", "long", "of the producer's last data batch; null without one"),
+    Column("lastOffset", "long", "of the producer's last data batch; null without one"),
+    Column("timestamp", "timestamp", "of the producer's last batch or marker"),
+    Column("coordinatorEpoch", "int", "of the producer's last marker; null without one"),
+    Column("currentTxnFirstOffset", "long", "of the producer's open transaction; null without one"),
 )
 _EPOCHS = (
     _TOPIC,
@@ -175,25 +177,27 @@ _GROUPS = (
     Column("group", "string", "id of the group"),
     Column("kind", "string", "classic, consumer, share or streams"),
     Column("members", "int", "number of members when the log ended"),
-    Column("topic", "string", "of the committed offset; null in the only row of a group without one"),
+    Column("topic", "string", "of the committed offset; null in the single row of a group without committed offsets"),
     Column("partition", "int", "of the committed offset"),
     Column("committedOffset", "long", "next offset that the group reads"),
-    Column("leaderEpoch", "int", "of the last record before it; null if the client gave none"),
-    Column("metadata", "string", "text of the client"),
+    Column("leaderEpoch", "int", "of the last record below the committed offset; null if the client gave none"),
+    Column("metadata", "string", "text that the client stored with the offset"),
     Column("committed", "timestamp", "time of the commit"),
-    Column("pending", "bool", "an open transaction also has an offset for the partition"),
+    Column("pending", "bool", "true if an open transaction also contains an offset for the partition"),
     Column("logEndOffset", "long", "of the partition; null if the log directory does not contain it"),
-    Column("lag", "long", "logEndOffset less committedOffset"),
+    Column("lag", "long", "logEndOffset minus committedOffset"),
 )
 _TOPICS = (
     Column("topic", "string", "of a partition in the paths"),
-    Column("topicId", "string", "from the cluster's metadata; null if it does not know the topic"),
-    Column("partitions", "int", "number of partitions in the metadata; null if it does not know the topic"),
+    Column("topicId", "string", "from the cluster's metadata; null if the metadata does not contain the topic"),
+    Column(
+        "partitions", "int", "number of partitions in the metadata; null if the metadata does not contain the topic"
+    ),
     Column("key", "string", "config of the topic, such as retention.ms"),
     Column("value", "string", "in the unit of `key`; null if the key is not stated"),
     Column("source", "string", "Kafka's name of the source, BOOTSTRAP_CHECKPOINT, or NOT_STATED"),
 )
-_CORRUPTION = Column("corruption", "string", "error of these bytes, which are in `value`; null in a good row")
+_CORRUPTION = Column("corruption", "string", "why the bytes in `value` could not be read; null in a readable row")
 
 TABLES: Mapping[str, tuple[Column, ...]] = {
     "records": _RECORDS,
@@ -213,7 +217,7 @@ CLUSTER_TABLES = frozenset({"groups", "topics"})
 """Tables about the cluster, from records of internal topics; packages above this one read them."""
 
 WHOLE_TABLES = frozenset({"topics"})
-"""Tables whose rows depend on all sources together, so that one task has to read them."""
+"""Tables whose rows depend on all sources together, so that one task must read all sources."""
 
 SLICED_TABLES = frozenset({"records", "batches"})
 
@@ -249,7 +253,7 @@ class TableRequest:
         if self.on_corruption == ROWS and self.what in SLICED_TABLES:
             known[_CORRUPTION.name] = _CORRUPTION
             if "value" not in known:
-                known["value"] = Column("value", "binary", "bytes that are not a batch; null in a good row")
+                known["value"] = Column("value", "binary", "bytes that could not be read; null in a readable row")
         if self.columns is None:
             return tuple(known.values())
         for name in self.columns:

@@ -48,8 +48,8 @@ def test_a_range_has_its_own_replacements(first: int, end: int):
 @pytest.mark.parametrize(
     ("offsets", "actions", "edges", "replacements", "text"),
     [
-        ([2, 1], [0, 0], [0, 0, 0], b"", "each must be above the one before"),
-        ([1, 1], [0, 0], [0, 0, 0], b"", "each must be above the one before"),
+        ([2, 1], [0, 0], [0, 0, 0], b"", "each must be above the previous offset"),
+        ([1, 1], [0, 0], [0, 0, 0], b"", "each must be above the previous offset"),
         ([-1], [0], [0, 0], b"", "negative"),
         ([1], [4], [0, 0], b"", "unknown action"),
         ([1], [0, 0], [0, 0], b"", "different lengths"),
@@ -57,8 +57,8 @@ def test_a_range_has_its_own_replacements(first: int, end: int):
         ([1], [2], [0, 2], b"a", "edges"),
         ([1, 2], [2, 2], [0, 2, 1], b"a", "edges"),
         ([1], [2], [1, 1], b"a", "edges"),
-        ([1], [0], [0, 1], b"a", "has a replacement"),
-        ([1], [1], [0, 1], b"a", "has a replacement"),
+        ([1], [0], [0, 1], b"a", "must not have a replacement"),
+        ([1], [1], [0, 1], b"a", "must not have a replacement"),
     ],
 )
 def test_columns_that_do_not_fit_together_are_refused(

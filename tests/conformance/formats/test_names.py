@@ -37,7 +37,7 @@ def test_a_partition_of_ours_is_the_same_one_to_kafka_and_of_a_topic_that_it_all
             partition, state = parse_partition_directory(name)
         except UsageError as error:
             refused += 1
-            starts = "a broker refuses to start on it" not in str(error)
+            starts = "a broker refuses to start on this directory" not in str(error)
             # A broker also reads digits of other scripts and other suffixes; both are refused here as no partition's.
             is_plain = name.isascii() and not name.endswith(("-delete", "-future", "-stray"))
             assert (kafka is not None) == starts or not is_plain, (name, kafka)

@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.conformance, pytest.mark.timeout(0)]
 ROUNDS = int(os.environ.get("SEDIMENT_CONFORMANCE_MESSAGES", "20"))
 AT_ONCE = 500
 # Kafka takes these for something else, and goes on.
-ONLY_REFUSED_HERE = ("utf-8", "does not have its size", "a tagged field is longer than its message")
+ONLY_REFUSED_HERE = ("utf-8", "does not have its announced size", "a tagged field is longer than its message")
 
 T = TypeVar("T")
 

@@ -64,6 +64,6 @@ def test_keys_that_only_splits_could_hold_are_refused_by_plan_and_run_alike(log_
         outcome = run(command, log_dir, less, EXACT)
         refused = outcome.partitions()["t-0"]
         assert (outcome.status, refused["status"], refused["reason_code"]) == (1, "failed", "memory-budget")
-        for words in ("whole keys takes", "a task may hold 4000", "--key-equality hash"):
+        for words in ("whole keys takes", "a task may use 4000", "--key-equality hash"):
             assert words in refused["reason"], refused["reason"]
     assert {name: tree(log_dir)[name] for name in before} == before

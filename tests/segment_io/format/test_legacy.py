@@ -107,7 +107,7 @@ def test_bf_25_offsets_inside_of_magic_0_are_taken_as_they_are():
     ("payload", "attributes", "text"),
     [
         (inner((0,), magic=1), framing.ZSTD, "zstd is not allowed"),
-        (wrapper(0, inner((0,), magic=1)), framing.GZIP, "holds compressed messages"),
+        (wrapper(0, inner((0,), magic=1)), framing.GZIP, "contains compressed messages"),
         (b"", framing.GZIP, "holds no messages"),
         (None, framing.GZIP, "has no value"),
         (b"\0" * 8 + (13).to_bytes(4, "big") + b"\0" * 13, framing.GZIP, "batch length"),

@@ -15,5 +15,5 @@ def test_meta_properties_without_a_version_are_version_0():
     [b"version=2\nnode.id=1\ncluster.id=a\n", b"version=x\n", b"broker.id=one\n", b"directory.id=short\n", b"a=\\u00"],
 )
 def test_malformed_meta_properties_are_corrupt(content):
-    with pytest.raises(CorruptCheckpointError, match=r"meta\.properties holds"):
+    with pytest.raises(CorruptCheckpointError, match=r"meta\.properties contains"):
         parse_meta_properties(content)

@@ -54,7 +54,7 @@ def test_every_name_that_kafka_gives_a_partition_is_one(name):
 
 @pytest.mark.parametrize("name", ["t-00", "t-+0", "t-007", "t-000000000000000000", f"t-00.{UUID}-future"])
 def test_another_spelling_of_a_partition_is_refused(name):
-    with pytest.raises(UsageError, match=r"the name of that partition is t-[07]; a broker takes it for t-[07] and"):
+    with pytest.raises(UsageError, match=r"the name of that partition is t-[07]; a broker treats it as t-[07], and"):
         parse_partition_directory(name)
 
 
@@ -97,7 +97,7 @@ def test_topics_that_kafka_does_not_allow_are_refused_and_the_sentence_can_be_pr
     ],
 )
 def test_names_that_no_broker_starts_on_are_refused(name):
-    with pytest.raises(UsageError, match="a broker refuses to start on it"):
+    with pytest.raises(UsageError, match="a broker refuses to start on this directory"):
         parse_partition_directory(name)
 
 

@@ -81,7 +81,7 @@ def add(field, slot, amount):
             add("timestamp", 1, 1),
             "entry 1: timestamp 1013, but the batch with offset 14 has 1012",
         ),
-        (".timeindex", TIME_ENTRY, add("offset", -1, 900), "no batch reaches offset"),
+        (".timeindex", TIME_ENTRY, add("offset", -1, 900), "all batches end below offset"),
         (".txnindex", TRANSACTION_ENTRY, add("producer", 0, 5), "no marker of producer 6 at offset 61"),
         (".txnindex", TRANSACTION_ENTRY, add("last", 0, -1), "a transaction from offset 60 to 60"),
         (".txnindex", TRANSACTION_ENTRY, add("version", 0, 256), "version newer than 0"),

@@ -43,7 +43,7 @@ def test_two_spellings_of_a_partition_are_one_partition_and_a_warning(caplog):
     assert record.levelno == logging.WARNING
     assert record.getMessage() == (
         r"/l\x1bgs: skipped: directory 't-00' is not named topic-partition: the name of that partition is t-0; a "
-        "broker takes it for t-0 and refuses to start if that directory exists too; move it out of the log directory"
+        "broker treats it as t-0, and refuses to start if a directory t-0 exists too; move it out of the log directory"
     )
 
 

@@ -1,1 +1,1 @@
-"""Compressed records: `batch_codecs` handles a batch in any framing; the kernels handle many in the usual framing."""
+"""Compressed records: `batch_codecs` handles a batch in any framing, and the kernels many batches in the usual one."""

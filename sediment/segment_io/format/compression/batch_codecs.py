@@ -85,7 +85,7 @@ def decompress(codec: int, payload: Buffer, *, limit_bytes: int, magic: int = 2)
 def compress(codec: int, payload: Buffer, *, level: int | None = None) -> bytes:
     """Compress `payload`, the records of a batch of magic 2, to one stream of `codec`.
 
-    `level` is a value of Kafka's `compression.<codec>.level`, or None for its default; snappy has no levels.
+    `level` is a value of Kafka's `compression.<codec>.level`, or None for Kafka's default; snappy has no levels.
 
     Raises:
         UnsupportedDataError: codec 5 to 7.
@@ -127,8 +127,8 @@ def _joined(parts: list[Buffer]) -> Buffer:
 _GZIP_WBITS = 31  # a window of 32 KiB, with a gzip header and trailer
 _GZIP_MEMBER_START = b"\x1f\x8b\x08"
 _GZIP_HEADER_AND_TRAILER_BYTES = 18
-# After each gzip member, the library copies the remaining bytes of its input.  So the input is at most a window, which
-# makes the total cost of many small members linear.
+# After each gzip member, the library copies the remaining bytes of its input.  So each call gets at most one window of
+# input, and the total cost of many small members stays linear.
 _GZIP_WINDOW_BYTES = 64 << 10
 
 
@@ -197,7 +197,7 @@ def _xerial_chunks(payload: memoryview) -> list[memoryview]:
         (length,) = _CHUNK_LENGTH.unpack_from(payload, position)
         position += _CHUNK_LENGTH.size
         if not 0 < length <= len(payload) - position:
-            raise _corrupt(f"snappy chunk claims {length} bytes, and {len(payload) - position} remain")
+            raise _corrupt(f"snappy chunk claims {length} bytes, but {len(payload) - position} remain")
         chunks.append(payload[position : position + length])
         position += length
     return chunks
@@ -232,7 +232,7 @@ _BD_RESERVED = 0x8F
 
 
 def _decompress_lz4(payload: memoryview, limit_bytes: int, *, verify_header: bool) -> Buffer:
-    """Decompress a frame; `verify_header` is False for magic 0, because its header checksums are wrong."""
+    """Decompress a frame; `verify_header` is False for magic 0, where header checksums are wrong."""
     flags, max_block_bytes, position = _lz4_header(payload, verify_header=verify_header)
     parts: list[Buffer] = []
     room = limit_bytes
@@ -365,7 +365,8 @@ def _decompress_zstd(payload: memoryview, limit_bytes: int) -> Buffer:
 def _zstd_bound(payload: memoryview) -> int:
     """Return an upper bound for the decompressed size of `payload`, from block headers; every frame must be complete.
 
-    The block headers are scanned first, because the library reads a truncated frame as a shorter one without an error.
+    The block headers are scanned first, because the library reads a truncated frame as a shorter frame without an
+    error.
     """
     bound = 0
     position = 0

@@ -1,7 +1,7 @@
 """A compiled function that compresses the records of one batch, as `batch_codecs.compress` does.
 
-It calls functions of the codecs' C libraries by address.  It does not support snappy (no library exports it), lz4 at
-levels other than Kafka's default, or codecs whose library is missing; `batch_codecs.compress` handles these cases.
+The function calls the codecs' C libraries by address.  Snappy (which no library exports), lz4 at levels other than
+Kafka's default, and codecs whose library is missing are not supported; `batch_codecs.compress` handles these cases.
 
 Invariants: `batch_codecs.compress` returns the same bytes for the same records.  Nothing is written outside the target.
 """
@@ -144,7 +144,7 @@ def _zstd(source: int, size_bytes: int, target: int, room_bytes: int, tools: Too
     output = tools.ctypes.data + _WORD_BYTES * _ZSTD_OUTPUT
     given = tools.ctypes.data + _WORD_BYTES * _ZSTD_INPUT
     for step in (_ZSTD_CONTINUE, _ZSTD_FLUSH, _ZSTD_END):
-        # The function takes four words and ignores the fifth.
+        # The C function has four parameters and ignores the fifth argument.
         left = call_for_size(tools[_ZSTD_COMPRESS], tools[_ZSTD_CONTEXT], output, given, step, 0)
         if left < 0 or tools[_ZSTD_INPUT + 2] != size_bytes or (step != _ZSTD_CONTINUE and left != 0):
             # The context still contains an unfinished frame.

@@ -108,7 +108,7 @@ def decompress_batches(
     area_bytes: int,
     payloads: npt.NDArray[np.int64],
 ) -> int:
-    """Decompress the batches with the ordinals `wanted`, in this order, until one does not fit into the area.
+    """Decompress the batches with the indexes `wanted`, in this order, until one does not fit into the area.
 
     `positions`, int64[batches], are the positions of batches of magic 2, relative to `base`; the area is followed by
     PADDING_BYTES.  Rows of `payloads`, int64[batches, 2], are set for the decompressed batches.  Return

@@ -311,7 +311,7 @@ def test_fewer_than_four_bytes_after_the_last_snappy_chunk_are_ignored():
     ("payload", "reason"),
     [
         (b"", "snappy stream is malformed"),
-        (KAFKA_PAYLOADS[CODEC_SNAPPY][:-1], "claims 34 bytes, and 33 remain"),
+        (KAFKA_PAYLOADS[CODEC_SNAPPY][:-1], "claims 34 bytes, but 33 remain"),
         (KAFKA_PAYLOADS[CODEC_SNAPPY][:16] + bytes(4), "claims 0 bytes"),
         (KAFKA_PAYLOADS[CODEC_SNAPPY][:16] + b"\xff\xff\xff\xff", "claims -1 bytes"),
         (KAFKA_PAYLOADS[CODEC_SNAPPY] + b"\x82SNAPPX\0" + bytes(8), "header at byte 54"),
