@@ -9,6 +9,6 @@
     outcome     the JSON report of a command, as the summary of a task and the error text of a failure
     provider    description of the provider, which Airflow finds by its entry point
 
-Invariant: nothing here imports the rest of Sediment, because Airflow and Spark have separate environments.  An
-installation of this distribution without its dependencies is enough for Airflow.
+Invariant: nothing here imports the rest of Sediment, because Airflow and Spark have separate environments.  For
+Airflow, install this distribution without its dependencies.
 """

@@ -5,11 +5,12 @@
     exit status 2 (wrong use)            failed, with the error of the command; never retried
     anything else                        failed, with the last error in the output; retried
 
-After every run with a report, even a failed one, XCom has the figures of the run under the key `summary`.  The report
-itself is a line of the driver's output.  In cluster mode Airflow does not see that output, so the task has no summary.
+After every run with a report, even a failed run, XCom contains the figures of the run under the key `summary`.  The
+report itself is a line of the driver's output.  In cluster mode Airflow does not see that output, so the task has no
+summary.
 
 The operators are not deferrable.  The driver is a process on the worker's host: it must see the log directories, and it
-holds their locks.  A triggerer may run on another host, where it could neither watch nor stop that process.
+holds their locks.  A triggerer may run on another host, and could then neither watch nor stop the driver.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class SedimentOperator(SparkSubmitOperator):
     """`spark-submit jobs/cli.py COMMAND LOG_DIR…`, with the options of the command as keywords, as in the Python API.
 
     `options` contains the options of the command; they override the common options below.  `arguments` are appended as
-    they are.  `json_report` is a file for the whole JSON report.  Other keywords go to `SparkSubmitOperator`: `conf`,
-    `conn_id` and so on.
+    they are.  `json_report` is a file for the whole JSON report.  Other keywords are passed to `SparkSubmitOperator`:
+    `conf`, `conn_id` and so on.
     """
 
     template_fields: Sequence[str] = (
@@ -132,7 +133,7 @@ class SedimentOperator(SparkSubmitOperator):
 
     def _submit(self, context: Context) -> int:
         """Run spark-submit, and return its exit status."""
-        self._hook = None  # so that the parent creates a hook that uses this run's reader
+        self._hook = None  # the parent then creates a hook that uses the reader of this run
         try:
             super().execute(context)
         except AirflowException as error:

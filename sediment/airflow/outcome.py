@@ -1,7 +1,7 @@
 """Outcome of a command: the JSON report in its output, as a summary for XCom and as an error text.
 
-Under spark-submit the report and the lines of the log arrive in one stream.  With `--json --log-format json` each is a
-JSON object on a separate line.
+Under spark-submit the report and the log lines arrive in one stream.  With `--json --log-format json` the report and
+each log line are JSON objects on separate lines.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def failures(report: Mapping[str, Any], *, fail_on_unknown: bool) -> list[Mappin
 def summary(report: Mapping[str, Any], *, fail_on_unknown: bool, outputs: Mapping[str, object]) -> dict[str, Any]:
     """Return the figures of a report without its partitions; `outputs` are the paths of the run's other outputs.
 
-    `partitions` is the number of partitions by status.  `unknown` is the number of partitions and bytes whose result
-    depends on an unstated setting, by reason code.  `bytes_*` cover the partitions whose size is known before and
+    `partitions` is the number of partitions by status.  `unknown` contains, by reason code, the partitions and bytes
+    whose result depends on a setting that is not stated.  `bytes_*` cover the partitions whose size is known before and
     after.  `failures` contains the first MAX_FAILURES.
     """
     partitions = report["partitions"]
@@ -100,7 +100,7 @@ def summary(report: Mapping[str, Any], *, fail_on_unknown: bool, outputs: Mappin
 
 
 def failure_text(summed: Mapping[str, Any] | None, errors: Sequence[str], code: int | None) -> str:
-    """Return the text of a failed task: the partitions with their reasons, else the errors in the output."""
+    """Return the error text of a failed task: the failed partitions with reasons, or else the errors in the output."""
     if summed is not None and summed["failed"]:
         count = sum(summed["partitions"].values())
         listed = [_sentence(each) for each in summed["failures"]]
@@ -113,7 +113,7 @@ def failure_text(summed: Mapping[str, Any] | None, errors: Sequence[str], code: 
 
 
 def lines(report: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for each partition that changed, failed or would change, and one with the counts."""
+    """Yield a line for each partition that changed, failed or would change, and one line with the counts."""
     for each in report["partitions"]:
         if each["status"] not in _UNTOUCHED:
             yield _sentence(each)

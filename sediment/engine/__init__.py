@@ -1,1 +1,1 @@
-"""Ownership of log directories: `directory` works on stopped ones, `live` on those that an engine has open."""
+"""Ownership of log directories: `directory` is for stopped directories, `live` for those of a running engine."""

@@ -48,7 +48,7 @@ _INT_BOUNDS = {ValueType.INT: INT32_MAX, ValueType.LONG: INT64_MAX}
 
 
 def read_value(kind: ValueType, text: str) -> Value | None:
-    """Return the value of `text` as Kafka parses it; None if it has another type.
+    """Return the value of `text` as Kafka parses it; None if Kafka refuses the text for this type.
 
     Source: Kafka's ConfigDef.parseType; a list keeps only the first of equal elements (KIP-1161).
     """
@@ -257,7 +257,7 @@ BROKER_KEYS: Mapping[str, Key] = _by_name((
     Key("log.cleaner.enable", _BOOLEAN, True),
     Key("log.cleaner.threads", _INT, 1, 0),
     Key("log.cleaner.dedupe.buffer.size", _LONG, 128 * _MIB, 1),
-    # Kafka checks no range.  Outside this one, Kafka's offset map makes no progress or overflows.
+    # Kafka checks no range.  Outside this range, Kafka's offset map makes no progress or overflows.
     Key("log.cleaner.io.buffer.load.factor", _DOUBLE, 0.9, 0, 1, refused=(0,)),
     Key("log.cleaner.io.buffer.size", _INT, 524_288, 0, applies=False),
     Key("log.cleaner.io.max.bytes.per.second", _DOUBLE, DOUBLE_MAX, 0, refused=(0,)),
@@ -279,7 +279,7 @@ BROKER_KEYS: Mapping[str, Key] = _by_name((
     Key("offsets.topic.segment.bytes", _INT, 100 * _MIB, 1),
     Key("share.coordinator.state.topic.segment.bytes", _INT, 100 * _MIB, 1),
     # The server.  If `queued.max.request.bytes`, `max.connections` or `auto.create.topics.enable` is unset, Sediment
-    # has its own value (ServerConfig).
+    # uses a default of its own (ServerConfig).
     Key("num.network.threads", _INT, 3, 1),
     Key("num.io.threads", _INT, 8, 1),
     Key("queued.max.requests", _INT, 500, 1),
@@ -320,10 +320,10 @@ BROKER_KEYS: Mapping[str, Key] = _by_name((
 ))
 
 # The configs that Kafka gives its internal topics.  These are configs of the topic, so a broker's general defaults do
-# not apply to them.  If a value here is the name of a broker key, the coordinator uses the value of that key (06 §4,
-# and the coordinators' own topic configs in Kafka 4.2.0).  The share coordinator writes a snapshot and its later
-# updates under the same key, so compaction would lose updates.  Its topic therefore has the policy `delete` without a
-# retention limit, and the coordinator itself deletes old records.
+# not apply to them.  If a value here is the name of a broker key, the coordinator uses the value of that key.  Source:
+# 06 §4, and the coordinators' own topic configs in Kafka 4.2.0.  The share coordinator writes a snapshot and its later
+# updates under the same key, so compaction would lose updates.  The share coordinator's topic therefore has the policy
+# `delete` without a retention limit, and the coordinator itself deletes old records.
 INTERNAL_TOPIC_CONFIGS: Mapping[str, Mapping[str, str | BrokerName]] = MappingProxyType({
     "__consumer_offsets": {
         "cleanup.policy": "compact",
@@ -378,7 +378,7 @@ KRAFT_FILE_MARKS = frozenset({"process.roles", "node.id"})
 QUORUM_KEYS = KRAFT_FILE_MARKS | {"controller.quorum.voters"}
 """Keys that define the role of a KRaft node in its quorum."""
 
-# Prefixes (complete words between dots) of Kafka's broker keys that do not concern log files.
+# Prefixes of Kafka's broker keys that do not concern log files; a prefix consists of complete words between dots.
 # fmt: off
 _OTHER_FAMILIES = (
     "add", "advertised", "alter", "authorizer", "auto.leader", "broker", "client", "config", "connection",

@@ -3,7 +3,7 @@
 Field names are Kafka's keys with underscores, and defaults are Kafka's own (kafka-log 06 §1, §4).  `config_keys` is the
 table of all keys, with types, defaults and ranges as in Kafka's ConfigDef; tests compare this module with it.
 
-Invariants: `compaction` and `retention` belong to one topic, so their cleanup policies are equal; every value that a
+Invariants: `compaction` and `retention` belong to one topic, so their cleanup policies are equal.  Every value that a
 live log uses is in Kafka's range, but segments may be smaller than Kafka allows.
 """
 

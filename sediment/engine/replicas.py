@@ -70,8 +70,8 @@ _FILES = LOG_DIRECTORY_FILES | {LOCK_FILE, CLEAN_SHUTDOWN_FILE}
 class ReplicaRank:
     """The state of a replica; the replica with the highest rank is used.
 
-    The rank is determined by the leader epoch; if epochs are equal, by the log end offset; if these are also equal, a
-    log without damage has the higher rank.
+    The higher leader epoch has the higher rank; among equal epochs, the higher log end offset; among equal offsets, the
+    log without damage.
     """
 
     leader_epoch: int
@@ -81,7 +81,7 @@ class ReplicaRank:
 
 @dataclass(frozen=True, slots=True)
 class ClusterDirectory:
-    """A log directory with its live partitions; `meta` is None without meta.properties.
+    """A log directory with its live partitions; `meta` is None if meta.properties is missing.
 
     For a directory at a URI, `at_uri` is its store, and `path` is a stand-in without segments.  `files` then lists the
     files of each partition by name.
@@ -113,7 +113,7 @@ class ClusterDirectory:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A partition of one directory; in a task, `directory` has only this partition."""
+    """A partition of one directory; in a task, `directory` contains only this partition."""
 
     directory: ClusterDirectory
     partition: TopicPartition
@@ -182,7 +182,7 @@ def open_cluster_directory(
         partitions = find_live_partitions(path, names)
         if not partitions and not any(entry.name in LOG_DIRECTORY_FILES for entry in entries):
             raise NotALogDirectoryError(
-                "not a Kafka log directory: it holds neither topic-partition directories nor checkpoint files",
+                "not a Kafka log directory: it contains neither topic-partition directories nor checkpoint files",
                 path=str(path),
                 advice="give an entry of a broker's log.dirs",
             )
@@ -272,7 +272,7 @@ def replicas_of_one_topic(
     """Return the replicas that have the topic's id, and the id; `known` is the id in the cluster's metadata, or None.
 
     Raises:
-        UsageError: the replicas have several topic ids, and the cluster knows none of them.
+        UsageError: the replicas have several topic ids, and the cluster's metadata contains no id for the topic.
     """
     ids = [_own_topic_id(replica, fs, on_unreadable) for replica in replicas]
     stated = {found: replica for replica, found in zip(replicas, ids, strict=True) if found is not None}

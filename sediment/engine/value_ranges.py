@@ -90,7 +90,7 @@ ANY_LONG = Whole(_LOWEST)
 
 
 def check_ranges(config: object, ranges: Mapping[str, Range]) -> None:
-    """Check those fields of a config that `ranges` names.
+    """Check the fields of a config that are named in `ranges`.
 
     Raises:
         SettingsError: a value is out of its range.

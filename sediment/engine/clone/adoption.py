@@ -6,10 +6,10 @@
     4. write      without a metadata log: checkpoints, bootstrap.checkpoint, marker of a clean stop, meta.properties
                   with one: entries in the checkpoints, then records in the metadata log (`metadata_append`)
 
-A broker that starts before the last write of step 4 does not know the folders.  It would rename them to `-stray`, as it
-would have done before the adoption, and leave their records unchanged.  partition.metadata is written before the
-metadata records of its topic.  Without this file, a broker that knows the topic would also rename the folder to
-`-stray`.
+For a broker that starts before the last write of step 4, the folders belong to no topic.  The broker would rename them
+to `-stray`, as before the adoption, and leave their records unchanged.  partition.metadata is written before the
+metadata records of its topic.  Without this file, a broker would rename the folder to `-stray` even if the metadata
+contains the topic.
 
 Invariants: no properties file is overwritten.  A node that has a metadata log keeps its meta.properties and its marker
 of a clean stop.  Brokers ignore the copies of step 3.
@@ -135,7 +135,7 @@ def check_no_open_transaction(clone: PartitionClone) -> None:
 def _load(
     name: TopicPartition, replica: Replica, directory: Path, config: LogConfig, fs: Fs, now_ms: int
 ) -> tuple[LoadedLog, LoadedLog]:
-    """Load and repair a log, and write its producer snapshot; return the repaired log, and the log as first loaded."""
+    """Load a log, write its producer snapshot, and load the log again; return the second result and the first."""
     checkpoints = _checkpoints_of(replica)
     note_producers_of_bare_copy(name, directory, checkpoints, fs)
     first = load_log(name, directory, config, checkpoints, fs, now_ms=now_ms, verify_trusted=True)

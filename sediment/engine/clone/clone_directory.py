@@ -66,7 +66,7 @@ class CloneDirectory:
         self._topic_ids: dict[TopicPartition, str] = {}
 
     def check(self, sources: Sequence[Store]) -> None:
-        """Check that the directory is absent, empty or an unfinished output, and is separate from the sources.
+        """Check that the directory is missing, empty or an unfinished output, and that it is outside the sources.
 
         Raises:
             UsageError: the directory fails the check; nothing was changed.
@@ -97,7 +97,7 @@ class CloneDirectory:
         """Write the files that concern the whole directory, then the manifest; return the number of files.
 
         Raises:
-            OwnershipError: another run owns the directory, or one of its files is missing.
+            OwnershipError: another run owns the directory, or a file of the clone is missing.
         """
         for name, content in (*checkpoint_files(self._partitions), *start_files(start, now_ms)):
             self._files.append(self._publisher.publish(name, [content], attempt=_DRIVER))

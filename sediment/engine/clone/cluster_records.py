@@ -36,7 +36,7 @@ _NO_BROKER_EPOCH = -1
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """The node of a clone; `directory_id` identifies its log directory, with 22 characters like a cluster id."""
+    """The node of a clone; `directory_id` is the id of its log directory, 22 characters long like a cluster id."""
 
     node_id: int
     cluster_id: str
@@ -68,10 +68,10 @@ def added_topic_records(
     metadata: ClusterMetadata,
     known_producer_ids: Iterable[int],
 ) -> Iterator[bytes]:
-    """Yield the records that add topics to the cluster that `metadata` describes.
+    """Yield the records that add topics to the cluster described by `metadata`.
 
-    They include a ProducerIdsRecord only if it raises the next producer id, because a controller fails if a record
-    lowers or repeats that id.
+    A ProducerIdsRecord is included only if it raises the next producer id.  A controller fails if a record lowers or
+    repeats that id.
     """
     for topic in topics:
         yield from topic_records(topic, leader_epochs, node, metadata.features[METADATA_VERSION])
@@ -117,7 +117,7 @@ def security_records(metadata: ClusterMetadata | None, parts: frozenset[Part]) -
 
 
 def next_producer_id(metadata: ClusterMetadata | None, known: Iterable[int]) -> int:
-    """Return the first producer id of a free block; neither it nor any higher id is assigned or in `known`."""
+    """Return the first producer id of a free block; this id and all higher ids are unassigned and not in `known`."""
     least = max(known, default=-1) + 1
     block_start = -(-least // PRODUCER_ID_BLOCK) * PRODUCER_ID_BLOCK
     return max(block_start, 0 if metadata is None else metadata.next_producer_id)

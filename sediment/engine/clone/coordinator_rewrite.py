@@ -65,8 +65,8 @@ _PREPARE_COMMIT = 2  # Kafka's TransactionState
 class ClonedNames:
     """The partitions of the source that are cloned; records of the coordinators must not name any other partition.
 
-    `names` and `ids` are the new names and topic ids, by the topic's name in the source.  `producer_ids` are the
-    producers that wrote to one of the partitions.
+    `names` and `ids` are the new names and topic ids, keyed by the topic's name in the source.  `producer_ids` are the
+    ids of the producers that wrote to one of the partitions.
     """
 
     partitions: frozenset[TopicPartition]
@@ -177,7 +177,7 @@ def committing_producers(topic: SourceTopic, until_ms: int | None, fs: Fs) -> fr
 
 
 def transactional_producers(topic: SourceTopic | None, fs: Fs) -> frozenset[int]:
-    """Return the producer ids in the records of `__transaction_state`; none without the topic.
+    """Return the producer ids in the records of `__transaction_state`; the result is empty if the topic does not exist.
 
     A transactional id keeps its producer id, even if no log has a record of the producer.
 

@@ -15,7 +15,7 @@ from sediment.segment_io.internal_topics.metadata_log import KRAFT_VERSION
 
 NEWEST_RELEASE = "4.2"
 
-_LEAST_METADATA_VERSION = 7  # 3.3-IV3, the lowest on which a broker of Kafka 4 starts
+_LEAST_METADATA_VERSION = 7  # 3.3-IV3, the lowest level on which a broker of Kafka 4 starts
 _LEVELS: Mapping[str, Mapping[str, int]] = {
     "4.0": {METADATA_VERSION: 25, "transaction.version": 2, "group.version": 1},
     "4.1": {METADATA_VERSION: 27, "transaction.version": 2, "group.version": 1, "eligible.leader.replicas.version": 1},

@@ -1,4 +1,4 @@
-"""Folders of a stopped node that its cluster does not know; its broker would rename them to `-stray` at the next start.
+"""Folders of a stopped node that are not in its cluster's metadata; its broker would rename them to `-stray`.
 
     folder                                                        is
     the metadata has its topic id and its partition on this node  known: left unchanged
@@ -26,7 +26,7 @@ _MOVE = "move the folder out of the log directory; to use its records, clone it 
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """The partitions that the cluster knows, and the foreign topics by name."""
+    """The partitions that are in the cluster's metadata, and the foreign topics by name."""
 
     known: tuple[TopicPartition, ...]
     foreign: Mapping[str, SourceTopic]
@@ -69,10 +69,10 @@ def why_not_a_replica(
     names: Mapping[str, str],
     node: Node,
 ) -> str | None:
-    """Return the reason why this folder is not a replica of the known topic with the same name or topic id."""
+    """Return the reason why this folder is not a replica of the cluster's topic with the same name or topic id."""
     wanted = metadata.topic_ids.get(partition.topic)
     if wanted is None:
-        return f"the cluster knows topic id {topic_id} as {names[topic_id or '']}, not as {partition.topic}"
+        return f"topic id {topic_id} belongs to the cluster's topic {names[topic_id or '']}, not to {partition.topic}"
     if topic_id is None:
         return f"the cluster has a topic {partition.topic}, and this folder has no partition.metadata"
     if topic_id != wanted:

@@ -1,10 +1,10 @@
-"""Compaction of a cloned log before it joins the clone, with the same result as a later `compact` in place.
+"""Compaction of a copied log before it becomes part of the clone; a later `compact` would have the same result.
 
     1. select    the cleanable range, from the source's cleaner checkpoint on
     2. clean     one sweep of the log into `.part` files
     3. commit    the cleaned segments replace the copied ones
 
-Invariant: a log with a corrupt batch is not changed after it was copied.
+Invariant: a log with a corrupt batch stays as it was copied.
 """
 
 from __future__ import annotations

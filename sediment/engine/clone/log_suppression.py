@@ -42,7 +42,7 @@ def suppress_records(
     run_id: str,
     attempt: str,
 ) -> LogSuppression:
-    """Suppress the records with one of `keys` in the log in `directory`, which no other process uses.
+    """Suppress the records with one of `keys`; no other process uses the log in `directory`.
 
     Raises:
         CorruptDataError, UnsupportedDataError: a batch cannot be read or rewritten.

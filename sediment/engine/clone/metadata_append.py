@@ -49,8 +49,8 @@ _CHUNK_BYTES = 1 << 20
 def check_started(log_dir: Path, metadata: ClusterMetadata | None, fs: Fs) -> ClusterMetadata:
     """Return the metadata of a node that has been the active controller at least once.
 
-    A node that was never the active controller has no feature levels in its log.  Its controller writes them only into
-    an empty log.
+    A node that was never the active controller has no feature levels in its log.  A controller writes feature levels
+    only into an empty log.
 
     Raises:
         UsageError: the node has never started.

@@ -1,7 +1,7 @@
-"""The log directory of a new node, as `kafka-storage.sh format` leaves it: a node of its own cluster without topics.
+"""The log directory of a new node, as `kafka-storage.sh format` leaves it; the node's cluster is new and has no topics.
 
-server.properties is written first and meta.properties last.  So after a kill in between, the directory counts as new,
-and its files are written again.
+server.properties is written first and meta.properties last.  So if the process is killed in between, `is_new` is still
+True, and a second call writes the files again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sediment.segment_io.format.names import (
 from sediment.segment_io.fs import Fs
 
 _NODE_ID = 1
-_HOST, _PORT = "127.0.0.1", 9092  # in server.properties, for a broker that takes over
+_HOST, _PORT = "127.0.0.1", 9092  # in server.properties, for a broker that starts on the directory later
 
 
 _BEFORE_THE_FIRST = frozenset({LOCK_FILE, f"{SERVER_PROPERTIES_FILE}.tmp"})
@@ -62,7 +62,7 @@ def format_new_node(log_dir: Path, fs: Fs, *, now_ms: int) -> Node:
 
 def _format(log_dir: Path, fs: Fs, now_ms: int) -> Node:
     if not is_new(log_dir, fs):
-        raise UsageError("the directory has files, and only an empty one can be formatted", path=str(log_dir))
+        raise UsageError("the directory contains files; only an empty directory can be formatted", path=str(log_dir))
     node = Node(_NODE_ID, _new_id(), _new_id())
     records = list(cluster_records((), {}, node, clone_features(None, NEWEST_RELEASE), {}, 0))
     for name, content in start_files(StartFiles(node, records, _properties(log_dir)), now_ms):

@@ -3,7 +3,7 @@
     change      keys                                    reason
     single      min.insync.replicas above 1 becomes 1   a single node would reject producers with acks=all
     local       remote.*, local.retention.*             left out: the clone has no tiered storage
-    hold        retention.ms, retention.bytes           -1, so that a broker started on old records deletes none
+    hold        retention.ms, retention.bytes           -1, so that a broker that starts on old records keeps them
 
 If no metadata log contains the configs of a topic, the topic is always held, because the default retention would delete
 its records.

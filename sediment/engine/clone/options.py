@@ -29,7 +29,7 @@ DEFAULT_PARTS = frozenset({Part.GROUPS, Part.TRANSACTIONS, Part.CONFIGS})
 
 
 class LinkMode(StrEnum):
-    """The ways to obtain the files that did not change."""
+    """The ways in which a clone gets files whose content does not change."""
 
     COPY = "copy"
     REFLINK = "reflink"
@@ -47,9 +47,9 @@ class CloneOptions:
     `cluster_id`, a random id is generated.  In a held clone, no records expire and no log is cleaned.  `until_offsets`
     cuts the logs of the partitions that it names; `until_ms` cuts all other logs.  `since` is the directory or the
     manifest of an earlier clone; unchanged closed segments are linked from that clone.  With `compact`, the logs of
-    compacted topics are cleaned; with an `encoding`, the cleaning also re-encodes their records.  Records with
-    `suppressed` keys are left out.  With the `strategy` split, several tasks copy each partition, and with whole one
-    task; None chooses by the size of the partition.
+    compacted topics are cleaned; with an `encoding`, the cleaning also re-encodes their records.  Records whose keys
+    are `suppressed` are left out.  With the `strategy` split, several tasks copy each partition; with whole, one task
+    copies it; with None, the size of the partition decides.
     """
 
     topics: tuple[str, ...] = ()

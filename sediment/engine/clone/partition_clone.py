@@ -9,7 +9,7 @@
     7. compact   the log, if requested
     8. digest    make all files durable, and compute their SHA-256
 
-Only the copy changes.  The driver renames its directory to the partition's name.
+Only the copy changes.  The driver then renames the task's folder to the partition's name.
 
 Invariant: if a log is corrupt in a way that a starting broker would not notice, the log is cloned byte for byte, and
 the corruption is reported.
@@ -57,7 +57,7 @@ from sediment.segment_io.partition.live_segments import as_loaded
 from sediment.segment_io.partition.log_view import open_view
 from sediment.segment_io.partition.producer_snapshots import encode_snapshot
 
-_SHARED = "split"  # in place of an attempt, in the name of a folder that several tasks share
+_SHARED = "split"  # used instead of the attempt in the name of a folder that several tasks share
 _RULES = {
     LinkMode.COPY: CopyRules(),
     LinkMode.REFLINK: CopyRules(links=(LinkKind.REFLINK,), digests_links=False),
@@ -67,7 +67,7 @@ _RULES = {
 
 @dataclass(frozen=True, slots=True)
 class CloneTask:
-    """The cloning of one partition into the directory `to`; `config` contains the sizes of segments and indexes."""
+    """The work of cloning one partition into the directory `to`; `config` contains segment and index sizes."""
 
     partition: ClonedPartition
     topic_id: str
@@ -301,7 +301,7 @@ def _reloaded(task: CloneTask, before: LoadedLog, directory: Path, fs: Fs) -> Lo
 
 
 def shared_copy(task: CloneTask, fs: Fs) -> ReplicaCopy:
-    """List the best replica, and return its copy into a folder that several tasks share."""
+    """List the best replica's files; return the work of copying them into a folder that several tasks share."""
     return _copy_of(task, task.partition.replicas[0], _folder(task, _SHARED), fs)
 
 
@@ -359,8 +359,8 @@ def note_producers_of_bare_copy(
 ) -> None:
     """Before a log without snapshots is loaded, write the producer snapshot at its end, durably.
 
-    Otherwise, loading after a clean stop would assume that the log has no producers.  It would write an empty snapshot,
-    which later starts would read.
+    Otherwise, loading after a clean stop would assume that the log has no producers.  The load would write an empty
+    snapshot, which later starts would read.
 
     Source: kafka-log 05 §6.
     """
@@ -377,7 +377,7 @@ def note_producers_of_bare_copy(
             on_corruption=_ignore_corruption,
         )
     except SedimentError:
-        return  # loading the log reports it
+        return  # loading the log will report the error
     if view.producers:
         snapshot = directory / segment_file_name(view.log_end_offset, SegmentFileKind.SNAPSHOT)
         fs.write_new(snapshot, [encode_snapshot(view.producers)])
@@ -386,7 +386,7 @@ def note_producers_of_bare_copy(
 
 
 def _ignore_corruption(_error: SedimentError) -> None:
-    """Suppress an error that loading the log reports."""
+    """Suppress errors that loading the log will report."""
     return
 
 
@@ -459,7 +459,7 @@ def _made_durable(
 ) -> tuple[ManifestFile, ...]:
     """Make every file durable and return the files, with new digests for files that changed after the copy.
 
-    `stamps` are the files' stamps from directly after the copy.
+    `stamps` are the stamps that the files had directly after the copy.
     """
     files = []
     for entry in fs.scan(directory):

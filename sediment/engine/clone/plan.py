@@ -100,8 +100,8 @@ def plan_clone(source: Source, options: CloneOptions, new_topic_id: Callable[[],
     """Plan the clone; `new_topic_id` generates an id for a topic whose id is unknown.
 
     Raises:
-        UsageError: a glob, a renaming or a cut matches nothing in the clone; or two topics have the same name, the same
-            id, or names that collide in Kafka's metrics.
+        UsageError: a glob, a renaming or a cut matches nothing in the clone; or two topics have the same name or id, or
+            names that collide in Kafka's metrics.
     """
     _check_globs(source, options)
     topics: dict[str, ClonedTopic] = {}

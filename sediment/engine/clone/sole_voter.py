@@ -53,7 +53,7 @@ class QuorumSources:
 
 
 def sole_voter(sources: QuorumSources) -> Node:
-    """Return the node that owns the directory, after checking that it is a broker and the sole voter of its quorum.
+    """Return the node that owns the directory; check that this node is a broker and the sole voter of its quorum.
 
     Raises:
         UsageError: a source shows another voter, or no source names the voters.
@@ -103,7 +103,7 @@ def _check_roles(node: Node, sources: QuorumSources) -> None:
             )
         return
     for role, why in (
-        (_CONTROLLER, f"its {METADATA_PARTITION} is a copy of a controller's"),
+        (_CONTROLLER, f"its {METADATA_PARTITION} is only a copy of a controller's metadata log"),
         (_BROKER, "it serves no partitions"),
     ):
         if role not in roles:

@@ -82,12 +82,12 @@ def open_log_dir(path: Path, fs: Fs, *, is_locked_here: bool = False) -> Cluster
 
 
 def open_store(store: Store, fs: Fs, stand_in: Path) -> ClusterDirectory:
-    """Open the log directory of a store; a store at a URI is opened in the new directory `stand_in`.
+    """Open the log directory of a store; a store at a URI gets a stand-in in the new directory `stand_in`.
 
     The stand-in must exist as long as the result is used.
 
     Raises:
-        NotALogDirectoryError, DirectoryInUseError, OwnershipError: as `open_log_dir`.
+        NotALogDirectoryError, DirectoryInUseError, OwnershipError: see `open_log_dir`.
         OSError: the store cannot be listed or read.
     """
     path = Path(store.where) if store.is_path else store.local_path
@@ -161,7 +161,7 @@ def _topic(name: str, replicas: Sequence[Replica], metadata: ClusterMetadata | N
 
 
 def fetch_partition(replica: Replica, fs: Fs) -> None:
-    """Fetch the files of a partition at a URI into its stand-in directory, so that it can be read locally.
+    """Fetch the files of a partition at a URI into its stand-in directory, so that they can be read locally.
 
     Raises:
         OSError: a file cannot be fetched, or the disk failed.

@@ -85,12 +85,12 @@ def check_copy(
 ) -> CheckedCopy:
     """Read every file of a copy and compare it with the manifest, which is read first if `manifest` is None.
 
-    A file that cannot be read is a difference.  Several threads call `on_bytes` with the size of each chunk that was
-    read; an error raised by `on_bytes` ends the check.  `on_folder` is called with the size of each folder that was
-    checked.
+    A file that cannot be read is reported as a difference.  Several threads call `on_bytes` with the size of each chunk
+    that was read; an error raised by `on_bytes` ends the check.  `on_folder` is called with the size of each folder
+    that was checked.
 
     Raises:
-        UsageError, CorruptDataError: as `read_copy_manifest`.
+        UsageError, CorruptDataError: see `read_copy_manifest`.
         OSError: the manifest exists and cannot be read, or the directory cannot be listed.
     """
     manifest = read_copy_manifest(copy) if manifest is None else manifest

@@ -1,6 +1,6 @@
 """The earlier copy that an incremental copy continues, with its files by partition.
 
-A chain of copies is flat: if three copies share a file, one of them contains it, and the manifests of the other two
+A chain of copies is flat: if three copies share a file, one copy contains the file, and the manifests of the other two
 refer to that copy.  All copies of a chain are in one parent directory, so they can be moved together.
 """
 
@@ -31,7 +31,7 @@ class EarlierFiles:
     damage: str | None = None
 
     def are(self, files: Iterable[ManifestFile]) -> bool:
-        """Return True if `files`, all files of a partition, have the same names and digests as the earlier files."""
+        """Return True if `files`, all files of a partition, have the names and digests of the earlier files."""
         digests = {name: file.sha256 for name, file in self.files.items()}
         return None not in digests.values() and {name_in_folder(file): file.sha256 for file in files} == digests
 

@@ -1,22 +1,23 @@
 """Copies of a partition's files, each with its digest for the manifest.
 
-A file gets into a copy in one of these ways.  They are tried in this order, as far as the rules allow them:
+A file gets into a copy by the first of these methods that `CopyRules` allow and that succeeds:
 
     held      unchanged since the earlier copy: the file is not copied, and the manifest names the earlier copy
     linked    a reflink or a hard link: to the source's file, or to the earlier copy's file if the file is unchanged
     copied    read once, digested and written
 
-A file is unchanged if the earlier copy has a file of the same name, partition, topic id and size, and if one of these
-checks succeeds:
+A file is unchanged if the earlier copy has a file of the same name, partition, topic id and size, and if one of the
+following checks succeeds:
 
     trusted   size, modification time, inode and ctime are those at the time of the earlier copy; the file is not read
     compared  its SHA-256 is the same; the file is read but not written
 
-Only files of closed segments are trusted or compared.  A broker still writes to the files of other segments.  It maps
-their indexes into memory, so their modification times may be updated late.  A file's stamp is its size, modification
-time, inode and ctime.  The stamp is stored only if the file has not changed for SETTLED_NS.  Otherwise the filesystem's
-clock may give the same time to a later change, and the stamp would not show that change.  An object store has no inode
-and no ctime, so there a file is trusted by its size and by the modification time that the server sets.
+Only files of closed segments are trusted or compared.  A broker still writes to the files of other segments.  The
+broker maps these segments' indexes into memory, so the modification times may be updated late.  A file's stamp is its
+size, modification time, inode and ctime.  The stamp is stored only if the file has not changed for SETTLED_NS.
+Otherwise the filesystem's clock may give the same time to a later change, and the stamp would not show that change.  An
+object store has no inode and no ctime, so there a file is trusted by its size and by the modification time that the
+server sets.
 
 Invariant: a file that changes while it is read causes an error; it is never accepted as a copy.
 """
@@ -79,7 +80,7 @@ class CopyRules:
 
 @dataclass(frozen=True, slots=True)
 class PartitionCopy:
-    """The work of copying one partition: `files` of `folder` in `source`, as the driver listed them, go to `target`.
+    """The work of copying one partition: `files` of `folder` in `source`, as listed by the driver, to `target`.
 
     `closed` names the files that no broker will change again (`closed_files`); `earlier` are the files of the partition
     in the earlier copy.

@@ -6,8 +6,8 @@
 
 A piece consists of whole files, because the manifest has one digest for each file.
 
-Invariant: an attempt takes a shared folder over only if all files of all pieces are in it; other files are removed.
-Any other attempt copies the replica as a whole into a folder of its own.
+Invariant: an attempt takes a shared folder over only if it contains all files of all pieces; any other file in it is
+removed.  An attempt that takes no folder over copies the whole replica into a folder of its own.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _LEFT_BEHIND = (DELETED_SUFFIX, PART_SUFFIX)
 
 @dataclass(frozen=True, slots=True)
 class ReplicaCopy:
-    """The copying of `files` of `replica`, as they were listed, into `folder` of the clone `to`.
+    """The work of copying the listed `files` of `replica` into `folder` of the clone `to`.
 
     `closed` names the files that may be linked; `earlier` are the files of the partition in the earlier clone.
     """
@@ -113,10 +113,10 @@ class CopiedPieces:
     files: tuple[CopiedFile, ...]
 
     def taken_over(self, folder: str, fs: Fs) -> bool:
-        """Rename the shared folder to `folder`, and remove what unfinished attempts left in it.
+        """Rename the shared folder to `folder`, and remove files that unfinished attempts left in it.
 
         Return False if another attempt has taken the folder over.  A late attempt of a piece may have made the folder
-        again; as it lacks the other pieces, it is removed.
+        again.  The folder then lacks the other pieces, and is removed.
         """
         target = self.copy.to / folder
         try:
@@ -140,7 +140,7 @@ class CopiedPieces:
 def replica_copy(
     replica: Replica, fs: Fs, *, to: Path, folder: str, run_id: str, earlier: EarlierFiles | None, rules: CopyRules
 ) -> ReplicaCopy:
-    """List a replica, and return its copy."""
+    """List the files of a replica, and return the work of copying them."""
     files = files_to_copy(replica, fs)
     closed = closed_files(files, below_offset=_linkable_end(replica.checkpoints))
     return ReplicaCopy(replica, files, closed, to, folder, run_id, earlier, rules)
@@ -150,8 +150,8 @@ def files_to_copy(replica: Replica, fs: Fs) -> dict[str, StoredFile]:
     """Return the files to copy, by name.
 
     Files of an interrupted replacement are copied too, so that loading the copy completes or undoes the replacement.
-    After an unclean stop, the active segment's indexes may still be preallocated.  They are not copied; loading the
-    copy rebuilds them.
+    After an unclean stop, the active segment's indexes may still be preallocated.  These indexes are not copied;
+    loading the copy rebuilds them.
     """
     entries = {entry.name: entry for entry in replica.fs(fs).scan(replica.path) if entry.is_file}
     parsed = {name: found for name in entries if (found := parse_segment_file(name)) is not None}
@@ -168,7 +168,7 @@ def files_to_copy(replica: Replica, fs: Fs) -> dict[str, StoredFile]:
 
 
 def is_loaded_unverified(checkpoints: PartitionCheckpoints) -> bool:
-    """Return True if the log is loaded without verifying and cutting it: after a clean stop, and for a bare copy."""
+    """Return True if a load does not verify the log: after a clean stop, and for a copy without checkpoints."""
     return checkpoints.clean_shutdown or checkpoints.recovery_point is None
 
 

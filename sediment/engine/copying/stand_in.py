@@ -20,9 +20,9 @@ from sediment.segment_io.stores import Store, StoredFile
 def placeholder_files(names: Iterable[str], folders: Container[str], *, topic_ids: bool = False) -> list[str]:
     """Return the `names` that describe a log directory: the metadata log, and files outside the partitions.
 
-    They include `partition.metadata` of the partitions if `topic_ids` is True, or if there is a metadata log or a
-    `bootstrap.checkpoint`. A bucket may contain objects of any name, so only files directly in the directory or in one
-    of `folders` are returned.
+    `partition.metadata` of the partitions is included if `topic_ids` is True, or if a metadata log or a
+    `bootstrap.checkpoint` exists.  A bucket may contain objects of any name, so only files directly in the directory or
+    in one of `folders` are returned.
     """
     listed = [(name, *name.rpartition("/")) for name in names]
     metadata = str(METADATA_PARTITION)

@@ -9,8 +9,8 @@ and by a load that cuts a log.  `expire_log` deletes the segments past their ret
     4  .deleted           producer snapshots, then logs with their indexes, in ascending order of base offsets
     5  unlinked           or left for the next start, which removes the files
 
-Invariants: after a crash, the log begins at the new log start, or still contains some of the expired segments below it;
-the next run with the same rules deletes these.  A kept segment is not changed.  Producer state survives, because each
+Invariants: after a crash, the log begins at the new log start, or still contains expired segments below it; the next
+run with the same rules deletes these segments.  A kept segment is not changed.  Producer state survives, because each
 kept segment keeps its snapshot.
 
 Source: kafka-log 03 §3, §4.
@@ -48,8 +48,8 @@ def mark_deleted(
     """Rename the files of segments to `.deleted`, segment by segment in the given order, and sync the directory.
 
     Pass segments at the start of a log in ascending order, and segments at its end in descending order, so that a crash
-    leaves no gap.  The log of a segment is renamed before its indexes, because the next start removes an index without
-    a log, but would rebuild a log's missing index.  The next start also removes every `.deleted` file.
+    leaves no gap.  The log of a segment is renamed before its indexes: the next start removes an index without a log,
+    but would rebuild a log's missing index.  The next start also removes every `.deleted` file.
 
     Returns:
         The new names of the renamed files.

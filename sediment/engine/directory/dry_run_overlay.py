@@ -24,10 +24,10 @@ class OverlayFs(Fs):
         """Leave the target of the link as it is."""
 
     def sync_file(self, path: Path) -> None:
-        """Do nothing: an overlay does not have to be durable."""
+        """Do nothing: an overlay need not be durable."""
 
     def sync_directory(self, path: Path) -> None:
-        """Do nothing: an overlay does not have to be durable."""
+        """Do nothing: an overlay need not be durable."""
 
     def set_mtime_ns(self, path: Path, mtime_ns: int) -> None:
         """Leave the target of the link as it is."""
@@ -40,7 +40,7 @@ class OverlayFs(Fs):
 def overlay_of(directory: Path) -> Iterator[Path]:
     """Create, for one `with` block, a temporary directory with the name of `directory` and a link to each of its files.
 
-    Its sub-directories are empty, and dangling links are copied unchanged.
+    Sub-directories of the overlay are empty, and dangling links are copied unchanged.
     """
     with tempfile.TemporaryDirectory(prefix="sediment-") as scratch:
         overlay = Path(scratch) / directory.name

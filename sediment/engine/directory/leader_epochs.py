@@ -54,7 +54,7 @@ def truncate_from_start(entries: Sequence[EpochEntry], start_offset: int) -> Epo
 
 
 def end_offset_for(entries: Sequence[EpochEntry], epoch: int, log_end_offset: int) -> tuple[int, int]:
-    """Return (epoch, end offset) of the last point at which this log agrees with one that ends in `epoch`, or (-1, -1).
+    """Return (epoch, end offset) of the last point where this log agrees with a log that ends in `epoch`, or (-1, -1).
 
     Source: kafka-log 04 §4 (endOffsetFor).
     """

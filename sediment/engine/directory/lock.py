@@ -1,8 +1,8 @@
 """Ownership of a log directory: Kafka's own `.lock`, and the token by which tasks recognise the directory.
 
-A JVM's FileChannel.tryLock is a POSIX record lock on the whole file.  This lock is of the same kind, so a broker and a
-run exclude each other.  POSIX locks belong to a process, not to a descriptor: closing any descriptor of the file drops
-the locks of the process.
+A JVM's FileChannel.tryLock is a POSIX record lock on the whole file.  `DirectoryLock` takes the same kind of lock, so a
+broker and a run exclude each other.  POSIX locks belong to a process, not to a descriptor: closing any descriptor of
+the file drops the locks of the process.
 
 Invariants: a lock has one descriptor from acquisition to release, and this process never opens a second one.  `.lock`
 is never removed, because a process that still has the removed file open could lock it while another process locks a new
@@ -216,7 +216,7 @@ class DirectoryLock:
 
 
 def _holder(descriptor: int) -> int | None:
-    """Return the process that holds a lock on the file; None if it is unknown, for example on another host."""
+    """Return the process that holds a lock on the file; None if the process is unknown, for example on another host."""
     return _conflict(descriptor) or None
 
 
@@ -240,7 +240,7 @@ def is_locked(directory: Path) -> bool:
 def lock_holder(directory: Path) -> int | None:
     """Return the process that holds the lock of a log directory; 0 if the process is unknown.
 
-    Return None if no process holds it.  This neither locks nor changes anything.
+    Return None if no process holds it.  The call neither locks nor changes anything.
     """
     with _guard:
         try:
@@ -258,7 +258,7 @@ def lock_holder(directory: Path) -> int | None:
 
 # -------------------------------------------------------------------------------------------------------- the run token
 def place_run_token(directory: Path, run_id: str, fs: Fs = _LOCAL) -> None:
-    """Write the token of run `run_id`, which tasks look for, into the log directory; the lock must be held.
+    """Write the token of run `run_id` into the log directory, where tasks look for it; the lock must be held.
 
     The token of a run that has ended is replaced.
 
@@ -272,7 +272,7 @@ def place_run_token(directory: Path, run_id: str, fs: Fs = _LOCAL) -> None:
 
 
 def check_run_token(directory: Path, run_id: str, fs: Fs = _LOCAL) -> None:
-    """Check, on the host of a task, that the driver locked this same `directory`.
+    """Check, on the host of a task, that the driver locked the same `directory`.
 
     Raises:
         SourceChangedError: the token of run `run_id` is missing, or belongs to another `directory.id`.

@@ -5,7 +5,7 @@
     .lock                    on a local disk         excludes a broker and a second run
     <topic-N>/…              by tasks                segments, indexes, snapshots, epochs, partition.metadata
     <checkpoints>            by the driver
-    sediment-manifest.json   after all files         name, size, SHA-256 of every file: the output is complete
+    sediment-manifest.json   after all files         name, size, SHA-256 of every file; marks the output complete
 
 Invariants: an output is complete if and only if its manifest exists; nothing changes it afterwards.  If a directory has
 neither a manifest nor `.sediment-output`, files are written to it only if the directory is empty, and the directory is
@@ -364,7 +364,7 @@ class PublishingFs(Fs):
         return written
 
     def set_mtime_ns(self, path: Path, mtime_ns: int) -> None:
-        """Set the time of a file; for a part, remember the time until the part gets its final name."""
+        """Set the modification time of a file; for a part, remember it until the part gets its final name."""
         if path.name in self._parts:
             self._parts[path.name].mtime_ns = mtime_ns
         elif not _is_part(path):
@@ -403,7 +403,7 @@ class PublishingFs(Fs):
         return ManifestFile(name, held.written.size_bytes, held.written.sha256)
 
     def discard(self) -> None:
-        """Remove the parts that were not taken."""
+        """Remove the parts that did not get a final name."""
         for name in list(self._parts):
             self.unlink(Path(name))
 

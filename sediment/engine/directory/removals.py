@@ -1,8 +1,8 @@
 """Threads that remove replaced files, so that a commit does not wait until the disk has freed their blocks.
 
-Invariants: a removal is submitted only after the files are durably replaced.  `finish` ends after the last removal,
-even if signals arrive, because the directory's lock must be held until then.  It returns every failed removal.  The
-number of removals that are not done is limited, because the files of each one occupy the disk: `submit` waits.
+Invariants: a removal is submitted only after the files are durably replaced.  `finish` returns after the last removal,
+even if signals arrive, because the directory's lock must be held until then.  `finish` returns every failed removal.
+The files of unfinished removals still occupy the disk, so their number is limited: beyond the limit, `submit` waits.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 
 from sediment.segment_io.errors import SedimentError
 
-_THREADS = 2  # freeing the blocks and cached pages of a large file takes processor time in the kernel
-_MOST_WAITING = 8  # beyond those that run
+_THREADS = 2  # to free the blocks and cached pages of a large file, the kernel needs processor time
+_MOST_WAITING = 8  # in addition to the running ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,9 @@ class Removals:
     def submit(
         self, directory: Path, remove: Callable[[], None], describe: Callable[[Exception], SedimentError]
     ) -> None:
-        """Call `remove` for files of `directory` in the background; `describe` turns its error into that of a run.
+        """Call `remove` for files of `directory` in the background; `describe` converts its error.
 
-        Wait first, if too many removals are not done.
+        If too many removals are unfinished, wait first.
         """
         self._free.acquire()
         try:
@@ -85,7 +85,7 @@ def _do_nothing() -> None:
 def wait_for_all(work: Collection[Future[Any]], on_signal: Callable[[], None] = _do_nothing) -> None:
     """Wait until all work is done, even if signals interrupt the wait; call `on_signal` for each of them.
 
-    The wait is for futures, because Python 3.11 takes a thread for ended if a signal interrupts `Thread.join`.
+    The wait is for futures, because Python 3.11 considers a thread ended if a signal interrupts `Thread.join`.
 
     Raises:
         KeyboardInterrupt: the first interruption; it is raised when all work is done.

@@ -1,13 +1,13 @@
 """Rolling the last segment of a stopped log, so that the segment becomes cleanable.
 
-The result is the same as after Kafka's roll: the old active segment has complete, trimmed indexes.  At the log end
-offset there are a producer snapshot and an empty active segment.
+The result is the same as after Kafka's roll: the old active segment has complete, trimmed indexes.  A producer
+snapshot and an empty active segment exist at the log end offset.
 
 Invariants: files that are already correct are kept, and no existing inode changes.  New files appear in this order;
 after a crash at any point, Sediment and a broker can load the directory:
 
     indexes of the old active segment   each is replaced as a whole
-    <log end>.snapshot                  any log may have one snapshot past the last segment's base
+    <log end>.snapshot                  allowed: any log may have one snapshot past the last segment's base
     <log end>.index, .timeindex         orphans without their log, which a start removes
     <log end>.log                       empty; with it the segment is complete
 
@@ -35,8 +35,8 @@ _LOG, _OFFSET_INDEX, _TIME_INDEX, _, _SNAPSHOT = SegmentFileKind
 class Roll:
     """A planned roll: it first replaces the files in `replaced`, then creates the files in `created`, in this order.
 
-    `listing` contains the segments as they are after the roll, but the snapshots as they are before it, so a view of
-    this listing needs only files that already exist.
+    `listing` contains the segments after the roll, but the snapshots before it.  So a view of this listing needs only
+    files that already exist.
     """
 
     listing: LogListing

@@ -1,6 +1,6 @@
 """The spool: a folder in which jobs leave prepared swaps for the engine that owns the log directories.
 
-Operators know the spool as the hand-off folder; it is the value of the option `--hand-off`.
+In options and messages, the spool is called the hand-off folder; the option `--hand-off` names it.
 
     file                         written by   content
     engine.json                  the engine   the log directories for which it commits swaps
@@ -9,7 +9,7 @@ Operators know the spool as the hand-off folder; it is the value of the option `
     <topic-N>.<run>.committed    the engine   the reply to a committed swap
     <topic-N>.<run>.refused      the engine   the reply to a refused swap with the reason; its parts are deleted
 
-Invariants: the folder is outside every log directory.  A job does not rename or commit anything.  Each file is written
+Invariants: the folder is outside every log directory.  A job renames nothing and commits nothing.  Each file is written
 completely or not at all.  A swap's file is kept until its reply is written.
 """
 

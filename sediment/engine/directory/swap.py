@@ -3,19 +3,18 @@
 Kafka's loader decides by file names alone (kafka-log 05 §2):
 
 * `.deleted` files are deleted.
-* If there is a `.cleaned`, every `.swap` at or above the lowest `.cleaned` is also deleted, which undoes the
-  replacement.
+* If a `.cleaned` exists, every `.swap` at or above the lowest `.cleaned` is also deleted, which undoes the replacement.
 * Otherwise the `.swap` files replace every file whose offset is between the lowest `.swap` and the end of the highest
-  one.
+  `.swap`.
 
 So the suffixes decide what happens to a whole group, and two groups must never have `.cleaned` or `.swap` files at the
 same time.
 
-Invariants of `commit`: groups are committed one at a time, in the order of their offsets.  A group's old files keep
-their names until all its new files are durably `.swap`.  The new files durably have their final names before an old
-file is removed, and before the next group's first `.cleaned` appears.  So after a crash and a start, each group is
-either old or new, and all new groups come first.  Commits of different partitions do not depend on each other, so
-several threads may commit one partition each.
+Invariants of `commit`: groups are committed one at a time, in offset order.  A group's old files keep their names until
+all its new files durably have `.swap` names.  The new files durably have their final names before an old file is
+removed, and before the next group's first `.cleaned` appears.  So after a crash and a start, each group is either old
+or new, and all new groups come first.  Commits of different partitions do not depend on each other, so several threads
+may commit one partition each.
 
 The next start completes or undoes an interrupted replacement: see `interrupted_swaps`.
 """
@@ -65,7 +64,8 @@ def commit(
     """Replace the source segments of each group by its parts; the directory's lock must be held.
 
     All parts are made durable first.  For each group, `before_group` is called; it may raise an error to end the
-    commit, as `DirectoryLock.check` does.  Then the sources are compared with the existing files.  Then:
+    commit, as `DirectoryLock.check` does.  Then the sources are compared with the existing files, and these steps
+    follow.  `Start` describes the next start after a crash in the step:
 
     1. `.part` -> `.cleaned`, ascending.
        Start: `.cleaned` is deleted, the sources are untouched.  A broker ignores the remaining `.part`; a start of
@@ -73,8 +73,8 @@ def commit(
     2. `.cleaned` -> `.swap`, the highest segment first, each in the order log, index, timeindex, txnindex.
        Start during this step: every `.swap` is above a remaining `.cleaned` and is deleted; the sources are untouched.
        Start after this step: sources within the offset range of the new segments are deleted, and `.swap` becomes
-       final.  A source that begins at or after the last new offset is kept; the next cleaning drops the same records
-       from it.
+       final.  A source that begins at or after the last new offset is kept; the next cleaning drops from it the
+       records that this cleaning dropped.
     3. Sync the directory.
        Start: as after step 2, even after a power loss.
     4. Sources -> `.deleted`, the lowest segment first, each in the order log, index, timeindex, txnindex.
@@ -86,8 +86,8 @@ def commit(
        Start: the remaining `.swap` becomes final.  No `.log.swap` is left below a finished segment, so none covers it.
     7. Sync the directory.
        Start: `.deleted` is removed.
-    8. Snapshots of old bases that are not new bases -> `.snapshot.deleted`; `.deleted` is unlinked, or is passed to
-       `removals`, which unlinks it while the next group is committed.
+    8. Snapshots of old bases that are not new bases -> `.snapshot.deleted`; `.deleted` is unlinked.  If `removals` is
+       given, it unlinks `.deleted` while the next group is committed.
        Start: as after step 7; the loader removes snapshots without a segment.
 
     Step 8 need not be durable, because the next start removes the remaining files.  A group without parts is not
@@ -163,7 +163,7 @@ def _not_removed(
 def _make_durable(swap: PreparedSwap, fs: Fs) -> None:
     """Sync the parts of a swap and their names before the first rename.
 
-    If a sync fails, a second one may succeed although the first has dropped dirty pages; so the commit must end.
+    If a sync fails, a second sync may succeed although the first has dropped dirty pages; so the commit must end.
     """
     directory = Path(swap.directory)
     for part in swap.parts():
@@ -227,7 +227,7 @@ def _is_untouched(directory: Path, group: CleanedGroup, fs: Fs) -> bool:
 
 
 def _check_shape(partition: TopicPartition, groups: Sequence[CleanedGroup]) -> None:
-    """Check that groups and segments are sorted, each group keeps its first base, and logs precede their indexes."""
+    """Check that groups and segments are sorted, groups keep their first base offset, and logs precede indexes."""
     for group in groups:
         sources = [source.base_offset for source in group.sources]
         bases = [segment.base_offset for segment in group.parts]

@@ -4,7 +4,7 @@ Kafka's cleaner threads share one throttle and sleep while they hold its lock, s
 Here the tasks are processes, so a small file stores the start of the window and the bytes that were counted in the
 window.  Each process locks the file while it counts.
 
-Invariants: the rate may be exceeded within one check interval, but not over several intervals; a throttle waits only
+Invariants: the rate may be exceeded within one check interval, but not over several intervals.  A throttle waits only
 for bytes that were really read or written.
 
 Source: kafka-log 02 §6.1 (throttle).

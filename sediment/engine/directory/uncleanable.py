@@ -5,8 +5,8 @@ short, so marks are stored in a file of the log directory, next to the checkpoin
 its LogManager reads only sub-directories and the files that it knows by name.
 
 Invariants: a mark is valid as long as all its segments are unchanged, so a repair, a restored copy or retention
-invalidates the mark.  The files of a copy or a hard-link backup have other ctimes, so the mark is not valid there; the
-only cost is one additional read.  If the file of marks is unreadable, it is treated as empty, at the same cost.
+invalidates the mark.  The files of a copy or a hard-link backup have other ctimes, so the mark is not valid for them;
+the only cost is one additional read.  If the file of marks is unreadable, it is treated as empty, at the same cost.
 
 Source: kafka-log 02 §1 (uncleanable), 05 §1 step 2e (plain files are ignored).
 """
@@ -41,11 +41,11 @@ _LOCAL = Fs()
 
 @dataclass(frozen=True, slots=True)
 class Uncleanable:
-    """One mark: `reason_code` and `reason` as in reports; `since_ms` is the time of the mark, in ms since the epoch.
+    """One mark: `reason_code` and `reason` are those of reports; `since_ms` is in ms since the epoch.
 
     The mark is valid as long as `segments` are unchanged.  `fingerprint` is a hash of the sizes, mtimes and ctimes of
-    their files.  It is None in a copy and in a file of an earlier version; if it is None, sizes and mtimes of the logs
-    are compared.
+    their files.  In a copy, and in a mark from an earlier version of Sediment, it is None; the sizes and mtimes of the
+    logs are then compared instead.
     """
 
     partition: TopicPartition

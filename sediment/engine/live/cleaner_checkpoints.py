@@ -78,7 +78,7 @@ class CleanerCheckpoints:
 
     # ------------------------------------------------------------------------------------------------------- quarantine
     def remember_uncleanable(self, directory: LogDirectory) -> None:
-        """Read the marks that an earlier engine or run left in a directory.
+        """Read the marks of uncleanable partitions that an earlier engine or run left in a directory.
 
         Raises:
             OSError: the file cannot be read.

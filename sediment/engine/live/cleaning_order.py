@@ -20,7 +20,7 @@ _Log = TypeVar("_Log")
 
 
 def filthiest_first(logs: Iterable[tuple[_Log, CleanableRange]]) -> list[_Log]:
-    """Return the logs that may be cleaned, largest cleanable ratio first; an exceeded maximum lag gives no priority.
+    """Return the logs that may be cleaned, largest cleanable ratio first, even if another log exceeds its maximum lag.
 
     Source: kafka-log 02 §2, steps 3-5.
     """

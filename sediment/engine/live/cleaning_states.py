@@ -24,12 +24,12 @@ from sediment.segment_io.format.names import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class InProgress:
-    """A cleaning, or a deletion of old segments, is running."""
+    """A cleaning or a deletion of old segments is running."""
 
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """The work was InProgress and must stop."""
+    """A cleaning or a deletion was running, and must stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +117,9 @@ class CleaningStates:
             raise CleaningAbortedError("the cleaning was aborted", partition=str(partition))
 
     def finish(self, partition: TopicPartition, before: Callable[[], None] | None = None) -> bool:
-        """End the work that `start` began; return True unless it was aborted.
+        """End the work that `start` began; return False if it was aborted.
 
-        `before` is called first, unless the work was aborted.
+        If it was not aborted, `before` is called first.
 
         Raises:
             UsageError: no work was started.

@@ -1,7 +1,7 @@
 """Copying a live log into its future log, which will replace it in another log directory.
 
 The batches are read at the end of the future log and appended as a follower appends them.  High watermark and log start
-follow those of the live log, so the future log never has more than the live one.
+follow those of the live log, and never exceed them.
 
 Source: Kafka's ReplicaAlterLogDirsThread.processPartitionData, Partition.appendRecordsToFollowerOrFutureReplica.
 """
@@ -21,7 +21,7 @@ _ONE_BATCH = 1
 
 
 def copy_next(current: PartitionLog, future: PartitionLog, max_bytes: int = CHUNK_BYTES) -> int:
-    """Append the next batches of `current` to `future`; return their size in bytes, 0 if it has all of them.
+    """Append the next batches of `current` to `future`; return their size in bytes, 0 if `future` has all batches.
 
     At most `max_bytes` are copied, but at least one batch.
 
@@ -76,6 +76,6 @@ def _copy(current: PartitionLog, future: PartitionLog, max_bytes: int) -> int:
 
 
 def _follow(current: PartitionLog, future: PartitionLog) -> None:
-    """Give the future log the high watermark and the log start of the live log, as far as it reaches."""
+    """Move the future log's high watermark and log start to those of the live log, but not past its own log end."""
     future.update_high_watermark(current.high_watermark)
     future.maybe_increment_log_start_offset(min(current.log_start_offset, future.high_watermark))

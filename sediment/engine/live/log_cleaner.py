@@ -131,7 +131,7 @@ class LogCleaner:
         self._throttle_state.unlink(missing_ok=True)
 
     def _work(self, number: int) -> None:
-        """Do one turn of a cleaner thread and schedule the next."""
+        """Run one turn of a cleaner thread and schedule the next turn."""
         if self._ends(number):
             return
         cleaned = False

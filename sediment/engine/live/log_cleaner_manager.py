@@ -37,7 +37,7 @@ class LogToClean:
 
 
 class LogCleanerManager:
-    """The cleaning states and checkpoints of the logs of `owner`; every method may be called from any thread."""
+    """Cleaning states and checkpoints of the logs of `owner`; every method may be called from any thread."""
 
     def __init__(self, owner: CleanerOwner, fs: Fs, clock: Clock) -> None:
         self.states = CleaningStates()
@@ -116,5 +116,5 @@ class LogCleanerManager:
 
 
 def _is_clean(log: PartitionLog, first_dirty: int | None) -> bool:
-    """Return True if only the active segment is dirty, as in most logs; no file is read."""
+    """Return True if only the active segment is dirty, as in most logs; the check reads no file."""
     return first_dirty is not None and log.active_base_offset <= first_dirty <= log.log_end_offset

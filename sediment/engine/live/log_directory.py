@@ -139,15 +139,15 @@ class LogDirectory:
 
     # ----------------------------------------------------------------------------------------------------- checkpoints
     def write_recovery_points(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Replace the file; see `_write`."""
+        """Replace the checkpoint file; see `_write`."""
         self._write(RECOVERY_POINT_FILE, offsets)
 
     def write_log_starts(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Replace the file; see `_write`."""
+        """Replace the checkpoint file; see `_write`."""
         self._write(LOG_START_FILE, offsets)
 
     def write_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Replace the file; see `_write`."""
+        """Replace the checkpoint file; see `_write`."""
         self._write(HIGH_WATERMARK_FILE, offsets)
 
     def first_dirty_offsets(self) -> dict[TopicPartition, int]:
@@ -212,7 +212,7 @@ def check_owners(
             raise UsageError(
                 f"the directory has the directory.id of {ids[meta.directory_id]}",
                 path=str(directory.path / META_PROPERTIES_FILE),
-                advice="one is a copy of the other; leave the copy out, or give it another id",
+                advice="one is a copy of the other; leave the copy out, or give the copy another id",
             )
 
 

@@ -6,18 +6,19 @@
                spool
     shutdown   cleaner and tasks stop · flush and close in parallel · checkpoints · marker · locks
 
-Invariants: a log is in one live directory.  A failed directory goes offline with its logs until the next start, and
-nothing more is written to it.  The marker of a clean stop is written last, and only on two conditions: every log of the
-directory was closed without error, and every log had been loaded or the marker existed at the start.  A caller that
-must do further work after an unclean stop passes `marks_unclean=False` to `shutdown`, which then writes no marker into
-a directory that had none at the start.
+Invariants: each log is in exactly one online directory.  A failed directory goes offline with its logs until the next
+start, and nothing more is written to it.  The marker of a clean stop is written last, and only if every log of the
+directory was closed without error.  In addition, every log must have been loaded, or the marker must have existed at
+the start.  A caller that must do further work after an unclean stop passes `marks_unclean=False` to `shutdown`.  A
+directory that had no marker at the start then gets none.
 
-There are three kinds of locks.  `_guard` covers the maps and is the innermost lock.  A thread that holds `_guard` must
-not wait for a log or for the cleaner, because a log reports a disk failure while it holds its own lock.
-`_administration` is held while logs are created, deleted or truncated; a stop interrupts a creation after the log in
-progress, so the stop need not wait long.  The `checkpoint_guard` of a directory is held while its offsets are collected
-and written, so that no checkpoint replaces a newer one; the lock of a log may be taken under it.  If a disk hangs, the
-periodic checkpoints of all directories wait for it, as in Kafka; a client's changes in another directory do not.
+The manager has three kinds of locks.  `_guard` covers the maps and is the innermost lock.  A thread that holds `_guard`
+must not wait for a log or the cleaner, because a log takes `_guard` when it reports a disk failure under its own lock.
+`_administration` is held while logs are created, deleted or truncated.  To avoid a long wait, a stop interrupts a
+creation after the log in progress.  The `checkpoint_guard` of a directory is held while the directory's offsets are
+collected and written, so that no checkpoint replaces a newer one.  A thread that holds this lock may take the lock of a
+log.  If a disk hangs, the periodic checkpoints of all directories wait for it, as in Kafka; a client's changes in
+another directory do not wait.
 
 Source: kafka-log 04 §11 to §14, 05 §1.
 """
@@ -135,10 +136,10 @@ class LogManager:
     ) -> None:
         """Create a manager; `is_stray(partition, topic id)` is True for a log that does not belong to this node.
 
-        `on_readable_change` is called after the range of a log that may be read has changed, and after the log was
-        closed, without the log's lock.  Without `deletes`, a log that was renamed to be deleted before the start
-        stays, and nothing is deleted before `start_deleting`.  The folders `left_out`, which are absolute paths, are
-        not loaded; `put_away` takes them out of use.
+        `on_readable_change` is called after the readable range of a log has changed, and after the log was closed; the
+        call is made without the log's lock.  If `deletes` is False, nothing is deleted before `start_deleting`, not
+        even a log that was renamed to `-delete` before the start.  The folders `left_out`, which are absolute paths,
+        are not loaded; `put_away` takes them out of use.
         """
         self.config = config or BrokerConfig()
         self.clock = clock
@@ -185,7 +186,7 @@ class LogManager:
         progress: Callable[[LoadProgress], None] = _ignore_progress,
         stop: threading.Event | None = None,
     ) -> None:
-        """Lock the directories, load their logs, start the background tasks.
+        """Lock the directories, load their logs, and start the background tasks.
 
         If the start fails, the directories are released, and a directory that was stopped cleanly keeps its marker.
         `progress` is called from the loading threads.  After `stop` is set, no further log is loaded and no task
@@ -193,9 +194,8 @@ class LogManager:
 
         Raises:
             DirectoryInUseError: a broker, an engine or a run holds one of the directories.
-            UsageError: a sub-directory is not named like a partition, a partition exists twice, or the directories
-                belong to different brokers, or to a broker that is not the one in `BrokerConfig`.  In this last case,
-                nothing was written.
+            UsageError: a sub-directory is not named like a partition, or a partition exists twice.  Or the directories
+                belong to different brokers, or to another broker than `BrokerConfig` names; then nothing was written.
             CorruptDataError: a broker would refuse to load a log.
             StorageError: no directory is usable.
             OpenFilesLimitError: the limit on open files is too low.
@@ -244,7 +244,7 @@ class LogManager:
         check_owners(directories, cluster_id=self.config.cluster_id, node_id=self.config.node_id)
 
     def _name_owners(self) -> None:
-        """Write meta.properties into the directories without it, if cluster and node are known."""
+        """Write meta.properties into the directories that lack the file, if cluster and node are known."""
         named = [directory.meta for directory in self._live() if directory.meta is not None]
         cluster_id = self.config.cluster_id or next((meta.cluster_id for meta in named if meta.cluster_id), None)
         node_id = self.config.node_id
@@ -433,7 +433,7 @@ class LogManager:
             self.scheduler.schedule_periodically("hand-off", committer.commit_all, period_ms=period_ms)
 
     def start_deleting(self, *, by_limits: bool = True) -> None:
-        """Remove renamed logs in the background and, with `by_limits`, also run retention and the cleaner."""
+        """Remove folders of deleted logs in the background; with `by_limits`, also run retention and the cleaner."""
         config, delay_ms = self.config, self.config.log_initial_task_delay_ms
         self.scheduler.schedule_once("kafka-delete-logs", self._delete_logs, delay_ms=delay_ms)
         if not by_limits:
@@ -500,7 +500,8 @@ class LogManager:
     def checkpoint_log_starts(self, log_dirs: Collection[Path] | None = None) -> frozenset[Path]:
         """Write the log start offsets of the logs that do not start at the base of their first segment (LM-06).
 
-        Return the directories in which they could not be written.  Without `log_dirs`, write those of every directory.
+        Return the directories in which they could not be written.  If `log_dirs` is None, write them in every
+        directory.
         """
         wanted = [each for each in self._directories if log_dirs is None or each.path in log_dirs]
         return self._checkpoint(LogDirectory.write_log_starts, _log_starts, wanted)
@@ -540,7 +541,7 @@ class LogManager:
         return frozenset(failed)
 
     def close_idle_files(self) -> None:
-        """Close the files of segments that were not used since the last call."""
+        """Close the files of segments that have not been used since the last call."""
         for logs in (self._logs, self._future):
             for log in self._values(logs):
                 log.close_idle_files()
@@ -548,7 +549,7 @@ class LogManager:
     def _delete_logs(self) -> None:
         """Remove the renamed logs after their delay; an error in one log does not affect the others.
 
-        First try again to complete the deletions that could not be completed.
+        First try again to complete earlier deletions that failed.
         """
         delay_ms = self.config.log_segment_delete_delay_ms
         if self._to_delete or self._listing_deleted:
@@ -636,11 +637,11 @@ class LogManager:
     ) -> PartitionLog:
         """Return the log of a partition; create it if missing, in `log_dir` or the directory with the fewest logs.
 
-        Without `is_new`, no log is created if the log may already exist in an offline directory.
+        If `is_new` is False, no log is created as long as the log may already exist in an offline directory.
 
         Raises:
-            StorageError: the log may be in an offline directory, or no directory accepts it, or the deleted log of this
-                name could not be renamed, or the manager stops.
+            StorageError: the log may be in an offline directory, no directory accepts it, the deleted log of this name
+                could not be renamed, or the manager stops.
             UsageError: Kafka does not allow the topic, partition or topic id, or `log_dir` does not belong to this
                 engine.
 
@@ -674,15 +675,15 @@ class LogManager:
             )
 
     def check_ready(self, new: Iterable[TopicPartition] = ()) -> None:
-        """Check that logs can be deleted, and the logs `new` created.
+        """Check that logs can be deleted, and that the logs `new` can be created.
 
-        If a caller makes a change durable elsewhere first, it must call this method before that.  Deletions that failed
-        are tried again.
+        A caller that first makes a change durable elsewhere must call this method before it does so.  Deletions that
+        failed are tried again.
 
         Raises:
             OpenFilesLimitError: the limit on open files is too low.
-            StorageError: a folder has the name of a new log, such as that of a deleted topic; or the checkpoints may
-                list logs that were deleted; or the manager stops.
+            StorageError: a folder, such as that of a deleted topic, has the name of a new log; the checkpoints may list
+                deleted logs; or the manager stops.
         """
         with self._administration:
             self._check_not_stopping()
@@ -726,17 +727,17 @@ class LogManager:
                 raise _not_deleted(log)
 
     def create_logs(self, topic_ids: Mapping[TopicPartition, str], log_dirs: Mapping[TopicPartition, Path]) -> None:
-        """Create the missing logs of partitions, each in its entry of `log_dirs`, with syncs that they share.
+        """Create the missing logs of partitions, each in its directory in `log_dirs`; all of them share the same syncs.
 
         Their recovery points are checkpointed, so that a checkpoint lists every log that was created completely.  If a
         directory fails, it goes offline, and its logs are missing.  If the limit on open files is too low, or if the
-        manager stops, new folders without a log lose their names, so that the names are free.
+        manager stops, new folders without a log are renamed to free their names.
 
         Raises:
             OpenFilesLimitError: the limit on open files is too low; the logs of some partitions may be missing.
             StorageError: the log of a partition has another topic id, or its deleted log could not be renamed; nothing
                 changed.  Or the manager stops; the logs of some partitions may be missing.
-            UsageError: as `create_log`; nothing changed.
+            UsageError: see `create_log`; nothing changed.
         """
         for partition, topic_id in topic_ids.items():
             check_partition(partition)
@@ -798,7 +799,7 @@ class LogManager:
                 self._delete_folder(directory, folder, partition)
 
     def _delete_folder(self, directory: LogDirectory, folder: Path, partition: TopicPartition) -> None:
-        """Rename an unused folder to -delete, not yet durably, and remove it later; this opens no file."""
+        """Rename an unused folder to -delete and remove it later; the rename is not synced, and no file is opened."""
         aside = folder.with_name(folder_aside(partition, DirectoryState.DELETE))
         self.fs.rename(folder, aside)
         self._deleted.append(_Deleted(None, aside, directory, self.clock.now_ms()))
@@ -831,10 +832,10 @@ class LogManager:
             self.delete_logs([partition])
 
     def delete_logs(self, partitions: Iterable[TopicPartition]) -> None:
-        """Delete logs as `delete_log`, with syncs that they share; a log that does not exist is left out.
+        """Delete logs as `delete_log` does, with shared syncs; a log that does not exist is left out.
 
-        A topic without logs then has no config of `update_topic_config`.  If a folder cannot be renamed, or a
-        checkpoint cannot be written, this is tried again with the next change, and later in the background.
+        If no log of a topic is left, the config from `update_topic_config` is dropped.  If a folder cannot be renamed,
+        or a checkpoint cannot be written, the next change tries again, as does a background task.
 
         Raises:
             OpenFilesLimitError: the limit on open files is too low; some logs are not renamed yet.
@@ -863,7 +864,7 @@ class LogManager:
         Raises:
             OpenFilesLimitError: the limit on open files is too low.
             StorageError: the partition has no log, or a log directory is offline, or the manager stops.
-            UsageError: `log_dir` does not belong to this engine, or has the log of the partition.
+            UsageError: `log_dir` does not belong to this engine, or contains the log of the partition.
 
         Source: Kafka's Partition.maybeCreateFutureReplica, LogManager.getOrCreateLog.
         """
@@ -929,22 +930,22 @@ class LogManager:
         assign: Callable[[LogDirectory], None],
         on_replaced: Callable[[PartitionLog], None],
     ) -> bool:
-        """Let the future log of a partition replace its log; return False if one of them is missing.
+        """Replace the log of a partition with its future log; return False if one of the two is missing.
 
         Call this when the future log has nearly all records; the lock of the log is held while the rest is copied.
 
             1. copy the rest and flush it; write the checkpoints of the directory of the future log
-            2. `assign(directory)` makes durable that the partition is in this directory
+            2. `assign(directory)` durably records this directory as the partition's
             3. rename the folder of the log to -delete
-            4. rename the folder of the future log, which is the log of the partition from then on
-            5. call `on_replaced` with it
+            4. rename the folder of the future log, which is then the log of the partition
+            5. call `on_replaced` with this log
 
-        After a crash before step 2, the log is the valid one; after that, the future log is, with the same records.  If
-        the outcome of step 2 is unknown, the future log is deleted, so that the log stays the valid one.
+        After a crash before step 2, the old log is valid; after a later crash, the future log is, with the same
+        records.  If the outcome of step 2 is unknown, the future log is deleted, and the old log stays valid.
 
         Raises:
             CommitStateUnknownError: raised by `assign`; the future log was deleted.
-            SedimentError: raised by `assign`, and nothing changed; or as `future_log.copy_next`.
+            SedimentError: raised by `assign`, and nothing changed; or see `future_log.copy_next`.
             StorageError: a disk failed; after step 2, the partition is offline until the next start.
 
         Source: Kafka's Partition.maybeReplaceCurrentWithFutureReplica, LogManager.replaceCurrentWithFutureLog.
@@ -968,7 +969,7 @@ class LogManager:
                 future.use_producers_of(current)
                 self._switch(current, future)
                 on_replaced(future)
-            # Every record that was copied is on disk.
+            # All copied records are on disk.
             future.maybe_increment_high_watermark(end_offset)
             future.announce_to(self._on_readable_change)
             current.close_handlers()
@@ -1000,7 +1001,7 @@ class LogManager:
             raise
 
     def _switch(self, current: PartitionLog | None, future: PartitionLog) -> None:
-        """Rename the folders, and use the future log; `current` is None if its folder was renamed before.
+        """Rename the folders, and use the future log; `current` is None if its folder was already renamed.
 
         If this fails, the partition is offline: the metadata names a directory in which its folder is not in use.
 
@@ -1037,9 +1038,9 @@ class LogManager:
         self._checkpoint_all([source, target])
 
     def promote_future_logs(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """Let future logs replace logs, after a crash in step 3 or 4 of a replacement; return their partitions.
+        """Replace logs with their future logs, after a crash in step 3 or 4 of a replacement; return the partitions.
 
-        A log with a higher end than its future log stays.
+        A log with a higher end than its future log is not replaced.
 
         Raises:
             StorageError: a disk failed.
@@ -1065,7 +1066,7 @@ class LogManager:
         """Rename the folders of the logs to delete, durably, and then remove the logs from the checkpoints.
 
         Raises:
-            OpenFilesLimitError, StorageError: as `delete_logs`.
+            OpenFilesLimitError, StorageError: see `delete_logs`.
         """
         by_directory: dict[LogDirectory, list[PartitionLog]] = {}
         for log in self._values(self._to_delete):
@@ -1103,17 +1104,17 @@ class LogManager:
         self._deleted += [_Deleted(log, log.directory, directory, now_ms) for log in usable]
 
     def _rename_aside(self, logs: Iterable[PartitionLog], directory: LogDirectory, state: DirectoryState) -> None:
-        """Rename the folders of logs, durably; a folder that is renamed already is only synced."""
+        """Rename the folders of logs, durably; if a folder is already renamed, only the directory is synced."""
         for log in logs:
             if log.directory.name == str(log.partition):
                 log.rename_directory(directory.path / folder_aside(log.partition, state))
         self.fs.sync_directory(directory.path)
 
     def put_away(self, folders: Iterable[Path]) -> None:
-        """Take folders that were not loaded out of use: rename them to -stray, or remove those of two states.
+        """Take folders that were not loaded out of use: remove deleted and future logs, and rename others to -stray.
 
-        A folder marked with -delete, or of a future log, is removed after `log.segment.delete.delay.ms`; a folder
-        renamed to -stray is never removed.  If a directory fails, it goes offline with its folders.
+        A folder of a deleted or future log is removed after `log.segment.delete.delay.ms`; a stray folder is never
+        removed.  If a directory fails, it goes offline with its folders.
 
         Raises:
             OpenFilesLimitError: the limit on open files is too low; some folders are not renamed.
@@ -1156,7 +1157,7 @@ class LogManager:
         with self._administration:
             for log, offset in self._present(offsets):
                 with log.lock:
-                    # No append may roll the log in between, because the truncation could then reach segments that are
+                    # No append may roll the log before the truncation, which could otherwise reach segments that are
                     # being cleaned.
                     if offset >= log.active_base_offset:
                         self._attempt(log, partial(log.truncate_to, offset))
@@ -1196,7 +1197,7 @@ class LogManager:
 
     # ----------------------------------------------------------------------------------------------------------- config
     def update_topic_config(self, topic: str, config: LogConfig) -> None:
-        """Change a topic's config, as `update_topic_configs`."""
+        """Change a topic's config; see `update_topic_configs`."""
         self.update_topic_configs({topic: config})
 
     def update_topic_configs(self, configs: Mapping[str, LogConfig]) -> None:
@@ -1261,8 +1262,8 @@ class LogManager:
         """Stop cleanly: every append is durable and the next start needs no recovery.
 
         A directory in which a log cannot be closed gets no marker of a clean stop; the other directories get one.  The
-        marker contains `broker_epoch` or, if that is None, the epoch of the marker at the start.  Without
-        `marks_unclean`, a directory that had no marker at the start gets none.  A second call does nothing.
+        marker contains `broker_epoch` or, if that is None, the epoch of the marker at the start.  If `marks_unclean` is
+        False, a directory that had no marker at the start gets none.  A second call does nothing.
 
         Source: kafka-log 04 §14.
         """

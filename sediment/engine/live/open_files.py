@@ -15,7 +15,7 @@ def require_spare_descriptors(fs: Fs) -> None:
     """Check that this process may open the files that a change of several steps opens.
 
     Raises:
-        OpenFilesLimitError: it may open fewer.
+        OpenFilesLimitError: the process may open fewer files.
     """
     try:
         fs.require_descriptors(SPARE_DESCRIPTORS)

@@ -7,9 +7,9 @@
 
 The folder of a future log is made in the same steps; its name ends in -future.
 
-After a crash in step 1, a broker deletes what is left, and a server finds it by `is_unfinished`.  A folder with its
-final name always states its topic id; otherwise a broker would rename it to -stray.  If step 1 fails although the disk
-is healthy, its folders are removed.
+After a crash in step 1, a broker deletes the remaining folder, and a server recognises it with `is_unfinished`.  A
+folder with its final name always contains its topic id; otherwise a broker would rename the folder to -stray.  If step
+1 fails although the disk is healthy, its folders are removed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def make_partition_folders(
     and may raise an error to end the call before a folder has its name.
 
     Raises:
-        OSError: the disk failed, or the limit on open files is too low; some folders may be there.
+        OSError: the disk failed, or the limit on open files is too low; some folders may exist.
     """
     staged = {
         partition: log_dir / folder_aside(partition, DirectoryState.DELETE)
@@ -93,7 +93,7 @@ def make_future_folder(log_dir: Path, partition: TopicPartition, topic_id: str |
     """Make the folder of a future log, durably, and return its path.
 
     Raises:
-        OSError: as `make_partition_folders`.
+        OSError: see `make_partition_folders`.
     """
     staged = log_dir / folder_aside(partition, DirectoryState.DELETE)
     folder = log_dir / future_directory_name(partition, uuid.uuid4().hex)
@@ -121,7 +121,7 @@ def remove_folder(folder: Path, fs: Fs) -> None:
 
 
 def is_unfinished(folder: Path, fs: Fs) -> bool:
-    """Return True if the folder has exactly the files that an interrupted step 1 leaves: it has no record.
+    """Return True if the folder has exactly the files that an interrupted step 1 leaves, so it contains no record.
 
     Raises:
         OSError: the folder cannot be read.

@@ -1,7 +1,7 @@
 """Moves of partitions to other log directories, in the background: copying and, at the end, the switch.
 
     add        the cleaning of the partition is paused, and its future log gets the batches of the log
-    caught up  `replace` lets the future log replace the log
+    caught up  `replace` replaces the log with the future log
     ended      cleaning is resumed: the log was replaced, or a log or the future log was deleted or is offline
 
 The partitions of one target directory take turns, one chunk each.  All moves together copy at most
@@ -59,7 +59,7 @@ class ReplicaAlterLogDirs:
         self._guard = threading.Lock()
         self._waiting: dict[Path, deque[_Move]] = {}
         self._free_at_ms = 0.0
-        """The time of the monotonic clock from which on the limit allows more bytes."""
+        """The time on the monotonic clock at which the limit allows more bytes."""
 
     def add(self, future: PartitionLog) -> None:
         """Begin to move a partition, whose future log was just created."""
@@ -97,7 +97,7 @@ class ReplicaAlterLogDirs:
         """Copy a chunk, or replace the log; return the delay before the next turn, or None if the move has ended.
 
         Raises:
-            SedimentError, OSError: the move cannot go on at present.
+            SedimentError, OSError: the move cannot continue at present.
         """
         current = self._manager.get_log(move.partition)
         if current is None or self._manager.get_future_log(move.partition) is not move.future:
@@ -126,7 +126,7 @@ class ReplicaAlterLogDirs:
         return BACKOFF_MS
 
     def _wait_ms(self, rate: int) -> int:
-        """Return the time until the limit allows more bytes; a limit of 0 never does."""
+        """Return the time until the limit allows more bytes; a limit of 0 never allows any."""
         if not rate:
             return BACKOFF_MS
         left_ms = self._free_at_ms - self._manager.clock.monotonic_ms()

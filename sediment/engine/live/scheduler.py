@@ -1,10 +1,11 @@
 """Background tasks, which run once after a delay or repeatedly at a fixed rate.
 
-Times come from a `Clock`, so a test can control them.  The standard library's `sched` keeps the order.  Without
+Times come from a `Clock`, so a test can control them.  The standard library's `sched` orders the tasks.  Without
 threads, `run_due` runs due tasks in the order of their times, in the calling thread.
 
-Invariants: two runs of a task never overlap; if a periodic task raises an error, the error is logged, and the task runs
-at its next time; runs missed because of a slow task or process are skipped; nothing runs after `close`.
+Invariants: two runs of a task never overlap.  If a periodic task raises an error, the error is logged, and the task
+runs again after its period.  Runs that are missed because of a slow task or process are skipped.  Nothing runs after
+`close`.
 
 Source: kafka-log 04 §11.
 """

@@ -83,7 +83,7 @@ class SpoolCommitter:
         return answers
 
     def _commit_or_refuse(self, path: Path, name: str, run_id: str) -> CommitReply | None:
-        """Return the reply to a swap; None if the swap has to wait."""
+        """Return the reply to a swap; None if the swap must wait."""
         try:
             log = self._owner.get_log(parse_partition_directory(name)[0])
         except UsageError as error:

@@ -2,16 +2,16 @@
 
     a further record           replaces
     PartitionChangeRecord      nothing; it is merged into the record of its partition
-    ProducerIdsRecord          the earlier one
-    ConfigRecord               the earlier one of the same key; a record without a value only removes that one
+    ProducerIdsRecord          the earlier ProducerIdsRecord
+    ConfigRecord               the earlier record of the same key; a record without a value only removes it
     RemoveTopicRecord          the partitions and configs of its topic
-    UserScramCredentialRecord  the earlier one of the same user and mechanism
+    UserScramCredentialRecord  the earlier record of the same user and mechanism
     RemoveUserScramCredential- the credential of the same user and mechanism; it is not in the file itself
     Record
     PartitionRecord            nothing; a NoOpRecord comes before the first partition that is added
 
 A removed topic stays with its TopicRecord and RemoveTopicRecord until 100 other topics have been removed.  So a later
-start finds out that a folder belongs to a topic that was deleted, or that a partition may lack its folder.
+start recognises a folder of a deleted topic, and a partition that may lack its folder.
 
 Source: Kafka 4.2.0, ActivationRecordsGenerator.recordsForEmptyLog: a controller copies the records to its log in order.
 """
@@ -66,7 +66,7 @@ def merge_records(values: Sequence[bytes], changes: Iterable[bytes]) -> list[byt
     users = {_user_key(value) for kind in (_USER, _REMOVE_USER) for value in by_type.get(kind, ())}
     if users:
         merged = [value for value in merged if record_type(value) != _USER or _user_key(value) not in users]
-        by_type.pop(_REMOVE_USER, None)  # a controller refuses the removal of a user that it does not know
+        by_type.pop(_REMOVE_USER, None)  # a controller refuses to remove a user that does not exist
     removed = {_decoded(value).topic_id for value in by_type.get(_REMOVE_TOPIC, ())}
     if removed:
         merged = _without_topics(merged, removed)

@@ -2,8 +2,8 @@
 
 Each `append` replaces the file, atomically and durably.  `bootstrap_records` keeps it small.
 
-Invariants: the lock of the log directory is held, and the node has no metadata log.  If it is not known whether a
-replacement of the file is durable, nothing more is written, and a failed disk takes the log directory offline.
+Invariants: the lock of the log directory is held, and the node has no metadata log.  If a replacement of the file may
+not be durable, nothing more is written.  A failed disk takes the log directory offline.
 
 Source: Kafka 4.2.0, BootstrapDirectory and ActivationRecordsGenerator.recordsForEmptyLog: a controller with an empty
 metadata log copies the records of the file to the log, once.
@@ -76,8 +76,8 @@ class BootstrapWriter:
         """Make records durable as one atomic change.
 
         Raises:
-            CommitStateUnknownError: the file was replaced, but it is not known whether this is durable.
-            StorageError: the file could not be replaced, this is not known of an earlier write, the log directory is
+            CommitStateUnknownError: the file was replaced, but the replacement may not be durable.
+            StorageError: the file could not be replaced, an earlier write may not be durable, the log directory is
                 offline, or the writer is closed; nothing changed.
             OpenFilesLimitError: the limit on open files is too low; nothing changed.
             UsageError: the records are too many for the cluster's metadata.version; nothing changed.
@@ -118,7 +118,7 @@ class BootstrapWriter:
             self._values = changed
 
     def _is_still(self, identity: tuple[int, int, int] | None) -> bool:
-        """Return True if the new file did not get the name of the old one; unlike a read, this opens no file."""
+        """Return True if the new file did not get the name of the old file; unlike a read, this check opens no file."""
         try:
             return self._fs.identity(str(self._path)) == identity
         except OSError:

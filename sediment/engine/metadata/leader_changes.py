@@ -2,7 +2,7 @@
 
 After an unclean stop, a log may have lost its last records, and other records may get their offsets.  Under a new
 leader epoch, a consumer notices that its position is above the end of the earlier epoch (KIP-320).  Each record also
-makes the leader the only in-sync replica, because after an unclean stop the metadata may list it only as an eligible
+makes the leader the only in-sync replica.  After an unclean stop, the metadata may list the leader only as an eligible
 leader replica (KIP-966).
 
 Source: Kafka's PartitionChangeBuilder and PartitionRegistration.merge: a record with a leader raises the leader epoch

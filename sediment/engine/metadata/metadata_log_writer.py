@@ -1,6 +1,6 @@
 """MetadataLogWriter: the open metadata log of a node that is the sole voter of its quorum.
 
-    open      check that every batch is good, because loading truncates the log at a bad one; then load it as every
+    open      check that every batch is good, because loading truncates the log at a bad batch; then load it as every
               start of the node does: cut a torn batch at the end, rebuild indexes
     append    all batches in one write, in the last leader epoch of the log; then sync
     close     write a producer snapshot at the log end, as after a clean stop
@@ -59,7 +59,7 @@ from sediment.segment_io.protocol import messages as m
 _CONFIG = LogConfig(compaction=CompactionConfig(max_message_bytes=INT32_MAX), segment_ms=INT64_MAX)
 # A node verifies every batch of its metadata log at each start.
 _UNVERIFIED = PartitionCheckpoints(recovery_point=0)
-_TRANSACTIONS_SINCE = 13  # metadata.version of metadata transactions: 3.6-IV1
+_TRANSACTIONS_SINCE = 13  # the lowest metadata.version with metadata transactions: 3.6-IV1
 _IN_TRANSACTIONS = frozenset({m.PartitionRecord.API_KEY, m.RemoveTopicRecord.API_KEY})
 
 

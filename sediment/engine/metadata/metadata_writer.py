@@ -48,10 +48,10 @@ def check_online(path: Path, failure: DirectoryFailure) -> None:
 def check_open(path: Path, is_closed: bool) -> None:
     """Check that the writer of the metadata file or folder `path` is not closed.
 
-    After that, another process may own the directory.
+    After the writer is closed, another process may own the directory.
 
     Raises:
-        StorageError: it is closed.
+        StorageError: the writer is closed.
     """
     if is_closed:
         raise StorageError("the server has stopped", path=str(path), advice="start it again")

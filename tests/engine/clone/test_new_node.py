@@ -21,7 +21,7 @@ def test_a_directory_is_made_by_one_process_at_a_time(tmp_path: Path) -> None:
         format_new_node(tmp_path, Fs(), now_ms=NOW_MS)
     format_new_node(tmp_path, Fs(), now_ms=NOW_MS)
     assert not is_new(tmp_path, Fs())
-    with pytest.raises(UsageError, match="only an empty one can be formatted"):
+    with pytest.raises(UsageError, match="only an empty directory can be formatted"):
         format_new_node(tmp_path, Fs(), now_ms=NOW_MS)
 
 

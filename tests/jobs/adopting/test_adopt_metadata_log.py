@@ -223,7 +223,7 @@ def with_folder(name: str, topic_id: str | None = None) -> Callable[[Path], None
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (with_id_of("orders", "foreign-0"), "as orders, not as foreign"),
+        (with_id_of("orders", "foreign-0"), "orders, not to foreign"),
         (with_folder("orders-7"), "this folder has no partition.metadata"),
         (with_folder("orders-7", "aaaaaaaaaaaaaaaaaaaaaA"), "the cluster has another topic orders"),
         (lambda log_dir: (with_folder("orders-7")(log_dir), with_id_of("orders", "orders-7")(log_dir)), "has 2 part"),

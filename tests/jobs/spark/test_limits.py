@@ -359,7 +359,7 @@ def test_links_that_the_filesystem_refuses_are_a_sentence_and_nothing_changes(tm
     segments = list_log(TopicPartition("t", 0), tmp_path / "t-0", Fs()).segments
     group = CleanedGroup(segments, (PartSegment(0, ()),), CleanStats())
     swap = PreparedSwap(TopicPartition("t", 0), str(tmp_path / "t-0"), (group,), 1)
-    with pytest.raises(UsageError, match="without links"):
+    with pytest.raises(UsageError, match="without hard links"):
         link_replaced_files(swap, tmp_path / "kept", WithoutLinks())
 
 

@@ -3,8 +3,8 @@
 Kafka's loader decides by file names alone (kafka-log 05 §2); the docstring of `swap` describes its rules.
 
 Invariants of `finish_interrupted`: if every new segment is whole, the result is the same as that of Kafka's loader.
-`finish_interrupted` may itself be interrupted at any step, and then be repeated.  A new segment that is not whole never
-replaces a whole old segment, unless the caller knows that a restore wrote it.
+`finish_interrupted` may itself be interrupted at any step, and then be repeated.  A new segment that is not whole may
+replace a whole old segment only if the caller knows that a restore wrote it.
 """
 
 from __future__ import annotations
@@ -74,16 +74,16 @@ def finish_interrupted(directory: Path, fs: Fs, *, restored: Collection[str] = (
     Beyond Kafka's rules:
 
     * A replacement with a new segment that is not whole (`replacements`) is undone if the old segments still contain
-      all records.  It is completed if no old log is left and the new logs are framed.  In all other cases, the
-      directory is refused.
+      all records.  The replacement is completed if no old log is left and the new logs are framed.  In all other cases,
+      the directory is refused.
     * If there is a `.cleaned` file, the replacement must be undone.  The directory is refused if a new segment has no
       old segment.  A new segment with a second link needs no old segment, because a restore linked it and the original
       keeps its bytes.
     * An index with offsets or positions past the end of its log is deleted; a log without an offset index is recovered.
-    * If there are several new segments, an old log between two of them is kept if it ends before the next one begins.
-    * An index of an old segment is deleted if the new segment with the same base offset, which may be empty, has no
-      index of that kind.  Kafka would keep a transaction index whose markers are gone, and consumers would treat later
-      transactions of those producers as aborted.
+    * An old log between two new segments is kept if it ends before the second new segment begins.
+    * An index of an old segment is deleted if the new segment with the same base offset has no index of that kind; the
+      new segment may be empty.  Kafka would keep a transaction index whose markers are gone, and consumers would treat
+      later transactions of those producers as aborted.
     * A name with several suffixes, such as `N.log.cleaned.swap`, is processed until no suffix is left. Kafka removes
       one suffix at each start.
 
@@ -94,8 +94,8 @@ def finish_interrupted(directory: Path, fs: Fs, *, restored: Collection[str] = (
 
     Raises:
         CorruptDataError: the name of a `.cleaned` or `.swap` file has no offset; or a new segment is not whole, and the
-            old segments do not contain all of its records.  Nothing was changed, except that outer suffixes of stacked
-            names may have been removed.
+            old segments lack some of its records.  Nothing was changed, except that outer suffixes of stacked names may
+            have been removed.
         UnsupportedDataError: a new segment contains a batch of a later version.  Nothing was changed, except for outer
             suffixes, as above.
         OSError: the disk failed.
@@ -293,8 +293,8 @@ def _is_leftover(name: str) -> bool:
 def _finishing_order(name: str) -> tuple[int, int, str]:
     """Return a key that sorts files ascending, with a segment's log before its indexes.
 
-    If an index got its final name before its log and a crash followed, the next start would delete the index, because
-    the range of the replacement covers it.
+    If a crash followed after an index, but not its log, got the final name, the next start would delete the index,
+    because the range of the replacement covers it.
     """
     parsed = parse_segment_file(name)
     return leading_offset(name), len(_KINDS) if parsed is None else _KINDS.index(parsed.kind), name

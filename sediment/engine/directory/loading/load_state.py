@@ -107,7 +107,7 @@ class LoadState:
         self.snapshots = Snapshots(directory, (), fs, like=self.like, repairs=self.repairs)
         self.snapshots_found: tuple[int, ...] = ()
         self.segment_ends: dict[tuple[int, int, int | None], tuple[int, int]] = {}
-        """(next offset, end position) by (base offset, bytes of the log, bytes of the offset index)."""
+        """(next offset, end position), keyed by (base offset, bytes of the log, bytes of the offset index)."""
 
     def path(self, segment: LoadingSegment, kind: SegmentFileKind = _LOG) -> Path:
         """Return the path of a file of the segment."""
@@ -176,7 +176,7 @@ class LoadState:
     def remove_segments(self, removed: list[LoadingSegment], why: str) -> None:
         """Rename the files of segments to `.deleted`, the last segment first; the next start removes them.
 
-        Their producer snapshots are also dropped, except those that the recovery has taken since.
+        Their producer snapshots are also dropped, except for snapshots that the recovery has just taken.
 
         Source: kafka-log 05 §3 step 2.
         """
@@ -236,7 +236,7 @@ class LoadState:
         """Scan every batch of a segment.
 
         Raises:
-            CorruptBatchError, UnsupportedDataError, IndexOffsetOverflowError: as `scan_segment`.
+            CorruptBatchError, UnsupportedDataError, IndexOffsetOverflowError: see `scan_segment`.
         """
         with self.naming_partition():
             return scan_segment(

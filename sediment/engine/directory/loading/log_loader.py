@@ -9,13 +9,13 @@
     4  settle ends           log end, recovery point; at least one segment                     §3
     5  finish                leader epochs, producer state and snapshots, log start            §2, §6
 
-A load leaves every index trimmed to its entries.  LocalLog then extends those of the active segment for appends.
+A load leaves every index trimmed to its entries.  LocalLog then extends the indexes of the active segment for appends.
 
 Invariants
 * After an unclean stop, the log may be cut at or above the recovery point, as a broker would.  In a trusted part of the
   log, only a tail without a batch is cut off; other corruption is reported.
 * After every change, Sediment and a broker can load the directory.  After a crash at any step, another load leads to
-  the same result.  Therefore the segments after a cut are removed before the cut, and the offset index of a segment is
+  the same result.  Therefore later segments are removed before a segment is cut, and the offset index of a segment is
   written last.
 * `checkpoints` shows whether the stop was clean; only the caller writes the clean-shutdown marker and the checkpoint
   files of the log directory.
@@ -116,7 +116,7 @@ class LoadedLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """The end offset for readers of committed data."""
+        """The end offset for read_committed consumers."""
         return self.producers.last_stable_offset(self.high_watermark, log_start_offset=self.log_start_offset)
 
 
@@ -270,7 +270,7 @@ def _why_recover(state: LoadState, segment: LoadingSegment) -> str | None:
 
 
 def _trim_indexes(state: LoadState, segment: LoadingSegment) -> None:
-    """Cut a partial last entry off trusted indexes, as a broker does when it stops."""
+    """Cut off a partial last entry of trusted indexes, as a broker does when it stops."""
     for kind, size_bytes, entry_bytes in (
         (SegmentFileKind.OFFSET_INDEX, segment.ref.offset_index_bytes, OFFSET_ENTRY_BYTES),
         (SegmentFileKind.TIME_INDEX, segment.ref.time_index_bytes, TIME_ENTRY_BYTES),

@@ -4,7 +4,7 @@
     recover_unverified   after an unclean stop, every segment from there on
     settle_ends          the recovery point and the log end offset
 
-An offset that goes back ends the scan of a segment as a corrupt batch does (`recovery_scan`).  An I/O error is not
+A decreasing offset ends the scan of a segment, as a corrupt batch does (`recovery_scan`).  An I/O error is not
 corruption: it ends the load of the partition.
 
 Source: Kafka's LogLoader.recoverLog (kafka-log 05 §3).
@@ -37,7 +37,7 @@ _MOST_BATCHES_AHEAD = 1 << 18
 
 
 class _TooManyBatchesError(Exception):
-    """A scan made ahead of its turn would have to keep too many batches in memory."""
+    """A scan ahead of the segment's turn would have to keep too many batches in memory."""
 
 
 def unverified_from(state: LoadState, base_offsets: list[int]) -> int:
@@ -80,10 +80,10 @@ def recover_unverified(state: LoadState) -> None:
 
 
 def _scan_ahead(state: LoadState, segment: LoadingSegment) -> ScannedAhead | None:
-    """Scan a segment ahead of its turn, and return the scan with its batches of producers.
+    """Scan a segment before the earlier segments are verified; return the scan with the batches of its producers.
 
-    Return None if the segment must wait for its turn.  It must wait if the scan finds corruption, or too many batches
-    to keep in memory.
+    Return None if the segment must wait until the earlier segments are verified.  A segment must wait if the scan finds
+    corruption, or too many batches to keep in memory.
     """
     tables: list[Rows] = []
 

@@ -1,6 +1,6 @@
 """The producer state of a log during a load: snapshots, and the state that is rebuilt from snapshots and batches.
 
-Rules and names are those of Kafka's ProducerStateManager (kafka-log 04 §3.1, 05 §6), because the next start knows
+Rules and names are those of Kafka's ProducerStateManager (kafka-log 04 §3.1, 05 §6): the next start learns about
 producers only from the snapshots that this load leaves.
 
 A log in use checks its appends with `engine.live.log.producer_appends`.
@@ -112,7 +112,7 @@ class ReplayedSegment:
     fs: Fs
 
     def batches(self) -> Iterator[Rows]:
-        """Yield header rows, BATCH_ROW tables in log order.
+        """Yield the header rows in log order, as BATCH_ROW tables.
 
         Raises:
             CorruptBatchError: a header is malformed.
@@ -122,7 +122,7 @@ class ReplayedSegment:
 
 
 def needs_snapshot(map_end_offset: int, last_snapshot_offset: int) -> bool:
-    """Return True if a snapshot has to be taken at `map_end_offset`, because none is at this offset or above.
+    """Return True if a snapshot must be taken at `map_end_offset`, because no snapshot exists at this offset or above.
 
     Source: kafka-log 04 §3.1 (takeSnapshot).
     """
@@ -153,7 +153,7 @@ class ProducerStateManager:
         self.state = replay(self.state, table)
 
     def replay_aborted(self, table: Rows) -> None:
-        """Apply a table to the state like `replay`, but add only aborted transactions to `state.completed`."""
+        """Apply a table to the state as `replay` does, but add only aborted transactions to `state.completed`."""
         self.state = replay(self.state, table, only_aborted=True)
 
     def take_snapshot(self) -> None:
@@ -202,7 +202,7 @@ class ProducerStateManager:
         """Rebuild the state at `end_offset` from the newest snapshot at or below it, and from the batches after it.
 
         Snapshots are taken at the bases of the last two segments and at the end.  If a log has no snapshot after a
-        clean stop, nothing is read and the state is empty, because a broker treats this case as an upgrade.
+        clean stop, nothing is read and the state is empty; a broker treats this case as an upgrade.
 
         Raises:
             CorruptBatchError: a batch to replay is malformed.
@@ -275,6 +275,6 @@ def _first_at_or_after(rows: Rows, offset: int) -> int:
 
 
 def _from_offset(segments: Sequence[ReplayedSegment], offset: int) -> Sequence[ReplayedSegment]:
-    """Return the segment that contains `offset` and all later ones; all segments if each begins above it."""
+    """Return the segment that contains `offset` and all later ones; return all if each begins above `offset`."""
     first = sum(segment.base_offset <= offset for segment in segments) - 1
     return segments[max(first, 0) :]

@@ -7,7 +7,7 @@
 After a crash, all new segments are whole, because they are synced before their first rename.  A segment is not whole
 only if a disk or filesystem lost data, or if the file was copied into the directory by hand.
 
-Invariants: nothing is written; old segments are read only if a new one is not whole.
+Invariants: nothing is written; old segments are read only if a new segment is not whole.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _index_problem(
 def index_mismatch(directory: Path, base_offset: int, kind: SegmentFileKind, fs: Fs) -> str | None:
     """Return how an index still named `.swap` contradicts its log, which already has its final name.
 
-    Return None if it does not.  The index of a log with a torn end may describe batches of that end.  A broker keeps
+    Return None if both agree.  The index of a log with a torn end may describe batches of that end.  A broker keeps
     such an index, and so does Sediment, because the recovery that cuts the log also rebuilds the index and removes the
     later segments.  If the index were deleted, the log would be cut earlier, and the later segments would remain after
     a gap.
@@ -186,9 +186,8 @@ class OldSegments:
     def hold(self, new: NewSegment) -> bool:
         """Return True if the old logs contain good batches for the whole range of the new segment's good batches.
 
-        A cleaning copies a corrupt batch unchanged.  So the first batch of a new segment may be bad.  In
-        that case, also return True if an old log with the same base offset reaches at least the end offset of the new
-        segment, as its batch lengths show.
+        A cleaning copies a corrupt batch unchanged, so the first batch of a new segment may be bad.  Then also return
+        True if the batch lengths of an old log with the same base offset lead at least to the new segment's end offset.
         """
         if new.good_bytes == 0 and new.base_offset in self._names:
             path = self._directory / self._names[new.base_offset]

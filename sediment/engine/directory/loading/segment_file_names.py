@@ -15,8 +15,8 @@ _INDEX_KINDS = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, Segmen
 def check_segment_files(partition: TopicPartition, path: Path, fs: Fs) -> None:
     """Refuse special files, oversized logs, and logs or indexes without an offset in their name, as a broker does.
 
-    If a name does not have 20 digits, a broker ignores the file, looks for a file with 20 digits, and creates an empty
-    segment if there is none.  Sediment refuses the partition, so that no records are ignored.
+    If a name does not have 20 digits, a broker ignores the file.  It looks for a file with 20 digits, and creates an
+    empty segment if it finds none.  Sediment refuses the partition, so that no records are ignored.
 
     Raises:
         CorruptDataError: such a file exists.

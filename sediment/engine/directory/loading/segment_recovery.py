@@ -43,7 +43,7 @@ _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScannedAhead:
-    """A scan made before the earlier segments were verified, and its batches of producers as BATCH_ROW tables."""
+    """A scan from before the earlier segments were verified, with the batches of its producers as BATCH_ROW tables."""
 
     scan: SegmentScan
     tables: tuple[Rows, ...]
@@ -111,7 +111,7 @@ def verify_segment(
 
 
 def repair_segment(state: LoadState, segment: LoadingSegment, verified: VerifiedSegment, reason: str) -> None:
-    """Write the indexes of a verified segment, and cut off its end if necessary; repairs of indexes state `reason`."""
+    """Write the indexes of a verified segment, and cut off its end if necessary; repairs of indexes quote `reason`."""
     scan = verified.scan
     aborted = encode_transaction_index(verified.aborted)
     if aborted or segment.ref.transaction_index_bytes is not None:

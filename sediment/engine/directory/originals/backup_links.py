@@ -117,7 +117,7 @@ def link_replaced_files(swap: PreparedSwap, target: Path, fs: Fs) -> tuple[Path,
     """Link the files that `commit(swap)` replaces or removes, as `link_files` does.
 
     Raises:
-        UsageError: as `link_files`.
+        UsageError: see `link_files`.
     """
     return link_files(Path(swap.directory), _replaced_names(swap, fs), target, fs)
 
@@ -164,8 +164,8 @@ def link_files(source: Path, names: Sequence[str], target: Path, fs: Fs) -> tupl
 class BackupLinks:
     """The originals of one run in `target` and their catalogue; the lock of every log directory must be held.
 
-    Call `begin` before the first `keep`.  Call `keep` before the files that it links are removed.  Call `end` after the
-    last `keep`.
+    Call `begin` before the first `keep`.  Call `keep` for files before they are removed.  Call `end` after the last
+    `keep`.
     """
 
     def __init__(self, target: Path, catalogue: Catalogue, fs: Fs) -> None:
@@ -195,7 +195,7 @@ class BackupLinks:
         durably.
 
         Raises:
-            UsageError: as `link_files`.
+            UsageError: see `link_files`.
         """
         link_files(source, names, self._folder, self._fs)
         if new_files:
@@ -207,7 +207,7 @@ class BackupLinks:
         """Link the files that a swap replaces for this run, as `link_replaced_files` does.
 
         Raises:
-            UsageError: as `link_files`.
+            UsageError: see `link_files`.
             OSError: a part is missing.
         """
         source = Path(swap.directory)
@@ -218,8 +218,8 @@ class BackupLinks:
     def end(self, statuses: Mapping[tuple[str, str], str], finished_ms: int) -> Path | None:
         """Write the catalogue as `done` and return its path; if no file was removed, delete it and return None.
 
-        `statuses` are keyed by log directory and partition.  The link of a file that was not removed is deleted.  It is
-        kept if the file's directory contains an interrupted replacement, because the next start completes the
+        `statuses` are keyed by log directory and partition.  The link of a file that was not removed is deleted.  But
+        the link is kept if the file's directory contains an interrupted replacement: the next start completes the
         replacement and removes the file.
 
         Raises:
@@ -306,7 +306,7 @@ def snapshot_log_dir(log_dir: Path, target: Path, fs: Fs) -> None:
     files = [entry.name for entry in fs.scan(log_dir) if not entry.is_directory and entry.name not in _NOT_LINKED]
     if any(entry.name not in files for entry in fs.scan(target)):
         raise UsageError("the directory is not empty", path=str(target), advice="give an empty directory, or a new one")
-    # A run that was killed at this point has changed nothing, but its links may be outdated.
+    # If a run was killed before it wrote the mark, it has changed nothing, but its links may be outdated.
     for entry in fs.scan(target):
         fs.unlink(target / entry.name)
     _link_all(files, log_dir, target, fs)
@@ -353,8 +353,7 @@ def _make_directories(path: Path, fs: Fs) -> None:
 
 def _other_filesystem(target: Path, source: Path) -> UsageError:
     return UsageError(
-        f"originals are hard links, which cannot be made to {source}: it is on another filesystem, or on one "
-        "without links",
+        f"originals are hard links, but {source} is on another filesystem, or on a filesystem without hard links",
         path=str(target),
         advice=_OTHER_DIRECTORY,
     )

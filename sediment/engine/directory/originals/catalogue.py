@@ -1,4 +1,4 @@
-"""The catalogue of a run that keeps originals, a JSON file that `restore` reads to bring back the state before the run.
+"""The catalogue of a run that keeps originals: a JSON file that `restore` reads to bring back the state before the run.
 
     DIR/catalogue-RUN.json     the catalogue
     DIR/RUN/TOPIC-N/FILE       the originals of that run
@@ -15,13 +15,13 @@
 
 `checkpoints` contains the partition's offset in each checkpoint file before the run, or null if the file did not list
 the partition.  `leader_epochs` is the content of leader-epoch-checkpoint before the run, or null if the file did not
-exist.  A file has name, size_bytes, mtime_ns and inode.  `files` were replaced or deleted.  `new_files` are segment
-files that the run wrote; null while planned.  `unchanged` are the other logs.  So the log consisted of `files` and
-`unchanged` before the run, and consists of `new_files` and `unchanged` after it.
+exist.  A file is described by name, size_bytes, mtime_ns and inode.  `files` were replaced or deleted.  `new_files` are
+the segment files that the run wrote, or null while the state is planned.  `unchanged` are the other logs.  So the log
+consisted of `files` and `unchanged` before the run, and consists of `new_files` and `unchanged` after it.
 
-Invariants: the catalogue is durable as `planned` before the first original is removed.  While it is `planned`, it lists
+Invariants: the catalogue is durable as `planned` before the first original is removed.  A `planned` catalogue lists
 every file that may be removed, and each removed file has a link with the same inode in the run's folder.  The files
-that replace the removed ones are durably listed in `new-files.json` before their first rename.  When it is `done`, it
+that replace the removed ones are durably listed in `new-files.json` before their first rename.  A `done` catalogue
 lists exactly the removed files.
 """
 
@@ -63,7 +63,7 @@ _FOLDER = re.compile(r"[0-9A-Za-z._-]{1,255}")
 
 @dataclass(frozen=True, slots=True)
 class OriginalFile:
-    """A file of a partition; `mtime_ns` is since the epoch.
+    """A file of a partition; `mtime_ns` is the modification time in ns since the epoch.
 
     If `inode` is 0, the file was listed before the run wrote it.
     """
@@ -143,7 +143,7 @@ def write_catalogue(catalogue: Catalogue, target: Path, fs: Fs) -> Path:
 
 
 def write_new_files(folder: Path, files: Iterable[OriginalFile], fs: Fs) -> None:
-    """Write a durable list of the files that replace the originals in `folder` to this folder."""
+    """Write to `folder` a durable list of the files that replace the originals in this folder."""
     fs.replace_file(folder / NEW_FILES_FILE, json.dumps([asdict(file) for file in files]).encode() + b"\n")
 
 

@@ -1,8 +1,8 @@
 """The runs in a directory of originals, in chronological order, and the runs that undo each other.
 
-A run of `restore` undoes one other run.  Undoing both of these runs requires no change.  An erasure is a run of
-`erase`, or a restore that undoes the restore of an erasure.  The originals of an erasure contain erased records, and so
-do older originals of the same partitions.
+A run of `restore` undoes one other run.  To undo both the restore and that run, no change is needed.  An erasure is a
+run of `erase`, or a restore that undoes the restore of an erasure.  The originals of an erasure contain erased records,
+and so do older originals of the same partitions.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def read_history(target: Path, fs: Fs) -> History:
     """Return the runs with a catalogue in `target`; paths of log directories are resolved through links.
 
     Raises:
-        UsageError: `target` is not a directory, or is one of --keep-before.
+        UsageError: `target` is not a directory, or is a directory of --keep-before.
         CorruptDataError: a catalogue is malformed, or of another version.
         OSError: a catalogue cannot be read.
     """
@@ -95,7 +95,7 @@ def read_history(target: Path, fs: Fs) -> History:
     found = run_ids(target, fs)
     if not found and fs.exists(target / BEFORE_OF_FILE):
         raise UsageError(
-            "this is a directory of --keep-before, which has the files from before a run, but no runs to undo",
+            "this is a directory of --keep-before, which contains earlier files, but no catalogue of a run to undo",
             path=str(target),
             advice="give the DIR of --keep-originals, or copy the files back while the broker is stopped",
         )

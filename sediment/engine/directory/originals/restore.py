@@ -1,14 +1,14 @@
 """Restore of a partition's files to their state before a run, by the same steps as every other change.
 
     1  parts              the originals become part files: closed logs as links, other files as copies
-    2  originals          the files that this run removes are kept as its own originals
-    3  insert             segments before the first one, or after the last one (`swap.insert`)
+    2  originals          the files that this run removes are kept as originals of this run
+    3  insert             segments before the first segment, or after the last segment (`swap.insert`)
     4  commit             groups that replace the segments of the run (`swap.commit`)
-    5  remove             segments at the start, and empty ones at the end (`delete_segments.mark_deleted`)
+    5  remove             segments at the start, and empty segments at the end (`delete_segments.mark_deleted`)
     6  snapshots          producer snapshots are put back whole; snapshots that the run made are removed
-    7  leader epochs      those before the run, and those added after it
+    7  leader epochs      the epochs from before the run, and the epochs added after it
 
-The caller holds the lock of the log directory, and has finished interrupted replacements.  It has made
+The caller holds the lock of the log directory, and has finished interrupted replacements.  The caller makes
 `log_start_first` durable before step 3, and writes the other checkpoint entries after step 7.
 
 Invariants: after a crash at any step, Sediment and a broker can load the directory, because each of the operations used
@@ -131,7 +131,7 @@ def plan_partition(
 
 
 def _copies(live: Files, kept: Files, directory: Path, folder: Path, fs: Fs) -> frozenset[str]:
-    """Return the names of live files that are copies of their originals; read only those that may be copies."""
+    """Return the names of live files that are copies of their originals; read only files that may be copies."""
     return frozenset(
         name
         for name, file in kept.items()
@@ -151,7 +151,7 @@ def restore_partition(
 
     Raises:
         SourceChangedError: the partition changed since the plan was made.
-        CommitStateUnknownError: as `commit`; the next start completes or undoes the group.
+        CommitStateUnknownError: see `commit`; the next start completes or undoes the group.
         LockLostError: the lock of the directory was lost.
         CorruptCheckpointError: the leader epochs are malformed; nothing was changed.
         OSError: an operation failed; the steps before it are complete.
@@ -192,7 +192,7 @@ def _prepare(segment: RestoredSegment, restore: PartitionRestore, run_id: str, f
 def _prepare_file(
     each: RestoredFile, restore: PartitionRestore, run_id: str, fs: Fs, *, may_link: bool = True
 ) -> PartFile:
-    """Give a file a part name: link it if it is a closed log or an existing file of the directory, else copy it."""
+    """Give a file a part name: link a closed log or an existing file of the directory, and copy any other file."""
     parsed = parse_segment_file(each.file.name)
     assert parsed is not None, each.file.name
     part = restore.directory / part_file_name(parsed.base_offset, parsed.kind, run_id, _ATTEMPT)

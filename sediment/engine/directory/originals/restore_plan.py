@@ -8,9 +8,9 @@ The catalogue lists the logs before and after the run.  Base offsets that are in
                                         split or rewrote segments, or a recovery cut or removed them
     segments past all listed ones       keep; they were appended later
 
-Invariants: nothing is read or written.  A log is replaced only if it is as it was before the run, or as the run left
-it.  Only the last log may have grown, and only if the plan keeps it.  The plan is empty if the partition is already in
-its state before the run.  After a restore was killed, the plan contains the remaining changes.
+Invariants: nothing is read or written.  A log is replaced only if it is in its state before the run, or in the state in
+which the run left it.  Only the last log may have grown, and only if the plan keeps it.  The plan is empty if the
+partition is already in its state before the run.  After a restore was killed, the plan contains the remaining changes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class RestoredFile:
 
 @dataclass(frozen=True, slots=True)
 class RestoredSegment:
-    """A segment to put back, its log first; `is_active` is True if a broker will append to it."""
+    """A segment to put back, with its log first; `is_active` is True if a broker will append to the segment."""
 
     base_offset: int
     files: tuple[RestoredFile, ...]
@@ -73,8 +73,8 @@ class RestorePlan:
     """The changes of a partition; all lists are sorted, and empty if nothing is left to do.
 
     `log_start_first` must be durable before the segments change, and `log_start_last` is written after the change; None
-    means no entry.  Both are used only if `moves_log_start`.  `emptied` are empty segments at the log end.
-    `is_appended` is True if records were appended after the run.
+    means no entry.  Both values are used only if `moves_log_start` is True.  `emptied` are empty segments at the log
+    end.  `is_appended` is True if records were appended after the run.
     """
 
     inserted: tuple[RestoredSegment, ...] = ()
@@ -126,7 +126,7 @@ def plan_restore(
 
     `live` are the current segment files, without files of interrupted changes; `kept` are the originals of this run;
     `log_start_checkpoint` is the current entry.  `copies` contains the names of the `live` files that have the same
-    bytes as their originals; there are such files because a restore copies all files except closed logs.  `is_done` is
+    bytes as their originals.  Such files exist because a restore copies all files except closed logs.  `is_done` is
     False for a killed run, whose catalogue lists more files than it removed.
     """
     if not is_done:
@@ -146,7 +146,7 @@ def _with_linked_files(planned: OriginalPartition, kept: Files) -> OriginalParti
 
 
 def _is_same(file: OriginalFile | None, other: OriginalFile) -> bool:
-    """Return True if both are the same file in the same state, or if `other` was listed before the run wrote it."""
+    """Return True if both are the same file in the same state, or if `other` was listed before it was written."""
     return file is not None and (other.inode == 0 or file == other)
 
 
@@ -162,7 +162,7 @@ class _RefusedError(Exception):
 
 
 class _Planner:
-    """The input of one plan: logs by base offset, `before` the run, `after` it, and as `found` now."""
+    """The input of one plan: the logs by base offset, `before` the run, `after` the run, and as `found` on disk."""
 
     def __init__(
         self,
@@ -262,7 +262,7 @@ class _Planner:
             del self._new[name]
 
     def _check_span(self, bases: Sequence[int]) -> None:
-        """Refuse if the logs at `bases` are not as they were directly before or directly after the run."""
+        """Refuse if the logs at `bases` are neither in their state before the run nor in their state after it."""
         before = [(base, self._before[base]) for base in bases if base in self._before]
         after = [(base, self._after[base]) for base in bases if base in self._after]
         if not any(all(self._is_found(base, file) for base, file in logs) for logs in (before, after)):
@@ -283,7 +283,7 @@ class _Planner:
         return found != self._new.get(found.name) and found.name in self._copies
 
     def _is_made(self, name: str, file: OriginalFile) -> bool:
-        """Return True if a file is still as the run left it, and this differs from its state before the run."""
+        """Return True if a file is still as the run left it, and not in its state before the run."""
         found = self._live.get(name)
         return _is_same(found, file) and not self._is_as_before(found)
 
@@ -335,8 +335,8 @@ class _Planner:
         if is_whole and not made and list(present) == wanted:
             return None
         segments = (self._segment(base) for base in wanted)
-        # Segments after the last segment in the log now become links, even the active one. The old segments do not
-        # contain their records, so a start undoes an interrupted replacement only if these files are links.
+        # New segments above the last old segment become links, even the active one.  The old segments do not contain
+        # their records, so a start can undo an interrupted replacement only if the new files are links.
         return RestoredGroup(
             present,
             tuple(replace(each, is_active=False) if each.base_offset > max(present) else each for each in segments),
@@ -379,7 +379,7 @@ class _Planner:
         return tuple(wanted), tuple(stray)
 
     def _plan_log_start(self, has_prefix: bool) -> tuple[bool, int | None]:
-        """Return (True if the log start entry changes, the entry to write before the segments change)."""
+        """Return whether the log start entry changes, and the entry to write before the segments change."""
         wanted = self._entry.checkpoints.get(LOG_START_FILE)
         now = self._log_start_checkpoint
         first = min(self._found, default=0)

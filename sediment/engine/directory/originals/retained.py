@@ -2,9 +2,8 @@
 
     DIR/pins.json names of pins, and the run that each one keeps
 
-Invariants of `remove_originals`: a file is removed only if the catalogue of its run lists it with the same name, inode,
-size and time, and no link is followed.  The catalogue is removed last, so a second call completes an interrupted
-removal.
+Invariants of `remove_originals`: a file is removed only if the catalogue of its run lists the same name, inode, size
+and time.  No link is followed.  The catalogue is removed last, so a second call completes an interrupted removal.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class HeldFiles:
 
 
 def held_files(run: Catalogue, entry: OriginalPartition, target: Path) -> HeldFiles:
-    """Return the originals of a partition that still exist for a run.
+    """Return the number and bytes of the originals of a run in a partition; removed files are not counted.
 
     Raises:
         OSError: the files cannot be read.

@@ -1,4 +1,4 @@
-"""Analysis of the bytes of an append: complete batches with correct checksums (kafka-log 04 §1.1).
+"""Analysis of the bytes to append: complete batches with correct checksums (kafka-log 04 §1.1).
 
 Invariant: the caller's bytes are not changed, because each thread works in its own buffers.
 
@@ -99,7 +99,7 @@ assert BatchFields._fields == BATCH_ROW.names
 
 
 class Summary(NamedTuple):
-    """A summary of several headers; `has_producer` is True if one of them has a producer."""
+    """A summary of several headers; `has_producer` is True if any of the batches has a producer."""
 
     first_offset: int
     last_offset: int
@@ -125,7 +125,7 @@ class Batches:
         return BatchFields(*self.rows[0].item())
 
     def summary(self) -> Summary:
-        """Return a summary of all headers; for a single row, avoid numpy's reductions, which take longer."""
+        """Return a summary of all headers; a single row is summarised without numpy's reductions, which take longer."""
         first = self.first()
         if len(self.rows) == 1:
             return Summary(first.base_offset, first.last_offset, first.max_timestamp, first.producer_id >= 0)
@@ -138,7 +138,7 @@ class Batches:
 
 
 class AppendBuffers:
-    """Buffers for the appends of one thread, which does one append at a time."""
+    """Buffers for the appends of one thread, which performs one append at a time."""
 
     def __init__(self) -> None:
         self._replace_buffer(128 << 10)
@@ -147,7 +147,7 @@ class AppendBuffers:
         self.reasons = np.zeros(256, dtype=np.uint8)
         self.offset_entries = np.zeros(MOST_IN_RUN * OFFSET_ENTRY_BYTES, dtype=np.uint8)
         self.time_entries = np.zeros((MOST_IN_RUN + 1) * TIME_ENTRY_BYTES, dtype=np.uint8)
-        """The index entries of a run; a time index has a reserved slot after its entries."""
+        """The index entries of a run of plain batches; a time index has a reserved slot after its entries."""
 
     def _replace_buffer(self, size_bytes: int) -> None:
         self._buffer = padded_buffer(size_bytes)
@@ -164,7 +164,7 @@ class AppendBuffers:
         return self._buffer, source.size
 
     def more_rows(self) -> None:
-        """Replace the array of header rows with one that is twice as long."""
+        """Replace the array of header rows with an array that is twice as long."""
         self.rows = np.zeros(2 * self.rows.size, dtype=BATCH_ROW)
 
     def records(self, count: int) -> npt.NDArray[np.int64]:

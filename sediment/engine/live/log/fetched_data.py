@@ -41,10 +41,10 @@ class LogOffsetMetadata:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FetchedData:
-    """The result of a read: `records` begins with a batch and may end inside one; `records` is None without data.
+    """The result of a read: `records` begins with a batch and may end inside a batch; None if no data was found.
 
     The slice may contain records below the requested offset; the caller skips such records.  `aborted` are the aborted
-    transactions that overlap the slice; None if the read was not limited to committed data.
+    transactions that overlap the slice; None if the isolation of the read is not TXN_COMMITTED.
     """
 
     start: LogOffsetMetadata
@@ -62,7 +62,7 @@ class FetchedData:
 
         Raises:
             OSError: the disk failed.  As in a broker, where the network thread gets this error, the log stays online
-                until it uses the disk itself.
+                until the log itself uses the disk.
         """
         return b"" if self.records is None else self.records.read()
 

@@ -81,7 +81,7 @@ class LocalLog:
         self.failure: str | None = None
         self.is_closed = False
         self.truncations = 0
-        """Number of truncations; a flush that began before a truncation does not change the recovery point."""
+        """The number of truncations; a flush that began before a truncation does not change the recovery point."""
         self._on_failure = on_failure
         self._random_jitter = random_jitter
         self._verify_transactions = verify_transactions
@@ -115,10 +115,10 @@ class LocalLog:
 
     @contextmanager
     def changing_files(self) -> Iterator[None]:
-        """Guard a change of several steps; first check that the process may open the files that the change needs.
+        """Hold the lock for a change of several steps; first check that the process may open the files for it.
 
         If other threads use up the descriptors in the meantime, the log goes offline, because the state of its files is
-        then unknown.  Its directory stays online.
+        then unknown.  The log directory stays online.
         """
         self.fs.require_descriptors(SPARE_DESCRIPTORS)
         try:
@@ -157,7 +157,7 @@ class LocalLog:
 
     def go_offline(self, reason: str) -> None:
         """Refuse every further call with StorageError; keep the first reason, and do not wait for a lock."""
-        # Only the text is kept, because the traceback of an error would keep the files of its frames open.
+        # Only the text is kept, because the traceback of an error keeps its frames alive, and so their files open.
         self.failure = self.failure or reason
 
     def _offline_error(self, reason: str) -> StorageError:
@@ -247,7 +247,7 @@ class LocalLog:
 
     # -------------------------------------------------------------------------------------------------------- producers
     def set_producers(self, state: ProducerState) -> None:
-        """Replace the producers with the producers of `state`."""
+        """Replace the producers with those of `state`."""
         self.producers = LogProducers(
             state,
             expiration_ms=self.config.compaction.producer_id_expiration_ms,

@@ -40,8 +40,8 @@ from sediment.segment_io.segment.reader import Rows
 class AppendInfo(NamedTuple):
     """The result of an append; without batches the offsets are -1 and nothing changed.
 
-    As in Kafka, `first_offset` is also -1 if a follower appended a compressed message of magic 0 or 1, because its
-    header has only the last offset.  For a duplicate, offsets and timestamp come from the first append.
+    As in Kafka, `first_offset` is also -1 if a follower appended a compressed message of magic 0 or 1, whose header
+    contains only the last offset.  For a duplicate, offsets and timestamp come from the first append.
     """
 
     first_offset: int
@@ -184,7 +184,7 @@ def _write(log: LocalLog, batches: Batches, append_time_ms: int, now_ms: int, re
             if flushes:
                 flush_locked(log, log_end)
     else:
-        # Every file that the next steps need is now open.
+        # From here on, every file that the next steps need is open.
         _store(log, batches, log_end, update)
     return AppendInfo(
         first_offset if request.origin.assigns_offsets or _has_first_offset(batches) else NO_OFFSET,
@@ -197,7 +197,7 @@ def _write(log: LocalLog, batches: Batches, append_time_ms: int, now_ms: int, re
 
 
 def _assign_epochs(entries: Epochs, rows: Rows) -> Epochs:
-    """Return the leader epochs of the log after an append of `rows`; the same object if nothing changes.
+    """Return the leader epochs of the log after an append of `rows`; return the same object if nothing changes.
 
     Raises:
         UsageError: a batch of magic 2 has a negative leader epoch.
@@ -244,7 +244,7 @@ def _duplicate(log: LocalLog, batch: RememberedBatch) -> AppendInfo:
 def _has_first_offset(batches: Batches) -> bool:
     """Return True if the first header contains the first offset.
 
-    The header of a compressed message of magic 0 or 1 does not contain it.
+    In the header of a compressed message of magic 0 or 1, the first offset is missing.
     """
     return int(batches.rows["magic"][0]) >= MAGIC_V2 or batches.first().codec == CODEC_NONE
 

@@ -37,7 +37,7 @@ class LogOffsets(_Offsets):
     __slots__ = ()
 
     def __new__(cls, log_start: int, high_watermark: int, recovery_point: int, log_end: int) -> LogOffsets:
-        """Return the offsets, a tuple."""
+        """Return the offsets as a tuple, because each append creates one, and tuples are created fast."""
         if not log_start <= high_watermark <= log_end >= recovery_point:
             raise UsageError(
                 f"log start {log_start}, high watermark {high_watermark}, recovery point {recovery_point} and log end "
@@ -97,7 +97,7 @@ class LogOffsets(_Offsets):
     def replicated_to(self, offset: int) -> LogOffsets:
         """Return the offsets after the high watermark rose to `offset`.
 
-        They are unchanged if the high watermark is already at `offset` or above.
+        The offsets are unchanged if the high watermark is already at `offset` or above.
 
         Raises:
             UsageError: `offset` is above the log end.

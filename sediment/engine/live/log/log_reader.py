@@ -1,4 +1,4 @@
-"""Reading a live log: slices of segments, the last stable offset, and the view that the cleaner and reports use.
+"""Reading a live log: slices of segments, the last stable offset, and the view for the cleaner and for reports.
 
     read      limit by isolation -> segment -> slice of its file        kafka-log 04 §8
 
@@ -28,7 +28,7 @@ from sediment.segment_io.partition.log_view import LogView, SegmentTimes
 def read(
     log: LocalLog, start_offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
 ) -> FetchedData:
-    """Return a slice of at most `max_bytes` of the segment that contains `start_offset`, or of the next one with data.
+    """Return a slice of at most `max_bytes` of the segment with `start_offset`, or of the next segment with data.
 
     Raises:
         OffsetOutOfRangeError: `start_offset` is outside the log.
@@ -112,7 +112,7 @@ def first_unstable_offset(log: LocalLog) -> int | None:
 
 
 def last_stable_offset(log: LocalLog) -> int:
-    """Return the end offset for readers of committed data."""
+    """Return the end offset for read_committed consumers."""
     unstable = first_unstable_offset(log)
     high_watermark = log.offsets.high_watermark
     return high_watermark if unstable is None else min(unstable, high_watermark)
@@ -143,7 +143,7 @@ def segment_refs(log: LocalLog) -> tuple[SegmentRef, ...]:
 
 
 def view(log: LocalLog, *, first_dirty_checkpoint: int | None, now_ms: int) -> LogView:
-    """Return the view of the log that the rules of compaction use."""
+    """Return the view of the log to which the rules of compaction apply."""
     with log.locked():
         segments = list(log.segments)
         has_lag = log.config.compaction.max_compaction_lag_ms < INT64_MAX

@@ -29,7 +29,7 @@ def should_roll(
     last_offset: int,
     now_ms: int,
 ) -> bool:
-    """Return True if an append has to start a new segment after `active`.
+    """Return True if an append must start a new segment after `active`.
 
     `segment_bytes` and `max_segment_ms` come from the config of the log.
 
@@ -78,7 +78,7 @@ def _remove_stray_files(log: LocalLog, base_offset: int) -> None:
 
 
 def _flush_rolled(log: LocalLog, base_offset: int) -> None:
-    """Make the snapshot of a roll and all segments below the new one durable, in the background."""
+    """After a roll, make the snapshot and all segments below the new segment durable, in the background."""
     if log.is_closed or log.failure is not None:
         return
     try:
@@ -88,6 +88,6 @@ def _flush_rolled(log: LocalLog, base_offset: int) -> None:
                 log.fs.sync_file(snapshot)
         flush(log, base_offset, force_last_segment=False)
     except (StorageError, UsageError):
-        # If the log has been closed since then, it was flushed or needs no flush.  A disk failure was already reported.
+        # If the log was closed in the meantime, it was flushed or needs no flush.  A disk failure was already reported.
         if not log.is_closed and log.failure is None:
             raise

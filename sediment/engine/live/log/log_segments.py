@@ -4,8 +4,8 @@ Invariants
 * The segments are sorted by base offset, and the last one is active.  At least one segment exists, except while a log
   is emptied.
 * Nothing here writes to a file; a removed segment has released its files.
-* After the first read of committed data, every segment with aborted transactions is known, so a read of a log without
-  transactions searches only one segment.
+* The first read with TXN_COMMITTED finds every segment with aborted transactions.  So later reads of a log without
+  transactions search only one segment.
 
 Source: kafka-log 04 §8.
 """
@@ -121,7 +121,7 @@ class LogSegments:
         return None
 
     def base_offset_after(self, segment: Segment) -> int | None:
-        """Return the base offset of the segment that follows; None for the active segment."""
+        """Return the base offset of the next segment; None for the active segment."""
         index = bisect_right(self._bases, segment.base_offset)
         return self._bases[index] if index < len(self._bases) else None
 

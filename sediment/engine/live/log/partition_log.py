@@ -14,8 +14,8 @@ Invariants
   called once.
 * If the process may open no more files, a call raises OpenFilesLimitError before it changes anything.
 * One lock per log serialises writers; the checksums of an append are verified before the lock is taken.
-* A read finds its position under the lock and reads its bytes without the lock; a segment that is deleted or replaced
-  during the read can still be read to its end.
+* A read finds its position under the lock and reads its bytes without the lock.  If a segment is deleted or replaced
+  during the read, the read continues to the segment's end.
 * Time comes from `clock`; background work goes through `scheduler`.
 * `on_readable_change` is called after the log start or the high watermark has moved, and after the log was closed.  The
   thread that moved the offset makes this call, after it has released the log's lock.  The last stable offset moves only
@@ -145,12 +145,12 @@ class PartitionLog:
 
         `clock` returns milliseconds since the epoch.  `on_failure` is called once with the OSError that takes the log
         offline.  `on_readable_change` is called as described in this module's invariants.  `random_jitter(n)` returns a
-        random number from 0 to n - 1.  `verify_transactions` is `transaction.partition.verification.enable`.  A
-        `topic_id` is written to partition.metadata if the file is missing.  After a crash, `recovery_threads` threads
-        verify segments.
+        random number from 0 to n - 1.  `verify_transactions` is the value of
+        `transaction.partition.verification.enable`.  A `topic_id` is written to partition.metadata if the file is
+        missing.  After a crash, `recovery_threads` threads verify segments.
 
         Raises:
-            CorruptDataError, UnsupportedDataError, CorruptCheckpointError, OSError: as `load_log`.
+            CorruptDataError, UnsupportedDataError, CorruptCheckpointError, OSError: see `load_log`.
             UsageError: partition.metadata has another topic id.
 
         Source: kafka-log 05 §2.
@@ -246,7 +246,7 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """The end offset for readers of committed data."""
+        """The end offset for read_committed consumers."""
         return log_reader.last_stable_offset(self._log)
 
     @property
@@ -315,7 +315,7 @@ class PartitionLog:
             return tuple(segment.base_offset for segment in self._log.segments.between(from_offset, to_offset))
 
     def view(self, *, first_dirty_checkpoint: int | None, now_ms: int) -> LogView:
-        """Return the view of the log that the rules of compaction use."""
+        """Return the view of the log to which the rules of compaction apply."""
         return log_reader.view(self._log, first_dirty_checkpoint=first_dirty_checkpoint, now_ms=now_ms)
 
     def update_config(self, config: LogConfig) -> None:
@@ -357,9 +357,9 @@ class PartitionLog:
         return log_append.append(self._log, records, request)
 
     def append_run(self, address: int, rows: RunRows, count: int, leader_epoch: int) -> AppendedRun | None:
-        """Append the batches of several requests of a client at once, as `PlainAppends.append_run` describes.
+        """Append the batches of several requests of a client at once; see `PlainAppends.append_run`.
 
-        Return None if nothing was appended, because `append_as_leader` must decide on the first batch.
+        Return None, and append nothing, if `append_as_leader` must decide on the first batch.
 
         Raises:
             StorageError: the disk failed.
@@ -372,7 +372,7 @@ class PartitionLog:
 
         Raises:
             UnexpectedAppendOffsetError: the batches begin below the log end offset, or span more than 2^31 offsets.
-            RejectedAppendError, CorruptBatchError, StorageError: as `append_as_leader`.
+            RejectedAppendError, CorruptBatchError, StorageError: see `append_as_leader`.
         """
         request = AppendRequest(leader_epoch, AppendOrigin.REPLICATION, UNKNOWN_TRANSACTION_VERSION)
         return log_append.append(self._log, records, request)
@@ -417,7 +417,7 @@ class PartitionLog:
             self._log.write_snapshot(self._log.offsets.log_end, synced=True, producers=other._log.producers)
 
     def use_producers_of(self, other: PartitionLog) -> None:
-        """Continue with the producers of `other`, which takes no more appends; guards of verifications stay valid."""
+        """Continue with the producers of `other`, which accepts no more appends; verification guards stay valid."""
         with self.lock:
             self._log.producers = other._log.producers
 
@@ -434,7 +434,7 @@ class PartitionLog:
             self._log.put_epochs(assign(self._log.epochs, epoch, start_offset))
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """Return (epoch, end offset) of the last point at which this log agrees with one that ends in `epoch`.
+        """Return (epoch, end offset) of the last point where this log agrees with a log that ends in `epoch`.
 
         Return (-1, -1) if such a point does not exist.
 
@@ -483,15 +483,15 @@ class PartitionLog:
         log_flush.flush(self._log, up_to, force_last_segment=force_last_segment)
 
     def close_idle_files(self) -> None:
-        """Close the files of segments that were not used since the last call; the next use opens them again."""
+        """Close the files of segments that have not been used since the last call; the next use opens them again."""
         log_flush.close_idle_files(self._log)
 
     # ------------------------------------------------------------------------------------ high watermark and log start
     def update_high_watermark(self, offset: int) -> int:
         """Set the high watermark to `offset`, or to the nearest offset within the log; return the high watermark.
 
-        This can lower the high watermark.  After an append, call `maybe_increment_high_watermark`, which never lowers
-        it.
+        The call can lower the high watermark.  After an append, call `maybe_increment_high_watermark`, which never
+        lowers it.
 
         Source: Kafka's UnifiedLog.updateHighWatermark.
         """
@@ -585,7 +585,7 @@ class PartitionLog:
             return log_truncation.truncate_to(self._log, offset)
 
     def truncate_fully_and_start_at(self, offset: int, log_start_offset: int | None = None) -> None:
-        """Delete all records; continue at `offset`, with the log start at `log_start_offset`, by default also `offset`.
+        """Delete all records and continue at `offset`; the log start is `log_start_offset`, by default `offset`.
 
         Raises:
             UsageError: `offset` is negative or below `log_start_offset`; nothing changed.
@@ -660,9 +660,9 @@ class PartitionLog:
 
     # -------------------------------------------------------------------------------------------------------------- end
     def go_offline(self, reason: str) -> None:
-        """Refuse every further call with StorageError; `reason` is a clause of the error's text.
+        """Refuse every further call with StorageError; the error's text contains `reason`, a clause.
 
-        This does not wait for a lock, so calls in progress continue.  `close_handlers` closes the files.
+        The call does not wait for a lock, so calls in progress continue.  `close_handlers` closes the files.
         """
         self._log.go_offline(reason)
 
@@ -728,7 +728,7 @@ class PartitionLog:
     def _announcing(self) -> Iterator[None]:
         """Call `on_readable_change` at the end of the block if the readable range has changed or the log was closed.
 
-        The block may hold the log's lock; the listener is called after the block has released it.
+        The block may take the log's lock; the listener is called after the lock is released.
         """
         before = self._readable_state()
         try:

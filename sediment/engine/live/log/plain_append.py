@@ -1,14 +1,14 @@
-"""Appending one plain batch of a client: the most frequent append, with one compiled call and few steps of Python.
+"""Appending plain batches of a client: the most frequent append, with one compiled call and few steps in Python.
 
     1  check     a kernel verifies the checksum, the header and every record, without the lock
     2  decide    the append changes no leader epoch, opens no segment and is not followed by a flush; its producer is
                  known, and the batch is the next one of this producer
     3  write     offset and leader epoch into the header; then the batch, its index entries, the log end, the producer
 
-A plain batch is stored without a new checksum: `check_plain_batch` describes it.  Every other append, and every append
-that is refused, is left to `log_append.append`.
+A plain batch is a batch that needs no new checksum: see `check_plain_batch`.  All other appends, and those that must be
+refused, are left to `log_append.append`.
 
-Invariants: `append` returns None only if nothing has changed.  Files, state and result are those of
+Invariants: `append` returns None only if nothing has changed.  Files, state and result are the same as after
 `log_append.append`.
 """
 
@@ -48,11 +48,11 @@ _SHORT_BYTES = 32 << 10
 
 
 class _Rules(NamedTuple):
-    """The rules of a topic for plain batches, derived from `config` once for many appends."""
+    """The rules of a topic for plain batches, derived from `config` only once for many appends."""
 
     config: LogConfig
     max_bytes: int
-    """The size of the largest batch; 0 if the topic changes records, by another codec or by LogAppendTime."""
+    """The size of the largest batch; 0 if an append changes the records, by another codec or by LogAppendTime."""
 
     segment_bytes: int
     max_segment_ms: int
@@ -167,13 +167,13 @@ class PlainAppends:
             )
 
     def append_run(self, address: int, rows: RunRows, count: int, leader_epoch: int) -> AppendedRun | None:
-        """Append the batches of `count` requests, of which `repeated_requests` has filled the rows, as far as possible.
+        """Append the batches of `count` requests, up to the first batch that `append` would not append.
 
-        The run ends before the first batch that `append` would not append.  The requests are at `address`.  Return None
-        if `append` must decide on the first one; nothing has changed then.
+        The requests are at `address`; `repeated_requests` has filled `rows`.  Return None, and change nothing, if
+        `append` must decide on the first batch.
 
         Raises:
-            StorageError, OpenFilesLimitError, UsageError: as `append`.
+            StorageError, OpenFilesLimitError, UsageError: see `append`.
         """
         log, buffers = self._log, THREAD_LOCAL.buffers
         config = log.config
@@ -182,7 +182,7 @@ class PlainAppends:
             rules = self._rules = _Rules.of(config)
         view = rows.data
         now_ms = log.clock()
-        # An append on another thread may take this room; that is checked again below.
+        # An append on another thread may use up this room, so the room is checked again below.
         room_bytes = min(len(buffers.content), rules.segment_bytes - log.segments.active.size_bytes)
         check = check_short_plain_run if view[count - 1, RUN_END] <= _SHORT_BYTES else check_plain_run
         batches, size_bytes, records, largest_ms, has_producer = check(

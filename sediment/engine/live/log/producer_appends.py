@@ -1,14 +1,14 @@
-"""The producers of a live log: each append is checked against their state, and changes this state once it is written.
+"""The producers of a live log: each append is checked against their state, and changes it after the write.
 
 Invariants
-* `check` changes nothing.  It returns a `ProducerUpdate`, which `apply` takes after the batches were written, so a
-  refused or failed append leaves no trace.
+* `check` changes nothing.  It returns a `ProducerUpdate`; `apply` carries this update out after the batches were
+  written.  So a refused or failed append leaves no trace.
 * The state of a producer contains its last five batches, because a client may have five requests in flight.  All five
   have the producer's current epoch.
 * `_open` contains the open transactions, sorted by first offset.
-* `_unreplicated` contains ended transactions in the order of their markers.  This is also the order of their last
-  offsets, because the log end only grows.  `_unreplicated_firsts` is a heap of (first offset, last offset); it can
-  contain transactions that were already removed, but never at its top.
+* `_unreplicated` contains ended transactions in the order of their markers.  The last offsets of the transactions have
+  the same order, because the log end only grows.  `_unreplicated_firsts` is a heap of (first offset, last offset); it
+  can contain transactions that were already removed, but never at its top.
 
 Source: kafka-log 04 §3.
 """
@@ -60,7 +60,7 @@ REMEMBERED_BATCHES = 5
 UNKNOWN_TRANSACTION_VERSION = -1
 _EPOCH_BUMPING_VERSION = 2
 _LATE_TRANSACTION_GRACE_MS = 300_000
-_new_tuple = tuple.__new__  # an append makes two of them, and their own constructors take longer
+_new_tuple = tuple.__new__  # an append makes two of these tuples, and the constructors of their classes take longer
 
 
 class Producer(NamedTuple):
@@ -80,7 +80,7 @@ class Producer(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """The sequence of the last batch; -1 if the producer wrote none under this epoch."""
+        """The sequence of the last batch; -1 if the producer wrote no batch under this epoch."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def duplicate_of(self, fields: BatchFields) -> RememberedBatch | None:
@@ -147,7 +147,7 @@ class _EndedTransaction:
 
 @dataclass(slots=True)
 class ProducerUpdate:
-    """The changes that an append makes; `duplicate` is the stored batch that it repeats, and then nothing changes."""
+    """The changes of an append; if it repeats a stored batch, `duplicate` is this batch, and nothing changes."""
 
     producers: dict[int, Producer] = field(default_factory=dict)
     begun: dict[int, int] = field(default_factory=dict)
@@ -175,7 +175,7 @@ class LogProducers:
     def state(self, end_offset: int) -> ProducerState:
         """Return an immutable copy of the state of all producers.
 
-        Its `completed` are the ended transactions whose marker is not known to be replicated.
+        In it, `completed` are the ended transactions whose marker is at or above the high watermark.
         """
         entries = {key: producer.entry() for key, producer in self._producers.items()}
         remembered = {
@@ -198,7 +198,7 @@ class LogProducers:
         return next(iter(self._open), None)
 
     def first_unstable_offset(self) -> int | None:
-        """Return the first offset of a transaction that is open, or whose marker is not known to be replicated."""
+        """Return the first offset of the first transaction that is open, or whose marker is not yet replicated."""
         undecided = self.first_undecided_offset()
         if not self._unreplicated:
             return undecided
@@ -314,10 +314,10 @@ class LogProducers:
         timestamp_ms: int,
         before: Producer | None = None,
     ) -> Producer | None:
-        """Return the state of a producer after a batch of a client, outside a transaction, that follows its last one.
+        """Return the state of a producer after its next batch, sent by a client outside a transaction.
 
-        `before` is a state that is not stored yet.  Return None if the batch does not follow the last one, or if only
-        `check` can decide on it.
+        `before` is a state that is not stored yet.  Return None if the batch does not follow the producer's last one,
+        or if only `check` can decide.
         """
         known = before or self._producers.get(producer_id)
         if known is None or producer_id in self._verifications:
@@ -329,15 +329,15 @@ class LogProducers:
         last = base_sequence + delta
         if not batches or batches[-1][0] != base_sequence - 1 or last > INT32_MAX or batches[0][0] >= base_sequence:
             return None
-        # No remembered batch has this last sequence.  They ascend from the first to the last, because the sequences of
-        # five batches pass INT32_MAX at most once.
+        # No remembered batch has this last sequence.  The sequences ascend from the first batch to the last, because
+        # the sequences of five batches pass INT32_MAX at most once.
         if len(batches) >= REMEMBERED_BATCHES:
             batches = batches[1 - REMEMBERED_BATCHES :]
         batches += (_new_tuple(RememberedBatch, (last, last_offset, delta, timestamp_ms)),)
         return _new_tuple(Producer, (producer_id, epoch, batches, coordinator_epoch, timestamp_ms, NO_OFFSET))
 
     def after_run(self, rows: memoryview, count: int, base_offset: int) -> tuple[int, dict[int, Producer]]:
-        """Return how many of `count` batches follow the last ones of their producers, and the states after these.
+        """Return how many of `count` batches follow their producer's last batch, and the states after them.
 
         `rows` are the rows of `check_plain_run`; the first batch gets `base_offset`.  See `next_state`.
         """
@@ -362,11 +362,11 @@ class LogProducers:
         return count, states
 
     def put(self, producer: Producer) -> None:
-        """Store the state that `next_state` returned, once its batch was written."""
+        """Store the state that `next_state` returned; call this after the batch was written."""
         self._producers[producer.producer_id] = producer
 
     def put_all(self, states: Mapping[int, Producer]) -> None:
-        """Store the states that `after_run` returned, once the batches were written."""
+        """Store the states that `after_run` returned; call this after the batches were written."""
         self._producers.update(states)
 
     def _keeps_verification(self, fields: BatchFields) -> bool:
@@ -448,7 +448,7 @@ class LogProducers:
         transaction_version: int,
         update: ProducerUpdate,
     ) -> Producer:
-        """Return the producer's state once a transaction marker is appended.  Source: kafka-log 04 §3 step 4."""
+        """Return the producer's state after the append of a transaction marker.  Source: kafka-log 04 §3 step 4."""
         if fields.control_type not in (CONTROL_ABORT, CONTROL_COMMIT):
             raise UsageError(
                 f"control record of producer {fields.producer_id} has type {fields.control_type}, "

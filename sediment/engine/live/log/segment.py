@@ -2,7 +2,7 @@
 
     <base>.log          batches, one after the other                               kafka-log 01 §2
     <base>.index        last offset -> position, one entry per index.interval.bytes        01 §7.1, §7.5
-    <base>.timeindex    largest timestamp so far -> its offset, at the same places         01 §7.2, §7.5
+    <base>.timeindex    largest timestamp so far -> its offset, after the same batches     01 §7.2, §7.5
     <base>.txnindex     aborted transactions whose marker is here                          01 §7.4
 
 If an index is full, its entry is left out (`format.index_appends`).
@@ -65,7 +65,7 @@ _LOG, _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX, _ = SegmentFileKind
 
 
 class CheckedRun(NamedTuple):
-    """A run of plain batches with their base offset, as `check_plain_run` has checked it."""
+    """A run of plain batches that `check_plain_run` has checked, with its base offset."""
 
     batches: int
     size_bytes: int
@@ -75,7 +75,7 @@ class CheckedRun(NamedTuple):
 
 
 class Segment:
-    """A segment by its base offset.
+    """One segment, identified by its base offset.
 
     If its records have no timestamps, its age is measured from `created_ms`, the time when this object was created.
     """
@@ -109,7 +109,7 @@ class Segment:
         self.time_index = MappedTimeIndex(self.path(_TIME_INDEX), base_offset, fs, max_bytes=max_bytes, entries=entries)
         self.transaction_index = OpenTransactionIndex(self.path(_TRANSACTION_INDEX), fs)
         self._progress = np.zeros(PROGRESS_FIELDS, dtype=np.int64)
-        self._fields = self._progress.data  # the same memory, with items that are plain ints
+        self._fields = self._progress.data  # a view of the same memory, whose items are plain ints
         self._knows_timestamps = is_new
         self._progress[LARGEST_TIMESTAMP] = self._progress[INDEXED_TIMESTAMP] = NO_TIMESTAMP
         self._first_timestamp_ms: int | None = None
@@ -158,9 +158,9 @@ class Segment:
         return fits_segment(last_offset, self.base_offset)
 
     def close_idle(self, *, is_durable: bool) -> None:
-        """Close the files of a segment that was not used since the last call; the next use opens them again.
+        """Close the files of a segment that has not been used since the last call; the next use opens them again.
 
-        Its `.log` and `.txnindex` are closed only if `is_durable`, that is, if the segment was flushed.
+        The `.log` and `.txnindex` of the segment are closed only if `is_durable`, that is, if the segment was flushed.
         """
         if self._was_used:
             self._was_used = False
@@ -215,7 +215,8 @@ class Segment:
     def append_run(self, buffers: AppendBuffers, rows: RunRows, run: CheckedRun, leader_epoch: int) -> None:
         """Set offsets and leader epochs of the checked run in `buffers`, and write it with its index entries.
 
-        `has_index_room` was True.  If this raises, the log goes offline, so its progress does not matter.
+        Call `has_index_room` first; it must have returned True.  If the append raises an error, the log goes offline,
+        so the state of this object does not matter.
         """
         if not self._knows_timestamps:
             self._learn_timestamps()

@@ -3,8 +3,8 @@
 Source: Kafka's LogValidator, and kafka-log 04 §2.
 
 Invariants: nothing is written to a file, and the caller's bytes are not changed, because each thread works in its own
-buffers.  If a batch needs only offsets and timestamps, they are written into its copy, without a Python loop over its
-records; every other batch is rebuilt.
+buffers.  If only offsets and timestamps of a batch change, they are written into its copy, without a Python loop over
+its records.  Every other batch is rebuilt.
 """
 
 from __future__ import annotations

@@ -108,5 +108,5 @@ def test_a_filesystem_without_links_is_a_sentence(log_dir, target):
         def link(self, source, target):
             raise OSError(errno.EPERM, "Operation not permitted", str(source))
 
-    with pytest.raises(UsageError, match="without links"):
+    with pytest.raises(UsageError, match="a filesystem without hard links"):
         snapshot_log_dir(log_dir, target, WithoutLinks())
