@@ -1,6 +1,6 @@
 """DeleteRecords: raises the log start of partitions, and deletes the segments below it.
 
-The new log start is in a checkpoint before the request is answered.
+The new log start is written to a checkpoint before the request is answered.
 
 Source: Kafka 4.2.0, KafkaApis.handleDeleteRecordsRequest and ReplicaManager.deleteRecords.
 """
@@ -27,9 +27,9 @@ _NO_OFFSET = -1
 
 
 class DeleteRecordsHandlers:
-    """Handlers that delete records of `catalog`.
+    """Handlers that delete records of the partitions in `catalog`.
 
-    `checkpoint` writes the log starts of log directories, and returns those in which this fails.
+    `checkpoint` writes the log starts of log directories, and returns the directories in which this failed.
     """
 
     def __init__(self, catalog: LiveCatalog, checkpoint: Callable[[Collection[Path]], Collection[Path]]) -> None:
@@ -42,7 +42,7 @@ class DeleteRecordsHandlers:
         return {ApiKey.DELETE_RECORDS: self.delete_records}
 
     def delete_records(self, request: Request) -> Any:
-        """Delete the records of each partition below its offset."""
+        """Delete the records of each partition below the requested offset."""
         response = m.DeleteRecordsResponse
         changed: list[tuple[Partition, Any]] = []
         topics = [
