@@ -1,14 +1,14 @@
 """Dispatch of requests to their handlers, and the answer to ApiVersions (Kafka's KafkaApis).
 
     1. pass a SASL token to the authenticator of its connection
-    2. if the request repeats an earlier request that a handler has kept, answer it without decoding it
+    2. if the bytes repeat an earlier request that a handler has kept, answer the request without decoding it
     3. decode the header; if the API or its version is unknown, close the connection.  An unknown version of ApiVersions
        is answered with the supported versions
     4. before authentication, accept only ApiVersions and the two SASL requests
     5. decode the body and call the handler
 
-Invariant: `handle` raises nothing.  If a handler raises an error, the connection is closed; errors for the client
-belong in a response.
+Invariant: `handle` raises nothing.  If a handler raises an error, the connection is closed.  A handler therefore puts
+an error for the client into its response.
 
 Source: Kafka's KafkaApis, ApiVersionManager and SaslServerAuthenticator.
 """
@@ -35,7 +35,7 @@ BEFORE_AUTHENTICATION = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, A
 """APIs that are allowed before authentication."""
 
 _FIRST_VERSION_WITH_SOFTWARE = 3
-_FIRST_VERSION_WITH_LEVEL_0 = 4  # clients of lower versions reject a range that begins at 0 (KAFKA-17011)
+_FIRST_VERSION_WITH_LEVEL_0 = 4  # clients that send a lower version reject a range that begins at 0 (KAFKA-17011)
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _SHOWN_CHARACTERS = 100
 _NO_FRAME = memoryview(b"")
@@ -89,7 +89,7 @@ class KafkaApis:
             response = self._apis[request.api_key].handler(request)
             if response is None:
                 request.times.handled_ns = time.monotonic_ns()
-                request.message, request.frame = None, _NO_FRAME  # the bytes would stay in memory during the wait
+                request.message, request.frame = None, _NO_FRAME  # frees the bytes during the wait
             else:
                 request.respond(response)
         except Exception as error:
@@ -100,7 +100,7 @@ class KafkaApis:
 
     @staticmethod
     def _answer_again(repeated: RepeatedRequest, received: ReceivedFrame) -> bool:
-        """Answer a request that repeats an earlier one; return False if it does not."""
+        """Answer a request that repeats the request `repeated`; return False if the request differs."""
         dequeued_ns = time.monotonic_ns()
         answer = repeated.answer(received.frame)
         if answer is None:
@@ -188,7 +188,7 @@ def _api_versions_response(keys: list[ApiKey], features: Features) -> Any:
 
 
 def _unsupported_api_versions() -> Any:
-    """Return the answer to an unknown version of ApiVersions: a response of version 0 that lists only this API."""
+    """Return the response to an unknown version of ApiVersions: it has version 0 and lists only this API."""
     versions = advertised_versions(ApiKey.API_VERSIONS)
     own = m.ApiVersionsResponse.ApiVersion(
         api_key=ApiKey.API_VERSIONS, min_version=versions.lowest_version, max_version=versions.highest_version

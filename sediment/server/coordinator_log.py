@@ -1,4 +1,4 @@
-"""Records of one partition of `__consumer_offsets` or `__transaction_state`, as a coordinator replays them.
+"""Reads the records of one partition of `__consumer_offsets` or `__transaction_state` that a coordinator replays.
 
     slices of the log --tables--> columns --without superseded records--> records in order
 
@@ -40,7 +40,7 @@ _COLUMNS = ("key", "value", "offset", "producerId", "control")
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorLog:
-    """The log of a coordinator: offsets [first_offset, end_offset) of the partition in `source`."""
+    """The log of one partition: offsets [first_offset, end_offset) of `source`."""
 
     source: Source
     bounds: Bounds
@@ -81,8 +81,8 @@ def coordinator_partition(key: str, partition_count: int) -> int:
 class CoordinatorTopic:
     """The topic of a coordinator, with the logs of its readable partitions.
 
-    `partition_count` is the number of its partitions on the broker.  Numbers of partitions that cannot be read are
-    added to `unreadable`.
+    `partition_count` is the number of partitions on the broker.  `unreadable` gets the numbers of the partitions that
+    cannot be read.
     """
 
     logs: Sequence[CoordinatorLog]
@@ -98,10 +98,10 @@ class CoordinatorTopic:
         return bool(self.unreadable) and self.partition_of(key) in self.unreadable
 
     def replay(self, replay_log: Callable[[CoordinatorLog], Mapping[str, _Value]]) -> dict[str, _Value]:
-        """Return, by key, the values that `replay_log` finds in all partitions.
+        """Return the values that `replay_log` finds in the partitions, by group or transactional id.
 
-        If several partitions contain a key, the value from the key's own partition is used.  A partition that cannot be
-        read is skipped, and an error is logged.
+        If several partitions contain an id, the value from the partition to which the id belongs is used.  A partition
+        that cannot be read is skipped, and an error is logged.
         """
         found: dict[str, _Value] = {}
         for log in self.logs:
@@ -123,7 +123,7 @@ class CoordinatorTopic:
 
 def warn_of_unreadable(unreadable: UnreadableRange) -> None:
     """Log a warning about an unreadable batch that is skipped."""
-    _LOGGER.warning("records of a coordinator are left out: %s", unreadable.error)
+    _LOGGER.warning("records of a coordinator topic are skipped: %s", unreadable.error)
 
 
 def read_records(
@@ -135,8 +135,8 @@ def read_records(
 ) -> Iterator[LoggedRecord]:
     """Yield the records in order; with SKIP, skip corrupt batches and pass each to `on_unreadable`.
 
-    A plain record has a value and is outside a transaction.  It is skipped if its table has a later plain record with
-    the same key.
+    A plain record has a value and is outside a transaction.  A plain record is skipped if a later one in the same table
+    has the same key.
 
     Raises:
         CorruptBatchError, UnsupportedDataError: with FAIL, at the first batch that cannot be read.
@@ -155,7 +155,7 @@ def _current_records(table: pa.RecordBatch) -> Iterator[LoggedRecord]:
 
 
 def _superseded(table: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-    """Return bool[records]: True for a plain record if its table has a later plain record with the same key."""
+    """Return bool[records]: True for a plain record that a later plain record in the table supersedes."""
     is_plain = (_numpy(table, "producerId") == NO_PRODUCER_ID) & ~_numpy(table, "control")
     is_plain &= table.column("value").is_valid().to_numpy(zero_copy_only=False)
     keys = table.column("key").dictionary_encode().indices.fill_null(_NULL_KEY).to_numpy(zero_copy_only=False)

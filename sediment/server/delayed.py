@@ -1,14 +1,14 @@
 """Operations that wait for an event or for a time: Kafka's purgatory and its timer.
 
-A fetch at the end of a log waits for its partition, and a joining member for its group.  Such an operation is
-registered under one or more keys.  `DelayedOperations.check` tries the operations under one key, and the timer expires
+A fetch at the end of a log waits for its partition, and a joining member for its group.  Each operation is registered
+under one or more keys.  `DelayedOperations.check` tries to complete the operations under one key.  The timer expires
 operations that have waited too long.
 
 Invariants:
-- `try_complete` and `expire` of one operation never run at the same time.  After one of them has succeeded, neither
+- `try_complete` and `expire` of one operation never run at the same time.  After one of the two has succeeded, neither
   runs again.
-- `check` never waits for another thread, so callers may hold locks.  While `expire` runs, no lock of this module is
-  held except the lock of its operation.
+- `check` never waits for another thread, so callers may hold locks.  While `expire` runs, this module holds no lock
+  except that of the operation.
 - A completed operation is registered under no key and has no timer.
 
 Source: Kafka's DelayedOperation, DelayedOperationPurgatory and SystemTimer.
@@ -95,12 +95,12 @@ class Timer:
         return entry
 
     def run_due(self) -> None:
-        """Run the callbacks that are due, in the order of their times."""
+        """Run the callbacks that are due, in order of time."""
         while (entry := self._take_due()) is not None:
             entry._run()
 
     def close(self) -> None:
-        """Run no further callback, and wait for one in progress; never call this from a callback."""
+        """Run no further callback, and wait for a callback in progress; never call this from a callback."""
         with self._changed:
             self._is_closed = True
             self._heap.clear()
@@ -144,12 +144,12 @@ class DelayedOperation(Protocol):
         ...
 
     def expire(self) -> None:
-        """Complete the operation although its condition is not met."""
+        """Complete the operation even though its condition is not met."""
         ...
 
 
 class _Watched:
-    """An operation with its keys; `attempt` and `expire` never run at the same time."""
+    """An operation with its keys; `attempt` and `expire` never run concurrently."""
 
     __slots__ = ("_busy", "_wanted", "is_done", "keys", "operation", "timer")
 
@@ -204,9 +204,9 @@ class DelayedOperations:
             return len({number for watched in self._watchers.values() for number in watched})
 
     def watch(self, operation: DelayedOperation, keys: Iterable[Hashable], timeout_ms: int) -> bool:
-        """Complete `operation` now or at a `check` of one of its keys; expire the operation after `timeout_ms`.
+        """Complete `operation` now or in a later `check` of one of its keys; expire it after `timeout_ms`.
 
-        Return True if the operation is already complete.
+        Return True if the operation was completed before the call returned.
         """
         watched = _Watched(operation, tuple(keys))
         if watched.attempt():
@@ -220,7 +220,7 @@ class DelayedOperations:
                     self._watchers.setdefault(key, {})[id(watched)] = watched
         if is_closed:
             return watched.expire()
-        # Try again: an event between the first attempt and the registration would otherwise be missed.
+        # Try again, or an event between the first attempt and the registration would be missed.
         if watched.attempt():
             self._forget(watched)
             return True

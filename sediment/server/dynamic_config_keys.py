@@ -1,6 +1,7 @@
 """The keys of dynamic configs of brokers, groups and client metrics, and the broker keys that only a restart changes.
 
-They are those of Kafka 4.2.0: KafkaConfig, DynamicBrokerConfig.AllDynamicConfigs, GroupConfig, ClientMetricsConfigs.
+The keys are those of Kafka 4.2.0: KafkaConfig, DynamicBrokerConfig.AllDynamicConfigs, GroupConfig,
+ClientMetricsConfigs.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ SECURITY_KEYS = _names(
     ssl.truststore.password ssl.truststore.type
     """
 )
-"""Keys of one listener; a client can change them only with the prefix of a listener."""
+"""Keys of a listener; a client can change them only with the listener's prefix, for example `listener.name.plain.`."""
 
 LISTENER_KEYS = _names(
     """
@@ -164,10 +165,10 @@ QUOTA_KEYS: Mapping[str, Key] = MappingProxyType(
         for name in ("leader.replication.throttled.rate", "follower.replication.throttled.rate", MOVE_LIMIT_KEY)
     }
 )
-"""The limits on replication, which exist only as dynamic configs of brokers: Kafka's QuotaConfig.brokerQuotaConfigs."""
+"""Replication limits, which can be set only as dynamic broker configs (Kafka's QuotaConfig.brokerQuotaConfigs)."""
 
 GROUP_KINDS = ("consumer", "share", "streams")
-"""The kinds of groups with sessions; each has keys of its own."""
+"""The kinds of groups whose members have sessions; each kind has its own keys."""
 
 GROUP_KEYS: Mapping[str, Key] = {
     key.name: key

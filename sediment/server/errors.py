@@ -46,7 +46,7 @@ _CODES: tuple[tuple[type[BaseException], ErrorCode], ...] = (
     (InvalidProducerEpochError, ErrorCode.INVALID_PRODUCER_EPOCH),
     (InvalidTransactionStateError, ErrorCode.INVALID_TXN_STATE),
     (TransactionCoordinatorFencedError, ErrorCode.TRANSACTION_COORDINATOR_FENCED),
-    # After CORRUPT_MESSAGE a client would retry without success, because the bytes of a log never change.
+    # CORRUPT_MESSAGE would make a client retry without success, because the bytes of a log never change.
     (CorruptDataError, ErrorCode.UNKNOWN_SERVER_ERROR),
     (UnsupportedDataError, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
     (InvalidTopicError, ErrorCode.INVALID_TOPIC_EXCEPTION),
@@ -65,16 +65,16 @@ class ApiError(SedimentError):
 
 
 class StartStoppedError(SedimentError):
-    """The server was stopped before it had started."""
+    """The server was stopped before it had finished starting."""
 
     def __init__(self) -> None:
-        super().__init__("the server was stopped before it had started", advice="start it again")
+        super().__init__("the server was stopped before it had finished starting", advice="start it again")
 
 
 def error_code_of(error: BaseException) -> ErrorCode:
-    """Return the code of an ApiError, else of the error's nearest base class in the table.
+    """Return the code of an ApiError; for any other error, return the code of its nearest base class in the table.
 
-    Return UNKNOWN_SERVER_ERROR if there is none.
+    If the table has no such class, return UNKNOWN_SERVER_ERROR.
     """
     if isinstance(error, ApiError):
         return error.code
@@ -84,7 +84,7 @@ def error_code_of(error: BaseException) -> ErrorCode:
 def append_error_code_of(error: BaseException) -> ErrorCode:
     """Return the code for an append that raised `error`.
 
-    Corrupt bytes came from the client, so the client may retry.
+    For corrupt bytes, which came from the client, the code lets the client retry.
     """
     if isinstance(error, CorruptDataError):
         return ErrorCode.CORRUPT_MESSAGE
@@ -95,7 +95,7 @@ def append_error_code_of(error: BaseException) -> ErrorCode:
 
 @contextmanager
 def naming_option(option: str, path: Path) -> Iterator[None]:
-    """Convert an OSError to a UsageError that names the option of the path.
+    """Convert an OSError to a UsageError that names `option`, which contains the path.
 
     Raises:
         UsageError: the block raised an OSError.

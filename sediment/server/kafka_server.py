@@ -10,15 +10,15 @@
      7  open the request log                          close it
      8  make the handlers                             -
      9  start handlers and processors                 finish the requests in progress, send their responses
-    10  -                                             answer waiting members, fetches and produces; none waits again
-    11  listen, and accept connections                accept none, close idle connections, read no further request
+    10  -                                             answer all waiting requests; later requests do not wait
+    11  listen, and accept connections                accept no connection, close idle ones, read no further request
     12  load groups and transactions, in a thread     -
     13  delete expired and superseded records         stop deleting; a cleaning in progress is abandoned
 
 If a step fails, the steps before it are undone.  A wrong address, or a port on which another process already listens,
 is refused before a log directory is opened.  Clients can connect only after the logs are loaded.  A stop takes at most
 about STOP_SECONDS.  After that, the process can exit even if threads are still running.  In a process that was forked
-from that of the server, a stop does nothing.
+from the server's process, a stop does nothing.
 
 Source: Kafka's BrokerServer and SocketServer.
 """
@@ -84,7 +84,7 @@ STOP_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """Files and flags for the security of the listener; `certificate` and `key` must be given together."""
+    """Files and flags for the listener's security; `certificate` and `key` must be given together."""
 
     certificate: Path | None = None
     key: Path | None = None
@@ -128,7 +128,7 @@ class KafkaServer:
 
         Raises:
             StartStoppedError: `stop_start` was set while the logs were being loaded.
-            UsageError: an option is wrong, or other machines could read without TLS and SASL.
+            UsageError: an option is wrong, or other machines could read the logs without TLS and SASL.
             DirectoryInUseError: a process holds the lock of a log directory, or another server uses the state
                 directory.
             SedimentError, OSError: a directory or file cannot be read.
@@ -139,7 +139,7 @@ class KafkaServer:
             self._undo = undo.pop_all()
 
     def stop(self) -> None:
-        """Stop as this module's table describes; later calls, and calls in a forked process, have no effect."""
+        """Stop in the steps of the module's table; later calls, and calls in a forked process, have no effect."""
         if os.getpid() == self._process:
             self._undo.close()
 
@@ -185,7 +185,7 @@ class KafkaServer:
             transactional_id_expiration_ms=backend.transactional_id_expiration_ms,
         )
         if not backend.can_write:
-            # Every Produce is refused, so none may reserve more memory than other requests.
+            # Every Produce is refused, so a Produce may not reserve more memory than other requests.
             max_bytes = min(config.socket_request_max_bytes, OTHER_REQUEST_MAX_BYTES)
             config = replace(config, socket_request_max_bytes=max_bytes)
 
@@ -193,7 +193,7 @@ class KafkaServer:
         credentials = choose_credentials(resolved, from_file, of_cluster, insecure=security.insecure)
         self.protocol = security_protocol(has_tls=tls is not None, has_users=credentials is not None)
 
-        timer, group_timer = Timer(), Timer(name="group-timer")  # 6; a group may wait for the disk
+        timer, group_timer = Timer(), Timer(name="group-timer")  # 6; group callbacks may wait for the disk
         undo.callback(timer.close)
         undo.callback(group_timer.close)
         request_log = None
@@ -204,7 +204,7 @@ class KafkaServer:
 
         consumer_groups = None  # 8
         if backend.group_store is not None and _has_consumer_groups(self.catalog.metadata):
-            regex_timer = Timer(name="group-regexes")  # regular expressions may take long
+            regex_timer = Timer(name="group-regexes")  # a match may take long
             undo.callback(regex_timer.close)
             consumer_groups = ConsumerGroupSupport(
                 ClusterTopics(self.catalog), regex_timer, _wall_ms, self._configs_of_group
@@ -291,7 +291,7 @@ class KafkaServer:
     def _open_backend(self) -> Backend:
         options = self._options.backend
         if isinstance(options, LiveOptions):
-            from sediment.server.backends.live import LiveBackend  # takes 0.3 s, which a read-only start saves
+            from sediment.server.backends.live import LiveBackend  # a read-only start saves these 0.3 s
 
             return LiveBackend(options, self._fs, self._stop_start)
         return ReadOnlyBackend(options, self._fs)
@@ -311,7 +311,7 @@ class KafkaServer:
                 topic = backend.coordinator_topic(CONSUMER_OFFSETS)
                 coordinator.load(topic.replay(lambda log: replay_groups(log, self._fs)), topic.is_unreadable)
             except Exception:
-                _LOGGER.exception("the groups cannot be loaded, and clients get an error for them")
+                _LOGGER.exception("the groups cannot be loaded; requests for groups get an error")
                 coordinator.load({}, lambda _: True)
 
         def load_transactions() -> None:
@@ -320,7 +320,7 @@ class KafkaServer:
                 stored = topic.replay(lambda log: replay_transactions(log, self._fs))
                 transactions.load(backend.load_transactions(stored, topic.is_unreadable), topic.is_unreadable)
             except Exception:
-                _LOGGER.exception("the transactions cannot be loaded, and clients get an error for them")
+                _LOGGER.exception("the transactions cannot be loaded; requests for transactions get an error")
                 transactions.load(backend.load_transactions({}, lambda _: True), lambda _: True)
 
         threading.Thread(target=load, name="group-metadata-manager-0", daemon=True).start()
@@ -328,7 +328,7 @@ class KafkaServer:
 
 @contextmanager
 def _without_collections() -> Iterator[None]:
-    """Pause the garbage collector, which would scan a million loaded offsets again and again."""
+    """Pause the garbage collector during the load, because it would scan a million loaded offsets again and again."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -365,7 +365,7 @@ def _has_consumer_groups(metadata: ClusterMetadata | None) -> bool:
 
 
 def _features_of(metadata: ClusterMetadata | None, ranges: Mapping[str, tuple[int, int]]) -> Features:
-    """Return the cluster's finalized features; `ranges` are extended to the finalized levels."""
+    """Return the cluster's features; the supported `ranges` are extended to the finalized levels."""
     if metadata is None:
         return Features({}, {})
     levels, supported = dict(metadata.features), dict(ranges)

@@ -16,7 +16,7 @@ _LINES_PER_SECOND = 10
 
 
 class LimitedLog:
-    """A log that passes a limited number of warnings per second to `logger`."""
+    """A log that passes at most `lines_per_second` warnings per second to `logger`."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class LimitedLog:
         self._guard = threading.Lock()
 
     def warning(self, line: str) -> None:
-        """Log `line`, or only count it if the limit of this second is reached."""
+        """Log `line`; if this second's limit is reached, only count the line."""
         second = self._clock() // _NS_PER_SECOND
         with self._guard:
             if second != self._second:
@@ -45,5 +45,5 @@ class LimitedLog:
                 return
             left_out, self._left_out = self._left_out, 0
         if left_out:
-            line = f"{line} ({left_out} lines about other connections were left out)"
+            line = f"{line} ({left_out} lines about other connections were dropped)"
         self._logger.warning("%s", line)

@@ -14,7 +14,7 @@ _MS_PER_SECOND = 1000
 
 @dataclass(frozen=True, slots=True)
 class LogDirectoryMetrics:
-    """A log directory: whether it has failed, and its logs that the cleaner leaves alone after an error."""
+    """A log directory: whether it has failed, and how many of its logs the cleaner skips after an error."""
 
     path: Path
     is_offline: bool
@@ -35,7 +35,7 @@ class PartitionMetrics:
 
 @dataclass(frozen=True, slots=True)
 class LogMetrics:
-    """The metrics of one moment."""
+    """The metrics at one moment."""
 
     max_dirty_percent: int
     time_since_last_run_ms: int

@@ -26,7 +26,7 @@ _CAPITAL = re.compile(r"(?<!^)(?=[A-Z])")
 
 
 def metrics_text(metrics: RequestMetrics, sockets: SocketServer, logs: LogMetrics | None = None) -> bytes:
-    """Return the current metrics; `logs` are those of a server that takes writes.
+    """Return the current metrics; `logs` are the log metrics of a live server, else None.
 
     Source: Prometheus' exposition format 0.0.4; Kafka's documentation, monitoring.
     """
@@ -112,7 +112,7 @@ def _cleaner_metrics(logs: LogMetrics) -> Iterator[Metric]:
         ("cleaner_manager_max_dirty_percent", "Dirty ratio of the filthiest log.", logs.max_dirty_percent),
         (
             "cleaner_manager_time_since_last_run_ms",
-            "Time since the cleaner last looked for a log to clean.",
+            "Time since the cleaner last searched for a log to clean.",
             logs.time_since_last_run_ms,
         ),
         ("cleaner_recopy_percent", "Bytes that the last cleaning kept.", logs.recopy_percent),

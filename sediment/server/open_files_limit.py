@@ -1,4 +1,4 @@
-"""The limit on open files while servers run in this process: raised by the first one, restored after the last one."""
+"""The limit on open files while servers run in this process: the first server raises it, the last restores it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DESCRIPTORS_BESIDE = 64
 
 
 class _RaisedLimit:
-    """The soft limit of this process, with the number of servers that need it raised."""
+    """The soft limit of this process, with the number of servers that need the raised limit."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -35,7 +35,7 @@ class _RaisedLimit:
             return soft
 
     def release(self) -> None:
-        """Restore the limit after the last server, unless something else has changed it since."""
+        """After the last server, restore the limit, unless other code has changed it since."""
         with self._guard:
             self._users -= 1
             if self._users or self._change is None:

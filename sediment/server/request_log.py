@@ -1,6 +1,6 @@
-"""Request log: one line with a JSON object for each request, without the contents of requests.
+"""Request log: one JSON object per line for each request, without the contents of the request.
 
-The file may be moved at any time, for example by logrotate; the next line starts a new file.
+The file may be moved at any time, for example by logrotate; the next request starts a new file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MODE = 0o640
 
 
 class RequestLog:
-    """A log file for several threads."""
+    """A log file to which several threads may write."""
 
     def __init__(self, path: Path) -> None:
         """Open `path` for appending.

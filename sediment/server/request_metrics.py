@@ -45,7 +45,7 @@ def request_name(api_key: ApiKey) -> str:
 
 def stage_durations_ns(times: RequestTimes) -> Sequence[int]:
     """Return the duration of each stage in STAGES, in nanoseconds."""
-    # A handler may call `respond` itself before it returns.
+    # `respond` may be called before the handler returns.
     handled_ns = min(times.handled_ns, times.responded_ns) if times.handled_ns else times.responded_ns
     return (
         times.dequeued_ns - times.received_ns,
@@ -68,7 +68,7 @@ class RequestCounters:
     total_by_bucket: list[int] = field(default_factory=lambda: [0] * (len(_BUCKETS_NS) + 1))
 
     def add(self, times: RequestTimes, request_bytes: int, response_bytes: int, requests: int = 1) -> None:
-        """Count one request, or several with the same times; the bytes are those of all of them."""
+        """Count one request, or several with the same times; the sizes are totals of all counted requests."""
         self.requests += requests
         self.request_bytes += request_bytes
         self.response_bytes += response_bytes
@@ -97,7 +97,7 @@ class RequestMetrics:
     """Counters of all processors, of refused connections, and of errors in responses."""
 
     def __init__(self, processors: int, *, log: Callable[[Request, int], None] | None = None) -> None:
-        """Start with counters at zero; `log` is called with each finished request and the size of its response."""
+        """Create counters at zero; `log` is called with each finished request and the size of its response."""
         self._by_processor: list[dict[tuple[ApiKey, int], RequestCounters]] = [{} for _ in range(processors)]
         self._errors: Counter[tuple[ApiKey, int]] = Counter()
         self._connections_refused = 0
@@ -169,7 +169,7 @@ class RequestMetrics:
 
 @dataclass(frozen=True, slots=True)
 class _CodePlan:
-    """The places of error codes in a structure: its own fields, and its nested structures."""
+    """The fields of a structure that contain error codes: its own fields, and fields of nested structures."""
 
     has_own: bool
     nested: tuple[tuple[str, bool, _CodePlan], ...]

@@ -1,10 +1,10 @@
 """Requests, and how their responses are sent.
 
-A handler takes a `Request` and returns the response message.  If it must wait, it returns None, and calls
-`Request.respond` later from any thread.
+A handler takes a `Request` and returns the response message.  If the request must wait, the handler returns None, and
+any thread calls `Request.respond` later.
 
-Invariants: a request is answered or failed at most once.  Until then, its connection reads no further request, so
-responses are sent in the order of the requests.
+Invariants: a request is answered or failed at most once.  Until then, the connection reads no further request, so
+responses are sent in request order.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ANONYMOUS = "User:ANONYMOUS"
 
 
 class TokenChannel(Protocol):
-    """A sender of frames without a header."""
+    """An object that can send frames without a header."""
 
     connection: Connection
 
@@ -43,7 +43,7 @@ class Authenticator(Protocol):
 
     @property
     def is_complete(self) -> bool:
-        """True when the client has proved its identity."""
+        """True once the client has proved its identity."""
         ...
 
     @property
@@ -57,13 +57,13 @@ class Authenticator(Protocol):
 
     @property
     def has_failed(self) -> bool:
-        """True when authentication has failed; the connection is closed after the response."""
+        """True once authentication has failed; the connection is closed after the response."""
         ...
 
 
 @dataclass(slots=True, eq=False)
 class Connection:
-    """One connection as seen by handlers and logs."""
+    """The parts of a connection that handlers and logs use."""
 
     id: str
     """Local and remote address, processor and number in Kafka's format: `127.0.0.1:9092-127.0.0.1:4711-0-1`."""
@@ -86,7 +86,7 @@ class Connection:
 
     @property
     def is_authenticated(self) -> bool:
-        """True if the client has proved its identity or does not have to."""
+        """True if the client has proved its identity, or the listener does not require authentication."""
         return self.authenticator is None or self.authenticator.is_complete
 
     @property
@@ -96,7 +96,7 @@ class Connection:
 
 
 class ReceiveBuffer:
-    """A buffer for received bytes that compiled loops can read, with the rows of `repeated_requests`."""
+    """A buffer for received bytes that compiled code can read, with the rows that `repeated_requests` fills."""
 
     def __init__(self, size_bytes: int) -> None:
         self._buffer = padded_buffer(size_bytes)
@@ -112,10 +112,10 @@ class AnsweredRun(NamedTuple):
 
     requests: int
     size_bytes: int
-    """The received bytes of these requests, with the sizes of their frames."""
+    """The number of received bytes of these requests, including the size fields of their frames."""
 
     responses: bytes | bytearray
-    """The responses one after the other, each with the size of its frame."""
+    """The responses one after the other, each with its size field."""
 
 
 class RepeatedRequest(Protocol):
@@ -127,26 +127,26 @@ class RepeatedRequest(Protocol):
 
     @property
     def is_in_use(self) -> bool:
-        """False after many requests in a row that differ from this one."""
+        """False after many requests in a row that do not repeat this request."""
         ...
 
     has_runs: bool
     """False if `answer_run` always returns None."""
 
     def answer(self, frame: memoryview) -> tuple[int, Sequence[Any]] | None:
-        """Return the correlation id and the encoded response; None if the frame is a different request."""
+        """Return the correlation id and the encoded response; None if the frame does not repeat this request."""
         ...
 
     def answer_run(self, received: ReceiveBuffer, start: int, end: int, largest_bytes: int) -> AnsweredRun | None:
         """Answer the requests of at most `largest_bytes` that begin with byte `start` of the `end` bytes received.
 
-        Return None if the first request must be handled in the usual way; nothing has changed then.
+        Return None, without any change, if the first request must be handled in the usual way.
         """
         ...
 
 
 class ResponseChannel(Protocol):
-    """The receiver of a request's response or failure."""
+    """The connection to which a request's response or failure is passed."""
 
     def send(self, request: Request, response: Any, version: int) -> None:
         """Encode and send `response`; None lets the connection continue without a response."""
@@ -168,7 +168,7 @@ class RequestTimes:
     received_ns: int
     dequeued_ns: int = 0
     handled_ns: int = 0
-    """The end of the handler, if the request then had to wait for an event."""
+    """The time at which the handler returned, if the request then waited for an event."""
 
     responded_ns: int = 0
     """Time at which the response was encoded."""
@@ -186,7 +186,7 @@ class Request:
     correlation_id: int
     client_id: str | None
     message: Any
-    """The decoded message, of the API's message class; its `records` fields point into the received frame."""
+    """The decoded message, an instance of the API's class; its `records` fields point into the received frame."""
 
     connection: Connection
     size_bytes: int

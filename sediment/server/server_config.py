@@ -26,10 +26,10 @@ from sediment.segment_io.format.layout import INT32_MAX
 
 _BUFFER = Whole(1, INT32_MAX, also=(-1,))
 MIGRATION_POLICIES = ("bidirectional", "upgrade", "downgrade", "disabled")
-"""Values of `group.consumer.migration.policy`, which may also be in capitals."""
+"""Values of `group.consumer.migration.policy`; capital letters are also accepted."""
 
 CONSUMER_ASSIGNORS = ("uniform", "range")
-"""Values of `group.consumer.assignors`; the first one is the default of a group."""
+"""Values of `group.consumer.assignors`; the first configured assignor is the default of a group."""
 
 _RANGES: dict[str, Range] = {
     "num_network_threads": POSITIVE_INT,
@@ -86,7 +86,7 @@ class ServerConfig:
     """Threads that handle requests."""
 
     queued_max_requests: int = 500
-    """Requests that wait for a handler before the processors stop reading."""
+    """Number of requests that may wait for a handler before the processors stop reading."""
 
     queued_max_request_bytes: int = 268_435_456
     """Limit on the bytes of all requests that are being received, queued or handled; Kafka has none by default."""
@@ -101,7 +101,7 @@ class ServerConfig:
     """Largest request."""
 
     socket_listen_backlog_size: int = 50
-    """Connections that the system queues until the server accepts them."""
+    """Number of connections that the operating system queues until the server accepts them."""
 
     max_connections: int = 1024
     """Limit on the number of open connections; Kafka has none by default."""
@@ -116,10 +116,10 @@ class ServerConfig:
     """Delay of the response to a failed authentication."""
 
     request_receive_timeout_ms: int = 30_000
-    """Time to receive a request, plus a second for each MiB; also the time to authenticate."""
+    """Time limit to receive a request, plus a second for each MiB; also the time limit to authenticate."""
 
     fetch_max_bytes: int = 57_671_680
-    """Largest response to a fetch, even if the client asks for more."""
+    """Largest response to a fetch, even if the client requests more."""
 
     group_min_session_timeout_ms: int = 6_000
     """Smallest session timeout of a member."""
@@ -128,7 +128,7 @@ class ServerConfig:
     """Largest session timeout of a member."""
 
     group_initial_rebalance_delay_ms: int = 3_000
-    """Time that a group waits for further members after the first one has joined."""
+    """Time that a group waits for further members after the first member has joined."""
 
     group_max_size: int = INT32_MAX
     """Limit on the number of members of one group."""
@@ -161,7 +161,7 @@ class ServerConfig:
     """Directions in which a group may change its protocol while it has members."""
 
     group_members_max_bytes: int = 16_777_216
-    """Memory of the members of one group: their metadata and assignments, and 1 KiB each."""
+    """Memory limit for the members of one group: their metadata and assignments, and 1 KiB for each member."""
 
     groups_max_bytes: int = 134_217_728
     """Memory limit for the groups, members and offsets that clients add, as the sum over all groups."""
@@ -170,16 +170,16 @@ class ServerConfig:
     """Largest metadata of a committed offset."""
 
     offsets_retention_minutes: int | None = None
-    """Time after which the offsets of a group without members expire; None: they do not expire."""
+    """Time after which the offsets of a group without members expire; None if they never expire."""
 
     offsets_retention_check_interval_ms: int = 600_000
     """Interval of the checks for expired offsets."""
 
     auto_create_topics_enable: bool = False
-    """Create a topic if a client asks for one that does not exist; Kafka does so by default."""
+    """Create a topic if a client requests one that does not exist; True by default in Kafka."""
 
     num_partitions: int = 1
-    """Number of partitions of a new topic, if the client does not state it."""
+    """Number of partitions of a new topic if the client does not state one."""
 
     offsets_topic_num_partitions: int = 50
     """Partitions of `__consumer_offsets` if the server creates it."""
@@ -188,7 +188,7 @@ class ServerConfig:
     """Largest timeout that a producer may give its transactions."""
 
     transactional_id_expiration_ms: int | None = None
-    """Time without a transaction after which a transactional id is removed; None: the ids do not expire."""
+    """Time without a transaction after which a transactional id is removed; None if the ids never expire."""
 
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = 10_000
     """Interval at which transactions that have timed out are aborted."""
@@ -203,7 +203,7 @@ class ServerConfig:
     """Memory limit for the transactional ids and partitions that clients add."""
 
     node_id: int = 0
-    """Id of this node in thread names and for clients."""
+    """Id of this node, in thread names and in responses to clients."""
 
     def __post_init__(self) -> None:
         """Check the values.

@@ -25,10 +25,10 @@ from sediment.segment_io.protocol.error_codes import ErrorCode
 
 
 class FetchedRecords(Protocol):
-    """The result of a read: a slice that begins with a batch and may end inside one; the slice is None without data.
+    """The result of a read; `records` begins with a batch and may end inside a batch, and is None without data.
 
-    The slice may contain records below the requested offset; a consumer skips such records.  `aborted` are the aborted
-    transactions that overlap the slice; None if uncommitted data was also requested.
+    The slice may contain records below the requested offset; a consumer skips such records.  `aborted` contains the
+    aborted transactions that overlap the slice; it is None if uncommitted data was also requested.
     """
 
     @property
@@ -92,8 +92,8 @@ class ServedLog(Protocol):
     def read(self, offset: int, max_bytes: int, *, isolation: Isolation, min_one: bool) -> FetchedRecords:
         """Return a slice of at most `max_bytes` that begins with the first batch that ends at or above `offset`.
 
-        If the first batch is larger than `max_bytes`, it is returned whole with `min_one`; without `min_one`, the slice
-        is empty (KIP-74).
+        If the first batch is larger than `max_bytes`, the slice is the whole batch with `min_one`, and empty without
+        `min_one` (KIP-74).
 
         Raises:
             OffsetOutOfRangeError: `offset` is outside the log.
@@ -106,9 +106,9 @@ class ServedLog(Protocol):
         """Return the first record with the largest timestamp; None if there is none."""
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """Return (epoch, end offset) of the last point at which this log agrees with one that ends in `epoch`.
+        """Return (epoch, end offset) of the last point at which this log agrees with a log that ends in `epoch`.
 
-        Return (-1, -1) if such a point does not exist.
+        Return (-1, -1) if no such point exists.
         """
 
     def epoch_at_log_start(self) -> int:
@@ -128,15 +128,15 @@ class ServedTopic(Protocol):
 
     @property
     def partitions(self) -> Mapping[int, ServedLog]:
-        """The logs of its partitions by number."""
+        """The logs of the topic's partitions, by number."""
 
     @property
     def missing(self) -> frozenset[int]:
-        """The numbers of the partitions whose logs could not be created; clients see them without a leader."""
+        """The numbers of the partitions whose logs could not be created; for clients, they have no leader."""
 
     @property
     def configs(self) -> Mapping[str, str]:
-        """The configs that are set on the topic itself."""
+        """The configs that the topic itself sets."""
 
     @property
     def is_internal(self) -> bool:
@@ -155,7 +155,7 @@ class FutureLog:
 class ServedDirectory:
     """A log directory with the logs that are served from it, under the names that clients use.
 
-    `future` are the future logs in it, which will replace logs in other directories.
+    `future` contains the future logs in the directory, which will replace logs in other directories.
     """
 
     path: Path
@@ -196,7 +196,7 @@ class TopicCatalog(Protocol):
 
 
 def has_partition(topic: ServedTopic | None, number: int) -> bool:
-    """Return True if a topic has a partition, with a log or without; `topic` is None if the topic does not exist."""
+    """Return True if a topic has a partition, even one without a log; `topic` is None if the topic does not exist."""
     return topic is not None and (number in topic.partitions or number in topic.missing)
 
 

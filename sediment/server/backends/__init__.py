@@ -1,1 +1,1 @@
-"""Sources of a server: log directories that it only reads, or that it owns and writes to."""
+"""Backends of a server: log directories that the server only reads, or that it owns and writes to."""

@@ -21,7 +21,7 @@ from sediment.server.topic_catalog import TopicCatalog
 from sediment.server.transactions.transaction import Transaction
 
 if TYPE_CHECKING:
-    from sediment.server.log_metrics import LogMetrics  # it loads the code of live logs
+    from sediment.server.log_metrics import LogMetrics  # loads the code of live logs
 
 
 class Backend(Protocol):
@@ -36,9 +36,9 @@ class Backend(Protocol):
 
     @property
     def handled_at_once(self) -> frozenset[ApiKey]:
-        """APIs that a network thread may handle itself.
+        """APIs whose requests a network thread handles itself.
 
-        Their handlers are fast and never wait for a thread or a flush.
+        The handlers of these APIs are fast, and never wait for another thread or a flush.
         """
 
     @property
@@ -47,7 +47,7 @@ class Backend(Protocol):
 
     @property
     def group_store(self) -> GroupStore | None:
-        """The store of groups; None: members of groups are kept only in memory."""
+        """The store of groups; if it is None, members of groups are kept only in memory."""
 
     @property
     def can_write(self) -> bool:
@@ -55,50 +55,50 @@ class Backend(Protocol):
 
     @property
     def supported_features(self) -> Mapping[str, tuple[int, int]]:
-        """The lowest and the highest level of the features that a client may see besides the finalized levels."""
+        """The lowest and the highest supported level of each feature that ApiVersions reports."""
 
     @property
     def failure(self) -> SedimentError | None:
-        """The error that ended all service; None while the backend can serve."""
+        """The error after which the backend cannot serve any request; None while it can."""
 
     def coordinator_topic(self, name: str) -> CoordinatorTopic:
         """Return an internal topic with the readable logs of its partitions."""
 
     def create_topics(self, names: Collection[str]) -> None:
-        """Create topics with the default number of partitions, if the backend can; log why it cannot."""
+        """Create topics with the default number of partitions, if the backend can; log failures."""
 
     def make_coordinator_topic(self, name: str) -> None:
-        """Create the internal topic of a coordinator, if the backend can and it is missing.
+        """Create the internal topic of a coordinator if it is missing and the backend can create topics.
 
         Raises:
-            ApiError: it cannot be created, or lacks a partition.
+            ApiError: the topic cannot be created, or lacks a partition.
         """
 
     def handlers(
         self, timer: Timer, config: ServerConfig, coordinator: GroupCoordinator
     ) -> Sequence[Mapping[ApiKey, Handler]]:
-        """Return the handlers of records, producers and refused requests; later calls are not allowed."""
+        """Return the handlers of the APIs that depend on the backend; call this once only."""
 
     @property
     def offsets_retention_minutes(self) -> int | None:
-        """The time after which committed offsets of a group without members expire; None: they do not expire."""
+        """The time after which committed offsets of a group without members expire; None if they never expire."""
 
     @property
     def transactional_id_expiration_ms(self) -> int | None:
-        """The time after which an unused transactional id is removed; None: the ids do not expire."""
+        """The time after which an unused transactional id is removed; None if the ids never expire."""
 
     @property
     def static_configs(self) -> Mapping[str, str]:
-        """The configs of the broker that its options state."""
+        """The static configs of the broker, from the options of the backend."""
 
     def start_deleting(self) -> None:
         """Start the background tasks that delete records; this is the last step of a start."""
 
     def stop_deleting(self) -> None:
-        """End the background tasks that delete records by their age, by size or by key."""
+        """End the background tasks that delete records by age, by log size or by key."""
 
     def deletions(self) -> str:
-        """Return a line with the topics that these tasks apply to."""
+        """Return a line that names the topics in which the background tasks delete records."""
 
     def log_metrics(self) -> LogMetrics | None:
         """Return the metrics of the logs and the cleaner; None if the logs do not change."""
@@ -106,7 +106,7 @@ class Backend(Protocol):
     def load_transactions(
         self, stored: Mapping[str, Transaction], is_unreadable: Callable[[str], bool]
     ) -> Callable[[], Mapping[str, Transaction]]:
-        """Take the stored transactions; return the function that returns their present states.
+        """Load the stored transactions; return a function that returns their current states.
 
         `is_unreadable` takes a transactional id, and returns True if the id's partition cannot be read.
         """

@@ -14,21 +14,21 @@
        the checkpoints, because they may be stale
     9  start the flushers                                      finish their flushes
 
-A crash before step 2 leaves the directories as they were.  A crash from step 2 on leaves no marker, so the next start,
-of this server or of a broker, recovers the logs from their recovery points.  If step 3 fails, or the start is stopped
-during step 2, each directory that had the marker of a clean stop gets it back.  After an unclean stop, a directory gets
-a marker only after step 6, because with a marker the next start would not raise the epochs.
+A crash before step 2 leaves the directories as they were.  A crash from step 2 on leaves no marker, so the next start
+of this server or of a broker recovers the logs from their recovery points.  If step 3 fails, or the start is stopped
+during step 2, each directory that had the marker of a clean stop gets this marker again.  After an unclean stop, a
+directory gets a marker only after step 6: if a start finds a marker, it does not raise the epochs.
 
 Nothing is deleted before `start_deleting`, the last step of a start.  Retention then applies to the topics whose policy
-and limit are stated, and the cleaner to those whose policy is stated.  If the metadata is that of
-`bootstrap.checkpoint`, and no marker proves that it is current, they do not run: a broker may have changed the configs
-since.  They also end if it is not known whether a change of configs is durable.
+and limit are stated, and the cleaner to those whose policy is stated.  They do not run if the metadata comes from
+`bootstrap.checkpoint` and no marker proves that it is current, because a broker may have changed the configs since.
+They also stop if a config change fails and may or may not be durable.
 
-Folders that were marked for deletion before the start are removed only if a server deleted their topics, or if an
-interrupted creation left them and they have no records; a broker deletes the others after its next start.
+A folder that was marked for deletion before the start is removed in two cases: a server deleted its topic, or an
+interrupted creation left the folder without records.  A broker deletes the others after its next start.
 
-A new directory that is served together with others loses its mark as a new directory.  Records of its partitions may
-now be in the others, and a later start may get only this one.
+A new directory that is served together with others loses its mark as new.  Records of its partitions may be in the
+other directories, and a later start may be given only this directory.
 
 Source: Kafka's ReplicaManager, LogManager and BrokerServer.
 """
@@ -112,13 +112,13 @@ from sediment.server.transactions.transactional_offsets import TransactionalOffs
 
 _LOGGER = logging.getLogger(__name__)
 
-NOT_OFFERED = "this server does not offer it"
+NOT_OFFERED = "this server does not offer this request"
 TRANSACTION_VERSION = "transaction.version"
 _FLUSHER_THREADS = 4
 _FIRST_LEADER_EPOCH = 0
 _EXPIRATION_KEYS = ("offsets.retention.minutes", "transactional.id.expiration.ms")
 _MAYBE_STALE = (
-    "bootstrap.checkpoint may be older than the configs of a broker, because a stop was not clean or the node has "
+    "bootstrap.checkpoint may be older than a broker's configs, because the last stop was not clean or the node has "
     "several directories; retention and the cleaner are off until a broker has started on the directory"
 )
 
@@ -130,14 +130,14 @@ class LiveBackend:
         StartStoppedError: `stop` was set.
         UsageError: a check of `owned_node` failed, or a log directory contains an unexpected file.
         StorageError: a log directory failed.
-        DirectoryInUseError: a process uses a directory.
+        DirectoryInUseError: another process uses a directory.
         SourceChangedError: a broker ran on the directories during the start.
         SedimentError, OSError: a log or file cannot be read.
     """
 
-    # Reads are left out, because a read may wait for the lock of its log while a flush or a roll holds it.  So may a
-    # produce, but a small one takes less time than passing it to another thread and back, which every produce would
-    # otherwise cost.  If produces are slow on average, they go through the request channel.
+    # Fetches are left out, because a read may wait for the log's lock while a flush or a roll holds this lock.  A
+    # produce may also wait, but to pass every produce to another thread and back would take longer than a small produce
+    # does.  If produces are slow on average, they go through the request channel.
     handled_at_once = frozenset({ApiKey.API_VERSIONS, ApiKey.HEARTBEAT, ApiKey.PRODUCE})
     can_write = True
     supported_features = SUPPORTED_LEVELS
@@ -193,7 +193,7 @@ class LiveBackend:
         unclean = _after_unclean_stop(manager)  # 6
         uncertain = {log.partition for log in manager.all_logs() if log.directory.parent in unclean}
         changes = list(leader_change_records(sorted(uncertain), owned.node.node_id, owned.metadata))
-        for values in split_into_batches(changes):  # so that no metadata transaction is needed
+        for values in split_into_batches(changes):  # one batch at a time needs no metadata transaction
             writer.append(values)
         for directory in manager.directories():
             was_new = directory.clean_shutdown == NEW_DIRECTORY and len(options.directories) > 1
@@ -202,10 +202,10 @@ class LiveBackend:
 
         for folder in owned.removed:  # 7
             if not folder.name.endswith((DirectoryState.DELETE, DirectoryState.FUTURE)):
-                _LOGGER.warning("%s belongs to a topic that was deleted; it is renamed to -stray, and stays", folder)
+                _LOGGER.warning("%s belongs to a deleted topic; it is renamed to -stray, not removed", folder)
         manager.put_away(owned.removed)
         for partition in owned.absent:
-            _LOGGER.warning("%s has no folder and was never written to; it begins empty", partition)
+            _LOGGER.warning("%s has no folder and was never written to; its log begins empty", partition)
         _create_absent(owned, manager)
 
         for log in manager.all_logs():  # 8
@@ -268,12 +268,13 @@ class LiveBackend:
         return Partition(log, _FIRST_LEADER_EPOCH, self._flusher)
 
     def _close_logs(self) -> None:
-        # The marker keeps the broker's epoch, so the broker's next registration is treated as one after a clean stop.
-        # A directory that had no marker at the start gets one only if step 6 has raised its epochs.
+        # The marker keeps the broker's epoch, so the controller treats the broker's next registration as one after a
+        # clean stop.  A directory without a marker at the start gets a marker only if step 6 has raised the epochs of
+        # its logs.
         self._manager.shutdown(None, marks_unclean=False)
 
     def _partitions_of(self, topic: str) -> Mapping[int, Partition | None]:
-        """Return all partitions of a topic by number; None for one whose log could not be created."""
+        """Return all partitions of a topic by number; None for a partition whose log could not be created."""
         found = self.catalog.topic(topic)
         return {} if found is None else found.all_partitions
 
@@ -352,9 +353,10 @@ class LiveBackend:
     def load_transactions(
         self, stored: Mapping[str, Transaction], is_unreadable: Callable[[str], bool]
     ) -> Callable[[], Mapping[str, Transaction]]:
-        """Start serving the stored transactions; return the function that returns their present states.
+        """Start serving the stored transactions; return a function that returns their current states.
 
-        This ends the load of the coordinators, so their partitions may move to other log directories from then on.
+        This ends the load of the coordinators.  From then on, the partitions of their topics may move to other log
+        directories.
         """
         if self._moves is not None:
             self._moves.coordinators_loaded()
@@ -362,7 +364,7 @@ class LiveBackend:
         return lambda: self._transactions.transactions
 
     def create_topics(self, names: Collection[str]) -> None:
-        """Create topics with the default number of partitions, as one change; log why they cannot be created."""
+        """Create topics with the default number of partitions, as one change; if this fails, log the reason."""
         errors: list[ApiError] = []
         for name in INTERNAL_TOPICS.intersection(names):
             try:
@@ -381,7 +383,7 @@ class LiveBackend:
         """Create the internal topic of a coordinator, if the server offers this coordinator.
 
         Raises:
-            ApiError: it cannot be created, or lacks a partition.
+            ApiError: the topic cannot be created, or lacks a partition.
         """
         count = self._internal_topics.get(name)
         if count is None:
@@ -397,10 +399,10 @@ class LiveBackend:
             )
 
     def _create(self, topic: NewTopic) -> None:
-        """Create a topic, unless another thread was faster.
+        """Create a topic, unless another thread has created it already.
 
         Raises:
-            ApiError: it cannot be created.
+            ApiError: the topic cannot be created.
         """
         (outcome,) = self.topics.create([topic])
         if _is_failure(outcome):
@@ -409,7 +411,7 @@ class LiveBackend:
     def start_deleting(self) -> None:
         """Start to remove the folders of deleted topics, and to run retention and the cleaner where they are stated.
 
-        Moves to other log directories that the last stop interrupted begin again.
+        Restart the moves between log directories that the last stop interrupted.
         """
         if not self._has_current_metadata:
             _LOGGER.warning("%s", _MAYBE_STALE)
@@ -438,7 +440,7 @@ class LiveBackend:
 
     @property
     def failure(self) -> SedimentError | None:
-        """The error that ended all service, because every log directory has failed; None while one is online."""
+        """A StorageError if every log directory has failed; None while a directory is online."""
         if not self._manager.is_halted():
             return None
         return StorageError("every log directory has failed", advice="repair them and start again")
@@ -467,10 +469,10 @@ def _broker_values(options: LiveOptions, node_id: int, metadata: ClusterMetadata
 
 
 def _broker_config(options: LiveOptions, node: Node, metadata: ClusterMetadata) -> BrokerConfig:
-    """Return the config of the logs in a state of the cluster; keys that are not stated have Kafka's defaults.
+    """Return the config of all logs for the given metadata; keys that nothing sets have Kafka's defaults.
 
     Raises:
-        SettingsError: values contradict each other.
+        SettingsError: two values contradict each other.
     """
     values = options.broker_values(metadata, node.node_id)
     stated: dict[str, Any] = {
@@ -483,12 +485,12 @@ def _broker_config(options: LiveOptions, node: Node, metadata: ClusterMetadata) 
 
 
 def _is_failure(outcome: CreatedTopic | ApiError) -> TypeGuard[ApiError]:
-    """Return True unless the topic was created, now or by another thread."""
+    """Return True if the topic does not exist after the attempt to create it."""
     return isinstance(outcome, ApiError) and outcome.code is not ErrorCode.TOPIC_ALREADY_EXISTS
 
 
 def _voter_directory_id(owned: OwnedNode) -> uuid.UUID | None:
-    """Return the id of the directory that votes; a static quorum knows none."""
+    """Return the id of the directory that votes; None if the quorum is static, because it has no directory ids."""
     is_dynamic = owned.metadata.kraft_version > 0
     return uuid.UUID(bytes=parse_uuid(owned.node.directory_id)) if is_dynamic else None
 
@@ -523,14 +525,14 @@ def _metadata_writer(owned: OwnedNode, manager: LogManager, fs: Fs) -> MetadataW
 def _finish_moves(
     owned: OwnedNode, manager: LogManager, writer: MetadataWriter
 ) -> tuple[ClusterMetadata, Mapping[TopicPartition, Path]]:
-    """Complete the moves whose future logs have every record; return the metadata, and the moves to begin again.
+    """Complete the moves whose future logs have every record; return the metadata, and the moves to restart.
 
-    A broker may stop after the metadata names the directory of a future log that lacks records.  The metadata then gets
-    the directory of the log again.
+    A broker may stop after the metadata names the directory of a future log that lacks records.  The metadata is then
+    changed back to the directory of the log.
 
     Raises:
         StorageError: a disk failed.
-        CommitStateUnknownError, OpenFilesLimitError: as `MetadataWriter.append`.
+        CommitStateUnknownError, OpenFilesLimitError: see `MetadataWriter.append`.
     """
     promoted = manager.promote_future_logs(owned.promoted)
     lacking = {partition: path for partition, path in owned.promoted.items() if partition not in promoted}
@@ -568,7 +570,7 @@ def _check_every_directory_is_online(manager: LogManager) -> None:
             raise StorageError(
                 f"the log directory cannot be used: {directory.failure}",
                 path=str(directory),
-                advice="repair it and start again; a server needs every directory of its node",
+                advice="repair the directory and start again; a server needs every directory of its node",
             )
 
 

@@ -39,14 +39,14 @@ class ReadOnlyOptions:
     directories: tuple[Path, ...]
     catalog: CatalogOptions = field(default_factory=CatalogOptions)
     state: Path | None = None
-    """Directory for committed offsets; if it is None, offsets are kept only in memory."""
+    """Directory for committed offsets.  If it is None, offsets are kept only in memory."""
 
 
 class ReadOnlyBackend:
     """Open log directories.
 
     Raises:
-        UsageError, DirectoryInUseError, SedimentError, OSError: as `open_catalog` and `StateDirectory`.
+        UsageError, DirectoryInUseError, SedimentError, OSError: see `open_catalog` and `StateDirectory`.
     """
 
     handled_at_once = frozenset({ApiKey.API_VERSIONS, ApiKey.FETCH, ApiKey.FIND_COORDINATOR, ApiKey.HEARTBEAT})
@@ -99,7 +99,7 @@ class ReadOnlyBackend:
     def handlers(
         self, timer: Timer, config: ServerConfig, coordinator: GroupCoordinator
     ) -> Sequence[Mapping[ApiKey, Handler]]:
-        """Return the handlers of fetches and refused requests."""
+        """Return the handlers of Fetch and of the refused APIs."""
         delayed = DelayedOperations(timer)
         fetch = FetchHandlers(self.catalog, delayed, fetch_max_bytes=config.fetch_max_bytes, logs_grow=False)
         return fetch.handlers(), RefusedHandlers(READ_ONLY).handlers()
@@ -111,7 +111,7 @@ class ReadOnlyBackend:
         """Do nothing, because nothing is deleted."""
 
     def deletions(self) -> str:
-        """Return that nothing is deleted."""
+        """Return the line that says that nothing is deleted."""
         return "nothing is deleted"
 
     def log_metrics(self) -> None:

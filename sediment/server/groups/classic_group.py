@@ -7,8 +7,9 @@
     PreparingRebalance --- all have left -----> Empty
     any ------------------ unloaded ----------> Dead                    the final state
 
-Every method takes the current time and returns effects in order: answers to waiting requests, a group that must be
-stored before them, and times at which the caller must call `wake`.  A waiter represents one request.
+Every method takes the current time and returns effects, which the caller must perform in order.  An effect answers a
+waiting request, stores the group, or states a time at which the caller must call `wake`.  A waiter represents one
+request.
 
 A group has these deadlines: one for each member's session, one for the join phase, and one for the sync phase.
 
@@ -50,7 +51,7 @@ from sediment.server.groups.group_requests import (
 from sediment.server.server_config import ServerConfig
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
-_TOPICS_AT = 2  # in a subscription, after its version
+_TOPICS_AT = 2  # in a subscription, after the version
 LEAST_REBALANCE_TIMEOUT_MS = 100  # a client's timeout of 0 would keep the coordinator busy
 
 
@@ -79,7 +80,7 @@ _CAN_REBALANCE = (GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.
 # ------------------------------------------------------------------------------------------------------------- members
 @dataclass(slots=True)
 class Member:
-    """A member of a group; `joining` and `syncing` are the waiters of its requests.
+    """A member of a group; `joining` and `syncing` are the waiters of its JoinGroup and SyncGroup requests.
 
     A member is new while it waits for its first generation; its session timeout limits this wait.
     """
@@ -112,7 +113,7 @@ class Member:
 
     @property
     def is_waiting(self) -> bool:
-        """True while a request of a known member waits; like a heartbeat, a waiting request keeps the session alive."""
+        """True if the member is not new and its request waits; a waiting request keeps the session alive."""
         return not self.is_new and (self.joining is not None or self.syncing is not None)
 
 
@@ -147,7 +148,7 @@ class ClassicGroup:
 
     # ------------------------------------------------------------------------------------------------------- requests
     def join(self, request: JoinRequest, waiter: Waiter, now_ms: int) -> list[Effect]:
-        """Add a member, or let a member rejoin; a later call may answer its waiter."""
+        """Add a member, or let a member rejoin; `waiter` may be answered by the effects of a later call."""
         if not (self._accepts(request.member_id) and self._has_room(request)):
             self._remove(request.member_id)
             self._answer_join(waiter, ErrorCode.GROUP_MAX_SIZE_REACHED, NO_MEMBER_ID)
@@ -164,7 +165,7 @@ class ClassicGroup:
         return self._take_effects()
 
     def sync(self, request: SyncRequest, waiter: Waiter, now_ms: int) -> list[Effect]:
-        """Store the leader's assignment, or make a member wait for it; a later call may answer the waiter."""
+        """Store the leader's assignment, or make a member wait for it; a later call may answer `waiter`."""
         error = self._sync_error(request)
         member = self.members.get(request.member_id)
         if error is not ErrorCode.NONE or member is None:
@@ -195,7 +196,7 @@ class ClassicGroup:
         return ErrorCode.REBALANCE_IN_PROGRESS if preparing else ErrorCode.NONE, self._take_effects()
 
     def leave(self, identities: Sequence[MemberIdentity], now_ms: int) -> tuple[list[ErrorCode], list[Effect]]:
-        """Remove members; return an error code for each.  A static member need not be identified by its member id."""
+        """Remove members; return an error code for each.  For a static member, its instance id is sufficient."""
         if self.state is GroupState.DEAD:
             return [ErrorCode.COORDINATOR_NOT_AVAILABLE for _ in identities], []
         errors = [self._leave_one(identity) for identity in identities]
@@ -206,7 +207,7 @@ class ClassicGroup:
     def commit_error(self, identity: MemberIdentity, generation: int, *, transactional: bool = False) -> ErrorCode:
         """Return NONE if the member may commit offsets.
 
-        With a negative generation, the client is not a member, and the group must have no members.
+        A negative generation means that the client is not a member; it may commit only if the group has no members.
         """
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -235,7 +236,7 @@ class ClassicGroup:
         self._wake_ms = None
         while due := [(key, time_ms) for key, time_ms in self._deadlines_ms.items() if time_ms <= now_ms]:
             for key, time_ms in sorted(due, key=lambda deadline: deadline[1]):
-                # Handling an earlier deadline may have removed or moved this one.
+                # The handling of an earlier deadline may have removed or moved this deadline.
                 if self._deadlines_ms.get(key) == time_ms:
                     del self._deadlines_ms[key]
                     self._deadline_passed(key, now_ms)
@@ -252,7 +253,7 @@ class ClassicGroup:
             self._session_expired(key, now_ms)
 
     def restore(self, stored: StableGroup, now_ms: int) -> list[Effect]:
-        """Continue a stored generation; each session begins now."""
+        """Continue a stored generation; the session of each member starts again."""
         self.generation, self.protocol_type = stored.generation, stored.protocol_type
         if not stored.members or stored.protocol_name is None:
             return []
@@ -278,7 +279,7 @@ class ClassicGroup:
         return self._take_effects()
 
     def store_failed(self, effects: Sequence[Effect], error: ErrorCode, now_ms: int) -> list[Effect]:
-        """Return the effects that replace `effects`, because the group could not be stored.
+        """Return the effects to use instead of `effects` after the group could not be stored.
 
         Members that wait for their assignment get `error`, and the group rebalances.  A static member that rejoined
         gets `error`, and its former id is valid again.
@@ -299,7 +300,7 @@ class ClassicGroup:
 
     @property
     def subscribed_topics(self) -> frozenset[str] | None:
-        """The topics of the members' subscriptions; None if a subscription is not that of a consumer.
+        """The topics of the members' subscriptions; None if a subscription does not have a consumer's format.
 
         Source: Kafka's ClassicGroup.computeSubscribedTopics and ConsumerProtocol.deserializeSubscription.
         """
@@ -330,14 +331,17 @@ class ClassicGroup:
         return self._take_effects()
 
     def hand_over(self) -> list[Effect]:
-        """Answer every waiter with REBALANCE_IN_PROGRESS, because the group gets another protocol; it becomes Dead."""
+        """Answer every waiter with REBALANCE_IN_PROGRESS, because a consumer group replaces this group.
+
+        The group becomes Dead.
+        """
         for member in self.members.values():
             self._answer_joining(member, JoinAnswer(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
             self._answer_sync(member, SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS))
         return self.unload()
 
     def unload(self) -> list[Effect]:
-        """Answer every waiter with NOT_COORDINATOR, and forget the reserved ids; the group becomes Dead."""
+        """Answer every waiter with NOT_COORDINATOR, and drop the reserved ids; the group becomes Dead."""
         for member in self.members.values():
             self._answer_joining(member, JoinAnswer(ErrorCode.NOT_COORDINATOR, member.member_id))
             self._answer_sync(member, SyncAnswer(ErrorCode.NOT_COORDINATOR))
@@ -361,8 +365,8 @@ class ClassicGroup:
     def _accepts(self, member_id: str) -> bool:
         """Return True if `group.max.size` allows the member.
 
-        During a rebalance only the waiting members count, so members that rejoin after the limit is reached are
-        rejected.
+        During a rebalance, only waiting members count.  Existing members that rejoin are therefore rejected if the
+        waiting members already reach the limit.
         """
         if self.state in (GroupState.EMPTY, GroupState.DEAD):
             return True
@@ -375,7 +379,7 @@ class ClassicGroup:
     def _has_room(self, request: JoinRequest) -> bool:
         """Return True if `sediment.group.members.max.bytes` allows the member.
 
-        The member's previous size does not count.
+        If the member rejoins, its present size is not counted.
         """
         member = self.members.get(request.member_id)
         own_bytes = 0 if member is None else member.size_bytes
@@ -441,8 +445,7 @@ class ClassicGroup:
             self._static_members[member.group_instance_id] = member_id
         if self.leader_id is None:
             self.leader_id = member_id
-        # If a client loses its connection during the wait, its member has no client any more, so the member must
-        # expire.
+        # The client may lose its connection during the wait.  A member without a client must expire.
         self._set_deadline(member_id, now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
         self._rebalance_or_complete(now_ms)
 
@@ -456,7 +459,7 @@ class ClassicGroup:
         member.joining = waiter
 
     def _replace_static_member(self, request: JoinRequest, member_id: str, waiter: Waiter, now_ms: int) -> None:
-        """Give a rejoining static member a new id; the old id is fenced."""
+        """Give a rejoining static member a new id, and fence the old id."""
         assert request.group_instance_id is not None
         former_id = self._static_members[request.group_instance_id]
         former_leader = self.leader_id
@@ -479,12 +482,14 @@ class ClassicGroup:
         if self.state is GroupState.STABLE and self._chosen_protocol() == self.protocol_name:
             answer = self._joined(member, skips_assignment=request.supports_skipping_assignment)
             if not request.supports_skipping_assignment:
-                # An older client that is named as the leader would assign partitions again, without a rebalance.
+                # If the answer named an older client as the leader, this client would assign partitions again, without
+                # a rebalance.
                 answer = self._joined(member, leader=former_leader or NO_MEMBER_ID)
             self._store(replaced)
             self._answer_joining(member, answer)
         else:
-            # In CompletingRebalance, the leader may assign partitions to the old id, so the rebalance must start again.
+            # In CompletingRebalance, the leader may still assign partitions to the old id, so the rebalance must
+            # restart.
             self._rebalance_or_complete(now_ms)
 
     def _restore_static_member(self, replaced: ReplacedId, now_ms: int) -> None:
@@ -504,7 +509,10 @@ class ClassicGroup:
         self._extend_session(member, now_ms)
 
     def _joined(self, member: Member, *, leader: str | None = None, skips_assignment: bool = False) -> JoinAnswer:
-        """Return the answer to a member of the current generation; it names `leader`, by default the real leader."""
+        """Return the JoinGroup answer for a member of the current generation.
+
+        The answer names `leader`, by default the group's leader.
+        """
         leader = leader or self.leader_id or NO_MEMBER_ID
         is_leader = leader == member.member_id
         return JoinAnswer(
@@ -551,7 +559,7 @@ class ClassicGroup:
             self._set_deadline(_Phase.JOIN, now_ms + self._rebalance_timeout_ms())
 
     def _join_deadline_passed(self, now_ms: int) -> None:
-        """Complete the join phase; the first join phase of a group is extended as long as members arrive."""
+        """Complete the join phase, or extend it if it is the first one of the group and members are still arriving."""
         if self._is_initial_rebalance and self._new_member_added and self._remaining_delay_ms:
             self._new_member_added = False
             delay_ms = min(self.config.group_initial_rebalance_delay_ms, self._remaining_delay_ms)
@@ -562,13 +570,13 @@ class ClassicGroup:
             self._complete_join(now_ms)
 
     def _complete_join(self, now_ms: int) -> None:
-        """Begin the next generation with the members that joined; absent static members are kept."""
+        """Begin the next generation with the members that joined and the absent static members."""
         self._deadlines_ms.pop(_Phase.JOIN, None)
         absent = [each for each in self.members.values() if each.joining is None and each.group_instance_id is None]
         for member in absent:
             self._remove(member.member_id)
         if self.members and not self._elect_leader():
-            # Only static members are left, and all are absent.  Their sessions end before this wait does.
+            # Only static members are left, and all are absent.  Their sessions end before this deadline.
             self._set_deadline(_Phase.JOIN, now_ms + self._rebalance_timeout_ms())
             return
         self.generation += 1
@@ -599,7 +607,7 @@ class ClassicGroup:
     def _chosen_protocol(self) -> str:
         """Return the protocol with the most votes among those that all members support.
 
-        If several have the same number of votes, return the first of them.
+        If several protocols have equally many votes, return the first of them.
         """
         candidates = {name for name, count in self._protocol_counts.items() if count == len(self.members)}
         votes = Counter(member.vote(candidates) for member in self.members.values())
@@ -638,7 +646,7 @@ class ClassicGroup:
     def _take_assignments(self, request: SyncRequest, now_ms: int) -> None:
         """Store the assignments.
 
-        If they exceed the limit, send the leader Kafka's error for a record that is too large.
+        If the assignments exceed the memory limit, the leader gets Kafka's error for a record that is too large.
         """
         if self.size_bytes + request.size_bytes <= self.config.group_members_max_bytes:
             self._assign(dict(request.assignments), now_ms)
@@ -658,7 +666,7 @@ class ClassicGroup:
         self.state = GroupState.STABLE
 
     def _propagate(self, member: Member, answer: SyncAnswer, now_ms: int) -> None:
-        """Answer a waiting SyncGroup, and restart the session, which may have expired during the wait."""
+        """Answer a waiting SyncGroup, and restart the session, whose deadline may have passed during the wait."""
         if member.syncing is not None:
             self._answer_sync(member, answer)
             self._extend_session(member, now_ms)
@@ -724,7 +732,7 @@ class ClassicGroup:
         self._effects.append(StoreGroup(self.stable_group, replaced))
 
     def _stored_member(self, member: Member) -> StoredMember:
-        # A group whose first members still join has no protocol yet.
+        # A group whose first members are still joining has no protocol yet.
         name = self.protocol_name or member.protocols[0][0]
         return StoredMember(
             member.member_id,
@@ -772,7 +780,7 @@ def _names(protocols: Protocols) -> set[str]:
 
 
 def _failed(answer: JoinAnswer | SyncAnswer, error: ErrorCode) -> JoinAnswer | SyncAnswer:
-    """Return the answer to send instead of `answer`, because the group could not be stored; an error stays as it is."""
+    """Return the answer to send instead of `answer` if the group could not be stored; an error stays as it is."""
     if answer.error is not ErrorCode.NONE:
         return answer
     return JoinAnswer(error, NO_MEMBER_ID) if isinstance(answer, JoinAnswer) else SyncAnswer(error)

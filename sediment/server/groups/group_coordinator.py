@@ -5,20 +5,20 @@
     heartbeat, leave, commit, fetch, describe, list     answered immediately
 
 Before `load`, every request gets COORDINATOR_LOAD_IN_PROGRESS, which clients retry.  If the partition that stores a
-group cannot be read, requests of the group get UNKNOWN_SERVER_ERROR, which clients do not retry.  Without its offsets,
+group cannot be read, requests of the group get UNKNOWN_SERVER_ERROR, which clients do not retry: without its offsets,
 the group would start from the beginning.
 
     consumer_heartbeat, describe_consumer_group         the new protocol (KIP-848), if the coordinator knows the topics
 
-A group has one protocol at a time.  An empty group takes that of its first member.  A classic group with members
-becomes a consumer group when a member of the new protocol joins, and a classic group again when the last one leaves.
-Groups of other protocols have no members here.
+A group has one protocol at a time.  An empty group adopts the protocol of its first member.  A classic group with
+members becomes a consumer group when a member of the new protocol joins.  It becomes a classic group again when the
+last such member leaves.  Groups of other protocols (share, streams) cannot have members on this server.
 
 Invariants: a group changes only while its lock is held, and no lock is held while a request is answered.  With a store,
-every commit, assignment and deletion is written there before it is answered.  Offsets of groups without members expire
-only if `offsets_retention_minutes` is set.  Memory used for
-clients stays within the limits of `group_memory`.  Only one thread at a time, the one that deletes the offsets of
-topics, waits for a `commit_guard` while it holds others.
+every commit, assignment and deletion is written to the store before its request is answered.  Offsets of groups without
+members expire only if `offsets_retention_minutes` is set.  Memory used for clients stays within the limits of
+`group_memory`.  Only a deletion of topics' offsets waits for a `commit_guard` while it holds others, and only one such
+deletion runs at a time.
 """
 
 from __future__ import annotations
@@ -115,9 +115,9 @@ def _no_configs(_group_id: str) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupSupport:
-    """The requirements of the new protocol: topics, a timer for slow work, the time of day, and configs of groups.
+    """The objects that the new protocol needs: topics, a timer for slow work, the time of day, and group configs.
 
-    `configs_of` returns the configs that are set on a group.
+    `configs_of` returns the dynamic configs of a group.
     """
 
     topics: ClusterTopics
@@ -128,7 +128,7 @@ class ConsumerGroupSupport:
 
 @dataclass(slots=True, eq=False)
 class _Group:
-    """One group: its members, in `classic`, and its offsets, locks, timer and memory."""
+    """One group: its members, in `classic` or `consumer`, and its offsets, locks, timer and memory."""
 
     group_id: str
     kind: GroupKind
@@ -136,19 +136,19 @@ class _Group:
     offsets: GroupOffsets = field(default_factory=GroupOffsets)
     guard: threading.Lock = field(default_factory=threading.Lock)
     commit_guard: threading.Lock = field(default_factory=threading.Lock)
-    """The lock held while something is written, so that memory and disk get changes in the same order.
+    """The lock that is held during a write to the store, so that memory and disk get changes in the same order.
 
-    Meanwhile, `guard` is not held.
+    During the write itself, `guard` is not held.
     """
 
     is_stored: bool = True
-    """False for a group of a later protocol: its records stay as they are, and its classic members are in memory."""
+    """False for a group of a later protocol: its records stay unchanged, and classic members are only in memory."""
 
     has_records: bool = False
-    """True if the store may have records of the group."""
+    """True if the store may contain records of the group."""
 
     consumer: ConsumerGroup | None = None
-    """The members of a consumer group; `classic` then has none."""
+    """The members of a consumer group; in this case, `classic` has no members."""
 
     is_resolving: bool = False
     """True while regular expressions of the group are being matched with topics."""
@@ -174,7 +174,7 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group as DescribeGroups and ListGroups report it; the members are copies."""
+    """A group in the form that DescribeGroups and ListGroups report; the members are copies."""
 
     group_id: str
     kind: GroupKind
@@ -229,7 +229,7 @@ class GroupCoordinator:
 
     # ----------------------------------------------------------------------------------------------------- life cycle
     def load(self, stored: Mapping[str, StoredGroup], is_unreadable: Callable[[str], bool] = _is_never) -> None:
-        """Start serving the groups of a log directory; commits in the store replace their offsets.
+        """Start serving the groups of a log directory; commits in the store replace the offsets of these groups.
 
         `is_unreadable` takes a group id, and returns True if the group's partition cannot be read.
         """
@@ -261,7 +261,7 @@ class GroupCoordinator:
         self._timer.after(self._config.offsets_retention_check_interval_ms, self._check_idle_groups)
 
     def _deleted_before_the_load_ended(self) -> Collection[str]:
-        """Return the topics that were deleted since the last call; if there are none, the load has ended."""
+        """Return the topics that were deleted since the last call; if there were none, mark the load as ended."""
         with self._guard:
             names, self._deleted_topics = self._deleted_topics, set()
             self._is_loaded = not names
@@ -282,7 +282,7 @@ class GroupCoordinator:
         with self._guard:
             groups = list(self._groups.values())
         for group in groups:
-            # A group to which something is being written is not idle, such as one with its first commit.
+            # A group to which something is being written, such as its first commit, is not idle.
             if group.commit_guard.acquire(blocking=False):
                 try:
                     self._expire_offsets(group)
@@ -322,12 +322,12 @@ class GroupCoordinator:
         try:
             self._delete_records(group, (), wait=False)
         except (OSError, SedimentError) as error:
-            self._log.warning(f"group {group.group_id}, which is not used, cannot be removed: {error}")
+            self._log.warning(f"unused group {group.group_id} cannot be removed: {error}")
         else:
             self._forget(group)
 
     def _delete_records(self, group: _Group, partitions: Sequence[tuple[str, int]], *, wait: bool) -> None:
-        """Delete a group, with the offsets of `partitions`, in the store; `commit_guard` is held."""
+        """Delete a group, with the offsets of `partitions`, from the store; `commit_guard` is held."""
         store = self._group_store
         if store is not None and group.has_records and store.partition_of(group.group_id) is not None:
             keys = None if group.consumer is None else [each.encoded()[0] for each in group.consumer.tombstones()]
@@ -448,7 +448,8 @@ class GroupCoordinator:
     ) -> list[ErrorCode]:
         """Commit offsets, given as (topic, partition, value); return an error code for each.
 
-        A member of a consumer group may commit only by a request whose version `knows_epochs`.
+        `knows_epochs` is True if the request's version has member epochs; members of consumer groups need such a
+        version.
 
         GROUP_ID_NOT_FOUND: the request has a generation, but the group does not exist.
         INVALID_COMMIT_OFFSET_SIZE: `sediment.groups.max.bytes` is reached.
@@ -468,7 +469,10 @@ class GroupCoordinator:
             return self._store(group_id, group, commits)
 
     def _group_of_commit(self, group_id: str, generation: int, *, if_unknown: ErrorCode) -> _Group | ErrorCode:
-        """Return the group of a commit, or the error of all its offsets; a commit without a generation creates it."""
+        """Return the group of a commit, or the error for all its offsets.
+
+        A commit without a generation creates the group.
+        """
         error = self._serving_error(group_id)
         if error is not ErrorCode.NONE:
             return error
@@ -516,7 +520,7 @@ class GroupCoordinator:
     ) -> list[ErrorCode]:
         """Make offsets pending until the producer's transaction ends; return an error code for each.
 
-        `append` stores them, and returns them with the offsets of their records; it does not wait for the disk.
+        `append` stores the commits without waiting for the disk, and returns them with the offsets of their records.
 
         INVALID_COMMIT_OFFSET_SIZE: `sediment.groups.max.bytes` is reached.
         """
@@ -549,9 +553,9 @@ class GroupCoordinator:
         growth: int,
         append: Callable[[Sequence[Commit]], Sequence[Commit]],
     ) -> ErrorCode:
-        """Store commits and make them pending; `commit_guard` is held, and `growth` bytes are taken."""
+        """Store commits and make them pending; `commit_guard` is held, and `growth` bytes are reserved."""
         group.has_records = True
-        # Until the commits are in memory, no marker may be appended: it would not find them.
+        # No marker may be appended until the commits are in memory, because the marker would not find them.
         with self._pending_guard(self._partition_of(group)):
             try:
                 stored = append(commits)
@@ -573,7 +577,7 @@ class GroupCoordinator:
         return ErrorCode.NONE
 
     def _note_pending(self, group: _Group, producer_ids: Collection[int]) -> None:
-        """Remember the producers whose transactions have pending offsets of a group."""
+        """Record that the transactions of these producers have pending offsets in a group."""
         number = self._partition_of(group) if producer_ids else None
         if number is not None:
             for producer_id in producer_ids:
@@ -583,13 +587,13 @@ class GroupCoordinator:
         return None if self._group_store is None else self._group_store.partition_of(group.group_id)
 
     def _pending_guard(self, partition: int | None) -> threading.Lock:
-        """Return the lock for the pending offsets of a partition, which is held while they or a marker are appended."""
+        """Return the lock of a partition that is held while pending offsets or a marker are appended."""
         return self._pending_guards.setdefault(partition, threading.Lock())
 
     def end_transaction(
         self, partition: int, producer_id: int, *, is_committed: bool, append: Callable[[], _Result]
     ) -> _Result:
-        """Append a marker to a partition of the store, and apply or drop the pending offsets of its producer.
+        """Append a marker to a partition of the store, and apply or drop the pending offsets of the marker's producer.
 
         Raises:
             ApiError: the groups are not loaded yet.
@@ -619,8 +623,8 @@ class GroupCoordinator:
     ) -> tuple[ErrorCode, list[tuple[str, list[FetchedOffset]]]]:
         """Return the committed offsets of `topics`, given as (topic, partitions); by default, all offsets of the group.
 
-        With `require_stable`, a partition gets UNSTABLE_OFFSET_COMMIT if an open transaction has a pending offset for
-        it.  A member of a consumer group gives its epoch.
+        If `require_stable`, a partition for which an open transaction has a pending offset gets UNSTABLE_OFFSET_COMMIT.
+        `member_id` and `member_epoch` are checked only in a consumer group.
         """
         error = self._loading_error(group_id)
         if error is not ErrorCode.NONE:
@@ -648,7 +652,7 @@ class GroupCoordinator:
 
     # ------------------------------------------------------------------------------------------------------- deletions
     def delete(self, group_id: str) -> ErrorCode:
-        """Delete a group without members, with its offsets; a group with an empty id may have offsets."""
+        """Delete a group without members, with its offsets; the empty group id is allowed."""
         error = self._serving_error(group_id)
         group = self._find(group_id) if error is ErrorCode.NONE else None
         if group is None or self._group_store is None:
@@ -700,9 +704,9 @@ class GroupCoordinator:
         return ErrorCode.NONE, errors
 
     def topics_deleted(self, names: Collection[str]) -> None:
-        """Delete the offsets of topics that were deleted; until the groups are loaded, only remember the topics.
+        """Delete the offsets of deleted topics; until the groups are loaded, only remember these topics.
 
-        Calls must come one after the other.
+        Calls must not overlap.
         """
         with self._guard:
             if not self._is_loaded:
@@ -711,7 +715,7 @@ class GroupCoordinator:
         self._delete_offsets_of_topics(names)
 
     def _delete_offsets_of_topics(self, names: Collection[str]) -> None:
-        """Delete the offsets of topics in all groups; groups of one partition of the store are handled together."""
+        """Delete the offsets of topics in all groups, together for all groups in the same partition of the store."""
         if self._group_store is None:
             return
         with self._guard:
@@ -748,7 +752,7 @@ class GroupCoordinator:
 
     # ---------------------------------------------------------------------------------------------------------- views
     def describe(self, group_id: str) -> tuple[ErrorCode, GroupDescription | None]:
-        """Return a group with its members; GROUP_ID_NOT_FOUND if it does not exist or has a later protocol."""
+        """Return a classic group with its members; GROUP_ID_NOT_FOUND if no classic group has this id."""
         error = self._loading_error(group_id)
         if error is not ErrorCode.NONE:
             return error, None
@@ -807,7 +811,7 @@ class GroupCoordinator:
     def _take(self, size_bytes: int) -> bool:
         is_taken = self.memory.take(size_bytes)
         if not is_taken:
-            self._log.warning("a group gets no more memory: sediment.groups.max.bytes is reached")
+            self._log.warning("a request for a group was rejected: the limit sediment.groups.max.bytes is reached")
         return is_taken
 
     def _classic_group(self) -> ClassicGroup:
@@ -822,16 +826,17 @@ class GroupCoordinator:
     def _run_with_result(
         self, group: _Group, act: Callable[[ClassicGroup], tuple[_Result, list[Effect]]]
     ) -> tuple[_Result, list[Effect]]:
-        """Change a classic group; return the result with the effects that remain; `commit_guard` is held."""
+        """Change a classic group; return the result and the remaining effects; `commit_guard` is held."""
         with group.guard:
             result, effects = act(group.classic)
             self._account(group, effects)
-        # Only an answer waits for the disk.  Sessions that end are not answered, and may end in all groups at once.
+        # The write waits for the disk only if a request is answered.  Expired sessions need no answer, and may expire
+        # in all groups at once.
         wait = result is not None or any(isinstance(effect, Answer) for effect in effects)
         return result, self._stored(group, effects, wait=wait)
 
     def _account(self, group: _Group, effects: Sequence[Effect]) -> None:
-        """Set the timer, and count the memory of the members; `guard` is held."""
+        """Set the timer, and update the memory that the members use; `guard` is held."""
         self._set_timer(group, effects)
         members_bytes = group.classic.size_bytes
         self.memory.resize(members_bytes - group.members_bytes)
@@ -939,10 +944,11 @@ class GroupCoordinator:
         return HeartbeatAnswer(ErrorCode.NONE, None, member.member_id, request.epoch), effects
 
     def describe_consumer_group(self, group_id: str) -> ConsumerGroup:
-        """Return a copy of a consumer group.
+        """Return a copy of the consumer group with this id.
 
         Raises:
-            ApiError: GROUP_ID_NOT_FOUND if it does not exist, or the error of a coordinator that is not loaded.
+            ApiError: GROUP_ID_NOT_FOUND if no consumer group has this id; the error of a coordinator that is not
+                loaded.
         """
         error = self._loading_error(group_id)
         if error is not ErrorCode.NONE:
@@ -957,12 +963,12 @@ class GroupCoordinator:
 
     @property
     def default_assignor(self) -> str:
-        """The assignor of groups whose members ask for none."""
+        """The assignor of groups whose members request none."""
         return self._config.group_consumer_assignors[0]
 
     # ------------------------------------------------------------------------------- classic members of consumer groups
     def _join_consumer_group(self, group: _Group, request: JoinRequest) -> JoinAnswer | None:
-        """Return the answer to a JoinGroup; None if the group is classic, or becomes so because it has no members."""
+        """Return the answer to a JoinGroup; None if the group is classic, or becomes classic for lack of members."""
         consumer = group.consumer
         if consumer is None:
             return None
@@ -1051,7 +1057,7 @@ class GroupCoordinator:
         is_limited: bool = False,
         wait: bool = True,
     ) -> list[Effect]:
-        """Store a change, then apply it; with `is_limited`, it may not exceed the limits on memory.
+        """Store a change, then apply it; if `is_limited`, refuse a change that exceeds a memory limit.
 
         Raises:
             ApiError: the change is too large or cannot be stored; the group stays as it was.
@@ -1084,14 +1090,14 @@ class GroupCoordinator:
     def _apply(self, group: _Group, change: Change) -> None:
         is_new = group.consumer is None
         group.consumer = change.apply()
-        # Otherwise only the deadlines of the change are new, and a heartbeat does not look at all members.
+        # In an existing group, only the deadlines of the change are set, so a heartbeat need not look at all members.
         deadlines_ms = group.consumer.deadlines_ms.values() if is_new else change.deadlines_ms.values()
         self._set_consumer_timer(group, (time_ms for time_ms in deadlines_ms if time_ms is not None))
 
     def _become_classic(
         self, group: _Group, consumer: ConsumerGroup, classic: StableGroup, change: Change, *, wait: bool = True
     ) -> list[Effect]:
-        """Replace a consumer group by a classic one, whose members must join again.
+        """Replace a consumer group by a classic group, whose members must join again.
 
         Raises:
             ApiError: the classic group cannot be stored; the group stays as it was.
@@ -1118,7 +1124,7 @@ class GroupCoordinator:
             raise ApiError(_store_error_of(error)) from error
 
     def _set_consumer_timer(self, group: _Group, deadlines_ms: Iterable[int]) -> None:
-        """Wake the group at the earliest of its new deadlines; an earlier wake-up stays."""
+        """Wake the group at the earliest of the given deadlines, unless an earlier wake-up is set."""
         time_ms = min(deadlines_ms, default=None)
         if time_ms is not None and (group.wake_ms is None or time_ms < group.wake_ms):
             if group.wake is not None:
@@ -1137,7 +1143,8 @@ class GroupCoordinator:
     def _circumstances(self, group_id: str) -> Circumstances:
         """Return the configs, times and topics for a change.
 
-        A group's own configs take precedence.  The broker's limits count only when they are changed, as in Kafka.
+        A group's own configs take precedence.  As in Kafka, the broker's minimum and maximum are checked only when the
+        configs are changed.
         """
         assert self._support is not None, "only a coordinator with topics has consumer groups"
         config, own = self._config, self._support.configs_of(group_id)
@@ -1155,7 +1162,7 @@ class GroupCoordinator:
 
     # --------------------------------------------------------------------------------------------- regular expressions
     def _resolve_later(self, group: _Group, now: Circumstances) -> None:
-        """Match the group's regular expressions with the topics in another thread, if that is due."""
+        """If a match is due, match the group's regular expressions with the topics in another thread."""
         assert self._support is not None
         if group.consumer is not None and not group.is_resolving and needs_resolution(group.consumer, now):
             group.is_resolving = True
@@ -1167,7 +1174,7 @@ class GroupCoordinator:
             now = self._circumstances(group.group_id)
             with group.guard:
                 consumer = group.consumer
-                # Those that have waited longest come first, because the time for all of them is limited.
+                # The expressions that have waited longest come first, because the total time is limited.
                 waiting = (
                     {}
                     if consumer is None
@@ -1181,7 +1188,7 @@ class GroupCoordinator:
                 if group.consumer is not None:
                     self._change_consumer_group(group, resolve_regexes(group.consumer, found, now), is_limited=True)
         except ApiError as error:
-            self._log.warning(f"topics of regular expressions of group {group.group_id} cannot be stored: {error}")
+            self._log.warning(f"topics for regular expressions of group {group.group_id} cannot be stored: {error}")
         finally:
             group.is_resolving = False
 
@@ -1193,7 +1200,7 @@ class GroupCoordinator:
         for regex in regexes:
             topics = matching_topics(regex, names)
             if topics is None:
-                self._log.warning(f"a regular expression of group {group.group_id} takes too long; it matches no topic")
+                self._log.warning(f"a regular expression of group {group.group_id} is too slow; it matches no topic")
             found[regex] = ResolvedRegex(topics or frozenset(), now.metadata_version, now.wall_ms)
             if self._clock() > end_ns or self._is_closed:
                 break
@@ -1204,11 +1211,11 @@ _NO_NEW_PROTOCOL = "this server does not support the new group protocol; set gro
 
 
 def _no_memory() -> ApiError:
-    return ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, "the groups of this server get no more memory")
+    return ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, "the limit on the memory of this server's groups is reached")
 
 
 def _commit_error_of(error: BaseException) -> ErrorCode:
-    """Return the error code for a rejected commit; it makes clients retry only if a disk failed."""
+    """Return the error code for a rejected commit; clients retry only if a disk failed."""
     if isinstance(error, PolicyViolationError):
         return ErrorCode.GROUP_AUTHORIZATION_FAILED
     if isinstance(error, RejectedAppendError):

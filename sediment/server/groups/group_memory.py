@@ -3,8 +3,8 @@
     members of one group                      `sediment.group.members.max.bytes`
     groups, members and offsets of clients    `sediment.groups.max.bytes`, the sum over all groups
 
-Groups and offsets from a log directory do not count until a client replaces them.  Sizes are estimates: the bytes sent
-by a client, and an allowance for each object.
+Groups and offsets from a log directory are not counted until a client replaces them.  Sizes are estimates: the bytes
+sent by a client, and an allowance for each object.
 
 Invariant: memory is reserved before it is used, so concurrent requests together cannot exceed a limit.
 """
@@ -24,7 +24,7 @@ OFFSET_BYTES = 256
 
 
 class GroupMemory:
-    """The memory that all groups share; any thread may use it."""
+    """The memory that all groups share; any thread may call its methods."""
 
     def __init__(self, max_bytes: int) -> None:
         self._free_bytes = max_bytes
@@ -44,6 +44,6 @@ class GroupMemory:
             return True
 
     def resize(self, change_bytes: int) -> None:
-        """Count a change in size without checking the limit; a negative change frees bytes."""
+        """Record a change in size without checking the limit; a negative change frees bytes."""
         with self._guard:
             self._free_bytes -= change_bytes

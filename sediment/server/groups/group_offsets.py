@@ -1,7 +1,7 @@
 """GroupOffsets: the committed offsets of one group, and the pending offsets of open transactions.
 
-Invariant: if a partition has one commit in a transaction and one outside, the later record wins.  The position of the
-marker does not matter, because compaction may remove a commit before or after the marker.
+Invariant: if a partition has a commit in a transaction and a commit outside a transaction, the later record wins.  The
+position of the marker does not matter, because compaction may remove a commit before or after the marker.
 
 Source: Kafka's OffsetMetadataManager and OffsetAndMetadata.
 """
@@ -20,7 +20,7 @@ NO_LEADER_EPOCH = -1
 
 
 class CommittedOffset(NamedTuple):
-    """The committed offset of a partition; `record_offset` is the offset of its record in the coordinator's log."""
+    """The committed offset of a partition; `record_offset` is the commit's own offset in the coordinator's log."""
 
     offset: int
     leader_epoch: int = NO_LEADER_EPOCH
@@ -73,7 +73,7 @@ class GroupOffsets:
         return growth
 
     def pending_bytes(self, producer_id: int) -> int:
-        """Return the bytes of the pending offsets of a producer."""
+        """Return the bytes of memory that a producer's pending offsets use."""
         return sum(value.size_bytes for value in self.pending.get(producer_id, {}).values())
 
     def get(self, topic: str, partition: int) -> CommittedOffset | None:
@@ -87,9 +87,9 @@ class GroupOffsets:
         return list(dict.fromkeys(committed + pending))
 
     def growth_bytes(self, commits: Sequence[tuple[str, int, CommittedOffset]]) -> int:
-        """Return the bytes that `commits`, given as (topic, partition, value), would add.
+        """Return the bytes of memory that `commits`, given as (topic, partition, value), would add.
 
-        The result is negative if new values are smaller.
+        The result is negative if the new values are smaller than the old ones.
         """
         growth = 0
         for (topic, partition), value in {commit[:2]: commit[2] for commit in commits}.items():

@@ -13,7 +13,7 @@ NO_MEMBER_ID = ""
 NO_GENERATION = -1
 
 Waiter: TypeAlias = Callable[[Any], object]
-"""The function that answers one request; a group does not call it but returns it in an effect."""
+"""A function that answers one request; a group does not call the function but returns it in an effect."""
 
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 
@@ -28,7 +28,7 @@ def protocols_bytes(protocols: Protocols) -> int:
 class JoinRequest:
     """A JoinGroup request.
 
-    `protocols` are pairs (name, metadata), in order of preference.  With `requires_known_member_id` (version 4 and
+    `protocols` are pairs (name, metadata), in order of preference.  If `requires_known_member_id` (version 4 and
     later), a dynamic member first gets an id and then joins with this id.  `supports_skipping_assignment` is True from
     version 9 on.
     """
@@ -112,7 +112,7 @@ class SyncAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An effect: answer the request of `waiter`."""
+    """Effect: answer the request of `waiter`."""
 
     waiter: Waiter
     answer: JoinAnswer | SyncAnswer
@@ -120,7 +120,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class WakeAt:
-    """An effect: call `wake` at `time_ms` or later."""
+    """Effect: call `wake` at `time_ms` or later."""
 
     time_ms: int
 
@@ -141,7 +141,7 @@ class StoredMember:
 
 @dataclass(frozen=True, slots=True)
 class StableGroup:
-    """A generation of a group after its assignment; an empty group has no protocol, leader and members."""
+    """A generation of a group after its assignment; an empty group has no protocol, no leader and no members."""
 
     generation: int
     protocol_type: str
@@ -165,7 +165,7 @@ class ReplacedId:
 class StoreGroup:
     """Effect: store `group` before any later effect; if that fails, call `store_failed`.
 
-    If the group is stored because of a static member that rejoined, the member is in `replaced`.
+    If the group is stored because a static member rejoined, `replaced` is this member.
     """
 
     group: StableGroup

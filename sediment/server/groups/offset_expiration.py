@@ -1,8 +1,8 @@
-"""The expiration of committed offsets: which offsets of a group without members have expired.
+"""The expiration of committed offsets in groups without members.
 
-An offset expires when both its commit and the time without members are `offsets.retention.minutes` old.  The time
-without members counts from when this process first saw it, so it begins again at a start.  Offsets that an open
-transaction may replace stay.
+An offset expires when its commit is `offsets.retention.minutes` old and the group has had no members for that time.
+The time without members is counted from the moment at which this process first saw the group empty, so each start
+restarts it.  Offsets that an open transaction may replace do not expire.
 
 Source: Kafka's OffsetMetadataManager.cleanupExpiredOffsets and ClassicGroup.offsetExpirationCondition.
 """
@@ -19,19 +19,19 @@ _NEVER_SEEN = -2  # below every generation
 
 @dataclass(slots=True)
 class TimeWithoutMembers:
-    """The time since which a group is known to have no members; a new generation starts it again."""
+    """The time since which a group is known to have no members; a new generation resets this time."""
 
     generation: int = _NEVER_SEEN
     since_ms: int = 0
 
     def begin(self, generation: int, now_ms: int) -> int:
-        """Return the time since which the group, now without members in this generation, has had none."""
+        """Record that the group has no members in this generation; return the time since which it has had none."""
         if generation != self.generation:
             self.generation, self.since_ms = generation, now_ms
         return self.since_ms
 
     def end(self) -> None:
-        """Start again with the next call of `begin`, because the group has members."""
+        """Forget the time, because the group has members; the next call of `begin` sets it again."""
         self.generation = _NEVER_SEEN
 
 

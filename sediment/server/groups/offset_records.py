@@ -44,7 +44,7 @@ def group_tombstone(group_id: str) -> bytes:
 
 
 def encode_group(group_id: str, group: StableGroup, now_ms: int) -> tuple[bytes, bytes]:
-    """Return key and value of the record of a classic group."""
+    """Return the key and the value of a classic group's record."""
     value = m.GroupMetadataValue
     message = value(
         protocol_type=group.protocol_type,
@@ -99,7 +99,7 @@ def decode_committed_offset(value: bytes, record_offset: int) -> CommittedOffset
         found = _Value.decode(value[_VERSION_BYTES:], version)
     except ProtocolError:
         return None
-    # Parsed by position for speed, because a directory may contain a million such records.
+    # The key is parsed by position for speed, because a directory may contain a million such records.
     return CommittedOffset(
         found.offset, found.leader_epoch, found.metadata, found.commit_timestamp, found.topic_id, record_offset
     )

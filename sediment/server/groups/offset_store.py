@@ -14,11 +14,11 @@ from sediment.server.groups.group_requests import StableGroup
 
 
 class OffsetStore(Protocol):
-    """A store of commits (topic, partition, offset); any thread may use it."""
+    """A store of commits (topic, partition, offset); any thread may call its methods."""
 
     @property
     def offsets(self) -> Mapping[str, GroupOffsets]:
-        """The stored offsets by group id; they replace the offsets from the log directory."""
+        """The stored offsets by group id; the coordinator uses them instead of the offsets from the log directory."""
 
     def append(
         self, group_id: str, commits: Sequence[tuple[str, int, CommittedOffset]]
@@ -31,13 +31,13 @@ class OffsetStore(Protocol):
 
 
 class GroupStore(Protocol):
-    """A store of groups; safe for several threads.
+    """A store of groups; any thread may call its methods.
 
-    With `wait`, a change counts as replicated when the call returns; without it, soon after.
+    If `wait`, a call returns once its change counts as replicated; otherwise it does not wait for this.
     """
 
     def partition_of(self, group_id: str) -> int | None:
-        """Return the partition of the store that a group is in; None if the store does not exist yet."""
+        """Return the partition of the store that contains a group; None if the store does not exist yet."""
 
     def store_group(self, group_id: str, group: StableGroup, *, wait: bool = True) -> None:
         """Store a generation of a group.
@@ -47,17 +47,17 @@ class GroupStore(Protocol):
         """
 
     def store_records(self, group_id: str, records: Sequence[tuple[bytes, bytes | None]], *, wait: bool = True) -> None:
-        """Store records of a group, given as (key, value), all or none.
+        """Store all or none of the given records (key, value) of a group.
 
         Raises:
             OSError, SedimentError: the records may be lost.
         """
 
     def delete_offsets(self, offsets: Mapping[str, Sequence[tuple[str, int]]]) -> None:
-        """Delete the offsets of groups, given as (topic, number) by group id; the groups are in one partition.
+        """Delete the offsets of groups, given as (topic, number) by group id; all groups must be in the same partition.
 
         Raises:
-            OSError, SedimentError: some of the offsets may still be there.
+            OSError, SedimentError: some of the offsets may not be deleted.
         """
 
     def delete_group(
@@ -68,8 +68,10 @@ class GroupStore(Protocol):
         keys: Sequence[bytes] | None = None,
         wait: bool = True,
     ) -> None:
-        """Delete a group with its offsets, those of `partitions`; `keys` are its records, by default a classic group's.
+        """Delete a group with the offsets of `partitions`.
+
+        `keys` are the group's record keys, by default those of a classic group.
 
         Raises:
-            OSError, SedimentError: the group, or some of its offsets, may still be there.
+            OSError, SedimentError: the group, or some of its offsets, may not be deleted.
         """

@@ -1,8 +1,9 @@
 """OffsetsTopic: commits and groups as records of `__consumer_offsets`, where a broker finds them.
 
-A commit, a generation and a change of a consumer group are one batch each, in the partition of their group.  They
-count once the high watermark is above them.  A deletion is as many batches as `max.message.bytes` requires.  The record
-that deletes a group comes last, so a crash in between leaves the group with the rest of its offsets.
+Each commit, each generation and each change of a consumer group is one batch in the group's partition.  A batch counts
+as written once the high watermark is above it.  A deletion uses as many batches as `max.message.bytes` requires.  The
+record that deletes a group comes last, so after a crash between two batches the group still exists, with the rest of
+its offsets.
 
 Source: Kafka's GroupMetadataManager and CoordinatorRuntime.
 """
@@ -38,7 +39,7 @@ class Appended(Protocol):
 
     @property
     def first_offset(self) -> int:
-        """Offset of its first record."""
+        """Offset of the first record."""
 
 
 class OffsetsPartition(Protocol):
@@ -49,7 +50,7 @@ class OffsetsPartition(Protocol):
 
 
 class OffsetsTopic:
-    """The topic; `partitions` returns all its partitions by number, and none if it does not exist.
+    """The topic; `partitions` returns all partitions by number, or an empty mapping if the topic does not exist.
 
     The value of a partition whose log could not be created is None.  `wall_ms` returns the time of day.
     """
@@ -87,7 +88,7 @@ class OffsetsTopic:
         """Append the record of a group.
 
         Raises:
-            PolicyViolationError, RejectedAppendError, StorageError: as `append`.
+            PolicyViolationError, RejectedAppendError, StorageError: see `append`.
         """
         now_ms = self._wall_ms()
         record = NewRecord(now_ms, *encode_group(group_id, group, now_ms))
@@ -97,7 +98,7 @@ class OffsetsTopic:
         """Append records of a group as one batch.
 
         Raises:
-            PolicyViolationError, RejectedAppendError, StorageError: as `append`.
+            PolicyViolationError, RejectedAppendError, StorageError: see `append`.
         """
         now_ms = self._wall_ms()
         _append(self._partition(group_id), [NewRecord(now_ms, key, value) for key, value in records], wait=wait)
@@ -105,10 +106,10 @@ class OffsetsTopic:
     def delete_offsets(self, offsets: Mapping[str, Sequence[tuple[str, int]]]) -> None:
         """Append records that delete the offsets of groups, given as (topic, number) by group id.
 
-        The groups are in one partition.
+        All groups must be in the same partition.
 
         Raises:
-            PolicyViolationError, RejectedAppendError, StorageError: as `append`.
+            PolicyViolationError, RejectedAppendError, StorageError: see `append`.
         """
         keys = [offset_tombstone(group_id, *each) for group_id, partitions in offsets.items() for each in partitions]
         self._delete(next(iter(offsets)), keys)
@@ -124,7 +125,7 @@ class OffsetsTopic:
         """Append records that delete a group with its offsets.
 
         Raises:
-            PolicyViolationError, RejectedAppendError, StorageError: as `append`.
+            PolicyViolationError, RejectedAppendError, StorageError: see `append`.
         """
         offsets = [offset_tombstone(group_id, *partition) for partition in partitions]
         self._delete(group_id, offsets + list([group_tombstone(group_id)] if keys is None else keys), wait=wait)
@@ -173,7 +174,7 @@ def _append(partition: OffsetsPartition, records: Sequence[NewRecord], *, wait: 
 
 
 def _append_in_parts(partition: OffsetsPartition, records: Sequence[NewRecord], *, wait: bool) -> None:
-    """Append records in order; halve a batch that is too large for the topic."""
+    """Append records in order; split a batch into halves if it is too large for the topic."""
     try:
         _append(partition, records, wait=wait)
     except (RecordTooLargeError, RecordBatchTooLargeError):

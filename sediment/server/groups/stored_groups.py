@@ -8,9 +8,9 @@
     10, 19      member of such a group        id of a member
     others      assignments                   none
 
-A read-only server serves no members, because no member of its directory can return.  Offsets do not expire.
+A read-only server ignores the stored members, because no member from its directory can return.  Offsets do not expire.
 
-Invariants: superseded records do not affect the result.  Records that cannot be decoded are left out, with one warning
+Invariants: superseded records do not affect the result.  Records that cannot be decoded are skipped, with one warning
 for each partition.
 
 Source: Kafka's GroupMetadataManager.replay and OffsetMetadataManager.replay.
@@ -70,10 +70,10 @@ _MEMBERS = frozenset(
 
 @dataclass(slots=True)
 class StoredGroup:
-    """Group of a log directory; `kind` is None if only its offsets or members are left.
+    """A group in a log directory; `kind` is None if only offsets or members of the group are left.
 
-    `classic` is the last stable generation of a classic group, and `consumer` a consumer group.  `members` are the ids
-    of the members.
+    `classic` is the last stable generation of a classic group.  `consumer` is the state of a consumer group.  `members`
+    contains the ids of the members.
     """
 
     kind: GroupKind | None = None
@@ -107,10 +107,10 @@ def replay_groups(
             f"records that cannot be decoded: {unknown}",
             partition=str(log.source.partition),
             path=str(log.source.directory),
-            advice="use a Sediment version that supports this Kafka version, or skip these records (on_corruption)",
+            advice="use a Sediment version that supports this Kafka version, or skip these records with on_corruption",
         )
     if unknown:
-        _LOGGER.warning("%s: records that cannot be decoded are left out: %d", log.source.partition, unknown)
+        _LOGGER.warning("%s: records that cannot be decoded are skipped: %d", log.source.partition, unknown)
     return {group_id: group for group_id, group in replay.groups.items() if group.kind is not None}
 
 
@@ -118,7 +118,8 @@ class _Replay:
     """The state of the replay of one partition.
 
     `_open` contains the groups with pending offsets, by producer id.  `_topic_offsets` contains the offsets of a group
-    and topic.  Its key is the common prefix of their record keys, so only one of these record keys has to be decoded.
+    and topic.  The key of an entry is the common prefix of the record keys, so only one of these record keys must be
+    decoded.
     """
 
     def __init__(self) -> None:
@@ -127,7 +128,7 @@ class _Replay:
         self._topic_offsets: dict[bytes, dict[int, CommittedOffset]] = {}
 
     def add(self, record: LoggedRecord) -> bool:
-        """Apply one record; return False if it cannot be decoded."""
+        """Apply one record; return False if the record cannot be decoded."""
         key, value, offset, producer_id, is_control = record
         if is_control:
             return self._end_transaction(record)
@@ -164,7 +165,7 @@ class _Replay:
         return True
 
     def _change_consumer_group(self, record: GroupRecord) -> None:
-        """Apply a record of a consumer group; without the record of its epoch, the group has only begun."""
+        """Apply a record of a consumer group; the group is complete only with the record of its epoch."""
         group = self._group(record.key.group_id)
         if record.value is not None and group.classic is None and group.kind in (None, GroupKind.CLASSIC):
             group.kind = GroupKind.CONSUMER
@@ -193,7 +194,7 @@ class _Replay:
         group = self._group(key.group)
         if value is None:
             group.offsets.remove(key.topic, key.partition)
-            self._topic_offsets.clear()  # the group may have no offsets of this topic any more
+            self._topic_offsets.clear()  # the group may have no other offsets of this topic
             return
         group.kind = group.kind or GroupKind.CLASSIC
         offset = committed_offset(value, record.offset)

@@ -1,6 +1,6 @@
 """Changes of configs: IncrementalAlterConfigs and AlterConfigs.
 
-The resources are topics, this broker, all brokers, groups and client metrics.  Log levels are not changed.
+They change topics, this broker, all brokers, groups and client metrics, but not log levels.
 
 Source: Kafka 4.2.0, ConfigAdminManager and ControllerApis.
 """
@@ -98,10 +98,10 @@ class AlterConfigHandlers:
         return response(responses=results)
 
     def _checked_kind(self, resource: Any) -> ResourceType:
-        """Return the type of a resource whose configs can be changed.
+        """Return the type of a resource, and check that its configs can be changed.
 
         Raises:
-            ApiError: it is another resource, or another broker.
+            ApiError: the resource has another type, or is another broker.
         """
         kind, name = resource.resource_type, resource.resource_name
         if kind == _BROKER_LOGGER:

@@ -26,7 +26,7 @@ class AlterLogDirsHandlers:
         return {ApiKey.ALTER_REPLICA_LOG_DIRS: self.alter_replica_log_dirs}
 
     def alter_replica_log_dirs(self, request: Request) -> Any:
-        """Begin or cancel the move of each partition; of several directories for a partition, the last one counts."""
+        """Begin or cancel the move of each partition; a later entry for a partition replaces an earlier one."""
         wanted = {
             TopicPartition(topic.name, number): log_dir.path
             for log_dir in request.message.dirs

@@ -1,7 +1,7 @@
 """Handlers of committed offsets: OffsetCommit and OffsetFetch.
 
-From version 10 on, requests and responses identify topics by id.  An offset that was committed for one topic id is not
-returned for another id with the same name, because the topic was deleted and created again.
+From version 10 on, requests and responses identify topics by id.  If a topic was deleted and created again, its id
+differs.  Offsets that were committed for the earlier id are not returned.
 
 Source: Kafka's KafkaApis and OffsetMetadataManager.
 """
@@ -28,11 +28,11 @@ _FETCH_GROUP_ERROR = 2
 _FETCH_GROUPS = 8
 _TOPIC_IDS = 10
 
-_ID_MADE_OF_A_NAME = 5  # the UUID version of an id that is derived from a name; Kafka's random ids have version 4
+_ID_MADE_OF_A_NAME = 5  # the UUID version of ids that are derived from names; Kafka's random ids have version 4
 
 
 class Topic(Protocol):
-    """A topic of the server; `partitions` are the numbers of its partitions with a log, and `missing` the others."""
+    """A topic of the server."""
 
     @property
     def name(self) -> str:
@@ -44,11 +44,11 @@ class Topic(Protocol):
 
     @property
     def partitions(self) -> Container[int]:
-        """Numbers of its partitions with a log."""
+        """Numbers of the partitions with a log."""
 
     @property
     def missing(self) -> Container[int]:
-        """Numbers of its partitions without a log."""
+        """Numbers of the partitions without a log."""
 
 
 class Topics(Protocol):
@@ -125,7 +125,7 @@ class CommittedOffsetHandlers:
         topics = None if message.topics is None else [(each.name, each.partition_indexes) for each in message.topics]
         error, found = self._coordinator.fetch(message.group_id, topics, require_stable=message.require_stable)
         if error is not ErrorCode.NONE and version < _FETCH_GROUP_ERROR:
-            # In version 1, only partitions have an error field.
+            # In version 1, only the partitions of a response have an error field.
             found = [(name, [FetchedOffset(each, error) for each in numbers]) for name, numbers in topics or ()]
         return response(
             error_code=error,
@@ -171,7 +171,7 @@ class CommittedOffsetHandlers:
         return None if topic is None else topic.name
 
     def _all(self, found: Sequence[tuple[str, list[FetchedOffset]]], version: int) -> list[_FetchedTopic]:
-        """Return every topic of a group; from version 10 on, a topic without an id cannot be in a response."""
+        """Return every topic of a group; from version 10 on, leave out topics without an id."""
         if version < _TOPIC_IDS:
             return [(name, NO_TOPIC_ID, fetched) for name, fetched in found]
         topics = [(self._topics.topic(name), fetched) for name, fetched in found]
@@ -194,7 +194,7 @@ def _committed_offset(asked: Any, topic_id: UUID, now_ms: int) -> CommittedOffse
 def _asked_for(
     named: Sequence[tuple[str | None, Any]], found: Sequence[tuple[str, list[FetchedOffset]]]
 ) -> list[_FetchedTopic]:
-    """Return the requested topics in order; a topic without a name gets UNKNOWN_TOPIC_ID."""
+    """Return the requested topics in order; a topic whose id has no name gets UNKNOWN_TOPIC_ID."""
     following = iter(found)
     return [
         (
@@ -227,8 +227,8 @@ def _partitions(structure: Any, fetched: Sequence[FetchedOffset], topic_id: UUID
 
 
 def _is_of_another_topic(committed: UUID, asked: UUID) -> bool:
-    """Return True if `committed` is the id of an earlier topic that had the same name as the topic `asked`.
+    """Return True if `committed` is the id of an earlier topic with the same name as the topic with the id `asked`.
 
-    If an id is missing, or `asked` is derived from a name, the ids cannot show this, and the result is False.
+    Return False if the ids cannot show this: one is missing, or `asked` is derived from a name.
     """
     return committed != asked and NO_TOPIC_ID not in (committed, asked) and asked.version != _ID_MADE_OF_A_NAME

@@ -3,9 +3,10 @@
     topic config -> dynamic config of the broker -> dynamic config of all brokers -> options of the server
     -> Kafka's default
 
-The options are `--config` and `--set`; a read-only server does not know the file of its directory's broker.
+The options are `--config` and `--set`; a read-only server does not read the properties file of the broker whose
+directory it serves.
 
-Invariant: if a key is not in the table of keys, its value is not shown, because it may be a password.
+Invariant: the value of a key that is not in the table of keys is hidden, because it may be a password.
 
 Source: Kafka's ConfigHelper and LogConfig.
 """
@@ -79,13 +80,13 @@ _SAME_SETTING = (
     ("log.flush.interval.ms", _FLUSH_SCHEDULER),
     ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
 )
-"""Broker keys for the same setting, the most important one first."""
+"""Broker keys for the same setting, in order of precedence."""
 
 
 class ConfigHandlers:
-    """Handlers that describe configs; `node_id` is the id of this broker, and `static` has the options of the server.
+    """Handlers that describe configs; `node_id` is the id of this broker, and `static` contains the server's options.
 
-    With `can_write`, clients may change dynamic configs.  `group_defaults` are the values that groups have by default.
+    If `can_write`, clients may change dynamic configs.  `group_defaults` contains the default values of group configs.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class ConfigHandlers:
         }
 
     def list_config_resources(self, request: Request) -> Any:
-        """Return the resources of the requested types, by default of all types; version 0 asks for client metrics."""
+        """Return the resources of the requested types, by default of all types; version 0 means client metrics."""
         response = m.ListConfigResourcesResponse
         metadata = self._catalog.metadata
         broker = [str(self._node_id)]
@@ -247,7 +248,7 @@ def topic_config_values(
 def _topic_values(
     key: Key, configs: Mapping[str, str], catalog: TopicCatalog, static: Mapping[str, str]
 ) -> list[_Synonym]:
-    """Return the values of a key and their sources, the effective one first, in the unit of the key."""
+    """Return the values of a key and their sources, in the key's unit, with the effective value first."""
     values = []
     if key.name in configs:
         text: str | None = configs[key.name]
@@ -269,9 +270,9 @@ def _topic_values(
 
 
 def _broker_synonyms(name: str, catalog: TopicCatalog, static: Mapping[str, str]) -> list[_Synonym]:
-    """Return the values of a broker key and of the keys in its place, from the first value of the key itself on.
+    """Return the values of a broker key and its synonyms, starting with the first value of the key itself.
 
-    So a topic shows no broker key for a setting that only a key of another unit states.
+    So a topic shows no broker value if the setting is stated only by a synonym with another unit.
 
     Source: Kafka's ConfigHelper.configSynonyms and DynamicBrokerConfig.brokerConfigSynonyms.
     """
@@ -297,7 +298,7 @@ def _broker_synonyms(name: str, catalog: TopicCatalog, static: Mapping[str, str]
 
 
 def _as_typed(key: Key | None, effective: _Synonym) -> _Synonym:
-    """Return a value as Kafka prints it after it has parsed it."""
+    """Return a value in the form in which Kafka prints it after parsing."""
     value = None if key is None or effective.value is None else read_value(key.type, effective.value)
     return effective if value is None else effective._replace(value=value_text(value))
 
@@ -309,7 +310,7 @@ def _effective(key: Key, values: Sequence[_Synonym]) -> _Synonym:
 
 
 def _broker_configs(catalog: TopicCatalog) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """Return the dynamic configs of this broker, and those of all brokers."""
+    """Return the dynamic configs of this broker, and the dynamic default configs of all brokers."""
     stated = {} if catalog.metadata is None else catalog.metadata.broker_configs
     return stated.get(str(catalog.node_id), {}), stated.get(ALL_BROKERS, {})
 
@@ -322,7 +323,7 @@ def _topic_keys(configs: Container[str], keys: Container[str] | None) -> Iterato
 
 
 def _config(key: Key | str, effective: _Synonym, synonyms: Sequence[_Synonym]) -> Any:
-    """Return a config; `key` is a plain name if it is not in the table."""
+    """Return a config; `key` is a string if the table of keys does not contain it."""
     is_known = isinstance(key, Key)
     response = m.DescribeConfigsResponse
     return response.DescribeConfigsResourceResult(

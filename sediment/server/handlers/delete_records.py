@@ -1,8 +1,8 @@
 """DeleteRecords: raises the log start of partitions, and deletes the segments below it.
 
 `engine.live.log.log_retention` refuses internal topics, topics that are only compacted, and offsets above the high
-watermark; an offset of -1 means the high watermark.  The new log start is in a checkpoint before the request is
-answered.
+watermark.  An offset of -1 means the high watermark.  The new log start is written to a checkpoint before the request
+is answered.
 
 Source: Kafka 4.2.0, KafkaApis.handleDeleteRecordsRequest and ReplicaManager.deleteRecords.
 """
@@ -29,9 +29,9 @@ _NO_OFFSET = -1
 
 
 class DeleteRecordsHandlers:
-    """Handlers that delete records of `catalog`.
+    """Handlers that delete records of the partitions in `catalog`.
 
-    `checkpoint` writes the log starts of log directories, and returns those in which this fails.
+    `checkpoint` writes the log starts of log directories, and returns the directories in which this failed.
     """
 
     def __init__(self, catalog: LiveCatalog, checkpoint: Callable[[Collection[Path]], Collection[Path]]) -> None:
@@ -44,7 +44,7 @@ class DeleteRecordsHandlers:
         return {ApiKey.DELETE_RECORDS: self.delete_records}
 
     def delete_records(self, request: Request) -> Any:
-        """Delete the records of each partition below its offset."""
+        """Delete the records of each partition below the requested offset."""
         response = m.DeleteRecordsResponse
         changed: list[tuple[Partition, Any]] = []
         topics = [

@@ -41,7 +41,7 @@ FIRST_VERSION_WITH_TOPIC_IDS = 13
 READ_COMMITTED = 1
 
 LONGEST_WAIT_MS = 30_000
-"""The longest wait at a log end, even if the client asks for more, because a waiting request uses memory."""
+"""The longest wait at a log end, even if the client allows more, because a waiting request uses memory."""
 
 _NO_SESSION = 0
 _FINAL_EPOCH = -1
@@ -54,7 +54,7 @@ def isolation_of(level: int) -> Isolation:
 
 
 def leader_epoch_error(requested: int, log: ServedLog) -> ErrorCode:
-    """Return the error for a client whose leader epoch differs from that of the log; NONE if the request has no epoch.
+    """Return the error for a client whose leader epoch is not the log's; NONE if the request has no epoch.
 
     Raises:
         StorageError, OpenFilesLimitError: the epoch cannot be read.
@@ -69,7 +69,7 @@ def leader_epoch_error(requested: int, log: ServedLog) -> ErrorCode:
 
 @dataclass(slots=True)
 class _Read:
-    """The answers for all partitions so far; `seen` are the readable ranges of their logs before the reads."""
+    """The answers for the partitions that were read; `seen` contains the readable range of each log before its read."""
 
     response: Any
     size_bytes: int = 0
@@ -113,8 +113,8 @@ class _DelayedFetch:
 class FetchHandlers:
     """Handlers that read the logs in `catalog`; `fetch_max_bytes` limits one answer.
 
-    If the logs grow, `delayed.check` must be called with a log's TopicPartition after each change of its readable
-    range.
+    If logs can grow, the caller must call `delayed.check` with a log's TopicPartition after each change of the log's
+    readable range.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class FetchHandlers:
         return {ApiKey.FETCH: self.fetch}
 
     def fetch(self, request: Request) -> Any:
-        """Return the slices; None if the client has to wait for data."""
+        """Return the response with the slices; None if the client must wait for data."""
         message = request.message
         if message.session_id != _NO_SESSION and message.session_epoch != _FINAL_EPOCH:
             return m.FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -149,7 +149,7 @@ class FetchHandlers:
         return None
 
     def _read_all(self, message: Any, by_id: bool) -> _Read:
-        """Read every partition of the request; the first slice may be larger than the limits (KIP-74)."""
+        """Read every partition of the request; the first slice may exceed the limits (KIP-74)."""
         isolation = isolation_of(message.isolation_level)
         bytes_left = max(min(message.max_bytes, self._fetch_max_bytes), 0)
         topics: list[Any] = []
@@ -178,7 +178,7 @@ class FetchHandlers:
         return read
 
     def _keep(self, request: Request, read: _Read, isolation: Isolation) -> None:
-        """Remember a fetch from one partition for its connection, if the client will probably repeat it."""
+        """If a fetch reads one partition and the client will probably repeat it, keep it for its connection."""
         topics = read.response.responses
         if len(topics) != 1 or len(topics[0].partitions) != 1 or not read.seen:
             return
@@ -230,7 +230,7 @@ class FetchHandlers:
 
     @staticmethod
     def _diverging_epoch(log: ServedLog, asked: Any) -> Any | None:
-        """Return the answer to a client whose log diverges from this log; None if it does not.
+        """Return the answer to a client whose log diverges from this log; None if the logs do not diverge.
 
         Source: KIP-595; Kafka's Partition.readRecords.
         """

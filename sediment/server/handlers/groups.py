@@ -54,10 +54,10 @@ def _make_no_topic(_name: str) -> None:
 
 
 class GroupHandlers:
-    """Handlers of group requests; `node` is the (id, host, port) that clients get for this server.
+    """Handlers of group requests; `node` is the (id, host, port) under which clients reach this server.
 
-    `make_topic` creates the internal topic of a coordinator if it is missing.  `topics` are those of consumer groups,
-    or None if the new protocol is not offered.
+    `make_topic` creates the internal topic of a coordinator if it is missing.  `topics` are the topics of consumer
+    groups, or None if the new protocol is not offered.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class GroupHandlers:
         )
 
     def _ready_coordinator(self, key_type: int) -> tuple[ErrorCode, str]:
-        """Create the topic of a coordinator; return why the coordinator is not available, or NONE."""
+        """Create the topic of a coordinator if necessary; return NONE, or the error and its message."""
         topic = _TOPICS.get(key_type)
         if topic is None:
             return ErrorCode.INVALID_REQUEST, _UNKNOWN_KEY_TYPE
@@ -172,7 +172,7 @@ class GroupHandlers:
         )
 
     def _consumer_group_heartbeat(self, request: Request) -> Any:
-        """Answer a member; without the new protocol, a consumer that gets the answer stops.
+        """Answer a member; if the new protocol is not offered, the answer is an error that stops the consumer.
 
         If the server did not offer the API at all, librdkafka would wait forever.
         """
@@ -255,7 +255,7 @@ class GroupHandlers:
 # ----------------------------------------------------------------------------------------------------------- responses
 def _join_response(answer: JoinAnswer, version: int) -> Any:
     response = m.JoinGroupResponse
-    # Before version 7 the protocol name must not be null.
+    # Before version 7, the protocol name must not be null.
     name = answer.protocol_name if version >= _JOIN_NULLABLE_PROTOCOL else answer.protocol_name or ""
     return response(
         error_code=answer.error,
@@ -324,7 +324,7 @@ def _described_consumer_group(group: ConsumerGroup, default_assignor: str, topic
     response = m.ConsumerGroupDescribeResponse
 
     def described(assignment: Assignment) -> Any:
-        # Topics that were deleted have no name, and are left out.
+        # Deleted topics have no name, so they are left out.
         partitions = topic_partitions(response.TopicPartitions, assignment)
         for each in partitions:
             topic = None if topics is None else topics.topic_by_id(each.topic_id)

@@ -132,7 +132,7 @@ def _find(log: ServedLog, timestamp_ms: int, isolation: Isolation) -> TimestampO
     if timestamp_ms in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
         return TimestampOffsetEpoch(NO_TIMESTAMP, log.log_start_offset, log.epoch_at_log_start())
     if timestamp_ms in (LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP):
-        return None  # nothing is in tiered storage
+        return None  # no log is in tiered storage
     is_largest = timestamp_ms == MAX_TIMESTAMP
     found = log.offset_of_largest_timestamp() if is_largest else log.offset_for_time(timestamp_ms)
     return found if found is not None and found.offset < log.end_offset(isolation) else None

@@ -60,7 +60,7 @@ _WRITES_OF_TOPIC = _bits(
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """This server, as its clients see it."""
+    """This server, in the form that clients see."""
 
     id: int
     host: str
@@ -70,7 +70,8 @@ class Node:
 class MetadataHandlers:
     """Handlers that describe the topics of `catalog`; all topics are on `node`.
 
-    `create_topics` creates topics that a client asks for, if clients may cause this; None: they may not.
+    `create_topics` creates unknown topics that a client requests; it is None if clients may not create topics in this
+    way.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class MetadataHandlers:
         self._create_topics = create_topics
         self._topic_operations = _OF_TOPIC | (_WRITES_OF_TOPIC if can_write else 0)
         self._cluster_operations = _OF_CLUSTER | (_WRITES_OF_CLUSTER if can_write else 0)
-        # A topic that changes is another object.
+        # Keyed by topic object: a changed topic is another object.
         self._partitions: WeakKeyDictionary[ServedTopic, Sequence[Any]] = WeakKeyDictionary()
         self._described: WeakKeyDictionary[ServedTopic, Sequence[Any]] = WeakKeyDictionary()
 
@@ -217,9 +218,9 @@ class MetadataHandlers:
         return partitions
 
     def _states(self, topic: ServedTopic) -> list[dict[str, Any]]:
-        """Return the fields of every partition that both responses have, by number.
+        """Return the fields that both responses have, for every partition, by number.
 
-        A partition without a log counts, because clients map keys to partitions by their number.
+        Partitions without a log are included, because clients use the number of partitions to map keys to partitions.
         """
         replicas = (self._node.id,)
         led = {"leader_id": self._node.id, "replica_nodes": replicas, "isr_nodes": replicas}
@@ -240,7 +241,7 @@ class MetadataHandlers:
         return m.ListPartitionReassignmentsResponse(error_message=None)
 
     def elect_leaders(self, request: Request) -> Any:
-        """Answer that every partition with a log already has its leader, and that the others cannot have one."""
+        """Answer that partitions with a log already have their leader, and that the others cannot have a leader."""
         is_preferred = request.message.election_type == _PREFERRED
         without_log = (
             ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE if is_preferred else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
@@ -267,10 +268,10 @@ class MetadataHandlers:
 
 
 class QuorumHandlers:
-    """Handler that describes a quorum of one voter: node `node_id`, which leads it and does not lag.
+    """Handler that describes a quorum with one voter: node `node_id`, which is the leader and does not lag.
 
-    `directory_id` is the id of its metadata directory, or None in a static quorum.  `position` returns the epoch of the
-    quorum, and its high watermark.  The voter has no endpoints, because no controller listens.
+    `directory_id` is the id of the metadata directory, or None in a static quorum.  `position` returns the quorum's
+    epoch and high watermark.  The voter has no endpoints, because no controller listens.
     """
 
     def __init__(
@@ -332,7 +333,7 @@ class QuorumHandlers:
 
 
 def leader_epoch(log: ServedLog) -> int:
-    """Return the leader epoch; 0 if the log cannot be read, because a fetch then reports the error."""
+    """Return the leader epoch; 0 if the log cannot be read, because a later fetch reports the error."""
     try:
         return log.leader_epoch
     except (StorageError, OpenFilesLimitError):

@@ -7,8 +7,9 @@
 Versions below 3 are not offered, because their batches have magic 0 or 1; a broker advertises these versions for
 librdkafka.
 
-Before the first batch of a transaction is appended to a partition, the coordinator checks that the transaction has the
-partition; from version 12 on, it adds the partition.  The append may therefore follow later, in another thread.
+Before the first batch of a transaction is appended to a partition, the coordinator checks that the partition was added
+to the transaction.  From version 12 on, the coordinator adds the partition itself.  The append may therefore happen
+later, in another thread.
 
 Source: Kafka's KafkaApis.handleProduceRequest, ReplicaManager.appendRecords, DelayedProduce and
 ProduceRequest.validateRecords.
@@ -86,7 +87,7 @@ class _Waiting:
 
 
 class _Right(NamedTuple):
-    """The right of a producer to append to a partition: an error, or NONE with the guard of the log."""
+    """The coordinator's decision on an append to a partition: an error, or NONE with the log's guard."""
 
     code: ErrorCode
     guard: VerificationGuard | None = None
@@ -104,7 +105,7 @@ class _DelayedProduce:
         self._waiting = waiting
 
     def try_complete(self) -> bool:
-        """Answer if every append is replicated, or has lost its disk or its topic."""
+        """Answer if every append is replicated, or can never be, because the disk failed or the topic was deleted."""
         still_waiting = []
         for each in self._waiting:
             failure = each.partition.failure
@@ -119,7 +120,7 @@ class _DelayedProduce:
         return True
 
     def expire(self) -> None:
-        """Answer; an append that is not replicated yet gets an error, although it remains in the log."""
+        """Answer.  An append that is not replicated yet gets an error, although its records remain in the log."""
         for each in self._waiting:
             _fail(each.answer, ErrorCode.REQUEST_TIMED_OUT, "the records were appended, but are not durable yet")
         self._request.respond(self._response)
@@ -128,7 +129,7 @@ class _DelayedProduce:
 class ProduceHandlers:
     """Handlers that append to the partitions of `catalog`.
 
-    After each rise of a log's high watermark, `delayed.check` must be called with its TopicPartition.
+    The caller must call `delayed.check` with a log's TopicPartition after each rise of the log's high watermark.
     """
 
     def __init__(self, catalog: LiveCatalog, delayed: DelayedOperations, transactions: TransactionCoordinator) -> None:
@@ -186,12 +187,12 @@ class ProduceHandlers:
         return None
 
     def _start_verifications(self, message: Any, version: int, producer: ProducerOf) -> dict[TopicPartition, _Right]:
-        """Return the partitions of transactional batches whose right has to be verified, with the guards of their logs.
+        """Return the partitions that the coordinator must verify, with the verification guards of their logs.
 
-        A log keeps a guard until its append, so only the producer of the transactional id gets guards.
+        A log keeps its guard until the append, so a guard is created only for the producer of the transactional id.
         """
-        # The coordinator may end its loading at any time, so it is asked whether it has ended before it is asked for an
-        # id.  Otherwise a batch without a guard could be allowed.
+        # The load of the coordinator may end at any time.  So first check whether it has ended, and only then look up
+        # the id.  Otherwise, a batch without a guard could be allowed.
         refusal = self._transactions.error_of(message.transactional_id)
         known = self._transactions.find(message.transactional_id)
         is_known = known is not None and known.has_producer(producer.producer_id)
@@ -252,7 +253,7 @@ class ProduceHandlers:
         return None
 
     def _keep(self, request: Request, message: Any, response: Any, waiting: Sequence[_Waiting]) -> None:
-        """Remember an append to one partition for its connection, if the client will probably repeat it."""
+        """If a request appends to one partition and the client will probably repeat it, keep it for its connection."""
         topics = message.topic_data
         if len(waiting) != 1 or len(topics) != 1 or len(topics[0].partition_data) != 1 or message.transactional_id:
             return
@@ -322,7 +323,7 @@ class ProduceHandlers:
 
 
 def _append_again(partition: Partition, version: int, records: Buffer) -> AppendInfo | None:
-    """Append the batch of a client, outside a transaction; return None if it is refused."""
+    """Append a client's batch that is outside a transaction; return None if the log refuses it."""
     if _refusal_of(records, version) is not None or records[ATTRIBUTES + 1] & TRANSACTIONAL_BIT:
         return None
     try:
@@ -375,7 +376,7 @@ def _refusal_of(records: Buffer | None, version: int) -> tuple[ErrorCode, str] |
 
 # --------------------------------------------------------------------------------------------------------- transactions
 def _is_transactional(records: Buffer | None) -> bool:
-    """Return True if records begin with the header of a transactional batch."""
+    """Return True if `records` begins with the header of a transactional batch."""
     data = memoryview(records or b"")
     return (
         len(data) >= BATCH_HEADER_BYTES
@@ -393,7 +394,7 @@ def _int_at(records: Buffer, offset: int, size_bytes: int) -> int:
 
 
 def _verified_code(code: ErrorCode, version: int) -> ErrorCode:
-    """Return the coordinator's code as a client of this version knows it.
+    """Return the coordinator's error code in the form that a client of this version supports.
 
     Source: Kafka's AddPartitionsToTxnManager.
     """
@@ -405,9 +406,9 @@ def _verified_code(code: ErrorCode, version: int) -> ErrorCode:
 
 
 def _unverified(code: ErrorCode, version: int) -> tuple[ErrorCode, str | None]:
-    """Return the error of a batch whose right could not be verified; clients retry after NOT_ENOUGH_REPLICAS.
+    """Return the error for a batch whose transaction could not be verified; clients retry after NOT_ENOUGH_REPLICAS.
 
-    Clients that leave it to Produce to add partitions know CONCURRENT_TRANSACTIONS.
+    Clients whose Produce version adds partitions also support CONCURRENT_TRANSACTIONS.
 
     Source: Kafka's ReplicaManager.handleProduceAppend.
     """

@@ -1,7 +1,7 @@
 """Requests that a server rejects: requests for changes that it does not make, and requests about ACLs.
 
-Every answer contains an error after which clients do not retry, and a message if the version has a field for it.  A
-producer with acks=0 gets no answer; its connection is closed, as in Kafka.
+Every answer contains an error that clients do not retry, and a message if the version has a field for one.  A producer
+with acks=0 gets no answer; its connection is closed, as in Kafka.
 
 Source: Kafka's KafkaApis, for a principal that lacks the permission.
 """
@@ -19,7 +19,7 @@ from sediment.server.requests import Handler, Request
 
 READ_ONLY = "this server is read-only"
 NO_QUORUM = "this server has no quorum"
-# The messages of Kafka's AclApis, which differ.
+# The messages of Kafka's AclApis; they differ between the requests.
 NO_AUTHORIZER = "No Authorizer is configured on the broker"
 NO_AUTHORIZER_TO_DELETE = "No Authorizer is configured."
 
@@ -33,7 +33,7 @@ _NO_ACKS = 0
 
 
 class RefusedHandlers:
-    """Handlers that reject their requests; `reason` goes to the client."""
+    """Handlers that reject their requests; the client gets `reason` as the message."""
 
     def __init__(self, reason: str) -> None:
         self._reason = reason
@@ -137,7 +137,7 @@ class RefusedHandlers:
         )
 
     def _init_producer_id(self, request: Request) -> Any:
-        """Refuse: only producers that write need an id."""
+        """Refuse the request, because only producers that write need an id."""
         is_transactional = request.message.transactional_id is not None
         return m.InitProducerIdResponse(error_code=_TRANSACTION if is_transactional else _CLUSTER, producer_epoch=-1)
 
@@ -230,11 +230,11 @@ class RefusedHandlers:
         return m.OffsetDeleteResponse(error_code=_GROUP)
 
     def _describe_quorum(self, _request: Request) -> Any:
-        """Refuse: a server that only reads is not part of a quorum."""
+        """Refuse the request, because a server that only reads is not part of a quorum."""
         return m.DescribeQuorumResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=NO_QUORUM)
 
     def _describe_acls(self, _request: Request) -> Any:
-        """Refuse: the server has no ACLs, like a broker without `authorizer.class.name`."""
+        """Refuse the request, because the server has no ACLs, like a broker without `authorizer.class.name`."""
         return m.DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
 
     def _create_acls(self, request: Request) -> Any:

@@ -1,16 +1,16 @@
-"""RepeatedFetch: the answer to a fetch that differs in only two fields from an earlier fetch of its connection.
+"""RepeatedFetch: answers a fetch that differs in only two fields from an earlier fetch on its connection.
 
     request     ... | *correlation id* | ... | *fetch offset* | ...
     response    *correlation id* | ... | *size of the records* | *records* | tagged fields
 
-A consumer of one partition sends nearly the same bytes in every fetch.  Decoding the request and encoding the response
-takes longer than finding the records.  So only the fields between asterisks are decoded or encoded.  The other bytes of
-the request are compared with the earlier request, and the other bytes of the response are copied from the earlier
-response.  Log start, high watermark and last stable offset of a read-only log never change, so they are the same in
-every response.
+A consumer of one partition sends nearly the same bytes in every fetch.  To decode such a request and encode its
+response would take longer than to find the records.  So only the fields between asterisks are decoded or encoded.  The
+other bytes of the request are compared with the earlier request, and the other bytes of the response are copied from
+the earlier response.  Log start, high watermark and last stable offset of a read-only log never change, so they are the
+same in every response.
 
-Invariant: the response has the same bytes as one encoded from scratch.  Errors, fetches without data, and reads with
-aborted transactions are always encoded from scratch.
+Invariant: the response has the same bytes as a response that is encoded completely.  Errors, fetches without data, and
+reads with aborted transactions are always encoded completely.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LARGEST_FRAME_BYTES = 1024
 """The largest request that is kept; client ids, racks and topic names are usually short."""
 
 _MOST_MISSES = 16
-"""After this many different fetches in a row, the kept fetch is replaced; this takes as long as two usual fetches."""
+"""After this many different fetches in a row, the kept fetch is replaced; this costs as much as two fetches."""
 
 _MOST_CANDIDATES = 4
 _HEADER_BYTES = 4
@@ -43,9 +43,9 @@ _INT64 = struct.Struct(">q")
 
 
 class RepeatedFetch:
-    """An earlier fetch from the read-only `log`, of at most `max_bytes`."""
+    """An earlier fetch of at most `max_bytes` from the read-only `log`."""
 
-    has_runs = False  # a fetch seldom follows another one before its answer
+    has_runs = False  # a client seldom sends a fetch before the answer to the previous one
 
     __slots__ = (
         "_is_flexible",
@@ -92,7 +92,7 @@ class RepeatedFetch:
     def following(
         cls, request: Request, response: Any, log: ServedLog, max_bytes: int, isolation: Isolation
     ) -> RepeatedFetch | None:
-        """Return the parts to keep of a fetch that returned data from one partition; None if the fetch is not kept."""
+        """Return the RepeatedFetch for a fetch that returned data from one partition; None if the fetch is not kept."""
         earlier = request.connection.repeated
         if (earlier is not None and earlier.is_in_use) or len(request.frame) > _LARGEST_FRAME_BYTES:
             return None
@@ -101,7 +101,7 @@ class RepeatedFetch:
 
     @property
     def is_in_use(self) -> bool:
-        """False after many fetches in a row that differ from this one."""
+        """False after many fetches in a row that do not repeat this fetch."""
         return self._misses < _MOST_MISSES
 
     def answer(self, frame: memoryview) -> tuple[int, Sequence[bytes | memoryview | FileSlice]] | None:
@@ -142,7 +142,7 @@ class RepeatedFetch:
 def _offset_position(request: Request) -> int | None:
     """Return the position of the fetch offset in the frame; None if it is not found.
 
-    The position is verified: if the frame is decoded with another value there, only the fetch offset differs.
+    The position is verified by decoding the frame with another value at the position: only the fetch offset may differ.
     """
     message = request.message
     asked = message.topics[0].partitions[0]

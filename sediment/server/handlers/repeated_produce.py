@@ -1,18 +1,18 @@
-"""RepeatedProduce: the answer to a produce that differs from an earlier one of its connection only in its records.
+"""RepeatedProduce: answers a produce that differs only in its records from an earlier produce on its connection.
 
     request     ... | *correlation id* | ... | *size of the records* | *records* | tagged fields
     response    *correlation id* | ... | *base offset* | *log append time* | *log start* | ... | tagged fields
 
-A producer to one partition sends nearly the same bytes in every request.  If batches are small, decoding the request
-and encoding the response takes longer than the append.  So only the fields between asterisks are decoded or encoded.
+A producer to one partition sends nearly the same bytes in every request.  If batches are small, to decode the request
+and encode the response would take longer than the append.  So only the fields between asterisks are decoded or encoded.
 The other bytes of the request are compared with the earlier request, and the other bytes of the response are copied
 from the earlier response.
 
-A *run* is several such requests that have arrived together, or one.  They are found, appended and answered at once, if
-their batches are plain.
+A *run* is one such request, or several that have arrived together.  If their batches are plain (`plain_append`), all
+requests of a run are found, appended and answered together.
 
-Invariants: the response has the same bytes as one encoded from scratch.  If a batch is refused, nothing has changed,
-and the request is handled in the usual way.
+Invariants: the response has the same bytes as a response that is encoded completely.  If a batch is refused, nothing
+has changed, and the request is handled in the usual way.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Append = Callable[[Buffer], AppendInfo | None]
 AppendRun = Callable[[int, RunRows, int], AppendedRun | None]
 """`Partition.append_run`."""
 
-_FIRST_VERSION = 5  # with a log start in the response
+_FIRST_VERSION = 5  # the first one with a log start in the response
 _LARGEST_START_BYTES = 1024
 """The largest kept part of a request; client ids and topic names are usually short."""
 
@@ -57,14 +57,14 @@ _HEADER_BYTES = 4
 
 _CORRELATION_END = 8
 _FLEXIBLE_END = b"\0\0\0"
-"""The tagged fields, none, of the partition, the topic and the request."""
+"""The empty lists of tagged fields of the partition, the topic and the request."""
 
 _INT32 = struct.Struct(">i")
 _OFFSETS = struct.Struct(">qqq")
 
 
 class RepeatedProduce:
-    """An earlier produce to one partition, to which `append` appends."""
+    """An earlier produce to one partition; `append` appends to this partition."""
 
     __slots__ = (
         "_append",
@@ -97,8 +97,8 @@ class RepeatedProduce:
     ) -> None:
         """Keep the parts that do not change.
 
-        `size_position` is the position of the size of the records in the frame, and `offsets` is the position of the
-        base offset in the encoded response.
+        `size_position` is the frame position of the size of the records.  `offsets` is the position of the base offset
+        in the encoded response.
         """
         frame = bytes(request.frame[:size_position])
         self.api_key = request.api_key
@@ -123,7 +123,7 @@ class RepeatedProduce:
     def following(
         cls, request: Request, response: Any, append: Append, append_run: AppendRun
     ) -> RepeatedProduce | None:
-        """Return the parts to keep of a produce that was appended to one partition; None if it is not kept."""
+        """Return the RepeatedProduce for a produce to one partition; None if the produce is not kept."""
         earlier = request.connection.repeated
         if (earlier is not None and earlier.is_in_use) or request.api_version < _FIRST_VERSION:
             return None
@@ -135,7 +135,7 @@ class RepeatedProduce:
 
     @property
     def is_in_use(self) -> bool:
-        """False after many requests in a row that differ from this one."""
+        """False after many requests in a row that do not repeat this produce."""
         return self._misses < _MOST_MISSES
 
     def answer(self, frame: memoryview) -> tuple[int, Sequence[bytes]] | None:
@@ -156,9 +156,9 @@ class RepeatedProduce:
         return _INT32.unpack(correlation)[0], (correlation + self._response + offsets + self._response_end,)
 
     def answer_run(self, received: ReceiveBuffer, start: int, end: int, largest_bytes: int) -> AnsweredRun | None:
-        """Append the batches of the requests in `received` from `start`, as far as they are plain and repeat this one.
+        """Append the batches of the requests in `received` from `start`, up to the first that is not plain or differs.
 
-        Return None if the first request must be handled in the usual way; nothing has changed then.
+        Return None, without any change, if the first request must be handled in the usual way.
         """
         rows, address = received.rows, received.address + start
         count = repeated_requests(
@@ -186,7 +186,7 @@ class RepeatedProduce:
         return AnsweredRun(batches, values[batches - 1, RUN_END], responses)
 
     def _records(self, frame: memoryview) -> memoryview | None:
-        """Return the records of a request that repeats the kept one; None if it does not."""
+        """Return the records of a request that repeats the kept request; None if the request differs."""
         position = self._size_position
         if frame[:_HEADER_BYTES] != self._start or bytes(frame[_CORRELATION_END:position]) != self._middle:
             return None
@@ -210,7 +210,7 @@ def _framed(response: bytes) -> bytes:
 
 
 def _size_position(request: Request) -> int | None:
-    """Return the position in the frame of the size of the only records; None if it is not found, or too far."""
+    """Return the frame position at which the size of the records is stored; None if it is not found, or too large."""
     is_flexible = m.ProduceRequest.is_flexible(request.api_version)
     records = request.message.topic_data[0].partition_data[0].records
     size = write_varint(len(records) + 1) if is_flexible else _INT32.pack(len(records))
@@ -223,7 +223,7 @@ def _size_position(request: Request) -> int | None:
 def _offsets_position(response: Any, version: int) -> int | None:
     """Return the position of the three offsets in the encoded response; None if they do not follow each other.
 
-    It is where two responses differ that have different offsets.
+    The position is found by comparing two encoded responses that differ only in these offsets.
     """
     encoded = []
     for value in (0, -1):

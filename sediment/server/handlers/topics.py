@@ -102,7 +102,7 @@ class TopicHandlers:
 
     # ------------------------------------------------------------------------------------------------------ partitions
     def create_partitions(self, request: Request) -> Any:
-        """Give each topic more partitions."""
+        """Add partitions to each topic."""
         message = request.message
         counts = Counter(topic.name for topic in message.topics)
         results = [
@@ -121,7 +121,7 @@ class TopicHandlers:
 
     # ---------------------------------------------------------------------------------------------------- reassignments
     def alter_partition_reassignments(self, request: Request) -> Any:
-        """Accept the present replicas of each partition, and refuse others."""
+        """Accept a reassignment to the present replicas, and refuse any other."""
         message, response = request.message, m.AlterPartitionReassignmentsResponse
         return response(
             allow_replication_factor_change=message.allow_replication_factor_change,
@@ -156,7 +156,7 @@ class TopicHandlers:
 
 
 class _Deletion:
-    """The topics of a DeleteTopics request: `names` has the ids of those to delete, `refused` the other results."""
+    """The topics of a DeleteTopics request: `names` has the ids to delete, by name; `refused` the other results."""
 
     def __init__(self, catalog: LiveCatalog) -> None:
         self.names: dict[str, UUID] = {}

@@ -5,8 +5,8 @@
     EndTxn 0-4                of clients of transaction version 0 or 1; 5 and later of version 2
     TxnOffsetCommit 0-4       after AddOffsetsToTxn; 5 and later add the group's partition to the transaction
 
-Internal topics are refused in every version of AddPartitionsToTxn that adds them: AddOffsetsToTxn and TxnOffsetCommit
-are the ways to `__consumer_offsets`, and `__transaction_state` is never part of a transaction.
+Every version of AddPartitionsToTxn refuses to add internal topics: clients write to `__consumer_offsets` only with
+AddOffsetsToTxn and TxnOffsetCommit, and `__transaction_state` is never part of a transaction.
 
 Source: Kafka's KafkaApis.
 """
@@ -57,7 +57,7 @@ _NO_TOPIC_ID = UUID(int=0)
 class TransactionalProducerHandlers:
     """Handlers that use one coordinator.
 
-    `make_coordinator_topic` creates an internal topic if it does not exist, and raises ApiError if it cannot;
+    `make_coordinator_topic` creates an internal topic if it does not exist, and raises ApiError if this fails;
     `wall_ms` returns the wall-clock time.
     """
 
@@ -174,7 +174,7 @@ class TransactionalProducerHandlers:
     def _unknown(
         self, partitions: frozenset[TopicPartition], *, refuses_internal: bool = False
     ) -> dict[TopicPartition, ErrorCode]:
-        """Return the errors of all partitions if one may not be added; empty if all may be added."""
+        """Return the errors of all partitions if any of them may not be added; empty if all may be added."""
         codes = {}
         for each in partitions:
             if refuses_internal and each.topic in INTERNAL_TOPICS:
@@ -301,7 +301,7 @@ class TransactionalProducerHandlers:
 
 
 class _Gathered:
-    """The answers to the parts of a request, which may come from several threads; `done` gets them in order."""
+    """Collects the answers to the parts of a request from several threads; `done` gets the answers in request order."""
 
     def __init__(
         self, count: int, done: Callable[[list[tuple[Any, Mapping[TopicPartition, ErrorCode]]]], object]
@@ -313,7 +313,7 @@ class _Gathered:
             done([])
 
     def adder(self, index: int, key: Any) -> Callable[[Mapping[TopicPartition, ErrorCode]], None]:
-        """Return the function that takes the answer to one part."""
+        """Return a function that must be called with the answer to one part."""
 
         def add(codes: Mapping[TopicPartition, ErrorCode]) -> None:
             self._found[index] = (key, codes)
@@ -360,13 +360,13 @@ def _written(codes: Mapping[TopicPartition, ErrorCode]) -> list[Any]:
 
 
 def _known(code: ErrorCode, version: int, first_version: int) -> ErrorCode:
-    """Return the code, or INVALID_PRODUCER_EPOCH for a client that does not know PRODUCER_FENCED."""
+    """Return the code, or INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED for a client that does not support it."""
     is_unknown = code is ErrorCode.PRODUCER_FENCED and version < first_version
     return ErrorCode.INVALID_PRODUCER_EPOCH if is_unknown else code
 
 
 def _commit_code(code: ErrorCode, version: int) -> ErrorCode:
-    """Return the code of a transactional commit, as a client of this version knows it."""
+    """Return the error code of a transactional commit in the form that a client of this version supports."""
     if code is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if code is ErrorCode.TRANSACTION_ABORTABLE and version < _COMMIT_KNOWS_ABORTABLE:

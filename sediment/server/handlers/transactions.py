@@ -23,7 +23,7 @@ def _is_never(_transactional_id: str) -> bool:
 
 
 class TransactionHandlers:
-    """Handlers for transactions, which `load` provides later; `wall_ms` returns the wall-clock time."""
+    """Handlers that describe the transactions that `load` provides; `wall_ms` returns the wall-clock time."""
 
     def __init__(self, wall_ms: Callable[[], int]) -> None:
         self._wall_ms = wall_ms
@@ -35,14 +35,14 @@ class TransactionHandlers:
     ) -> None:
         """Start serving; before this call, clients are asked to retry.
 
-        `states` returns the transactions of the moment.  `is_unreadable` takes a transactional id, and returns True if
-        the id's partition cannot be read.
+        `states` returns the current transactions.  `is_unreadable` takes a transactional id, and returns True if the
+        id's partition cannot be read.
         """
         self._is_unreadable = is_unreadable
         self._states = states
 
     def _transactions(self) -> Mapping[str, Transaction] | None:
-        """Return the transactions of the moment; None before they are loaded."""
+        """Return the current transactions; None before they are loaded."""
         if self._states is None:
             return None
         return {key: each for key, each in self._states().items() if each.state is not TransactionState.DEAD}

@@ -1,6 +1,7 @@
 """Handlers of users: DescribeUserScramCredentials, AlterUserScramCredentials and DescribeClientQuotas.
 
-Kafka's tools show the quotas of users with their credentials.  This server neither applies nor changes quotas.
+Kafka's tools show the quotas of a user together with the user's credentials.  This server reports quotas, but does not
+apply or change them.
 
 Source: Kafka 4.2.0, ScramImage, ControllerApis and ClientQuotasImage.
 """
@@ -38,7 +39,7 @@ class UserHandlers:
         }
 
     def _describe(self, request: Request) -> Any:
-        """Return mechanisms and iterations of each user, by default of all users."""
+        """Return the mechanisms and iterations of the requested users, by default of all users."""
         response = m.DescribeUserScramCredentialsResponse
         found: dict[str, list[tuple[int, int]]] = {}
         records = self._catalog.metadata.scram_credentials
@@ -63,7 +64,7 @@ class UserHandlers:
         return response(results=results)
 
     def _alter(self, request: Request) -> Any:
-        """Change credentials, as one change of the metadata."""
+        """Change credentials with one append to the metadata."""
         message = request.message
         deletions = [UserDeletion(each.name, each.mechanism) for each in message.deletions]
         upsertions = [
@@ -87,7 +88,7 @@ class UserHandlers:
         )
 
     def _describe_quotas(self, request: Request) -> Any:
-        """Return the quotas of the entities that match each component of the filter."""
+        """Return the quotas of the entities that match all components of the filter."""
         message, response = request.message, m.DescribeClientQuotasResponse
         try:
             wanted = _wanted_entities(message.components)
@@ -108,7 +109,7 @@ class UserHandlers:
 
 
 _Names = tuple[str | None] | None
-"""The name of an entity, which is None for the default; None for any name."""
+"""A name to match, in a tuple, or a tuple of None for the default entity; None matches any name."""
 
 _EXACT, _DEFAULT, _SPECIFIED = 0, 1, 2  # of a component's match type
 _USER, _CLIENT_ID, _IP = "user", "client-id", "ip"
@@ -119,7 +120,7 @@ def _matches(entity: Mapping[str, str | None], kind: str, names: _Names) -> bool
 
 
 def _wanted_entities(components: Any) -> dict[str, _Names]:
-    """Return the wanted names by type of entity.
+    """Return the names to match, by entity type.
 
     Raises:
         ApiError: Kafka refuses the filter.

@@ -1,4 +1,4 @@
-"""Waiting for appends of coordinators to be replicated, without a thread that waits.
+"""Waits for the replication of coordinators' appends without blocking a thread.
 
 Source: Kafka's DelayedProduce, for appends with acks=-1.
 """
@@ -31,7 +31,7 @@ class Appended:
 
     @property
     def code(self) -> ErrorCode | None:
-        """NONE if the append is replicated, the error if its disk or topic is gone; None if it is neither."""
+        """NONE if the append is replicated, an error if the disk failed or the topic was deleted, else None."""
         failure: SedimentError | None = self.partition.failure
         if failure is not None:
             return error_code_of(failure)
@@ -39,7 +39,7 @@ class Appended:
 
 
 class ReplicationWaits:
-    """Appends that wait in `delayed`; continuations that had to wait run through `run_later`.
+    """Waits for appends, with `delayed`; if a continuation had to wait, `run_later` runs it.
 
     A continuation never runs in the thread that raises a high watermark, because that thread may hold locks.
     """
@@ -51,7 +51,7 @@ class ReplicationWaits:
     def then(self, appends: Sequence[Appended], act: Callable[[Codes], object]) -> None:
         """Call `act` with the code of each append: now if all are replicated, else later in another thread.
 
-        After REQUEST_TIMEOUT_MS, the appends that are not replicated have REQUEST_TIMED_OUT.
+        After REQUEST_TIMEOUT_MS, the code of an append that is not replicated is REQUEST_TIMED_OUT.
         """
         wait = _DelayedAppend(appends, act, self.run_later)
         if wait.is_replicated():
@@ -71,7 +71,7 @@ class _DelayedAppend:
         self.codes: dict[TopicPartition, ErrorCode] = {}
 
     def is_replicated(self) -> bool:
-        """Take the codes that are known; return True if all are."""
+        """Store the codes that are known; return True if all codes are known."""
         waiting = []
         for each in self._waiting:
             code = each.code
@@ -90,7 +90,7 @@ class _DelayedAppend:
         return True
 
     def expire(self) -> None:
-        """Continue; an append that is not replicated yet gets an error, although it remains in the log."""
+        """Call the continuation; an append that is not replicated yet gets an error, although it remains in the log."""
         for each in self._waiting:
             self.codes[each.partition.partition] = ErrorCode.REQUEST_TIMED_OUT
         self._run_later(lambda: self._act(self.codes))

@@ -1,6 +1,6 @@
 """The topics of a live server that retention and the cleaner apply to, as one line for an operator.
 
-A config without a policy or a limit is one that no source states (`jobs.settings.server_settings`).
+A config has no policy or limit if no source states one (`jobs.settings.server_settings`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def describe_deletions(
     offsets_retention_minutes: int | None,
     transactional_id_expiration_ms: int | None,
 ) -> str:
-    """Return which topics retention and the cleaner apply to, and why they leave out the others.
+    """Return a line that says to which topics retention and the cleaner apply, and why they leave out the others.
 
     `cleans` is True if the cleaner is on; it also applies the retention of compacted topics.
     """

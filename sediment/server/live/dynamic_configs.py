@@ -6,7 +6,7 @@
     group            the group's             INVALID_CONFIG
     client metrics   the subscription's      INVALID_REQUEST
 
-As in Kafka, a broker key that Kafka does not know is accepted.
+As in Kafka, a broker accepts any key that is not one of Kafka's.
 
 Source: Kafka 4.2.0, DynamicBrokerConfig, ConfigAdminManager, GroupConfig and ClientMetricsConfigs.
 """
@@ -106,7 +106,7 @@ def check_eligible_replicas(name: str, current: Mapping[str, str], after: Mappin
     """Check a change of the configs of brokers in a cluster with eligible leader replicas (KIP-966).
 
     Raises:
-        ApiError: it changes min.insync.replicas in a way that Kafka refuses.
+        ApiError: the change alters min.insync.replicas in a way that Kafka refuses.
     """
     if current.get(_MIN_ISR) == after.get(_MIN_ISR):
         return
@@ -123,7 +123,7 @@ _MIN_ISR = "min.insync.replicas"
 
 
 def check_dynamic_configs(kind: ResourceType, name: str, configs: Mapping[str, str], server: ServerConfig) -> None:
-    """Check all configs that a resource would have after a change; `server` limits those of consumer groups.
+    """Check all configs that a resource would have after a change; `server` has the limits for consumer groups.
 
     Raises:
         ApiError: Kafka refuses them.
@@ -184,7 +184,7 @@ def _refuse(keys: Collection[str], what: str, shown_as: str = "Set") -> None:
 
 
 def check_thread_counts(before: Mapping[str, Value], after: Mapping[str, Value]) -> None:
-    """Check that no number of threads changes by more than a factor of 2, given the broker keys that are stated.
+    """Check that no thread count changes by more than a factor of 2 between two sets of stated broker keys.
 
     Raises:
         ApiError: one does.
@@ -219,7 +219,7 @@ def invalid_configuration(why: str) -> ApiError:
 
 # --------------------------------------------------------------------------------------------------------------- groups
 def _group_limits(server: ServerConfig) -> Mapping[tuple[str, str], tuple[int, int]]:
-    """Return the least and the greatest value of each limited config, by the kind and name in its key."""
+    """Return the least and the greatest value of each limited config, by group kind and the rest of its key."""
     return {
         (_CONSUMER, _HEARTBEAT): (
             server.group_consumer_min_heartbeat_interval_ms,
@@ -247,7 +247,7 @@ def _check_group(name: str, configs: Mapping[str, str], server: ServerConfig) ->
             ErrorCode.INVALID_CONFIG,
             f"Invalid value {reset} for configuration {_RESET}: the value is neither latest, earliest nor by_duration",
         )
-    # As in Kafka, a key that the group does not set has its default of Kafka here, not that of the server.
+    # As in Kafka, this check uses Kafka's default for a key that the group does not set, not the server's value.
     for (kind, rest), (least, most) in _group_limits(server).items():
         key = f"{kind}.{rest}"
         _check_limit(key, values[key], f"group.{kind}.min.{rest}", f"group.{kind}.max.{rest}", least, most)

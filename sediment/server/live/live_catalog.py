@@ -1,6 +1,7 @@
 """LiveCatalog: the topics of a node's metadata, with the partitions that this process leads.
 
-Invariant: a reader sees the topics of one moment, before or after a change, because each change replaces them all.
+Invariant: a reader sees a consistent set of topics, from before or after a change, because each change replaces the
+whole set.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from sediment.server.topic_catalog import FutureLog, ServedDirectory
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class LiveTopic:
-    """A topic with its partitions by number; `missing` are the numbers of those whose logs could not be created.
+    """A topic with its partitions by number; the logs of the partitions in `missing` could not be created.
 
-    `all_partitions` has all of them, with None for a missing one.
+    `all_partitions` contains every partition, with None for a missing partition.
     """
 
     name: str
@@ -41,7 +42,7 @@ class LiveTopic:
 
 @dataclass(frozen=True, slots=True)
 class _Topics:
-    """The topics of one moment, `by_name` in the order of their names."""
+    """A consistent set of topics; `by_name` is sorted by name."""
 
     metadata: ClusterMetadata
     by_name: Mapping[str, LiveTopic]
@@ -60,7 +61,7 @@ class LiveCatalog:
         directories: Sequence[Path],
         future_logs: Callable[[], Iterable[PartitionLog]] = tuple,
     ) -> None:
-        """Create the catalog; `future_logs` returns the logs that will replace others."""
+        """Create the catalog; `future_logs` returns the future logs, which will replace other logs."""
         self.cluster_id = cluster_id
         self.node_id = node_id
         self._log_dirs = tuple(directories)
@@ -108,9 +109,9 @@ class LiveCatalog:
     def change(
         self, metadata: ClusterMetadata, changed: Iterable[str], added: Mapping[TopicPartition, Partition]
     ) -> None:
-        """Replace the metadata, and the topics with the names `changed`; `added` are their new partitions.
+        """Replace the metadata, and the topics with the names `changed`; `added` contains the partitions to add.
 
-        Calls must come one after the other.
+        Calls must not overlap.
         """
         by_name = dict(self._topics.by_name)
         by_id = dict(self._topics.by_id)

@@ -1,9 +1,9 @@
-"""LogDirMoves: moves of partitions to other log directories, as AlterReplicaLogDirs asks for them.
+"""LogDirMoves: moves of partitions to other log directories, which AlterReplicaLogDirs requests.
 
-    the partition has no log yet        the directory is remembered for it: REPLICA_NOT_AVAILABLE
-    it is in the directory              a move to another directory is cancelled
-    it is being moved there             nothing
-    otherwise                           a move to another directory is cancelled, and this one begins
+    the partition has no log yet        REPLICA_NOT_AVAILABLE; the log will be created in the directory
+    it is in the requested directory    a move to another directory is cancelled
+    it is being moved there             nothing changes
+    otherwise                           any other move is cancelled, and the requested move begins
 
 Source: Kafka's ReplicaManager.alterReplicaLogDirs.
 """
@@ -37,10 +37,10 @@ _UNIQUE = "0" * 32
 
 
 class LogDirMoves:
-    """The moves of the partitions of `catalog`; `directories` are those in which a broker would find a partition.
+    """The moves of the partitions in `catalog`; a broker looks for partitions in `directories`.
 
-    Coordinators read the files of their logs when they load.  So a partition of an internal topic is copied at once,
-    but stays where it is until `coordinators_loaded` is called.
+    Coordinators read the files of their logs when they load.  So the copy of an internal topic's partition begins at
+    once, but the copy replaces the log only after `coordinators_loaded` is called.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class LogDirMoves:
         self._guard = threading.Lock()
 
     def coordinators_loaded(self) -> None:
-        """Let moves of internal topics end."""
+        """Allow the moves of internal topics to complete."""
         self._are_coordinators_loaded = True
 
     def _replace(self, partition: TopicPartition) -> None:
@@ -104,7 +104,7 @@ class LogDirMoves:
         return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     def _begin(self, partition: TopicPartition, target: Path) -> None:
-        """Begin to move a partition from its log directory to another one, unless it is being moved.
+        """Begin to move a partition from its log directory to another, unless the partition is already being moved.
 
         Raises:
             StorageError, OpenFilesLimitError: the future log cannot be created.
@@ -113,7 +113,7 @@ class LogDirMoves:
             self._moves.add(self._manager.create_future_log(partition, target))
 
     def resume(self, interrupted: Mapping[TopicPartition, Path]) -> None:
-        """Begin again the moves that the last stop interrupted."""
+        """Restart the moves that the last stop interrupted."""
         for partition, target in interrupted.items():
             try:
                 with self._guard:

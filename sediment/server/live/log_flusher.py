@@ -1,4 +1,4 @@
-"""LogFlusher: one flush of a log for all producers that wait for it.
+"""LogFlusher: makes appends durable, with one flush of a log for all producers that wait for that log.
 
     append   -> request(log)                                  the log is queued, once
     thread   -> flush the log, then raise its high watermark to the recovery point
@@ -8,7 +8,7 @@ follows the disk, just as it follows the slowest replica in a cluster.
 
 Invariants: at most one thread flushes a log at a time.  A flush that begins after `request` covers the append.
 
-Source: Kafka's Partition.maybeIncrementLeaderHW, with the disk in place of the other replicas.
+Source: Kafka's Partition.maybeIncrementLeaderHW, with the disk instead of the other replicas.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class LogFlusher:
             try:
                 flush_and_replicate(log)
             except SedimentError as error:
-                if not log.is_closed:  # else it was deleted, or a log that was flushed has replaced it
+                if not log.is_closed:  # a closed log was deleted, or replaced by a flushed log
                     _LOGGER.error("%s could not be flushed: %s", log.partition, error)
                 self._on_failure(log)
             except Exception:

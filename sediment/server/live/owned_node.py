@@ -1,42 +1,43 @@
-"""OwnedNode: the node whose log directories a live server takes over; it is checked before anything is written.
+"""OwnedNode: the node whose log directories a live server takes over, checked before anything is written.
 
     check                                                     otherwise
-    every directory has the node's meta.properties            refused: `adopt` writes it
-    one directory has the node's metadata                     refused: `adopt` writes it
+    every directory has the node's meta.properties            refused: `adopt` creates it
+    one directory has the node's metadata                     refused: `adopt` creates it
     the node is the sole voter of its quorum                  refused: other voters would lack the new records
     the node is the only replica of every partition           refused: other replicas would lack the new records
     every batch of the metadata log is good                   refused: loading truncates the log at a bad batch
     no topic has segments in tiered storage                   refused: their offsets would be treated as deleted
-    every folder is a partition of the cluster, or a server   refused: a broker would rename it to -stray
-    has deleted its topic
+    every folder belongs to a partition of the cluster, or    refused: a broker would rename it to -stray
+    to a topic that a server has deleted
     a partition without a folder is in no checkpoint, and     refused: the server would create it empty, and another
     a server added it after the last run of a broker, or      directory may have its records
     the marker proves that no broker has used the directory
     its folder would be in an entry of log.dirs               refused: a broker would not find it there
-every entry of log.dirs is given, if they are known       refused: a missing folder may be in another one
+    every entry of log.dirs is given, if they are known       refused: a missing folder may be in another entry
 
 The metadata of a node that has been started is in its metadata log.  `clone` and `adopt` make nodes that were never
-started: their metadata is in `bootstrap.checkpoint`, and a server keeps this file up to date.  After a server was
-killed, a broker may have started since, so the file may be stale.  It is used nevertheless, but retention and the
-cleaner then stay off, because their limits may be stale too.  It is not used if a marker contains a broker's epoch,
-because then a broker has used the directory.
+started: their metadata is in `bootstrap.checkpoint`, and a server keeps this file up to date.  If a server was killed,
+a broker may have started since then, so the file may be stale.  A stale file is used nevertheless, but retention and
+the cleaner then stay off, because their limits may be stale too.  The file is not used if a marker contains a broker's
+epoch, because a broker has then used the directory.
 
-Below metadata.version 17 no record states the log directory of a partition.  A server then adds partitions only if one
-directory is given, which is the one with the metadata, so their folders are made there.
+Below metadata.version 17, no record states the log directory of a partition.  A server then adds partitions only if
+exactly one directory is given.  This is the directory with the metadata, so the folders are created in it.
 
-A broker makes the folder as soon as it leads a partition.  So a partition begins without a folder only on a node that
-was never started, or if a server was killed while it created the partition.
+A broker creates the folder as soon as it leads a partition.  So a partition can lack a folder only on a node that was
+never started, or if a server was killed while it created the partition.
 
-A server that was killed while it deleted a topic leaves folders of that topic.  An operator who restores such a topic
-leaves the same, so a start renames these folders to -stray, as a broker does, and does not delete them.  If the topic
-was created again and the new partition has no other folder, the start is refused.
+A server that was killed while it deleted a topic leaves folders of that topic.  An operator who restores such a folder
+leaves the same state.  So a start does not delete these folders, but renames them to -stray, as a broker does.  If the
+topic was created again and the new partition has no other folder, the start is refused.
 
-A folder marked with -delete is removed if a server deleted its topic, if an interrupted creation left it and it has no
-records, or if a move left it: the metadata names another directory, in which the partition is.  All others stay.
+A folder marked with -delete is removed in three cases.  A server deleted its topic.  An interrupted creation left the
+folder without records.  A move left the folder: the partition is in another directory, which the metadata names.  All
+other such folders stay.
 
 The folder of a future log, which ends in -future, belongs to an interrupted move.  If the metadata names its directory,
-it has every record and becomes the folder of the partition.  Otherwise it is removed, and the copy begins again,
-because jobs may have changed the log since.
+the future log is complete, and its folder becomes that of the partition.  Otherwise the folder is removed, and the copy
+begins again, because jobs may have changed the log since.
 
 Invariant: nothing is written, and no lock is taken.
 """
@@ -82,7 +83,7 @@ from sediment.segment_io.partition.clean_shutdown_file import is_new_directory, 
 _IN_USE = "stop the broker first"
 _ADOPT = "run sediment adopt on the directory"
 _CLONE = "clone the directory, and serve the clone"
-_ONE_BROKER = "give a server the directories of one broker only"
+_ONE_BROKER = "give the server the directories of only one broker"
 _READ_ONLY = "or serve it with --read-only"
 _MAYBE_STARTED = "a broker or a server of several directories may have used it, so the folder may be in another one"
 _NOT_GIVEN = "log.dirs has more entries than directories are given, so the folder may be in another one"
@@ -92,12 +93,12 @@ _NOT_GIVEN = "log.dirs has more entries than directories are given, so the folde
 class OwnedNode:
     """A node with its metadata.
 
-    If `is_started`, the metadata is that of the metadata log in `metadata_dir`, else of `bootstrap.checkpoint`.
-    `absent` has the partitions that have no folder and were never written to, with the log directories for their
-    folders.  `removed` are the folders of topics that a server has deleted, marked with -delete or not, those that a
-    creation has left without records, and those that moves have left.  `promoted` has the partitions whose future logs
-    replace their logs, `moves` those whose moves begin again, each with the log directory of the future log.  `unused`
-    are the other folders of future logs.
+    If `is_started`, the metadata comes from the metadata log in `metadata_dir`, else from `bootstrap.checkpoint`.
+    `absent` maps each partition that has no folder and was never written to, to the log directory for its folder.
+    `removed` contains the folders to remove: of topics that a server has deleted, of creations that left no records,
+    and of finished moves.  `promoted` maps the partitions whose future logs replace their logs to the log directories
+    of the future logs.  `moves` does the same for the partitions whose moves begin again.  `unused` contains the other
+    folders of future logs.
     """
 
     node: Node
@@ -122,8 +123,8 @@ def open_node(
     """Return the node of all log directories `paths`.
 
     `quorum` contains the `QUORUM_KEYS` from the broker's properties file.  If `metadata_apart`, the broker's
-    `metadata.log.dir` is not an entry of its `log.dirs`.  `log_dirs` are these entries, if they are known; as the
-    directories may be a copy, only their number counts.
+    `metadata.log.dir` is not an entry of its `log.dirs`.  `log_dirs` contains these entries if they are known.  Only
+    their number is used, because the directories may be a copy.
 
     Raises:
         UsageError: a check of this module failed.
@@ -167,7 +168,7 @@ def open_node(
             "the partition has no folder yet, and this is the metadata.log.dir, which is not an entry of log.dirs",
             partition=str(without_place[0]),
             path=str(metadata_dir),
-            advice=f"start the broker once, so that it makes the folders, {_READ_ONLY}",
+            advice=f"start the broker once, so that it creates the folders, {_READ_ONLY}",
         )
     removed += (each.folder for each in future if each.fate in (_Fate.REMOVED, _Fate.COPIED_AGAIN))
     removed += _marked_folders(directories, aside, metadata, found, fs)
@@ -183,12 +184,12 @@ def directories_for_partitions(
     metadata_apart: bool = False,
     log_dirs: Collection[Path] = (),
 ) -> tuple[Path, ...]:
-    """Return those of the log directories `paths` in which the node's broker would find a new partition.
+    """Return the log directories among `paths` in which the node's broker would find a new partition.
 
-    `log_dirs` are the entries of its `log.dirs`, if they are known.  They may be other paths, because the directories
-    may be a copy.  Then the directory with the metadata is left out if `metadata_apart`, which means that the node's
-    `metadata.log.dir` is not an entry of its `log.dirs`.  If nothing is known, the directory with the metadata gets
-    partitions only if it is the only one, or if it is one of `used`, which have partitions.
+    `log_dirs` contains the entries of the node's `log.dirs`, if they are known.  These may be other paths, because the
+    directories may be a copy.  In this case, the directory with the metadata is left out if `metadata_apart`: the
+    node's `metadata.log.dir` is then not an entry of its `log.dirs`.  If nothing is known, the directory with the
+    metadata gets partitions only if it is the only directory, or is in `used`, the directories that have partitions.
     """
     entries = {path.resolve() for path in log_dirs}
     named = tuple(path for path in paths if path.resolve() in entries)
@@ -227,11 +228,11 @@ def _check_owner(directory: ClusterDirectory) -> None:
 
 # ------------------------------------------------------------------------------------------------------------- metadata
 def _metadata_dir(paths: Sequence[Path], fs: Fs) -> tuple[Path, bool]:
-    """Return the directory with the metadata, and True if it is a metadata log."""
+    """Return the directory with the metadata, and True if this metadata is in a metadata log."""
     with_log = [path for path in paths if fs.exists(path / str(METADATA_PARTITION))]
     if len(with_log) > 1:
         raise UsageError(
-            f"{with_log[0]} and {with_log[1]} both hold {METADATA_PARTITION}",
+            f"{with_log[0]} and {with_log[1]} both have {METADATA_PARTITION}",
             advice=_ONE_BROKER,
         )
     if with_log:
@@ -241,7 +242,7 @@ def _metadata_dir(paths: Sequence[Path], fs: Fs) -> tuple[Path, bool]:
         if fs.exists(path / BOOTSTRAP_FILE) and (marker is None or marker.broker_epoch is None):
             return path, False
     raise UsageError(
-        f"no directory holds {METADATA_PARTITION}, or a {BOOTSTRAP_FILE} that no broker has used, so their topics are "
+        f"no directory has {METADATA_PARTITION}, or a {BOOTSTRAP_FILE} that no broker has used, so their topics are "
         "not known",
         path=str(paths[0]),
         advice=f"name every entry of the broker's log.dirs; without a broker, {_ADOPT}, {_READ_ONLY}",
@@ -252,7 +253,7 @@ def read_metadata(metadata_dir: Path, is_started: bool, fs: Fs) -> ClusterMetada
     """Return the metadata of the log, or of `bootstrap.checkpoint` if the node was never started.
 
     Raises:
-        UsageError: the node was never started but has a metadata log.
+        UsageError: the metadata log is empty, or its node was never started.
         CorruptDataError, UnsupportedDataError, SourceChangedError: the metadata cannot be read, or loading would
             truncate its log.
     """
@@ -274,7 +275,7 @@ def _sole_voter(
     own = next(directory.meta for directory in directories if directory.path == metadata_dir)
     assert own is not None and own.node_id is not None and own.cluster_id and own.directory_id
     if not is_started and not (quorum or {}).get("controller.quorum.voters", "").strip():
-        # A node that was never started has no voters except those in its properties file.
+        # Only the properties file can name voters of a node that was never started.
         return Node(own.node_id, own.cluster_id, own.directory_id)
     return sole_voter(
         QuorumSources(
@@ -318,9 +319,9 @@ def _checked_folders(
     fs: Fs,
     removed: list[Path],
 ) -> Iterator[tuple[TopicPartition, Path]]:
-    """Yield the partition and log directory of every folder, after checking that it is one of the cluster.
+    """Yield the partition and log directory of every folder, after checking that the folder belongs to the cluster.
 
-    The folders of topics that were deleted are added to `removed` instead.
+    Folders of deleted topics are added to `removed` instead.
     """
     names = {topic_id: name for name, topic_id in metadata.topic_ids.items()}
     for directory in directories:
@@ -378,7 +379,7 @@ def _future_folders(
     found: Mapping[TopicPartition, Path],
     fs: Fs,
 ) -> Iterator[_FutureFolder]:
-    """Yield the folders of future logs; `found` has the log directories of the partitions' own folders."""
+    """Yield the folders of future logs; `found` maps each partition to the log directory with its own folder."""
     for directory, folder in aside:
         if folder.name.endswith(DirectoryState.FUTURE):
             partition, _ = parse_partition_directory(folder.name)
@@ -420,9 +421,9 @@ def _marked_folders(
     found: Mapping[TopicPartition, Path],
     fs: Fs,
 ) -> Iterator[Path]:
-    """Yield the folders marked with -delete that a deletion, an interrupted creation or a move by a server left.
+    """Yield the folders marked with -delete that a server's deletion, interrupted creation or move has left.
 
-    `found` has the log directories in which the partitions are.
+    `found` maps each partition to its log directory.
     """
     created = {None, *metadata.topic_ids.values()}
     names = {topic_id: name for name, topic_id in metadata.topic_ids.items()}
@@ -450,7 +451,7 @@ def _marked_folders(
 def _directory_of(
     partition: TopicPartition, directories: Sequence[ClusterDirectory], metadata: ClusterMetadata, metadata_dir: Path
 ) -> Path:
-    """Return the log directory that the metadata states for a partition, else the one with the metadata.
+    """Return the log directory that the metadata states for a partition, else the directory with the metadata.
 
     Raises:
         UsageError: the directory of a partition that a server has just added is missing.
@@ -468,7 +469,7 @@ def _check_never_written(
 ) -> None:
     for directory in directories:
         if directory.path / str(partition) in removed:
-            continue  # the checkpoints list a partition of an earlier topic of the name
+            continue  # the checkpoints list a partition of an earlier topic with this name
         checkpoints = directory.checkpoints
         for offsets in (checkpoints.recovery_point, checkpoints.high_watermark, checkpoints.log_start):
             if partition in (offsets or {}):

@@ -1,9 +1,9 @@
-"""Partition: the leader of one partition, with a live log of this process.
+"""Partition: one partition that this process leads, with its live log.
 
-If a move replaces the log, a call that the former log refused for this reason is made again on the present one.
+If a call fails because a move has just replaced the log, the call is repeated on the new log.
 
-This node is the only replica.  So after each append, the high watermark is the log end; with a `LogFlusher`, it is the
-end of the records that are on disk.
+This node is the only replica.  So after each append, the high watermark is the log end.  With a `LogFlusher`, the high
+watermark is the end of the records that are on disk.
 
 Source: Kafka's Partition.appendRecordsToLeader, readRecords and fetchOffsetForTimestamp.
 """
@@ -48,9 +48,10 @@ class _Fetched(NamedTuple):
 
 
 class Partition:
-    """The leader of the partition of `log`, under `leader_epoch`.
+    """The partition of `log`, which this node leads under `leader_epoch`.
 
-    `flusher` makes appends durable and then raises the high watermark; without a flusher, an append raises it at once.
+    `flusher` makes appends durable and then raises the high watermark.  Without a flusher, an append raises the high
+    watermark at once.
     """
 
     def __init__(self, log: PartitionLog, leader_epoch: int, flusher: LogFlusher | None) -> None:
@@ -76,7 +77,7 @@ class Partition:
 
     @property
     def failure(self) -> SedimentError | None:
-        """The error of every read and append if the topic was deleted or the disk failed; None before."""
+        """The error for every read and append after the topic was deleted or the disk failed; None before."""
         if self._refusal is not None:
             return self._refusal()
         if not self.log.is_offline:
@@ -89,14 +90,14 @@ class Partition:
         return self._flusher is None
 
     def use(self, log: PartitionLog) -> None:
-        """Use a log that has replaced the present one."""
+        """Use `log`, which has replaced the present log."""
         self.log = log
 
     def _on_log(self, action: Callable[[PartitionLog], _Result]) -> _Result:
         """Return the result of an action on the log.
 
         Raises:
-            SedimentError: raised by `action` on the present log.
+            SedimentError: `action` failed on the present log.
         """
         while True:
             log = self.log
@@ -166,7 +167,7 @@ class Partition:
 
         Raises:
             ApiError: the topic was deleted.
-            InvalidProducerEpochError: a later epoch of the producer was seen.
+            InvalidProducerEpochError: the log has a later epoch of the producer.
         """
         self._check_not_refused()
         return self._on_log(
@@ -180,7 +181,7 @@ class Partition:
 
         Raises:
             ApiError: the topic was deleted.
-            RejectedAppendError, CorruptBatchError, StorageError, OpenFilesLimitError: as
+            RejectedAppendError, CorruptBatchError, StorageError, OpenFilesLimitError: see
                 `PartitionLog.append_as_leader`.
         """
         self._check_not_refused()
@@ -189,13 +190,13 @@ class Partition:
         return info
 
     def append_run(self, address: int, rows: RunRows, count: int) -> AppendedRun | None:
-        """Append the batches of several requests of a client, as `PlainAppends.append_run` describes.
+        """Append the batches of several requests of a client; see `PlainAppends.append_run`.
 
-        Return None if nothing was appended, because `append` must decide on the first batch.
+        Return None, without an append, if `append` must check the first batch.
 
         Raises:
             ApiError: the topic was deleted.
-            StorageError, OpenFilesLimitError: as `append`.
+            StorageError, OpenFilesLimitError: see `append`.
         """
         self._check_not_refused()
         run = self._on_log(lambda log: log.append_run(address, rows, count, self.leader_epoch))
@@ -220,10 +221,10 @@ class Partition:
     ) -> AppendInfo:
         """Append a batch of a coordinator; with `wait`, return once the high watermark is above it.
 
-        A marker needs its `transaction_version`, and the first batch of a transaction the guard of its verification.
+        A marker needs its `transaction_version`.  The first batch of a transaction needs the guard of its verification.
 
         Raises:
-            ApiError, RejectedAppendError, StorageError, OpenFilesLimitError: as `append`.
+            ApiError, RejectedAppendError, StorageError, OpenFilesLimitError: see `append`.
         """
         self._check_not_refused()
         info = self._on_log(
@@ -245,11 +246,11 @@ class Partition:
 
     # ----------------------------------------------------------------------------------------------------------- delete
     def delete_records(self, before_offset: int) -> int:
-        """Raise the log start to `before_offset`, -1 for the high watermark; return the log start.
+        """Raise the log start to `before_offset`, where -1 stands for the high watermark; return the log start.
 
         Raises:
             ApiError: the topic was deleted.
-            InvalidTopicError, PolicyViolationError, OffsetOutOfRangeError: as `PartitionLog.delete_records`.
+            InvalidTopicError, PolicyViolationError, OffsetOutOfRangeError: see `PartitionLog.delete_records`.
         """
         self._check_not_refused()
         return self._on_log(lambda log: log.delete_records(before_offset))
@@ -266,12 +267,11 @@ class Partition:
     def read(self, offset: int, max_bytes: int, *, isolation: Isolation, min_one: bool) -> _Fetched:
         """Return a slice of at most `max_bytes` that begins with the first batch that ends at or above `offset`.
 
-        If the first batch is larger, it is returned whole with `min_one`; without `min_one`, the slice is empty
-        (KIP-74).
+        If the first batch is larger, the slice is the whole batch with `min_one`, and empty without `min_one` (KIP-74).
 
         Raises:
             ApiError: the topic was deleted.
-            OffsetOutOfRangeError, CorruptBatchError, StorageError: as `PartitionLog.read`.
+            OffsetOutOfRangeError, CorruptBatchError, StorageError: see `PartitionLog.read`.
         """
         self._check_not_refused()
         found = self._on_log(lambda log: log.read(offset, max_bytes, isolation, min_one_message=min_one))
@@ -286,9 +286,9 @@ class Partition:
         return self._on_log(lambda log: log.lookup_timestamp(MAX_TIMESTAMP))
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """Return (epoch, end offset) of the last point at which this log agrees with one that ends in `epoch`.
+        """Return (epoch, end offset) of the last point at which this log agrees with a log that ends in `epoch`.
 
-        Return (-1, -1) if such a point does not exist.
+        Return (-1, -1) if no such point exists.
 
         Source: kafka-log 04 §4 (endOffsetFor).
         """

@@ -1,4 +1,4 @@
-"""ProducerIdManager: producer ids in blocks, each durable in the cluster's metadata before its first id is assigned.
+"""ProducerIdManager: assigns producer ids from blocks, each of which is first made durable in the metadata.
 
     next id in the metadata is N -> ProducerIdsRecord(N + 1000) is made durable -> ids N to N + 999 are assigned
 
@@ -16,7 +16,7 @@ from sediment.engine.metadata.metadata_writer import MetadataWriter
 
 
 class ProducerIdManager:
-    """A source of producer ids from `next_id` on, which is above every id assigned before; any thread may use it."""
+    """A source of producer ids from `next_id` on, which is above all assigned ids; any thread may use the source."""
 
     def __init__(self, node: Node, next_id: int, writer: MetadataWriter) -> None:
         self._node = node
@@ -25,12 +25,12 @@ class ProducerIdManager:
         self._next_id = self._block_end = next_id
 
     def reserve(self, next_id: int) -> None:
-        """Assign no id below `next_id`, which may be above the ids that the metadata knows."""
+        """Assign no id below `next_id`, which may be above the next id in the metadata."""
         with self._guard:
             self._next_id = max(self._next_id, next_id)
 
     def generate(self) -> int:
-        """Return an id that no producer has.
+        """Return an id that no other producer has.
 
         Raises:
             CommitStateUnknownError, StorageError: a new block could not be made durable.

@@ -1,9 +1,9 @@
-"""Changes of SCRAM users: Kafka's rules for them, with Kafka's messages, and the metadata records that make them.
+"""Changes of SCRAM users: Kafka's rules for such changes, with Kafka's messages, and the resulting metadata records.
 
-A request may change a user only once, even with different mechanisms.  A user with a wrong change gets its error, and
-the other users change.
+A request may change a user only once, even with different mechanisms.  If a user's change is wrong, the response has
+the error for this user, and the other users are changed.
 
-Invariant: neither a salted password nor a key is in an error or a log line.
+Invariant: errors and log lines never contain a salted password or a key.
 
 Source: Kafka 4.2.0, ScramControlManager and ScramFormatter.
 """
@@ -24,13 +24,13 @@ SCRAM_SINCE = 11
 """The first metadata.version with SCRAM users: 3.5-IV2."""
 
 _LEAST_ITERATIONS, _MOST_ITERATIONS = 4096, 16_384
-_HASHES = {1: "sha256", 2: "sha512"}  # by the number of Kafka's ScramMechanism
+_HASHES = {1: "sha256", 2: "sha512"}  # keyed by the number of Kafka's ScramMechanism
 _VERSION = 0
 
 
 @dataclass(frozen=True, slots=True)
 class UserDeletion:
-    """The removal of a user's credential; `mechanism` is Kafka's number."""
+    """The removal of a user's credential; `mechanism` is Kafka's number of the SCRAM mechanism."""
 
     name: str
     mechanism: int
@@ -38,7 +38,7 @@ class UserDeletion:
 
 @dataclass(frozen=True, slots=True)
 class UserUpsertion:
-    """A credential that a user gets; `mechanism` is Kafka's number."""
+    """A credential to set for a user; `mechanism` is Kafka's number of the SCRAM mechanism."""
 
     name: str
     mechanism: int
@@ -49,7 +49,7 @@ class UserUpsertion:
 
 @dataclass(frozen=True, slots=True)
 class UserChanges:
-    """The records of a change, and the error of each user in the request; None for a user that changes."""
+    """The records of a change, and the error of each user in the request, None for a user that is changed."""
 
     records: Sequence[bytes]
     errors: dict[str, ApiError | None]
@@ -110,7 +110,7 @@ def _check(change: UserDeletion | UserUpsertion, existing: Container[tuple[int, 
 
 
 def _record(change: UserDeletion | UserUpsertion) -> bytes:
-    """Return the record of a change that was checked.
+    """Return the record of a checked change.
 
     Raises:
         ApiError: the salted password is empty.

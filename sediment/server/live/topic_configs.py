@@ -1,4 +1,4 @@
-"""Configs of topics: Kafka's rules for their names and values, with Kafka's error messages, and their changes.
+"""Configs of topics: changes, and Kafka's rules for names and values, with Kafka's error messages.
 
 Source: Kafka 4.2.0, LogConfig.validate, ConfigDef, ThrottledReplicaListValidator and ConfigurationControlManager.
 """
@@ -38,7 +38,7 @@ _EXPECTED = {
 
 
 class Operation(IntEnum):
-    """Change of a config (Kafka's AlterConfigOp.OpType)."""
+    """The kind of a config change (Kafka's AlterConfigOp.OpType)."""
 
     SET = 0
     DELETE = 1
@@ -48,7 +48,7 @@ class Operation(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """A change of one config of a topic; only a DELETE needs no value."""
+    """A change of one topic config; only a DELETE has no value."""
 
     key: str
     operation: Operation
@@ -56,9 +56,10 @@ class ConfigChange:
 
 
 class TopicConfigs:
-    """The effective configs of topics; `of_metadata` returns the function from topics to configs for a cluster state.
+    """The effective configs of topics; `of_metadata` takes the metadata, and returns a function from topics to configs.
 
-    `prepare` must be called with each new state, and its result once the state is durable.
+    The caller must call `prepare` with each new state of the metadata, and then the result of `prepare` once this state
+    is durable.
     """
 
     def __init__(
@@ -76,10 +77,10 @@ class TopicConfigs:
         return self._of_topic(topic)
 
     def prepare(self, metadata: ClusterMetadata) -> Callable[[], None]:
-        """Return a function that makes `metadata` the state in use; that function does not fail.
+        """Return a function that puts `metadata` into use; the returned function does not fail.
 
         Raises:
-            SettingsError: values of brokers contradict each other.
+            SettingsError: two broker values contradict each other.
         """
         of_topic = self._of_metadata(metadata)
 
@@ -89,7 +90,7 @@ class TopicConfigs:
         return use
 
     def of_topics(self, metadata: ClusterMetadata, topics: Iterable[str]) -> dict[str, LogConfig]:
-        """Return the configs of topics in a state of the cluster.
+        """Return the configs of topics for the given metadata.
 
         Raises:
             SettingsError: values contradict each other.
@@ -101,7 +102,7 @@ class TopicConfigs:
         """Check that a topic may have `configs`.
 
         Raises:
-            ApiError: Kafka refuses them, or they contradict the settings of this server.
+            ApiError: Kafka refuses the configs, or they contradict the settings of this server.
         """
         check_configs(configs)
         if not configs:
@@ -138,7 +139,7 @@ def changed_configs(
 ) -> dict[str, str]:
     """Return the configs of a resource after the changes.
 
-    `changed_list` returns the elements of a list after one is added or removed; by default, of a topic's config.
+    `changed_list` returns the elements of a list config after a change adds or removes one; the default is for topics.
 
     Raises:
         ApiError: a change does not fit the type of its config.
@@ -155,9 +156,9 @@ def changed_configs(
 
 
 def internal_topic_configs(name: str, stated: Mapping[str, Value]) -> Mapping[str, str]:
-    """Return the configs with which Kafka creates one of its internal topics; `stated` are values of broker keys.
+    """Return the configs with which Kafka creates an internal topic; `stated` has the values of stated broker keys.
 
-    The other configs of the topic follow the broker.
+    All other configs of the topic are inherited from the broker.
 
     Source: Kafka 4.2.0, GroupCoordinatorService.groupMetadataTopicConfigs and
     TransactionStateManager.transactionStateTopicConfigs.

@@ -19,7 +19,7 @@ DEFAULT = -1
 """The number in a request that stands for a default."""
 
 MOST_RECORDS = 10_000
-"""The largest number of metadata records, and of new partitions, of a request (Kafka's MAX_RECORDS_PER_USER_OP)."""
+"""The largest number of metadata records, and of new partitions, per request (Kafka's MAX_RECORDS_PER_USER_OP)."""
 
 _COLLIDING = "._"
 
@@ -28,7 +28,7 @@ Replicas = Sequence[int]
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create; `assignments` are (partition, node ids), and empty unless the client chose them."""
+    """A topic to create; `assignments` contains (partition, node ids), and is empty if the client chose no replicas."""
 
     name: str
     partition_count: int = DEFAULT
@@ -39,7 +39,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class MorePartitions:
-    """A request to give a topic `count` partitions; `assignments` are the nodes of each new one, if given."""
+    """A request to raise a topic to `count` partitions; `assignments` may have the nodes of each new partition."""
 
     name: str
     count: int
@@ -47,12 +47,12 @@ class MorePartitions:
 
 
 def colliding_names(topics: Iterable[str]) -> Mapping[str, str]:
-    """Return the topics that another name may collide with, by `unified_name`."""
+    """Return the names that contain . or _, by `unified_name`; names with the same unified name collide."""
     return {unified_name(name): name for name in topics if not set(_COLLIDING).isdisjoint(name)}
 
 
 def unified_name(name: str) -> str:
-    """Return the name that two topics must not share, because names of metrics do not distinguish . and _."""
+    """Return the name with each . replaced by _, because metric names do not distinguish the two."""
     return name.replace(".", "_")
 
 
@@ -60,7 +60,7 @@ def check_new_name(name: str, existing: Iterable[str], colliding: Mapping[str, s
     """Check the name of a new topic; `colliding` are the `colliding_names` of the existing topics.
 
     Raises:
-        ApiError: Kafka does not allow the name, or another topic has it.
+        ApiError: Kafka does not allow the name, or it collides with an existing topic.
     """
     if name == METADATA_TOPIC:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {METADATA_TOPIC} is prohibited.")
@@ -76,7 +76,7 @@ def check_total_count(topics: Iterable[NewTopic], default_count: int) -> None:
     """Check the number of partitions of all topics in a request.
 
     Raises:
-        ApiError: they are too many.
+        ApiError: the partitions are too many.
     """
     total = sum(
         len(topic.assignments) or (default_count if topic.partition_count == DEFAULT else max(topic.partition_count, 0))
@@ -90,14 +90,14 @@ def check_record_count(count: int) -> None:
     """Check the number of metadata records of a change.
 
     Raises:
-        ApiError: they are too many.
+        ApiError: the records are too many.
     """
     if count > MOST_RECORDS:
         raise ApiError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
 
 
 def check_folder_name(topic: str, count: int) -> None:
-    """Check that directories can have the names of `count` partitions.
+    """Check that the directory names of `count` partitions are not too long.
 
     Raises:
         ApiError: the topic's name is too long for this number of partitions.
@@ -157,10 +157,10 @@ def _assigned_count(topic: NewTopic, node_id: int) -> int:
 
 
 def check_replicas(replicas: Replicas, node_id: int) -> None:
-    """Check that a client assigned a partition to the only node.
+    """Check that a client assigned a partition to this node, which is the only one.
 
     Raises:
-        ApiError: the replicas are other nodes, or none.
+        ApiError: the list of replicas is empty, or names other nodes.
     """
     if not replicas:
         raise ApiError(
@@ -182,7 +182,7 @@ def check_replicas(replicas: Replicas, node_id: int) -> None:
 
 
 def check_more_partitions(asked: MorePartitions, existing_count: int, node_id: int, *, others: int = 0) -> None:
-    """Check a request to give a topic more partitions; `others` are those that the request adds to other topics.
+    """Check a request to add partitions to a topic; `others` is the number that the request adds to other topics.
 
     Raises:
         ApiError: the topic is internal, the count is not larger than `existing_count` or is too large, or the
@@ -190,7 +190,7 @@ def check_more_partitions(asked: MorePartitions, existing_count: int, node_id: i
     """
     topic, count, assignments = asked.name, asked.count, asked.assignments
     if topic in INTERNAL_TOPICS:
-        # Its coordinator finds a group by the number of partitions.
+        # The coordinator uses the number of partitions to find the partition of a group.
         raise ApiError(ErrorCode.INVALID_REQUEST, f"this server does not add partitions to the internal topic {topic}")
     if count == existing_count:
         raise ApiError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {existing_count} partition(s).")

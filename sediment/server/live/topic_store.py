@@ -1,20 +1,21 @@
 """TopicStore: creates, changes and deletes the topics of a node.
 
-A move of a partition to another log directory is made durable while the log of the partition is locked
+It also makes the moves of partitions between log directories durable, while the partition's log is locked
 (`log_manager`).
 
     create, add partitions         delete                          alter configs
     1  check the request           1  check the request            1  check the request
     2  make the records durable    2  make the records durable     2  make the records durable
-    3  create the logs             3  show the topics no more      3  change the configs of the logs
+    3  create the logs             3  hide the topics              3  change the configs of the logs
     4  show the topics             4  rename the logs to -delete
 
 A crash before step 2 changes nothing.  After a crash in step 3 or 4, the next start creates the missing logs or renames
 the folders (`owned_node`).  Folders marked with -delete are removed after `log.segment.delete.delay.ms`.
 
-Step 1 also checks that the process may open enough files for the later steps.  A log that nevertheless cannot be
-renamed in step 4 is tried again; until then, no topic gets its name.  If it is not known whether step 2 of a deletion
-is durable, the partitions take no more records, because the next start may delete them.
+Step 1 also checks that the process may open enough files for the later steps.  If a log nevertheless cannot be renamed
+in step 4, the rename is tried again.  Until the rename succeeds, no topic with this name can be created.  If it is not
+known whether step 2 of a deletion is durable, the partitions accept no more records, because the next start may delete
+the topic.
 
 Invariants: one change runs at a time.  A change is durable before it is answered.  The catalog shows every durable
 change.
@@ -87,7 +88,7 @@ MOST_PREFERRED = 10_000
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopic:
-    """A topic that was created, or could be."""
+    """A topic that was created, or with `validate_only` could be created."""
 
     name: str
     id: uuid.UUID
@@ -96,11 +97,12 @@ class CreatedTopic:
 
 
 class TopicStore:
-    """The topics of `catalog`; `server_config` has their default number of partitions, and limits on configs of groups.
+    """The topics of `catalog`; `server_config` has the default number of partitions and the limits on group configs.
 
-    New partitions go into the log directories `directories`.  `lead` makes a partition of a new log.  `on_deleted` is
-    called with each partition that was deleted, and then `on_topics_deleted` with the names of the topics.
-    `broker_config` and `broker_values` return the config of the logs and the stated keys for a state of the cluster.
+    New partitions go into the log directories `directories`.  `lead` returns the Partition of a new log.  A deletion
+    calls `on_deleted` with each deleted partition, and then `on_topics_deleted` with the names of the topics.
+    `broker_config` returns the config of all logs for the given metadata, and `broker_values` the broker keys that are
+    stated.
     """
 
     def __init__(
@@ -185,7 +187,7 @@ class TopicStore:
     def add_partitions(
         self, changes: Sequence[MorePartitions], *, validate_only: bool = False
     ) -> list[ApiError | None]:
-        """Give topics, each named once, more partitions; return the error of each change, None if there is none.
+        """Add partitions to topics, each named once; return the error of each change, None if it succeeded.
 
         Raises:
             ApiError: the change cannot be made durable.
@@ -228,17 +230,17 @@ class TopicStore:
         return topic
 
     def _choose_directories(self, wanted: Mapping[str, Iterable[int]]) -> dict[TopicPartition, Path]:
-        """Return for each new partition its preferred log directory, else the one that has the fewest partitions.
+        """Return a log directory for each new partition: the preferred one, else the one with the fewest partitions.
 
         Raises:
-            ApiError: no log directory may get partitions, or all that may have failed, or the records of partitions
-                cannot state which of several log directories they are in.
+            ApiError: no log directory may get partitions; or every such directory has failed; or there are several log
+                directories, and partition records at this metadata.version cannot state one.
         """
         level = self._catalog.metadata.features[METADATA_VERSION]
         if level < DIRECTORIES_SINCE and len(self._manager.directories()) > 1:
             raise ApiError(
                 ErrorCode.POLICY_VIOLATION,
-                f"a node with several log directories gets partitions from metadata.version {DIRECTORIES_SINCE} on, "
+                f"a node with several log directories creates partitions from metadata.version {DIRECTORIES_SINCE} on, "
                 f"and its metadata.version is {level}",
             )
         if not self._directories:
@@ -281,7 +283,7 @@ class TopicStore:
         """Make the records durable, create the logs, and show the topics.
 
         Raises:
-            ApiError: the records are not durable, and nothing changed; or this is not known.
+            ApiError: the records are not durable, and nothing changed; or it is not known whether they are durable.
         """
         self._check_ready(directories)
         after = self._commit(values)
@@ -307,13 +309,13 @@ class TopicStore:
 
     # ---------------------------------------------------------------------------------------------------------- delete
     def delete(self, topic_ids: Mapping[str, uuid.UUID]) -> Mapping[str, ApiError]:
-        """Delete topics, by name and id; return the errors of those that do not exist or are internal.
+        """Delete topics, by name and id; return the errors of the topics that do not exist or are internal.
 
-        A topic of the same name with another id stays.
+        A topic with the same name but another id is not deleted.
 
         Raises:
-            ApiError: the change cannot be made durable, or this is not known.  The topics are not deleted, but the next
-                start may delete them.
+            ApiError: the change is not durable, or it is not known whether it is.  The topics are not deleted, but the
+                next start may delete them.
         """
         with self._guard:
             found = {name: self._why_not_deletable(name, topic_id) for name, topic_id in topic_ids.items()}
@@ -325,7 +327,7 @@ class TopicStore:
 
     def _why_not_deletable(self, name: str, topic_id: uuid.UUID) -> ApiError | None:
         if name in INTERNAL_TOPICS:
-            # Its coordinator would go on without it.
+            # The coordinator would continue without the topic.
             return ApiError(ErrorCode.INVALID_REQUEST, f"this server does not delete the internal topic {name}")
         topic = self._catalog.topic(name)
         is_there = topic is not None and topic.id == topic_id
@@ -358,7 +360,7 @@ class TopicStore:
 
     # -------------------------------------------------------------------------------------------------- log directories
     def prefer_directory(self, partition: TopicPartition, path: Path) -> None:
-        """Remember the log directory for a partition that does not exist yet; the last MOST_PREFERRED are kept."""
+        """Remember the log directory for a partition that does not exist yet; keep the last MOST_PREFERRED of them."""
         with self._guard:
             self._preferred.pop(partition, None)
             self._preferred[partition] = path
@@ -375,10 +377,10 @@ class TopicStore:
             raise ApiError(ErrorCode.POLICY_VIOLATION, f"partitions move from metadata.version {DIRECTORIES_SINCE} on")
 
     def replace_with_future_log(self, partition: TopicPartition) -> bool:
-        """Let the future log of a partition replace its log; return False if one of them is missing.
+        """Replace the log of a partition by its future log; return False if either log is missing.
 
         Raises:
-            SedimentError: as `LogManager.replace_current_with_future_log`.
+            SedimentError: see `LogManager.replace_current_with_future_log`.
         """
         with self._guard:
             served = self._catalog.partition(partition.topic, partition.partition)
@@ -391,7 +393,7 @@ class TopicStore:
         """Make durable that a partition is in a log directory.
 
         Raises:
-            ApiError: it cannot be made durable, or this is not known.
+            ApiError: the change is not durable, or it is not known whether it is.
         """
         with self._guard:
             self._assign(partition, directory)
@@ -406,7 +408,7 @@ class TopicStore:
         """Change configs of a topic.
 
         Raises:
-            ApiError: the topic does not exist, a change is not allowed, or it cannot be made durable.
+            ApiError: the topic does not exist, or a change is not allowed or cannot be made durable.
         """
         with self._guard:
             current = self._catalog.metadata.topic_configs.get(name, {})
@@ -416,7 +418,7 @@ class TopicStore:
         """Give a topic exactly these configs.
 
         Raises:
-            ApiError: as `alter_configs`.
+            ApiError: see `alter_configs`.
         """
         with self._guard:
             current = self._catalog.metadata.topic_configs.get(name, {})
@@ -446,12 +448,12 @@ class TopicStore:
         *,
         validate_only: bool = False,
     ) -> None:
-        """Change the dynamic configs of a broker, a group or a subscription; `change` gets the current ones.
+        """Change the dynamic configs of a broker, a group or a subscription; `change` maps the current configs.
 
-        Changed configs of a broker apply to the open logs and to the cleaner before this returns.
+        Changed broker configs are in effect for the open logs and the cleaner before this method returns.
 
         Raises:
-            ApiError: `change` raised it, or the configs are not allowed, or the change cannot be made durable.
+            ApiError: `change` raised the error, the configs are not allowed, or the change cannot be made durable.
         """
         with self._guard:
             current = configs_of(self._catalog.metadata, kind, name)
@@ -471,7 +473,7 @@ class TopicStore:
     def change_users(
         self, deletions: Sequence[UserDeletion], upsertions: Sequence[UserUpsertion]
     ) -> Mapping[str, ApiError | None]:
-        """Change SCRAM credentials; return the error of each user, None if the user changed.
+        """Change SCRAM credentials; return the error of each user, None if the user was changed.
 
         Raises:
             ApiError: the changes are too many for one request, or cannot be made durable.
@@ -487,7 +489,7 @@ class TopicStore:
 
     # ------------------------------------------------------------------------------------------- configs of the broker
     def _checked_broker_configs(self, values: Sequence[bytes]) -> Callable[[], None]:
-        """Return a function that gives logs and cleaner the configs of the cluster after further records.
+        """Return a function that applies to logs and cleaner the configs that result from further metadata records.
 
         Raises:
             ApiError: the configs contradict each other, or change too many threads.
@@ -509,7 +511,7 @@ class TopicStore:
 
     # ------------------------------------------------------------------------------------------------------- durability
     def _check_ready(self, new: Iterable[TopicPartition] = ()) -> None:
-        """Check that logs can be deleted, and the logs `new` created.
+        """Check that logs can be deleted, and that the logs `new` can be created.
 
         Raises:
             ApiError: they cannot.
@@ -520,11 +522,11 @@ class TopicStore:
             raise ApiError(error_code_of(error), error.what) from error
 
     def _commit(self, values: Sequence[bytes]) -> ClusterMetadata:
-        """Make records durable, and return the state of the cluster after them.
+        """Make records durable, and return the metadata with these records.
 
         Raises:
-            ApiError: they are too many, or could not be written; a CommitStateUnknownError is its cause if it is not
-                known whether they are durable.
+            ApiError: the records are too many, or could not be written.  If it is not known whether they are durable,
+                the cause is a CommitStateUnknownError.
         """
         check_record_count(len(values))
         try:

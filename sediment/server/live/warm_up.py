@@ -1,6 +1,6 @@
-"""Warm-up: append to a tiny log to load the compiled code for appends, so that no producer has to wait for it.
+"""Warm-up: append to a tiny log to load the compiled code for appends, so that no producer waits for the load.
 
-Code that is not in the cache is compiled.  This takes seconds, and a producer could time out in the meantime.
+Code that is not in the cache is compiled.  Compiling takes seconds, and a producer could time out in the meantime.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.segment.append_run_kernels import repeated_requests
 from sediment.server.requests import ReceiveBuffer
 
-_LONG_BYTES = 48 << 10  # the check of a shorter batch, and of a shorter run, is another kernel
+_LONG_BYTES = 48 << 10  # shorter batches and shorter runs are checked by other kernels
 _START = bytes(16)
 _INT32 = struct.Struct(">i")
 
@@ -36,7 +36,7 @@ class _Never:
 
 
 def warm_up_appends() -> None:
-    """Append to the tiny log in every way in which records of producers are appended; leave no file.
+    """Append to a tiny log with every kernel that appends of producers use; leave no file.
 
     Raises:
         OSError: temporary files cannot be written.

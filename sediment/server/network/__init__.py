@@ -1,1 +1,1 @@
-"""Connections: acceptor, processors, frames and the request queue; nothing here looks into requests."""
+"""Connections: acceptor, processors, frames and the request queue; this package does not decode requests."""

@@ -25,10 +25,10 @@ _NO_WAKE = -1
 
 
 class ConnectionTaker(Protocol):
-    """The method of a processor that the acceptor calls."""
+    """The processor interface that the acceptor uses."""
 
     def accept(self, connected: socket.socket, address: str) -> None:
-        """Take over a new connection that the quotas have already counted."""
+        """Take over a new connection, which the quotas have already counted."""
         ...
 
 
@@ -56,7 +56,7 @@ class Acceptor:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Start the thread; `stop` closes the descriptor that is opened here.
+        """Start the thread.  This opens a descriptor, which `stop` closes.
 
         Raises:
             RuntimeError: the process cannot start more threads.

@@ -42,7 +42,7 @@ class ConnectionQuotas:
             self._total += 1
 
     def give_back(self, address: str) -> None:
-        """Stop counting a connection from `address`, which is closed."""
+        """Stop counting a closed connection from `address`."""
         with self._guard:
             self._total -= 1
             self._by_address[address] -= 1

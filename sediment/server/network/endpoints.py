@@ -83,5 +83,5 @@ def choose_advertised(listen: Endpoint, bound: Endpoint, advertise: Endpoint | N
             f"--listen {listen} means every address of this machine, but clients need a single address",
             advice="give the address for clients with --advertise HOST:PORT",
         )
-    # The certificate may contain the host name, so return the name and not the resolved address.
+    # The certificate may contain the host name, so return the name, not the resolved address.
     return bound if bound.is_loopback else Endpoint(listen.host, bound.port)

@@ -11,7 +11,7 @@ Size limits, checked before memory is reserved for a frame:
     every other request               8 MiB: a small array of structures can grow many times when decoded
 
 Invariants: a frame gets memory only after its size and API key were checked.  At most one `receive_into` reads past the
-end of a frame.  So while a connection waits for a response, further requests stay in its socket buffer.
+end of a frame.  So while a connection waits for a response, later requests stay in the socket buffer.
 
 Source: Kafka's NetworkReceive, NetworkSend and SimpleMemoryPool.
 """
@@ -65,7 +65,7 @@ class FrameLimits:
 
     @property
     def any_max_bytes(self) -> int:
-        """The smallest of the limits: a frame of at most this size is always allowed."""
+        """The smallest of the limits; a frame up to this size is always allowed."""
         return min(self.unauthenticated_max_bytes, self.other_max_bytes, self.request_max_bytes)
 
     def of(self, api_key: int, *, is_authenticated: bool) -> int:
@@ -91,7 +91,7 @@ class FrameMemory:
     def take(self, size_bytes: int, when_freed: Callable[[], None]) -> bool:
         """Reserve bytes and return True.
 
-        If too few are free, return False; a single call of `when_freed` follows after bytes are freed.
+        If too few bytes are free, return False, and call `when_freed` once after bytes are freed.
         """
         with self._guard:
             if size_bytes <= self._free_bytes:
@@ -111,7 +111,7 @@ class FrameMemory:
 
 
 def _too_large(first_bytes: bytes, size: int, limit: int, api_key: int) -> InvalidReceiveError:
-    """Return the error for a size above the limit; the bytes may be the beginning of another protocol."""
+    """Return the error for a size above the limit; the four bytes may be the beginning of another protocol."""
     if first_bytes.startswith(_TLS_HANDSHAKE):
         return InvalidReceiveError(
             "the peer speaks TLS, but this listener does not",
@@ -147,7 +147,7 @@ class FrameReader:
         self._body: memoryview | None = None
         self._filled = 0
         self.is_starved = False
-        """True if the next frame waits for memory; call `read` to try again."""
+        """True if the next frame waits for memory; `read` tries again."""
 
         self.taken_bytes = 0
         """The bytes of `FrameMemory` that this connection uses; `free` releases them."""
@@ -160,8 +160,8 @@ class FrameReader:
     def take_ahead(self, target: memoryview) -> int | None:
         """Move the bytes that were received ahead to `target`, and return their number.
 
-        Return None if they cannot be moved, because they belong to a frame that waits for memory or for its other
-        bytes.  Many bytes are not moved either, because they could be moved again and again.
+        Return None if the bytes belong to a frame that waits for memory or for its remaining bytes.  Also return None
+        if the bytes are many, because they might be moved again and again.
         """
         ahead = self._ahead
         if self._body is not None or self.is_starved or len(ahead) > _MOST_MOVED_BYTES:
@@ -171,12 +171,12 @@ class FrameReader:
         return len(ahead)
 
     def keep_ahead(self, received: memoryview) -> None:
-        """Keep a copy of bytes that begin with a frame, in the place of those that `take_ahead` has moved."""
+        """Keep a copy of `received`, which begins with a frame, instead of the bytes that `take_ahead` has moved."""
         self._ahead = memoryview(bytes(received))
 
     @property
     def frame_bytes(self) -> int:
-        """The announced size of the arriving frame; 0 if it is not known yet."""
+        """The announced size of the frame that is arriving; 0 if it is not known yet."""
         return 0 if self._body is None else len(self._body)
 
     @property
@@ -187,7 +187,7 @@ class FrameReader:
     def has_frame_ahead(self, largest_bytes: int) -> bool:
         """Return True if `read` makes progress without receiving more than the rest of a frame of `largest_bytes`.
 
-        This is the case if a frame was received completely, is larger, or has an invalid size.
+        This is the case if the next frame has fully arrived, is larger than `largest_bytes`, or has an invalid size.
         """
         ahead = self._ahead
         if len(ahead) < _SIZE.size:
@@ -196,7 +196,7 @@ class FrameReader:
         return bool(size <= len(ahead) - _SIZE.size or size > largest_bytes)
 
     def read(self, transport: TransportLayer, scratch: memoryview, when_freed: Callable[[], None]) -> memoryview | None:
-        """Return the next frame without its size, or None if it has not fully arrived.
+        """Return the next frame without its size field, or None if the frame has not fully arrived.
 
         Raises:
             InvalidReceiveError: the size is negative, zero or above the limit.
@@ -264,7 +264,7 @@ class FrameReader:
 
 
 class ResponseSend:
-    """A response that is being sent; it owns its file slices."""
+    """A response that is being sent; it closes its file slices."""
 
     __slots__ = ("_done", "_next", "_pieces", "sent_bytes", "size_bytes")
 
@@ -291,20 +291,20 @@ class ResponseSend:
 
     @classmethod
     def rest_of(cls, responses: memoryview) -> ResponseSend:
-        """Return the rest of responses whose first bytes were sent."""
+        """Return a send of `responses`, the rest of several responses whose first bytes were sent."""
         send = cls(())
         send.size_bytes = len(responses)
         send._pieces = [responses]
         return send
 
     def write_to(self, transport: TransportLayer, budget_bytes: int, wait: Callable[[], bool]) -> bool:
-        """Send until the transport layer would block or has taken `budget_bytes`; return True if everything is sent.
+        """Send until the transport layer would block or has accepted `budget_bytes`; return True if everything is sent.
 
-        If the socket is full within a slice, `wait` is called, and the slice is continued if `wait` returns True.
+        If the socket becomes full within a slice, call `wait`; if `wait` returns True, continue the slice.
 
         Raises:
             OSError: the connection or the file failed.
-            SedimentError: a file has changed since its size was read.
+            SedimentError: a file has changed since the slice was made.
         """
         while self._next < len(self._pieces):
             piece = self._pieces[self._next]

@@ -1,7 +1,7 @@
 """One connection of a processor: its transport layer, the frame being received and the response being sent.
 
 Invariants: only the processor's thread uses the socket and the fields of this class.  Any thread may call `send`,
-`send_token` and `close`, which pass the result to the processor.
+`send_token` and `close`, which pass their work to the processor.
 
 Source: Kafka's KafkaChannel.
 """
@@ -86,7 +86,7 @@ class KafkaChannel:
         self.opened_ns = now_ns
         self.last_active_ns = now_ns
         self.frame_started_ns = 0
-        """Time at which the first part of an incomplete frame arrived; 0 if there is none."""
+        """Time at which the first part of an incomplete frame arrived; 0 without an incomplete frame."""
 
         self.is_ready = False
         """True after the handshake of the transport layer."""

@@ -6,9 +6,9 @@
     sent       the connection is unmuted and reads again
 
 A small frame skips the request channel if the channel is empty and the API is one of `handled_at_once`.  The processor
-then handles the frame itself, because passing it to another thread would cost more than the request.  If such
-requests take long on average, for example because the disk is slow, all frames go through the channel for a while, so
-that other connections do not wait.  A single long request does not have this effect, because on a busy machine any
+then handles the request itself, because to pass it to another thread would cost more than to handle it.  If such
+requests take long on average, for example because the disk is slow, all frames go through the channel for a while.
+Other connections then do not wait for them.  A single slow request does not cause this, because on a busy machine any
 thread is sometimes delayed.
 
 Deadlines, which are checked several times within the shortest of them:
@@ -19,8 +19,8 @@ Deadlines, which are checked several times within the shortest of them:
 If a peer closes a connection that waits for a response, the processor also closes the connection, unless further
 requests have arrived.
 
-A consumer may leave a response in its socket while it processes the previous one.  So a peer that does not read has the
-same deadline as an idle peer.
+A consumer may leave a response in its socket while it processes the previous response.  So the deadline of a peer that
+does not read is that of an idle peer.
 
 Invariant: a connection is muted from the end of a request to the end of its response.  So responses are sent in the
 order of their requests.  A peer that does not read occupies no handler, and uses memory for at most one response.
@@ -64,13 +64,13 @@ _LOGGER = logging.getLogger(__name__)
 
 _SCRATCH_BYTES = 64 * 1024
 _RUN_BYTES = 128 * 1024
-"""Most producers have at most five batches of 16 kB in flight."""
+"""Sufficient for most producers, which have at most five batches of 16 kB in flight."""
 
 _SEND_BUDGET_BYTES = 1024 * 1024
-"""Bytes of a response that are sent before other connections get their turn; a slice without TLS has no limit."""
+"""Bytes of a response that are sent before other connections get their turn; slices without TLS are not limited."""
 
 _LONGEST_WAIT_MS = 20
-"""The longest time of one send, with its waits; after that, the socket is watched for events like the others."""
+"""The longest time of one send, including its waits; after that, epoll watches the socket again."""
 
 _FRAMES_IN_A_ROW = 16
 _AT_ONCE_BYTES = 64 * 1024
@@ -78,7 +78,7 @@ _AT_ONCE_BYTES = 64 * 1024
 
 _SLOW_NS = 5 * NS_PER_MS
 _MEAN_SHIFT = 4
-"""The last request has the weight 1 / 2**_MEAN_SHIFT in the moving average."""
+"""In the moving average, the last request has the weight 1 / 2**_MEAN_SHIFT."""
 
 _BACK_TO_CHANNEL_NS = 1000 * NS_PER_MS
 _IDLE = "the peer was idle for connections.max.idle.ms"
@@ -99,7 +99,7 @@ class Listener:
     """PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
 
     address: str
-    """The host and port, as in thread names and connection ids."""
+    """The host and port, in the form that thread names and connection ids contain."""
 
     tls: ssl.SSLContext | None = None
     new_authenticator: Callable[[], Any] | None = None
@@ -120,13 +120,13 @@ class Shared:
     """The function that handles a frame; it never raises."""
 
     handled_at_once: frozenset[int]
-    """The keys of APIs that a processor may handle itself."""
+    """The keys of APIs whose requests a processor may handle itself."""
 
     metrics: RequestMetrics
 
 
 class Processor:
-    """A thread with an epoll descriptor, its connections, and an inbox for other threads."""
+    """A thread with an epoll descriptor, its connections, and an inbox for calls from other threads."""
 
     def __init__(self, number: int, shared: Shared) -> None:
         self._number = number
@@ -140,7 +140,7 @@ class Processor:
         """Connections whose next frame waits for memory."""
 
         self._unfinished: OrderedDict[KafkaChannel, None] = OrderedDict()
-        """Connections that may have received their next frame although their socket reports no event; oldest first."""
+        """Connections whose next frame may have arrived although their sockets report no event; oldest first."""
 
         self._inbox: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._received = ReceiveBuffer(_RUN_BYTES)
@@ -148,14 +148,14 @@ class Processor:
         self._run_frame_bytes = min(_AT_ONCE_BYTES, self._limits.any_max_bytes)
         self._epoll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        # The thread does not close this descriptor, because the system could then reuse its number for a file, and
-        # another thread would write to that file.
+        # The thread does not close this descriptor.  The system could then reuse the number for a file, and another
+        # thread that wakes this one would write to the file.
         weakref.finalize(self, os.close, self._wake)
         self._epoll.register(self._wake, _READ)
         self._is_awake = False
         self._is_stopping = False
         self._stop_at_ns = 0
-        """Time at which the thread ends even if peers have not read all responses; 0 if it is not set."""
+        """Time at which the thread ends even if peers have not read all responses; 0 before a stop."""
 
         self._current: KafkaChannel | None = None
         """The connection whose request this thread is handling."""
@@ -167,7 +167,7 @@ class Processor:
         """Time for writing responses so far."""
 
         self._mean_handling_ns = 0
-        """Moving average of the time of requests that this thread handled itself, without the writing of responses."""
+        """Moving average of the handling time, without sending, of the requests that this thread handled itself."""
 
         self._handles_from_ns = 0
         """Time from which this thread may handle requests itself again."""
@@ -186,7 +186,7 @@ class Processor:
 
     # ------------------------------------------------------------------------------------------------- from any thread
     def accept(self, connected: socket.socket, address: str) -> None:
-        """Take over a new connection, which is already counted by the quotas."""
+        """Take over a new connection, which the quotas have already counted."""
         self._post(self._open, connected, address)
 
     def deliver(self, channel: KafkaChannel, response: ResponseSend | None, request: Request | None) -> None:
@@ -201,11 +201,11 @@ class Processor:
         self._post(self._disconnect, channel)
 
     def stop_reading(self) -> None:
-        """Close the connections without a pending request, and read no further request from the others."""
+        """Close the connections without a pending request, and read no further request from the other connections."""
         self._post(self._stop_reading)
 
     def stop(self, timeout_seconds: float) -> None:
-        """Send the responses that are ready, if peers read them in time, and close all connections."""
+        """Send the responses that are ready, as far as peers read them in time, and close all connections."""
         self._post(self._stop, time.monotonic_ns() + int(timeout_seconds * _NS_PER_SECOND))
         if self._thread.is_alive():
             self._thread.join(timeout_seconds + _JOIN_SECONDS)
@@ -236,12 +236,12 @@ class Processor:
         return is_idle or time.monotonic_ns() > self._stop_at_ns
 
     def _poll(self) -> None:
-        """Handle the events of the sockets, then what other threads posted to the inbox, then deadlines."""
+        """Handle the events of the sockets, then the calls that other threads posted to the inbox, then deadlines."""
         is_busy = self._inbox or self._unfinished
         for descriptor, events in self._epoll.poll(0 if is_busy else self._scan_ns / _NS_PER_SECOND):
             if descriptor == self._wake:
                 os.eventfd_read(self._wake)
-                # Cleared here, before the inbox is checked or emptied, so that a later post wakes this thread again,
+                # The flag is cleared before the inbox is checked or emptied.  So a later post wakes this thread again,
                 # even from a wait for one socket.
                 self._is_awake = False
                 continue
@@ -276,7 +276,7 @@ class Processor:
                 self._guarded(channel, self._read, channel)
 
     def _guarded(self, channel: KafkaChannel, call: Callable[..., None], *arguments: Any) -> None:
-        """Run a step of one connection; close the connection if it fails."""
+        """Run a step of one connection; if the step fails, close the connection."""
         try:
             call(*arguments)
         except PeerClosedError as error:
@@ -335,7 +335,7 @@ class Processor:
             else:
                 self._set_interest(channel, 0)
         elif events & _GONE and channel.reader.is_starved:
-            self._close(channel)  # epoll would report this event again and again until memory is freed
+            self._close(channel)  # otherwise epoll would report this event again and again until memory is freed
         elif not channel.is_ready:
             self._handshake(channel)
         else:
@@ -362,15 +362,15 @@ class Processor:
             if channel.is_muted:
                 return
             if not (channel.reader.has_ahead or channel.transport.has_buffered):
-                self._set_interest(channel, _READ)  # usually the peer sends no request before it has this response
+                self._set_interest(channel, _READ)  # a peer rarely sends a request before this response
                 return
         self._unfinished[channel] = None
 
     def _read_run(self, channel: KafkaChannel, repeated: RepeatedRequest) -> bool:
-        """Receive, and answer the requests that repeat an earlier one, all at once.
+        """Receive bytes, and answer the requests in them that repeat an earlier request, all at once.
 
-        The requests need no memory of `FrameMemory`, because they are not kept.  Return True if the rest of the
-        received bytes, or what arrives next, must be read in the usual way.
+        The requests use no memory of `FrameMemory`, because their frames are not kept.  Return True if the rest of the
+        received bytes, or the next bytes, must be read in the usual way.
         """
         reader, connection, shared = channel.reader, channel.connection, self._shared
         received_ns = time.monotonic_ns()
@@ -412,9 +412,9 @@ class Processor:
         return False
 
     def _answer_runs(self, channel: KafkaChannel, repeated: RepeatedRequest, received_ns: int, end: int) -> int:
-        """Answer the requests in the first `end` received bytes, run by run; return the bytes that these requests take.
+        """Answer the requests in the first `end` received bytes, run by run; return their size in bytes.
 
-        If the socket does not accept all responses, the rest becomes the response of the connection.
+        If the socket does not accept all responses, the connection sends the rest later.
         """
         taken = 0
         times = RequestTimes(received_ns, received_ns)
@@ -533,9 +533,9 @@ class Processor:
     def _waiting_for(self, descriptor: int) -> Callable[[], bool]:
         """Return a function that waits until this socket accepts bytes; it returns False if there is other work.
 
-        The wait also ends with any event of the epoll descriptor, so no other connection waits for this one.  If epoll
-        watches this socket for writing, every wait would end with such an event, so the function returns False at once.
-        All waits of one send share one time limit.
+        Any event of the epoll descriptor also ends the wait, so no other connection is delayed.  If epoll watches this
+        socket for writing, every wait would end at once, so the function returns False without a wait.  All waits of
+        one send share one time limit.
         """
         watched = select.poll()
         watched.register(descriptor, select.POLLOUT)
@@ -552,7 +552,7 @@ class Processor:
         return wait
 
     def _read_or_wait(self, channel: KafkaChannel) -> None:
-        """Read now if received bytes are buffered, because the socket does not report them.
+        """Read at once if received bytes are buffered, because the socket does not report these bytes.
 
         Otherwise wait for the socket.
         """
@@ -587,7 +587,7 @@ class Processor:
 
     # --------------------------------------------------------------------------------------------- memory and deadlines
     def _retry_starved(self) -> None:
-        """Let connections that wait for memory read again; any thread may call this."""
+        """Let connections that wait for memory read again; any thread may call this method."""
         self._post(self._read_starved)
 
     def _read_starved(self) -> None:

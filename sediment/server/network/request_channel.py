@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class ReceivedFrame:
-    """A request as it arrived, without the size field."""
+    """The frame of a request without the size field, its connection, and its time of arrival."""
 
     channel: KafkaChannel
     frame: memoryview

@@ -31,7 +31,7 @@ from sediment.server.server_config import ServerConfig
 _LOGGER = logging.getLogger(__name__)
 _SYSTEM_DEFAULT = -1
 _UNDO_SECONDS = 1.0
-"""Time limit for the threads of a failed start to end; they have no requests, so they end at once."""
+"""Time limit within which the threads of a failed start must end; they have no requests, so they end at once."""
 
 
 def bind(endpoint: Endpoint, config: ServerConfig) -> socket.socket:
@@ -45,7 +45,7 @@ def bind(endpoint: Endpoint, config: ServerConfig) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if config.socket_receive_buffer_bytes != _SYSTEM_DEFAULT:
-            # Accepted sockets inherit the buffer size, which must be set before a connection announces its window.
+            # The buffer size must be set before a connection announces its window.  Accepted sockets inherit the size.
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.socket_receive_buffer_bytes)
         listening.bind((endpoint.host, endpoint.port))
     except OSError as error:
@@ -110,7 +110,7 @@ class SocketServer:
         )
 
     def start(self) -> None:
-        """Start the handlers and the processors; if one cannot start, stop those that did.
+        """Start the handlers and the processors; if one cannot start, stop those that have started.
 
         Raises:
             UsageError: the process cannot start more threads.
@@ -144,7 +144,7 @@ class SocketServer:
         self._listening.close()
 
     def stop_reading(self) -> None:
-        """Close the connections without a pending request, and read no request from the others."""
+        """Close the connections without a pending request, and read no request from the other connections."""
         for processor in self._processors:
             processor.stop_reading()
 

@@ -1,6 +1,6 @@
 """Non-blocking connections, plain and encrypted (Kafka's TransportLayer).
 
-Plain connections send file slices with `sendfile`; TLS connections have to read them first.
+Plain connections send file slices with `sendfile`; TLS connections must first read the slices.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class TransportLayer(Protocol):
 
     descriptor: int
     wants_write: bool
-    """True if the last `handshake` or `receive_into` has to wait until the socket accepts bytes."""
+    """True if `handshake` or `receive_into` can continue only after the socket accepts bytes."""
 
     @property
     def has_buffered(self) -> bool:
@@ -70,15 +70,15 @@ class TransportLayer(Protocol):
     def send(self, data: memoryview, *, more: bool) -> int:
         """Send bytes and return the number accepted, 0 if the call would block.
 
-        `more` is True if more bytes follow at once.
+        `more` is True if more bytes follow immediately.
         """
         ...
 
     def send_slice(self, file_slice: FileSlice, already_sent: int, wait: Callable[[], bool]) -> int:
         """Send a slice from `already_sent` on; return the number of bytes accepted.
 
-        If the socket is full, `wait` is called.  The call continues if `wait` returns True.  Bytes may be left because
-        `wait` returned False, or because other connections get their turn.
+        If the socket is full, `wait` is called.  The call continues if `wait` returns True.  A part of the slice may
+        remain, because `wait` returned False or other connections must get their turn.
         """
         ...
 
@@ -143,7 +143,7 @@ class SslTransportLayer:
         self.wants_write = False
         self._received = memoryview(b"")
         self._piece: tuple[FileSlice, int, memoryview] | None = None
-        """The bytes of a slice that could not be sent, with their position; TLS must get the same bytes again."""
+        """The bytes of a slice that could not be sent, with their position; TLS must send the same bytes again."""
 
     @property
     def has_buffered(self) -> bool:
@@ -190,7 +190,7 @@ class SslTransportLayer:
         """Return True if the peer has ended its stream and every byte was received.
 
         The end of a TLS stream is a record, too.  To reach this last record, the method decrypts the record before it
-        and keeps the bytes for `receive_into`.
+        and keeps the decrypted bytes for `receive_into`.
         """
         if not self._received:
             try:
@@ -227,7 +227,7 @@ class SslTransportLayer:
         return sent
 
     def close(self) -> None:
-        """Send the end of the TLS stream if the socket accepts it, and close the connection."""
+        """If the socket accepts bytes, send the end of the TLS stream; then close the connection."""
         with contextlib.suppress(OSError, ValueError):
             self._socket.unwrap()
         self._socket.close()

@@ -1,4 +1,4 @@
-"""Catalog: the topics in one or several log directories, as one broker would offer them.
+"""Catalog: the topics in one or several log directories, which the server offers as one broker.
 
     1. no process may hold the lock of a directory, and all directories belong to one cluster
     2. `-delete`, `-stray` and `-future` directories and the metadata log are left out
@@ -10,8 +10,8 @@
 
 If a small file or a partition cannot be read, it is skipped, and a warning states the consequences; the rest is served.
 
-Invariants: nothing is written, and no lock is taken.  No file is opened by a name that a client sent.  Opening a
-partition lists its directory and reads one small file; everything else is read on first use.
+Invariants: nothing is written, and no lock is taken.  A name that a client sent is never used to open a file.  To open
+a partition, the catalog lists its directory and reads one small file; everything else is read on first use.
 
 Source: kafka-log 01 §1, §9, §10; 04 §4.
 """
@@ -85,26 +85,26 @@ _WITHOUT_FILE = {
     LOG_START_FILE: "partitions are served from their first segment on, including deleted records",
     LOCK_FILE: "no broker can hold such a lock",
     META_PROPERTIES_FILE: "clients see a made-up cluster id, unless another directory contains the real one",
-    str(METADATA_PARTITION): "topics have no configs, and their topic ids are not those of the cluster",
+    str(METADATA_PARTITION): "topics have no configs, and their ids differ from those of the cluster",
     PARTITION_METADATA_FILE: "the partition is assigned to the topic of the same name",
-    HIGH_WATERMARK_FILE: "partitions are served to their log end, with records that may never have been committed",
+    HIGH_WATERMARK_FILE: "partitions are served to their log end, including records that may not be committed",
 }
-"""For each file that cannot be read, the consequence for clients."""
+"""The consequence for clients if a file cannot be read, by file name."""
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogOptions:
     """Options of a catalog.
 
-    With `to_log_end`, every partition is served to its end.  `renamings` give topics other names.  `partitions` are
-    directory names or globs; if empty, all partitions are selected.
+    If `to_log_end`, every partition is served to its log end.  `renamings` serve topics under other names.
+    `partitions` contains names or globs of partition directories; if it is empty, all partitions are selected.
     """
 
     to_log_end: bool = False
     renamings: tuple[Renaming, ...] = ()
     partitions: tuple[str, ...] = ()
     allow_empty_selection: bool = False
-    """Accept a pattern that matches no partition."""
+    """If True, a pattern may match no partition."""
 
     metadata: Path | None = None
     """The log directory with the metadata log of the cluster; None to search the served directories for this log."""
@@ -125,7 +125,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Topic:
-    """A topic under the name that clients use, with the partitions in the directories."""
+    """A topic under the name that clients use, with its partitions in the directories."""
 
     name: str
     id: uuid.UUID
@@ -140,7 +140,7 @@ class Topic:
 
     @property
     def missing(self) -> frozenset[int]:
-        """Empty, because this server creates no logs."""
+        """Empty, because only a server that creates logs can have a partition without a log."""
         return frozenset()
 
     @property
@@ -194,7 +194,7 @@ class Catalog:
         return None if topic is None else topic.partitions.get(number)
 
     def unreadable(self) -> tuple[tuple[TopicPartition, UnreadableRange], ...]:
-        """Return the ranges that reads have skipped so far."""
+        """Return the unreadable ranges that reads have skipped so far."""
         return tuple(
             (TopicPartition(topic.name, number), found)
             for topic in self._by_name.values()
@@ -226,7 +226,7 @@ def open_catalog(directories: Sequence[Path], options: CatalogOptions, fs: Fs) -
         DirectoryInUseError: a process holds the lock of a directory.
         NotALogDirectoryError: a path does not exist, or does not contain the files of a log directory.
         UsageError: the directories belong to several clusters; replicas belong to different topics; a renaming is not
-            possible; a pattern matches nothing; or the metadata directory has no metadata log.
+            possible; a pattern matches no partition; or the metadata directory has no metadata log.
         SourceChangedError: the files of the metadata log changed too often while they were read.
         OwnershipError: the lock file cannot be read.
     """
@@ -308,10 +308,10 @@ def _max_open_files() -> int:
 def _replicas_by_topic(
     directories: Sequence[ClusterDirectory], renamings: Sequence[Renaming]
 ) -> dict[str, list[Replica]]:
-    """Return the replicas of every topic, by the name that clients see.
+    """Return the replicas of every topic, by the topic name that clients see.
 
     Raises:
-        UsageError: a renaming has an unknown topic or directory, or a new name that is taken.
+        UsageError: a renaming has an unknown topic or directory, or its new name is already in use.
     """
     found_by_path = {
         replica.path: replica
@@ -333,7 +333,7 @@ def _replicas_by_topic(
     taken = sorted(own.keys() & named.keys())
     if taken:
         raise UsageError(
-            f"the name {taken[0]!r} in --as is taken by another topic in the directories",
+            f"the name {taken[0]!r} in --as is already the name of another topic in the directories",
             advice="use another name",
         )
     return own | named
@@ -375,12 +375,12 @@ def _topic(
         replicas,
         known,
         fs,
-        advice_if_several=f"take each from its directory with --as NEW=DIR:{stored}",
+        advice_if_several=f"serve each from its directory with --as NEW=DIR:{stored}",
         on_unreadable=_warn_of_unreadable,
     )
     is_wanted = any(options.selects(each.partition) for each in replicas)
     if metadata is not None and known is None and is_wanted:
-        _LOGGER.warning("topic %s: the cluster's metadata does not have it; a broker would rename it to -stray", stored)
+        _LOGGER.warning("topic %s is not in the cluster's metadata; a broker would rename it to -stray", stored)
     by_number: dict[int, list[Replica]] = {}
     for replica in replicas:
         by_number.setdefault(replica.partition.partition, []).append(replica)
@@ -416,7 +416,7 @@ def _topic(
 def _log(
     replicas: Sequence[Replica], options: CatalogOptions, segments: OpenSegments, fs: Fs, left_out: list[LeftOut]
 ) -> FrozenLog | None:
-    """Return the log of the replica to serve; None if no replica can be read.
+    """Return the log of the replica that is served; None if no replica can be read.
 
     Add replicas that cannot be read to `left_out`.
     """
@@ -425,7 +425,7 @@ def _log(
     is_stated = any(each.checkpoints.high_watermark is not None for each in replicas)
     if has_file and not is_stated and not options.to_log_end:
         _LOGGER.warning(
-            "%s: no checkpoint contains its high watermark, so it is served empty; give --to-log-end to serve it",
+            "%s: no checkpoint has the partition's high watermark, so it is served empty; use --to-log-end to serve it",
             replicas[0].partition,
         )
     logs = []
@@ -436,7 +436,7 @@ def _log(
             high_watermark=high_watermark if is_stated and not options.to_log_end else None,
             recovery_point=own.recovery_point,
             high_watermark_file=has_file and not options.to_log_end,
-            # Batches that a broker has not verified yet are verified when they are read.
+            # No recovery is needed: batches that a broker has not verified yet are verified when they are read.
             clean_shutdown=True,
         )
         try:
@@ -456,7 +456,7 @@ def _listed(replica: Replica, fs: Fs) -> LogListing:
 
 
 def _most_advanced(logs: Sequence[FrozenLog], left_out: list[LeftOut]) -> FrozenLog | None:
-    """Return the log with the highest rank; add unreadable logs to `left_out` if another one is readable."""
+    """Return the log with the highest rank; if another log is readable, add unreadable logs to `left_out`."""
     readable = []
     failed = []
     for log in logs:
@@ -465,7 +465,7 @@ def _most_advanced(logs: Sequence[FrozenLog], left_out: list[LeftOut]) -> Frozen
         except StorageError as error:
             _LOGGER.warning("%s: the replica in %s is left out", log.partition, log.directory)
             failed.append(LeftOut(log.partition, log.directory, error))
-    left_out += failed if readable else failed[1:]  # if all fail, serve the first with its error
+    left_out += failed if readable else failed[1:]  # if no log can be read, serve the first log with its error
     best = max(readable, key=lambda each: each[0], default=None)
     return best[1] if best is not None else next(iter(logs), None)
 

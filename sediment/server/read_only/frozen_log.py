@@ -1,4 +1,4 @@
-"""FrozenLog: a read-only partition directory that answers like the leader of its partition.
+"""FrozenLog: a read-only partition directory that answers reads like the leader of its partition.
 
     listing + checkpoints  --first use-->  log start, high watermark, last stable offset, log end
     read    limit by isolation -> segment -> index -> headers -> slice of the file       kafka-log 04 §8
@@ -9,10 +9,10 @@ The log reads only the files in its listing.  If a segment changes, reads raise 
 
 Invariants
 * Nothing is written and no lock is taken.
-* The cost of a read does not depend on the length of the log: offsets, the end offsets of both isolation levels and the
-  aborted transactions are found only once.
-* Only verified batches are returned.  An unreadable batch is skipped, with one warning, and the next good batch
-  follows; the offsets then have a gap, as after a compaction.
+* The cost of a read does not depend on the length of the log: the log's offsets and its aborted transactions are
+  determined only once.
+* Only verified batches are returned.  An unreadable batch is skipped with one warning, and the read continues at the
+  next good batch.  The offsets then have a gap, as after a compaction.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ _Found = TypeVar("_Found")
 
 @dataclass(slots=True, eq=False)
 class Fetched:
-    """The result of a read: a slice that begins with a batch and may end inside one; the slice is None without data.
+    """The result of a read; `records` begins with a batch and may end inside a batch, and is None without data.
 
-    The slice may contain records below the requested offset; a consumer skips such records.  `aborted` are the aborted
-    transactions that overlap the slice; None if uncommitted data was also requested.
+    The slice may contain records below the requested offset; a consumer skips such records.  `aborted` contains the
+    aborted transactions that overlap the slice; it is None if uncommitted data was also requested.
     """
 
     records: FileSlice | None
@@ -115,8 +115,8 @@ class _Readable(NamedTuple):
 class _AbortedTransactions:
     """Aborted transactions, sorted by the offsets of their markers.
 
-    `_lowest_first[i]` is the lowest first offset of transaction i and all later ones, so that bisection finds both ends
-    of a range.
+    `_lowest_first[i]` is the lowest first offset of transaction i and all later transactions, so that bisection finds
+    both ends of a range.
     """
 
     def __init__(self, transactions: Sequence[AbortedTransaction]) -> None:
@@ -138,7 +138,7 @@ class FrozenLog:
     """The log in the directory of `listing`; its log start and high watermark come from `checkpoints`.
 
     If the checkpoint file has no high watermark for the log, reads end at the log start.  If the file does not exist,
-    they end at the log end.  `open_segments` is shared by all logs of a server.  Any thread may call any method.
+    reads end at the log end.  `open_segments` is shared by all logs of a server.  Any thread may call any method.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class FrozenLog:
 
     @property
     def unreadable(self) -> tuple[UnreadableRange, ...]:
-        """The ranges that reads have skipped so far."""
+        """The unreadable ranges that reads have skipped so far."""
         return tuple(self._unreadable)
 
     @property
@@ -190,7 +190,7 @@ class FrozenLog:
         """The offsets, producers and aborted transactions, read on first use.
 
         Raises:
-            StorageError: the files cannot be read, or have changed.
+            StorageError: the files cannot be read, or have changed since the log was opened.
         """
         return self._view or self._open_view()
 
@@ -217,7 +217,7 @@ class FrozenLog:
 
     @property
     def producers(self) -> tuple[ProducerEntry, ...]:
-        """The producers with a batch in the log; none of them expires."""
+        """The producers with a batch in the log; they do not expire."""
         return self.view.producers
 
     def end_offset(self, isolation: Isolation) -> int:
@@ -249,7 +249,7 @@ class FrozenLog:
         )
 
     def _attempt(self, read: Callable[[], _Found]) -> _Found:
-        """Call `read` and return its result; after a corrupt file was found, every call fails."""
+        """Call `read` and return its result; once `read` has found a corrupt file, every call fails."""
         try:
             return read()
         except OSError as error:
@@ -261,7 +261,7 @@ class FrozenLog:
                 f"the log cannot be read: {error.what}",
                 partition=str(self.partition),
                 path=str(self.directory),
-                advice="check the directory with sediment dump, or serve another copy",
+                advice="inspect the directory with sediment dump, or serve another copy",
             )
             _LOGGER.error("%s", self._failure)
             raise self._failure from error
@@ -272,7 +272,7 @@ class FrozenLog:
     def _note_unreadable(self, found: UnreadableRange) -> None:
         self._unreadable.append(found)
         _LOGGER.warning(
-            "%s: bytes %d to %d of %s are left out, after offset %d: %s",
+            "%s: bytes %d to %d of %s cannot be read and are skipped, after offset %d: %s",
             self.partition,
             found.start_position,
             found.end_position,
@@ -285,9 +285,9 @@ class FrozenLog:
     def read(self, offset: int, max_bytes: int, *, isolation: Isolation, min_one: bool) -> Fetched:
         """Return a slice of at most `max_bytes` that begins with the first batch that ends at or above `offset`.
 
-        The slice never extends past the end of its segment or past the end offset of reads with `isolation`.  If the
-        first batch is larger than `max_bytes`, it is returned whole with `min_one`; without `min_one`, the slice is
-        empty (KIP-74).
+        The slice never extends past the end of the segment or past the end offset of reads with `isolation`.  If the
+        first batch is larger than `max_bytes`, the slice is the whole batch with `min_one`, and empty without `min_one`
+        (KIP-74).
 
         Raises:
             OffsetOutOfRangeError: `offset` is outside the log.
@@ -385,7 +385,7 @@ class FrozenLog:
         )
 
     def _cut_torn_end(self, active: FrozenSegment, log_end_offset: int) -> None:
-        """End the active segment with its last batch, because after a crash zeros or a partial batch may follow it."""
+        """End the active segment after its last whole batch; after a crash, zeros or a partial batch may follow."""
         last = None
         if log_end_offset > active.base_offset and active.end_position:
             last = self._locate(active, self._open_segments.get(active.files), log_end_offset - 1)
@@ -410,7 +410,7 @@ class FrozenLog:
 
         Raises:
             CorruptBatchError, UnsupportedDataError: a batch with a valid checksum cannot be decoded.
-            StorageError, OpenFilesLimitError: as `read`.
+            StorageError, OpenFilesLimitError: see `read`.
 
         Source: kafka-log 04 §9.
         """
@@ -431,18 +431,18 @@ class FrozenLog:
             raise self._read_failed(error) from error
 
     def offset_of_largest_timestamp(self) -> TimestampOffsetEpoch | None:
-        """Return the first record with the largest timestamp; None if that record was deleted.
+        """Return the first record with the largest timestamp; None if this record was deleted.
 
         In a log without timestamps, return the first record of the first segment, unless it has magic 0.
 
         Raises:
-            CorruptBatchError, UnsupportedDataError, StorageError, OpenFilesLimitError: as `offset_for_time`.
+            CorruptBatchError, UnsupportedDataError, StorageError, OpenFilesLimitError: see `offset_for_time`.
 
         Source: kafka-log 04 §9.
         """
         readable = self._readable or self._open_readable()
         largest = [times.largest_timestamp_ms for times in self.view.segment_times]
-        # For a segment without timestamps, this is the modification time of its file, which matches no batch.
+        # For a segment without timestamps, this value is the file's modification time, which matches no batch.
         by_time = sorted(enumerate(largest), key=lambda each: -each[1])
         for number, largest_ms in [*by_time, (0, NO_TIMESTAMP)] if by_time else []:
             segment = readable.segments[number]
@@ -457,7 +457,7 @@ class FrozenLog:
         return None
 
     def _indexed_offset(self, segment: FrozenSegment, opened: OpenSegment, target_ms: int) -> int:
-        """Return the offset in the last time index entry at or before a time; the base offset if there is none."""
+        """Return the offset in the last time index entry at or before a time; the base offset without such an entry."""
         entries = self._open_segments.times(segment.files, opened)
         slot = bisect_right(entries.timestamps, target_ms) - 1
         return segment.base_offset + (entries.relative_offsets[slot] if slot >= 0 else 0)
@@ -465,15 +465,15 @@ class FrozenLog:
     # ----------------------------------------------------------------------------------------------------------- epochs
     @property
     def leader_epoch(self) -> int:
-        """The epoch of the last leader; 0 if neither the checkpoint nor the last batch contains an epoch."""
+        """The latest leader epoch; 0 if neither the checkpoint nor the last batch contains an epoch."""
         epochs = self._checkpointed_epochs()
         epoch = self._last_batch_epoch() if epochs is None else latest_epoch(epochs)
         return max(epoch, 0)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """Return (epoch, end offset) of the last point at which this log agrees with one that ends in `epoch`.
+        """Return (epoch, end offset) of the last point at which this log agrees with a log that ends in `epoch`.
 
-        Return (-1, -1) if such a point does not exist.
+        Return (-1, -1) if no such point exists.
 
         Source: kafka-log 04 §4 (endOffsetFor).
         """
@@ -500,12 +500,12 @@ class FrozenLog:
             try:
                 self._epochs_on_file = read_leader_epochs(self._fs, self.directory / LEADER_EPOCH_FILE)
             except (CorruptCheckpointError, OSError) as error:
-                _LOGGER.warning("%s: the leader epochs are taken from the batches: %s", self.partition, error)
+                _LOGGER.warning("%s: the leader epochs are read from the batches: %s", self.partition, error)
             self._has_read_epochs = True
         return self._epochs_on_file
 
     def _scan_epochs(self) -> Epochs:
-        """Return the epochs from the headers of all batches, as a recovery does."""
+        """Return the epochs from the headers of all batches, which a recovery also uses."""
         epochs: Epochs = ()
         for ref in self.listing.segments:
             try:

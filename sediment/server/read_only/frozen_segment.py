@@ -1,9 +1,10 @@
-"""One segment of a read-only log: finding batches by offset and records by time, and skipping unreadable ranges.
+"""One segment of a read-only log: finds batches by offset and records by time, and skips unreadable ranges.
 
     offset -> offset index -> header scan -> batch          each checksum is verified once, before its batch is returned
 
 A batch is returned only if its checksum and its offsets were verified.  Verified ranges are kept in memory, so each
-byte is verified once.  After an error, the whole segment is read once, from its first byte (the survey):
+byte is verified once.  After an error, the whole segment is read once, from its first byte; the result is called the
+survey:
 
     | batch | batch | unreadable | batch | batch |          its index file is not used any more
     '---- run ------'            '--- run -------'
@@ -13,11 +14,10 @@ Reading continues after an unreadable range at the first of these positions:
 2. a good batch that has an offset index entry
 3. the end of the segment
 
-If a search from an index entry finds no batch, all headers are searched once, so a wrong entry hides no batch.
+If a search from an index entry finds no batch, all headers are searched once, so a wrong entry cannot hide a batch.
 
-Invariants: except for a survey and for this search of all headers, the cost of finding a batch does not depend on the
-size of the segment.  Nothing in an unreadable range is trusted, because a record may contain bytes that look like
-batches.
+Invariants: the cost of finding a batch does not depend on the segment size, except for a survey and for the search of
+all headers.  Bytes in an unreadable range are never trusted, because a record may contain bytes that look like batches.
 """
 
 from __future__ import annotations
@@ -80,19 +80,19 @@ class UnreadableRange:
 
 @dataclass(frozen=True, slots=True)
 class _Survey:
-    """The good batches of a segment, as runs, and an offset index for them."""
+    """The good batches of a segment, as runs of adjacent batches, and an offset index for these batches."""
 
     runs: tuple[Run, ...]
     offsets: OffsetEntries
 
     def readable_end(self, start: int, end: int) -> int:
-        """Return the end of the good bytes that begin at `start`, at most `end`."""
+        """Return the end of the good bytes that begin at `start`, or `end` if it is lower."""
         number = bisect_right(self.runs, start, key=attrgetter("start_position")) - 1
         return min(max(self.runs[number].end_position, start), end) if number >= 0 else start
 
 
 class VerifiedRanges:
-    """Disjoint ranges of bytes, ascending; one thread at a time may add a range while others look ranges up."""
+    """Disjoint byte ranges, ascending; one thread at a time may add a range while other threads look ranges up."""
 
     __slots__ = ("_ranges",)
 
@@ -101,13 +101,13 @@ class VerifiedRanges:
         self._ranges: tuple[list[int], list[int]] = ([], [])
 
     def end_of(self, position: int) -> int:
-        """Return the end of the range that contains `position`, or `position` if there is none."""
+        """Return the end of the range that contains `position`, or `position` if no range does."""
         starts, ends = self._ranges
         slot = bisect_right(starts, position) - 1
         return max(ends[slot], position) if slot >= 0 else position
 
     def add(self, start: int, end: int) -> None:
-        """Add a range, and merge it with adjacent or overlapping ones."""
+        """Add a range, and merge it with adjacent and overlapping ranges."""
         starts, ends = self._ranges
         first, last = bisect_left(ends, start), bisect_right(starts, end)
         self._ranges = (
@@ -119,8 +119,8 @@ class VerifiedRanges:
 class FrozenSegment:
     """A segment with its files.
 
-    Its last batch ends at `end_position`, and `on_unreadable` is called with each unreadable range.  Any thread may use
-    it.
+    Its last batch ends at `end_position`, and `on_unreadable` is called with each unreadable range.  Any thread may
+    call the methods.
     """
 
     __slots__ = (
@@ -173,8 +173,8 @@ class FrozenSegment:
     def _has_batch_from(self, opened: OpenSegment, offset: int) -> bool:
         """Return True if the segment has a batch that ends at or above `offset`.
 
-        A search from an index entry cannot prove that there is none, because the entry may point into a record.  So the
-        first call reads the segment once, from its first byte, and keeps the offset after its last batch.
+        A search from an index entry cannot prove the opposite, because the entry may point into a record.  So the first
+        call reads all headers, from the first byte, and keeps the offset after the last batch.
 
         Raises:
             CorruptDataError: a header is malformed.
@@ -200,7 +200,7 @@ class FrozenSegment:
         return find_in_file(opened.file, position, run.end_position, BY_LAST_OFFSET, offset)
 
     def verified_end(self, opened: OpenSegment, start: int, end: int) -> int:
-        """Return `end` if every batch that begins in [start, end) is good, else the position of the first bad batch.
+        """Return `end` if every batch that begins in [start, end) is good; else return the first bad batch's position.
 
         A batch must begin at `start`.  If the result is `start`, the next call of `locate` finds the next good batch.
 
@@ -223,7 +223,7 @@ class FrozenSegment:
     def upper_bound(self, opened: OpenSegment, end_position: int) -> int | None:
         """Return an indexed offset that is larger than all offsets in the bytes before `end_position`.
 
-        Return None if there is none.
+        Return None if the index has no such offset.
         """
         entries = opened.offsets if self._survey is None else self._survey.offsets
         slot = bisect_left(entries.positions, end_position)
@@ -253,8 +253,8 @@ class FrozenSegment:
     def _batches(self, opened: OpenSegment, from_offset: int, kind: int, target_ms: int) -> Iterator[FoundBatch]:
         """Yield the good batches that a search of `kind` finds, starting at the index entry for `from_offset`.
 
-        A search by time cannot notice that the entry points to a later batch.  So a search by offset checks the entry
-        first, and makes the survey if it is wrong.
+        A search by time cannot detect that the entry points to a later batch.  So a search by offset first checks the
+        entry, and makes the survey if the entry is wrong.
         """
         if self._survey is None:
             self.locate(opened, from_offset)
@@ -295,7 +295,7 @@ class FrozenSegment:
 
 
 class _Buffers(threading.local):
-    """Buffers for verification, one set for each thread, because allocating them costs as much as the checksums."""
+    """Buffers for verification, one set for each thread, because to allocate them costs as much as the checksums."""
 
     def __init__(self) -> None:
         self.bytes = padded_buffer(_VERIFIED_BYTES)
@@ -306,7 +306,7 @@ _buffers = _Buffers()
 
 
 def _verify(opened: OpenSegment, files: SegmentFiles, start: int, until: int, end_position: int) -> tuple[int, str]:
-    """Return the end of the good batches that begin at `start`, and why they end.
+    """Return the end of the good batches that begin at `start`, and the reason why they end there.
 
     If all batches are good, the end is `until` or later.
     """
@@ -373,7 +373,7 @@ def _survey(
 
 
 def _next_good(opened: OpenSegment, files: SegmentFiles, position: int, end_position: int, next_offset: int) -> int:
-    """Return the position of the next good batch after the bad bytes at `position`, or the segment's end."""
+    """Return the position of the next good batch after the bad bytes at `position`, or the end of the segment."""
     descriptor, highest = opened.file.descriptor, files.end_offset - 1
     header = opened.file.read(position, 12)
     following = position + 12 + int.from_bytes(header[8:12], "big", signed=True)

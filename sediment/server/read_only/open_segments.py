@@ -3,8 +3,8 @@
     segment  --first use-->  file descriptor of its `.log`, index entries in memory
              --each use--->  check that inode, size and modification time of the file are unchanged
 
-The check is made on the open file, because this is cheaper than on the path.  This is sufficient, because a rename or a
-removal changes the file's ctime.
+The check uses the open file, because this is cheaper than a check of the path.  This is sufficient, because a rename or
+a removal changes the file's ctime.
 
 Invariants
 * If the offset index is missing, an index is created in memory when the file is opened, by a scan up to the first bad
@@ -40,14 +40,15 @@ from sediment.segment_io.segment.reader import HeaderScan, Rows
 _LOGGER = logging.getLogger(__name__)
 
 INDEX_INTERVAL_BYTES = 4096
-"""The distance between the entries of an offset index that is created in memory: Kafka's default."""
+"""The distance between the entries of an offset index that is created in memory; this is Kafka's default."""
 
 
 @dataclass(slots=True, eq=False)
 class SegmentFiles:
     """The files of one segment; `end_offset` is the base offset of the next segment, or the log end offset.
 
-    Size and modification time come from the listing of the `.log`; its inode is recorded when the file is first opened.
+    The size and modification time come from the directory listing; the inode is recorded when the `.log` is first
+    opened.
     """
 
     partition: str
@@ -103,7 +104,7 @@ class OpenSegment:
 
 
 class OpenSegments:
-    """The open segments of all logs, up to a limit; any thread may use it."""
+    """The open segments of all logs, up to a limit; any thread may call the methods."""
 
     def __init__(self, fs: Fs, *, max_files: int, max_index_bytes: int) -> None:
         self._fs = fs
@@ -131,7 +132,7 @@ class OpenSegments:
             if self._fs.identity(files.log) != (files.inode, files.size_bytes, files.mtime_ns):
                 raise _changed(files)
             opened.change_stamp = stamp  # only the link count or the mode has changed
-        with suppress(KeyError):  # closed meanwhile
+        with suppress(KeyError):  # another thread has closed it
             self._opened.move_to_end(files)
         return opened
 
@@ -187,7 +188,7 @@ class OpenSegments:
         return self._fs.open_readable(Path(files.log))
 
     def _give_up(self) -> None:
-        """Close the least recently used segments until the limits are met; keep the most recently used one open."""
+        """Close the least recently used segments until the limits are met; keep the most recently used segment open."""
         while len(self._opened) > 1 and (
             len(self._opened) > self._max_files or self._index_bytes > self._max_index_bytes
         ):
@@ -225,7 +226,7 @@ def _changed(files: SegmentFiles) -> StorageError:
 def _offset_entries(files: SegmentFiles, file: ReadableFile) -> OffsetEntries:
     """Return the index entries that are inside the segment and its file.
 
-    If there are none, create entries from the batches.
+    If no entry is left, create entries from the batches.
     """
     content = _content(files, files.offset_index, OFFSET_ENTRY_BYTES)
     index = parse_offset_index(content, files.base_offset, preallocated=True)
@@ -243,7 +244,7 @@ def _content(files: SegmentFiles, index: Path, entry_bytes: int) -> bytes:
     except OSError as error:
         if is_out_of_descriptors(error):
             raise
-        _LOGGER.warning("%s: left out: %s: %s; the batches are searched", files.partition, index, error.strerror)
+        _LOGGER.warning("%s: ignored index %s: %s; batches are searched", files.partition, index, error.strerror)
         return b""
 
 
@@ -267,9 +268,9 @@ def _scanned_entries(files: SegmentFiles, file: ReadableFile) -> OffsetEntries:
 
 
 def good_rows(address: int, shift: int, rows: Rows, previous_offset: int, end_offset: int) -> int:
-    """Return the number of batches before the first one with a bad checksum or unordered offsets.
+    """Return the number of batches before the first batch with a bad checksum or unordered offsets.
 
-    The batch of a row begins at byte `position + shift` of the buffer at `address`.
+    The batch of each row begins at byte `position + shift` of the buffer at `address`.
     """
     if not len(rows):
         return 0

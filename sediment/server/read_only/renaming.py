@@ -19,7 +19,7 @@ from sediment.segment_io.format.names import METADATA_TOPIC, is_topic_name
 
 @dataclass(frozen=True, slots=True)
 class Renaming:
-    """A topic `old` that is served as `new`; with a `directory`, only the partitions in that directory are renamed."""
+    """A topic `old` that is served as `new`; with a `directory`, only the partitions in this directory are renamed."""
 
     new: str
     old: str
@@ -40,6 +40,6 @@ def parse_renaming(text: str) -> Renaming:
         if not is_topic_name(name) or name == METADATA_TOPIC:
             raise UsageError(
                 f"{name!r} in --as {text!r} is not a topic name",
-                advice="use 1 to 249 letters, digits, dots, underscores and hyphens, and neither . nor ..",
+                advice="use 1 to 249 letters, digits, dots, underscores and hyphens; . and .. are not allowed",
             )
     return Renaming(new, old, Path(directory) if colon else None)

@@ -4,8 +4,8 @@ A line of the file is `name:SCRAM-SHA-256:iterations:salt:stored key:server key`
 Blank lines and lines that begin with # are skipped.  A name may contain colons, because the other five fields are
 parsed from the end.
 
-Invariant: an unknown user also gets a credential, which matches no password.  That credential is the same at each
-attempt and looks like those of known users, so a client cannot find out which users exist.
+Invariant: an unknown user also gets a credential, which matches no password.  This credential is the same at each
+attempt and looks like the credentials of known users, so a client cannot find out which users exist.
 
 Source: RFC 5802; Kafka's ScramCredential, ScramMechanism and UserScramCredentialRecord.
 """
@@ -29,7 +29,7 @@ from sediment.segment_io.errors import UsageError
 SCRAM_SHA_256 = "SCRAM-SHA-256"
 SCRAM_SHA_512 = "SCRAM-SHA-512"
 HASHES = {SCRAM_SHA_512: "sha512", SCRAM_SHA_256: "sha256"}
-"""Hash of each mechanism; the preferred mechanism comes first."""
+"""The hash of each mechanism, with the preferred mechanism first."""
 
 MECHANISMS = {1: SCRAM_SHA_256, 2: SCRAM_SHA_512}
 """Mechanisms by the numbers of Kafka's ScramMechanism."""
@@ -47,7 +47,7 @@ _ADVICE = "write name:SCRAM-SHA-256:iterations:salt:stored:server on each line, 
 
 @dataclass(frozen=True, slots=True)
 class ScramCredential:
-    """The keys with which a server checks a password without knowing the password."""
+    """The keys with which a server checks a proof without knowing the password."""
 
     salt: bytes = field(repr=False)
     stored_key: bytes = field(repr=False)
@@ -56,13 +56,13 @@ class ScramCredential:
 
 
 class Credentials:
-    """Credentials by mechanism and user; `secret` decides on the credentials of unknown users."""
+    """Credentials by mechanism and user; the credentials of unknown users are derived from `secret`."""
 
     def __init__(self, by_user: Mapping[tuple[str, str], ScramCredential], secret: bytes | None = None) -> None:
         self._by_user = dict(by_user)
         self._secret = secret or secrets.token_bytes(32)
         self.mechanisms = tuple(name for name in HASHES if any(found == name for found, _ in self._by_user))
-        """Mechanisms that have users, the preferred one first."""
+        """Mechanisms that have users, with the preferred mechanism first."""
 
         self._likely = {name: self._most_likely(name) for name in HASHES}
 
@@ -71,8 +71,8 @@ class Credentials:
         return len(self._by_user)
 
     def find(self, mechanism: str, user: str) -> ScramCredential:
-        """Return the credential of `user`, or one that matches no password."""
-        unknown = self._unknown(mechanism, user)  # computed for known users too, so that all users take the same time
+        """Return the credential of `user`, or a credential that matches no password."""
+        unknown = self._unknown(mechanism, user)  # also for known users, so that all users take equally long
         return self._by_user.get((mechanism, user), unknown)
 
     def find_any(self, user: str) -> tuple[str, ScramCredential]:
@@ -84,7 +84,7 @@ class Credentials:
     def _most_likely(self, mechanism: str) -> tuple[int, int, bool]:
         """Return the most common iteration count and salt length, and True if most salts are text.
 
-        Without users, they are those of Kafka's tools.
+        Without users, return the values of Kafka's tools.
         """
         shapes = Counter(
             (each.iterations, len(each.salt), set(each.salt) <= set(_BASE36))
@@ -99,7 +99,7 @@ class Credentials:
         salt = hashlib.shake_256(b"salt" + seed).digest(salt_bytes)
         size = hashlib.new(HASHES[mechanism]).digest_size
         keys = hashlib.shake_256(b"keys" + seed).digest(2 * size)
-        # Kafka's salts consist of letters and digits.
+        # Salts from Kafka's tools consist of letters and digits.
         text = bytes(_BASE36[each % len(_BASE36)] for each in salt)
         return ScramCredential(text if is_text else salt, keys[:size], keys[size:], iterations)
 
@@ -139,7 +139,7 @@ def read_users(path: Path) -> Credentials:
 
 
 class ClusterUsers:
-    """The credentials of a cluster whose users change; `records` returns its present UserScramCredentialRecords.
+    """The credentials of a cluster whose users may change; `records` returns the current UserScramCredentialRecords.
 
     The keys of the records are (mechanism number, user).
     """
@@ -150,7 +150,7 @@ class ClusterUsers:
         self._latest: tuple[Mapping[tuple[int, str], Any], Credentials] = ({}, Credentials({}, self._secret))
 
     def __call__(self) -> Credentials:
-        """Return the present credentials."""
+        """Return the current credentials."""
         records = self._records()
         before, credentials = self._latest
         if records is not before:
@@ -169,7 +169,7 @@ def of_cluster(records: Mapping[tuple[int, str], Any]) -> Mapping[tuple[str, str
     for (number, user), record in records.items():
         mechanism = MECHANISMS.get(number)
         if mechanism is None:
-            _LOGGER.warning("a SCRAM user of the cluster has the unknown mechanism %d and is left out", number)
+            _LOGGER.warning("a SCRAM user of the cluster has the unknown mechanism %d, so the user is ignored", number)
             continue
         credential = ScramCredential(
             bytes(record.salt), bytes(record.stored_key), bytes(record.server_key), record.iterations
@@ -177,14 +177,14 @@ def of_cluster(records: Mapping[tuple[int, str], Any]) -> Mapping[tuple[str, str
         try:
             check_credential(mechanism, credential)
         except ValueError as error:
-            _LOGGER.warning("a SCRAM user of the cluster %s and is left out", error)
+            _LOGGER.warning("a SCRAM user of the cluster %s, so the user is ignored", error)
             continue
         found[mechanism, user] = credential
     return found
 
 
 def _parse_line(line: bytes) -> tuple[str, str, ScramCredential]:
-    """Return user, mechanism and credential; error messages contain no part of the line."""
+    """Return the user, the mechanism and the credential; error messages contain no part of the line."""
     try:
         name, *fields = line.decode().rsplit(":", _FIELDS_AFTER_NAME)
     except UnicodeDecodeError:
@@ -211,8 +211,8 @@ def check_credential(mechanism: str, credential: ScramCredential) -> None:
     """
     size = hashlib.new(HASHES[mechanism]).digest_size
     if not MIN_ITERATIONS <= credential.iterations <= MAX_ITERATIONS:
-        raise ValueError(f"has an iteration count that is not from {MIN_ITERATIONS} to {MAX_ITERATIONS}")
+        raise ValueError(f"has an iteration count outside {MIN_ITERATIONS} to {MAX_ITERATIONS}")
     if len(credential.salt) < _LEAST_SALT_BYTES:
         raise ValueError(f"has a salt of less than {_LEAST_SALT_BYTES} bytes")
     if len(credential.stored_key) != size or len(credential.server_key) != size:
-        raise ValueError(f"has a key that does not have the {size} bytes of {mechanism}")
+        raise ValueError(f"has a key that is not {size} bytes long, as {mechanism} requires")

@@ -30,7 +30,7 @@ def check_exposure(bound: Endpoint, *, has_tls: bool, has_users: bool, insecure:
 def choose_credentials(
     bound: Endpoint, from_file: CredentialSource | None, of_cluster: CredentialSource, *, insecure: bool
 ) -> CredentialSource | None:
-    """Return the source of the credentials that clients must have; None if they need none.
+    """Return the source of the credentials that clients must use; None if clients need no credentials.
 
     Raises:
         UsageError: other machines could reach the server without SASL.

@@ -4,8 +4,8 @@
     SaslHandshake 1      -> SaslAuthenticate until the exchange is complete
     SaslHandshake 0      -> tokens in frames without a header until the exchange is complete
 
-Invariants: every failure gets the same response after the same delay, and then the connection is closed.  Secrets are
-compared in constant time.  Rejecting an unknown user takes as much work as rejecting a wrong password.
+Invariants: every failure gets the same response after the same delay, after which the connection is closed.  Secrets
+are compared in constant time.  To reject an unknown user takes as much work as to reject a wrong password.
 
 Source: RFC 5802, RFC 4616; Kafka's SaslServerAuthenticator.
 """
@@ -34,7 +34,7 @@ class SaslAuthenticationError(SedimentError):
 
 
 class SaslServer(Protocol):
-    """The authentication of one client by a SASL mechanism."""
+    """The exchange that authenticates one client with a SASL mechanism."""
 
     def evaluate(self, token: bytes) -> bytes:
         """Return the answer to `token`.
@@ -46,7 +46,7 @@ class SaslServer(Protocol):
 
     @property
     def user(self) -> str | None:
-        """The user, after the exchange is complete."""
+        """The user, once the exchange is complete."""
         ...
 
 
@@ -69,7 +69,7 @@ class ScramSaslServer:
 
     @property
     def user(self) -> str | None:
-        """The user, after the proof was verified."""
+        """The user, once the proof is verified."""
         return self._name if self._is_complete else None
 
     def evaluate(self, token: bytes) -> bytes:
@@ -115,7 +115,7 @@ class PlainSaslServer:
         parts = token.split(b"\0")
         try:
             identity, user, password = (part.decode() for part in parts)
-        except ValueError:  # wrong number of parts, or not UTF-8
+        except ValueError:  # the number of parts is wrong, or a part is not UTF-8
             raise SaslAuthenticationError("authentication failed") from None
         mechanism, credential = self._users().find_any(user)
         name = HASHES[mechanism]
@@ -137,7 +137,7 @@ class _State(Enum):
 
 
 class SaslMechanisms:
-    """Mechanisms of a listener: SCRAM for its present users, and PLAIN too if it has users and TLS."""
+    """Mechanisms of a listener: SCRAM for its current users, and also PLAIN if the listener has users and TLS."""
 
     def __init__(self, users: CredentialSource, *, has_tls: bool) -> None:
         self._users = users
@@ -157,7 +157,7 @@ class SaslMechanisms:
 
 
 class SaslAuthenticator:
-    """The authentication of one connection; its requests arrive one at a time."""
+    """The authentication of one connection, whose requests arrive one at a time."""
 
     def __init__(self, mechanisms: SaslMechanisms, timer: Timer, failure_delay_ms: int) -> None:
         self.mechanisms = mechanisms
@@ -169,12 +169,12 @@ class SaslAuthenticator:
 
     @property
     def is_complete(self) -> bool:
-        """True when the client has proved its identity."""
+        """True once the client has proved its identity."""
         return self._state is _State.COMPLETE
 
     @property
     def has_failed(self) -> bool:
-        """True when authentication has failed."""
+        """True once authentication has failed."""
         return self._state is _State.FAILED
 
     @property
@@ -192,7 +192,7 @@ class SaslAuthenticator:
         self._state = _State.FAILED
 
     def handshake(self, mechanism: str, version: int) -> ErrorCode:
-        """Choose the mechanism; unless the result is NONE, the authentication has failed."""
+        """Choose the mechanism and return the error code; after any code except NONE, the authentication has failed."""
         exchange = self.mechanisms.new_exchange(mechanism)
         if self._state is not _State.HANDSHAKE:
             self.fail()
@@ -205,7 +205,7 @@ class SaslAuthenticator:
         return ErrorCode.NONE
 
     def evaluate(self, token: bytes) -> tuple[bytes, str | None]:
-        """Return the answer to a token, and the principal when the client has proved its identity.
+        """Return the answer to a token, and the principal once the client has proved its identity.
 
         Raises:
             SaslAuthenticationError: the client did not prove its identity; the authentication has failed.
@@ -283,6 +283,6 @@ class SaslHandlers:
 
 
 def _authenticator_of(request: Request) -> SaslAuthenticator | None:
-    """Return the authenticator of a connection that still has to authenticate, else None."""
+    """Return the authenticator if the connection must still authenticate, else None."""
     found = request.connection.authenticator
     return found if isinstance(found, SaslAuthenticator) and not found.is_complete else None

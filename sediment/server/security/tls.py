@@ -9,7 +9,7 @@ from sediment.segment_io.errors import UsageError
 
 
 def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
-    """Return a context for TLS 1.2 and 1.3; the certificate chain and its key are PEM files.
+    """Return a context for TLS 1.2 and 1.3; `certificate` is a PEM file with the chain, and `key` one with the key.
 
     Raises:
         UsageError: a file cannot be read, is not PEM or has a password, or the key does not belong to the certificate.
@@ -23,7 +23,7 @@ def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
     try:
         context.load_cert_chain(certificate, key, password=_refuse_password)
     except OSError as error:  # ssl.SSLError is a subclass
-        # For a file without any PEM block, OpenSSL gives no reason.
+        # OpenSSL gives no reason for a file without a PEM block.
         what = error.reason or "not in PEM" if isinstance(error, ssl.SSLError) else error.strerror
         raise UsageError(
             f"certificate and key cannot be used: {_words(what or str(error))}",
@@ -39,4 +39,4 @@ def _words(reason: str) -> str:
 
 
 def _refuse_password() -> str:
-    raise UsageError("--tls-key has a password", advice="give a key without one, in a file that only you can read")
+    raise UsageError("--tls-key has a password", advice="use a key without a password in a file that only you can read")

@@ -33,7 +33,7 @@ from sediment.server.topic_catalog import code_without_log
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """The end of a producer's transaction, as a coordinator with `coordinator_epoch` decided it."""
+    """The end of a producer's transaction, decided by a coordinator with `coordinator_epoch`."""
 
     producer_id: int
     producer_epoch: int
@@ -66,7 +66,7 @@ class MarkerWriter:
         self._wall_ms = wall_ms
 
     def write(self, marker: Marker, partitions: Iterable[TopicPartition], then: Callable[[Codes], object]) -> None:
-        """Append a marker to each partition; call `then`, now or later, when each is replicated or has failed."""
+        """Append a marker to each partition; call `then`, now or later, once each marker is replicated or failed."""
         batch = marker.batch(self._wall_ms())
         codes: dict[TopicPartition, ErrorCode] = {}
         appends = []

@@ -1,7 +1,8 @@
 """Records of `__transaction_state`, and their replay: the last transaction of each transactional id.
 
-Invariants: this module neither aborts nor completes a transaction; a replayed transaction keeps its stored state.  A
-partition with a damaged record gives no transactions at all, because an id could otherwise get an earlier state.
+Invariants: this module neither aborts nor completes a transaction; a replayed transaction keeps its stored state.  If a
+record of a partition is damaged, none of the partition's transactions are used, because an id could otherwise get an
+earlier state.
 
 Source: Kafka's TransactionLog and TransactionStateManager.
 """
@@ -36,9 +37,10 @@ _FIRST_VALUE_VERSION, _FLEXIBLE_VALUE_VERSION = 0, 1
 
 # --------------------------------------------------------------------------------------------------------------- encode
 def encode_transaction(transaction: Transaction, transaction_version: int) -> tuple[bytes, bytes]:
-    """Return key and value of a record, as a broker with this level of `transaction.version` writes it.
+    """Return the key and value of a record in the form that a broker with this level of `transaction.version` writes.
 
-    The ids before and after a change of the producer id are stored too; Kafka 4.2.0 reads both, but writes neither.
+    The record also contains the ids before and after a change of the producer id; Kafka 4.2.0 reads both, but writes
+    neither.
 
     Raises:
         ProtocolError: a value does not fit its field.
@@ -66,7 +68,7 @@ def encode_transaction(transaction: Transaction, transaction_version: int) -> tu
 
 
 def transaction_key(transactional_id: str) -> bytes:
-    """Return the key of the records of a transactional id; without a value, the record removes the id."""
+    """Return the key of a transactional id's records; a record without a value removes the id."""
     return encode_coordinator_key(m.TransactionLogKey(transactional_id=transactional_id))
 
 
@@ -82,7 +84,7 @@ def by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[int]]
 def replay_transactions(log: CoordinatorLog, fs: Fs) -> dict[str, Transaction]:
     """Return the transactions of a partition, by transactional id.
 
-    Records of unknown types are left out, with one warning per partition.
+    Records of unknown types are skipped, with one warning per partition.
 
     Raises:
         CorruptBatchError, UnsupportedDataError: a batch cannot be read, or a record cannot be decoded.
@@ -98,7 +100,7 @@ def replay_transactions(log: CoordinatorLog, fs: Fs) -> dict[str, Transaction]:
             continue
         _apply(log, record, current)
     if unknown:
-        _LOGGER.warning("%s: records of unknown types are left out: %d", log.source.partition, unknown)
+        _LOGGER.warning("%s: records of unknown types are skipped: %d", log.source.partition, unknown)
     return current
 
 
@@ -122,7 +124,7 @@ def _apply(log: CoordinatorLog, record: LoggedRecord, current: dict[str, Transac
 
 
 def decode_transaction(transactional_id: str, value: Any) -> Transaction | None:
-    """Return the transaction in the value of a record; None if its state is unknown."""
+    """Return the transaction in the value of a record; None if the transaction's state is unknown."""
     state = STATES.get(value.transaction_status)
     if state is None:
         return None

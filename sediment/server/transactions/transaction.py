@@ -1,4 +1,4 @@
-"""Transaction: the last transaction of a transactional id, as `__transaction_state` stores it.
+"""Transaction: the last transaction of a transactional id, in the form that `__transaction_state` stores.
 
 Source: Kafka's TransactionState and TransactionMetadata.
 """
@@ -13,10 +13,10 @@ from sediment.segment_io.format.names import TopicPartition
 
 NO_TIME = -1
 LAST_USABLE_EPOCH = 32_766
-"""The last epoch of a producer id that a producer gets; 32767 is only for fencing."""
+"""The highest epoch that a producer gets; the epoch 32767 is used only for fencing."""
 
 EPOCH_BUMPING_VERSION = 2
-"""The transaction version from which on the end of a transaction raises the epoch (TV2, KIP-890)."""
+"""The first transaction version in which the end of a transaction raises the epoch (TV2, KIP-890)."""
 
 
 class TransactionState(Enum):
@@ -61,21 +61,21 @@ class Transaction:
     client_version: int = 0
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
-    """The id that the producer gets when the markers are written, because the epochs of its id are used up."""
+    """The id that the producer gets once the markers are written, because its present id has no epochs left."""
 
     last_producer_epoch: int = NO_PRODUCER_EPOCH
 
     @property
     def is_epoch_exhausted(self) -> bool:
-        """True if the producer can get no further epoch."""
+        """True if the producer's id has no further epoch."""
         return self.producer_epoch >= LAST_USABLE_EPOCH
 
     def has_producer(self, producer_id: int) -> bool:
-        """Return True if the producer has this id, or gets it when the markers are written."""
+        """Return True if the producer has this id, or gets the id once the markers are written."""
         return producer_id in (self.producer_id, self.next_producer_id)
 
     def has_timed_out(self, now_ms: int) -> bool:
-        """Return True if the transaction is open for longer than its timeout; the largest timeout means never."""
+        """Return True if the transaction has been open for longer than its timeout; the largest timeout never ends."""
         return (
             self.state is TransactionState.ONGOING
             and self.timeout_ms != INT32_MAX
@@ -83,5 +83,5 @@ class Transaction:
         )
 
     def has_expired(self, now_ms: int, expiration_ms: int) -> bool:
-        """Return True if the transactional id was not used for `expiration_ms`."""
+        """Return True if the transactional id has not been used for `expiration_ms`."""
         return self.state in FINISHED and self.last_update_ms <= now_ms - expiration_ms

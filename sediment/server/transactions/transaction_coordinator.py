@@ -7,20 +7,21 @@
     end                  the decision is stored and answered; then the markers are written; then the end is stored
     every interval       transactions that have timed out are aborted, and expired transactional ids removed
 
-A change counts once its record in `__transaction_state` is replicated.  Until then, and until the last marker of a
-decided transaction is written, other requests for the transactional id get CONCURRENT_TRANSACTIONS.  Background threads
-write the markers.
+A change takes effect once its record in `__transaction_state` is replicated.  Until then, and until the last marker of
+a decided transaction is written, other requests for the transactional id get CONCURRENT_TRANSACTIONS.  Background
+threads write the markers.
 
 Before `load`, every request gets COORDINATOR_LOAD_IN_PROGRESS.  If the partition of a transactional id cannot be read,
-its requests get UNKNOWN_SERVER_ERROR.
+requests of this id get UNKNOWN_SERVER_ERROR.
 
-One lock guards all ids.  It is held while Python code reads or replaces states, and never while a record or a marker is
+One lock guards all ids.  It is held while Python code reads or replaces states, but never while a record or a marker is
 appended, or an answer is sent.  Locks per id would not let more threads run, because this code runs under Python's own
-lock.  No thread waits until a record or a marker is on disk.  But a thread that begins a block of producer ids, at one
-of 1,000 ids, waits until the metadata on disk has the block.
+lock.  No thread waits until a record or a marker is on disk.  The only wait for the disk is that for a new block of
+producer ids, once in 1,000 ids.
 
 Invariants: at most one change of a transactional id is in progress.  No producer gets an epoch above LAST_USABLE_EPOCH.
-Memory used for clients stays within `sediment.transactions.max.bytes`; it is taken before a change is stored.
+Memory used for clients stays within `sediment.transactions.max.bytes`; the memory is reserved before a change is
+stored.
 
 Source: Kafka's TransactionCoordinator, TransactionStateManager and TransactionMarkerChannelManager.
 """
@@ -68,7 +69,7 @@ PARTITION_BYTES = 256
 
 _MARKER_RETRY_MS = 1000
 _ADD_RETRIES_MS = (1, 2, 5, 12, 20, 20, 20, 20)
-"""Delays of about 100 ms in total, as Kafka's `add.partitions.to.txn.retry.backoff.max.ms`."""
+"""Delays of about 100 ms in total, the default of Kafka's `add.partitions.to.txn.retry.backoff.max.ms`."""
 
 _TOMBSTONE_BATCH_BYTES = 16_384
 _NEVER_WRITTEN = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
@@ -79,24 +80,24 @@ InitAnswer = Callable[[ErrorCode, ProducerOf], object]
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """A transactional id: its transaction, and whether a change of it is in progress."""
+    """A transactional id: its transaction, and whether the transaction is being changed."""
 
     current: Transaction
     is_changing: bool = False
     is_epoch_raised: bool = False
-    """True if a fence has raised the epoch in memory, and its record is not stored."""
+    """True if a fence has raised the epoch in memory, but the record of the fence is not stored."""
 
     decided_ms: int = NO_TIME
-    """The time at which the decision was stored or loaded."""
+    """The time at which the decision to commit or abort was stored or loaded."""
 
     loaded_bytes: int = 0
-    """Memory of a transaction from the log directory, which does not count."""
+    """Memory of a transaction from the log directory; it is not counted."""
 
     counted_bytes: int = 0
-    """Memory that is taken for the id."""
+    """Memory that is reserved for the id."""
 
     def needed_bytes(self, transaction: Transaction) -> int:
-        """Return the memory that counts if the id has this transaction."""
+        """Return the memory to reserve if the id has this transaction."""
         return max(_size_bytes(transaction) - self.loaded_bytes, 0)
 
 
@@ -137,7 +138,7 @@ class TransactionCoordinator:
 
     # ----------------------------------------------------------------------------------------------------- life cycle
     def load(self, stored: Mapping[str, Transaction], is_unreadable: Callable[[str], bool] = _is_never) -> None:
-        """Start serving the transactions of a log directory; complete those that are prepared."""
+        """Start serving the transactions of a log directory; complete the prepared transactions."""
         self._is_unreadable = is_unreadable
         entries = {
             key: _Entry(each, loaded_bytes=_size_bytes(each))
@@ -165,12 +166,12 @@ class TransactionCoordinator:
 
     @property
     def transactions(self) -> Mapping[str, Transaction]:
-        """The transactions of one moment, by transactional id."""
+        """The current transactions, by transactional id."""
         found = [entry.current for entry in self._snapshot()]
         return {each.transactional_id: each for each in found}
 
     def _snapshot(self) -> list[_Entry]:
-        """Return the entries of one moment, so that all can be looked at while requests change them."""
+        """Return a list of the current entries, for iteration while requests add and remove entries."""
         with self._guard:
             return list(self._entries.values())
 
@@ -182,7 +183,7 @@ class TransactionCoordinator:
     def error_of(self, transactional_id: str) -> ErrorCode:
         """Return the error for every request of a transactional id, or NONE.
 
-        Once it is not COORDINATOR_LOAD_IN_PROGRESS, `find` knows every stored transaction.
+        Once the error is not COORDINATOR_LOAD_IN_PROGRESS, `find` finds every stored transaction.
         """
         if not transactional_id:
             return ErrorCode.INVALID_REQUEST
@@ -197,7 +198,7 @@ class TransactionCoordinator:
     def initialize(
         self, transactional_id: str, timeout_ms: int, expected: ProducerOf | None, respond: InitAnswer
     ) -> None:
-        """Answer with the id and the next epoch of a producer; `expected` continues after an error.
+        """Answer with a producer's id and next epoch; `expected` is the producer that continues after an error.
 
         POLICY_VIOLATION: `sediment.transactions.max.bytes` is reached.
         """
@@ -248,7 +249,7 @@ class TransactionCoordinator:
 
         def answer(code: ErrorCode) -> None:
             if code is ErrorCode.NONE and after.state in PREPARED:
-                code = ErrorCode.CONCURRENT_TRANSACTIONS  # the client asks again when the transaction is aborted
+                code = ErrorCode.CONCURRENT_TRANSACTIONS  # the client retries until the transaction is aborted
             if code is ErrorCode.NONE:
                 respond(code, ProducerOf(after.producer_id, after.producer_epoch))
             else:
@@ -258,7 +259,7 @@ class TransactionCoordinator:
         return ErrorCode.NONE
 
     def _new_producer_id(self) -> int | None:
-        """Return an id that no producer has, or None, with a warning, if it cannot be made durable."""
+        """Return an id that no producer has; if it cannot be made durable, log a warning and return None."""
         try:
             return self._producer_ids.generate()
         except SedimentError as error:
@@ -271,7 +272,7 @@ class TransactionCoordinator:
         after = transitions.fence(entry.current, self._version, now_ms, is_raised=is_raised)
         entry.is_changing = True
         if after.client_version < EPOCH_BUMPING_VERSION:
-            # From now on the producer is fenced, even if the record cannot be stored.
+            # From here on, the producer is fenced, even if the record cannot be stored.
             entry.is_epoch_raised = True
             entry.current = replace(
                 entry.current, producer_epoch=after.producer_epoch, last_producer_epoch=NO_PRODUCER_EPOCH
@@ -314,7 +315,7 @@ class TransactionCoordinator:
     def verify(
         self, transactional_id: str, producer: ProducerOf, partitions: frozenset[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Return for each partition NONE if it is in the transaction of the producer, or an error."""
+        """Return NONE for each partition in the producer's transaction, and an error for any other partition."""
         error = self.error_of(transactional_id)
         current = self.find(transactional_id)
         if error is ErrorCode.NONE and current is None:
@@ -333,10 +334,11 @@ class TransactionCoordinator:
         adds: bool,
         delays_ms: Sequence[int] = _ADD_RETRIES_MS,
     ) -> None:
-        """Call `then`, now or later, with the right of a producer to write to partitions.
+        """Check that a producer may write to partitions; call `then`, now or later, with the code of each partition.
 
-        With `adds`, the partitions are added, as for a client of transaction version 2.  Such a client may send the
-        first batch of a transaction while the markers of the last one are written, so this is tried again for a while.
+        If `adds`, the partitions are added, which clients of transaction version 2 expect.  Such a client may send the
+        first batch of a transaction while the markers of the previous transaction are being written.  The addition is
+        therefore retried for a while.
         """
         if not adds:
             then(self.verify(transactional_id, producer, partitions))
@@ -363,9 +365,9 @@ class TransactionCoordinator:
     def end(
         self, transactional_id: str, producer: ProducerOf, version: int, respond: InitAnswer, *, is_commit: bool
     ) -> None:
-        """Commit or abort the transaction of a producer; answer with its next id and epoch when the decision is stored.
+        """Commit or abort the transaction of a producer; answer once the decision is stored.
 
-        The producer in the answer is for clients of transaction version 2.
+        The answer has the producer's next id and epoch, for clients of transaction version 2.
         """
         error = self.error_of(transactional_id)
         if error is not ErrorCode.NONE:
@@ -404,15 +406,15 @@ class TransactionCoordinator:
         self._store(entry, prepared, answer)
 
     def _decided(self, entry: _Entry, producer: ProducerOf, version: int, *, is_commit: bool) -> transitions.Outcome:
-        """Return the transaction with the decision of a producer, or the error; the guard is held."""
+        """Return the transaction after a producer's decision, or the error; the guard is held."""
         if entry.is_changing and version >= EPOCH_BUMPING_VERSION:
-            return ErrorCode.CONCURRENT_TRANSACTIONS  # the client may have its next epoch already
+            return ErrorCode.CONCURRENT_TRANSACTIONS  # the client may already have its next epoch
         outcome = transitions.end(entry.current, producer, version, self._clock.now_ms(), is_commit=is_commit)
         is_known = outcome not in (ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.PRODUCER_FENCED)
         return ErrorCode.CONCURRENT_TRANSACTIONS if entry.is_changing and is_known else outcome
 
     def abort_timed_out(self) -> None:
-        """Abort the transactions that are open for longer than their timeout."""
+        """Abort the transactions that have been open for longer than their timeout."""
         now_ms = self._clock.now_ms()
         for entry in self._snapshot():
             if not entry.current.has_timed_out(now_ms):
@@ -431,7 +433,7 @@ class TransactionCoordinator:
 
     # -------------------------------------------------------------------------------------------------------- changes
     def _begin(self, entry: _Entry, after: Transaction) -> bool:
-        """Begin a change and take its memory; return False if the memory is used up.  The guard is held."""
+        """Begin a change and reserve its memory; return False if the limit is reached.  The guard is held."""
         growth = entry.needed_bytes(after) - entry.counted_bytes
         if growth > 0:
             if not self.memory.take(growth):
@@ -442,10 +444,10 @@ class TransactionCoordinator:
 
     def _warn_of_memory(self, code: ErrorCode) -> None:
         if code is ErrorCode.POLICY_VIOLATION:
-            self._warnings.warning("a transaction gets no more memory: sediment.transactions.max.bytes is reached")
+            self._warnings.warning("a transactional request is refused: sediment.transactions.max.bytes is reached")
 
     def _store(self, entry: _Entry, after: Transaction, then: Callable[[ErrorCode], object]) -> None:
-        """Store a change that has begun; then apply it, call `then`, and complete a decided transaction."""
+        """Store a change that has begun; then apply it, call `then`, and complete the transaction if it is decided."""
         number = self._log.partition_number(after.transactional_id)
         if number is None:
             self._stored(entry, after, then, ErrorCode.NOT_COORDINATOR)
@@ -476,7 +478,7 @@ class TransactionCoordinator:
             self._complete_later(entry, after.partitions)
 
     def _count(self, entry: _Entry) -> None:
-        """Free the memory that an id needs no longer; the guard is held."""
+        """Free the memory that an id does not need any more; the guard is held."""
         surplus = entry.counted_bytes - entry.needed_bytes(entry.current)
         if surplus > 0:
             entry.counted_bytes -= surplus
@@ -510,12 +512,12 @@ class TransactionCoordinator:
         self._markers.write(marker, sorted(partitions), partial(self._written, entry))
 
     def _written(self, entry: _Entry, codes: Codes) -> None:
-        """Store the end of a transaction if every marker is written or can never be; else write the others later."""
+        """Store the end of a transaction if no marker is left that can be written; else retry the others later."""
         transactional_id = entry.current.transactional_id
         for name, code in codes.items():
             if code in _NEVER_WRITTEN:
                 _LOGGER.error(
-                    "the marker of %s cannot be written to %s, because the log has a marker of a later epoch: %s",
+                    "the marker of %s cannot be written to %s, because the log has a marker with a later epoch: %s",
                     transactional_id,
                     name,
                     code.name,
@@ -546,7 +548,7 @@ class TransactionCoordinator:
 
     # ----------------------------------------------------------------------------------------------------- expiration
     def remove_expired(self) -> None:
-        """Remove the transactional ids that were not used for `transactional.id.expiration.ms`, if it is stated."""
+        """Remove the transactional ids that were not used for `transactional.id.expiration.ms`, if it is set."""
         now_ms, expiration_ms = self._clock.now_ms(), self._config.transactional_id_expiration_ms
         if expiration_ms is None:
             return
@@ -582,7 +584,7 @@ def _producer_of(transaction: Transaction) -> ProducerOf:
 
 
 def _in_batches(entries: Sequence[_Entry]) -> list[list[_Entry]]:
-    """Split entries so that the ids of a batch have about `_TOMBSTONE_BATCH_BYTES`."""
+    """Split entries into batches whose ids have about `_TOMBSTONE_BATCH_BYTES` in total."""
     batches: list[list[_Entry]] = []
     size_bytes = 0
     for entry in entries:

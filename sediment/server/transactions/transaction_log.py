@@ -1,4 +1,4 @@
-"""TransactionLog: records of `__transaction_state`, which count once the high watermark is above them.
+"""TransactionLog: appends records to `__transaction_state`; a record counts once the high watermark is above it.
 
 Source: Kafka's TransactionStateManager.appendTransactionToLog.
 """
@@ -25,7 +25,7 @@ _CODES = {
 
 
 class TransactionLog:
-    """The topic; `partitions` returns all its partitions by number, with None for one without a log."""
+    """The topic; `partitions` returns all partitions by number, with None for a partition without a log."""
 
     def __init__(self, partitions: Callable[[], Mapping[int, Partition | None]], waits: ReplicationWaits) -> None:
         self._partitions = partitions
@@ -37,13 +37,13 @@ class TransactionLog:
         return coordinator_partition(transactional_id, len(partitions)) if partitions else None
 
     def coordinator_epoch(self, transactional_id: str) -> int | None:
-        """Return the epoch of the coordinator of an id; None if its partition has no log."""
+        """Return the epoch of an id's coordinator; None if the id's partition has no log."""
         number = self.partition_number(transactional_id)
         partition = None if number is None else self._partitions().get(number)
         return None if partition is None else partition.leader_epoch
 
     def append(self, number: int, records: Sequence[NewRecord], then: Callable[[ErrorCode], object]) -> None:
-        """Append a batch; call `then`, now or later, when it is replicated or has failed."""
+        """Append a batch; call `then`, now or later, once the append is replicated or has failed."""
         partition = self._partitions().get(number)
         if partition is None:
             then(ErrorCode.NOT_COORDINATOR)

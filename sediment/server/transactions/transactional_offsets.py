@@ -34,7 +34,7 @@ Respond = Callable[[Sequence[ErrorCode]], object]
 
 @dataclass(frozen=True, slots=True)
 class TransactionalCommit:
-    """Offsets of a group, with the member and the producer that commit them."""
+    """Offsets of a group, with the member and the producer that commit the offsets."""
 
     transactional_id: str
     producer: ProducerOf
@@ -45,7 +45,7 @@ class TransactionalCommit:
 
 
 class TransactionalOffsets:
-    """The path of a transactional commit; `partitions` returns the partitions of `__consumer_offsets` by number."""
+    """Commits offsets in transactions; `partitions` returns the partitions of `__consumer_offsets` by number."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class TransactionalOffsets:
     def commit(self, asked: TransactionalCommit, respond: Respond, *, adds: bool) -> None:
         """Commit offsets; `respond` gets an error code for each, now or later.
 
-        With `adds`, the partition of the group is added to the transaction.
+        If `adds`, the partition of the group is added to the transaction.
         """
 
         def fail(code: ErrorCode) -> None:
@@ -132,7 +132,7 @@ class TransactionalOffsets:
 
 
 def _group_code(code: ErrorCode) -> ErrorCode:
-    """Return the code that a group coordinator answers for a failed append."""
+    """Return the error code with which a group coordinator answers after a failed append."""
     return {
         ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,

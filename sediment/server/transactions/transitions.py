@@ -6,8 +6,8 @@
     PrepareCommit, PrepareAbort --complete--> CompleteCommit, CompleteAbort
     every state but Ongoing and the prepared ones --initialize--> Empty, with a higher epoch
 
-A function returns the next transaction, which counts once it is stored, or the error for the client.  NONE as an error
-means that nothing has to change.
+A function returns the next transaction, which takes effect once it is stored, or the error for the client.  The error
+NONE means that nothing must change.
 
 Source: Kafka's TransactionCoordinator and TransactionMetadata.
 """
@@ -36,14 +36,14 @@ Outcome: TypeAlias = "Transaction | ErrorCode"
 
 @dataclass(frozen=True, slots=True)
 class ProducerOf:
-    """A producer id with an epoch, as a request states them."""
+    """A producer id with an epoch, from a request."""
 
     producer_id: int
     epoch: int
 
 
 def new_transaction(transactional_id: str, producer_id: int, timeout_ms: int, now_ms: int) -> Transaction:
-    """Return the state of a transactional id before its first epoch."""
+    """Return the first state of a transactional id, before its producer has an epoch."""
     return Transaction(
         transactional_id, producer_id, NO_PRODUCER_EPOCH, timeout_ms, NO_TIME, TransactionState.EMPTY,
         last_update_ms=now_ms,
@@ -52,7 +52,7 @@ def new_transaction(transactional_id: str, producer_id: int, timeout_ms: int, no
 
 # ----------------------------------------------------------------------------------------------------------- initialize
 def needs_producer_id_to_initialize(current: Transaction, expected: ProducerOf | None) -> bool:
-    """Return True if `initialize` needs a new producer id, because the epochs of the present one are used up."""
+    """Return True if `initialize` needs a new producer id, because the present id has no epochs left."""
     return (
         current.state in FINISHED
         and current.is_epoch_exhausted
@@ -65,7 +65,8 @@ def initialize(
 ) -> Outcome:
     """Return the transaction with the next epoch; `expected` is the producer that continues after an error.
 
-    `new_producer_id` is used if `needs_producer_id_to_initialize`.  An open transaction must be fenced first.
+    `new_producer_id` is used if `needs_producer_id_to_initialize` returns True.  An open transaction must first be
+    fenced.
     """
     if expected is not None and not may_continue(current, expected):
         return ErrorCode.PRODUCER_FENCED
@@ -102,10 +103,9 @@ def initialize(
 
 
 def may_continue(current: Transaction, expected: ProducerOf) -> bool:
-    """Return True unless the producer was fenced for certain; its epoch may still be too old.
+    """Return False if the producer was certainly fenced; after True, the epoch may still be too old.
 
-    A producer whose epochs are used up may repeat the request with its former id, because the answer may have been
-    lost.
+    A producer that got a new id may repeat the request with its former id, because the answer may have been lost.
     """
     return (
         current.producer_epoch == NO_PRODUCER_EPOCH
@@ -115,10 +115,10 @@ def may_continue(current: Transaction, expected: ProducerOf) -> bool:
 
 
 def fence(current: Transaction, server_version: int, now_ms: int, *, is_raised: bool = False) -> Transaction:
-    """Return the open transaction as one to abort, under an epoch above that of its producer.
+    """Return the open transaction in the state PrepareAbort, with an epoch above that of its producer.
 
-    If `is_raised`, the epoch is that of an earlier fence.  An epoch of 32767 stays.  Its markers are those of version
-    0, which may have the epoch of the records.
+    If `is_raised`, an earlier fence has raised the epoch.  The epoch 32767 stays; the markers then have version 0,
+    because such markers may have the same epoch as the records.
     """
     raised = current.producer_epoch + (not is_raised)
     is_largest = raised > LAST_USABLE_EPOCH + 1
@@ -139,7 +139,7 @@ def fence(current: Transaction, server_version: int, now_ms: int, *, is_raised: 
 def add_partitions(
     current: Transaction, producer: ProducerOf, partitions: frozenset[TopicPartition], version: int, now_ms: int
 ) -> Outcome:
-    """Return the transaction with further partitions; it begins with the first one."""
+    """Return the transaction with further partitions; the first partitions begin the transaction."""
     if producer.producer_id != current.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if producer.epoch != current.producer_epoch:
@@ -165,7 +165,7 @@ def add_partitions(
 def verify(
     current: Transaction, producer: ProducerOf, partitions: Iterable[TopicPartition]
 ) -> Mapping[TopicPartition, ErrorCode]:
-    """Return for each partition whether it is in the transaction of the producer."""
+    """Return NONE for each partition in the producer's transaction, and an error for any other partition."""
     error = None
     if producer.producer_id != current.producer_id:
         error = ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -182,7 +182,7 @@ def verify(
 
 # ------------------------------------------------------------------------------------------------------------------ end
 def end(current: Transaction, producer: ProducerOf, version: int, now_ms: int, *, is_commit: bool) -> Outcome:
-    """Return the transaction with the decision of its producer; see `needs_next_producer_id`."""
+    """Return the transaction after its producer's decision; see `needs_next_producer_id`."""
     if version < EPOCH_BUMPING_VERSION:
         return _end_of_old_client(current, producer, now_ms, is_commit=is_commit)
     is_retry_of_bump = current.producer_epoch == producer.epoch + 1
@@ -213,7 +213,7 @@ def end(current: Transaction, producer: ProducerOf, version: int, now_ms: int, *
     if state is TransactionState.EMPTY or (state in FINISHED and not is_retry):
         return ErrorCode.INVALID_TXN_STATE
     code = _code_of_repeated_end(state, is_commit=is_commit)
-    # The answer NONE has the epoch, and 32767 is only for fencing.
+    # The answer NONE would contain the epoch, but 32767 is used only for fencing.
     is_largest = current.producer_epoch > LAST_USABLE_EPOCH
     return ErrorCode.PRODUCER_FENCED if code is ErrorCode.NONE and is_largest else code
 
@@ -255,9 +255,9 @@ def _prepared(current: Transaction, version: int, now_ms: int, *, is_commit: boo
 
 
 def needs_next_producer_id(prepared: Transaction) -> bool:
-    """Return True if `complete` would leave an epoch that no producer may have.
+    """Return True if `complete` would result in an epoch that no producer may have.
 
-    A fence does not give the next id, and records of Kafka 4.2.0 lack it.
+    A fence does not set the next producer id, and records of Kafka 4.2.0 do not contain it.
     """
     return (
         prepared.client_version >= EPOCH_BUMPING_VERSION

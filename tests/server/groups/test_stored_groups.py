@@ -191,7 +191,7 @@ def test_records_that_cannot_be_decoded_are_left_out_with_one_warning(
     with caplog.at_level(logging.WARNING):
         assert offsets_of(log.replay()["readers"]) == {("orders", 0): 1}
     assert [record.getMessage() for record in caplog.records] == [
-        "__consumer_offsets-0: records that cannot be decoded are left out: 4"
+        "__consumer_offsets-0: records that cannot be decoded are skipped: 4"
     ]
 
 

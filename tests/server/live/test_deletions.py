@@ -264,7 +264,7 @@ def test_a_stale_bootstrap_checkpoint_deletes_nothing(tmp_path: Path, caplog: py
             assert (bases(live.log("t")), live.log("c").size_bytes) == ([0, 3, 6], FULL_BYTES)
             assert live.backend.deletions().startswith("retention and the cleaner are off")
             assert live.backend.offsets_retention_minutes is None
-        assert "bootstrap.checkpoint may be older than the configs of a broker" in caplog.text
+        assert "bootstrap.checkpoint may be older than a broker's configs" in caplog.text
 
 
 def test_after_clean_stops_the_checkpoint_is_current(tmp_path: Path) -> None:

@@ -280,7 +280,7 @@ def test_a_folder_of_a_deleted_topic_is_renamed_to_stray(tmp_path: Path, caplog:
     assert open_node([path], None, Fs()).removed == (path / "u-0",)
     with caplog.at_level("WARNING"), live(path) as server:
         assert [topic.name for topic in server.server.catalog.topics()] == ["t"]
-    assert f"{path / 'u-0'} belongs to a topic that was deleted" in caplog.text
+    assert f"{path / 'u-0'} belongs to a deleted topic" in caplog.text
     (renamed,) = path.glob("u-*")
     assert renamed.name.endswith("-stray")
     assert not open_node([path], None, Fs()).removed

@@ -251,7 +251,7 @@ def test_a_topic_is_served_under_another_name_with_another_id(log_dir: Path) -> 
         ("__cluster_metadata=t", "is not a topic name"),
         ("new=/nowhere:t", "not one of the served directories"),
         ("new=tt", "nearest names are t"),
-        ("u=t", "is taken by another topic"),
+        ("u=t", "is already the name of another topic"),
     ],
 )
 def test_other_names_that_mean_nothing_are_refused(text: str, message: str, log_dir: Path) -> None:

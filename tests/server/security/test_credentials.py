@@ -56,7 +56,7 @@ def test_a_users_file_is_read(tmp_path):
         ("alice:secret\n", "line 1 of --users does not have 6 fields"),
         (line("", "SCRAM-SHA-256", ALICE), "does not have 6 fields"),
         (line("alice", "SCRAM-SHA-1", ALICE), "mechanism"),
-        (line("alice", "SCRAM-SHA-512", ALICE), "a key that does not have the 64 bytes"),
+        (line("alice", "SCRAM-SHA-512", ALICE), "a key that is not 64 bytes long"),
         (line("alice", "SCRAM-SHA-256", ALICE).replace(":4096:", ":4095:"), "iterations"),
         (line("alice", "SCRAM-SHA-256", ALICE).replace(":4096:", ":many:"), "iterations"),
         (line("alice", "SCRAM-SHA-256", ALICE) + "!", "not base64"),

@@ -96,7 +96,7 @@ def test_records_of_unknown_types_are_left_out(log: CoordinatorLogBuilder, caplo
     log.add(b"\0\1\0\0", b"\0\0")
     with caplog.at_level(logging.WARNING):
         assert set(replay(log)) == {"writer"}
-    assert "records of unknown types are left out: 1" in caplog.text
+    assert "records of unknown types are skipped: 1" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from __future__ import annotations
 from sediment.engine.live.log.local_log import LocalLog
 from sediment.engine.live.log.log_flush import flush
 from sediment.engine.live.log.segment import Segment
-from sediment.engine.log_config import LogConfig
 from sediment.segment_io.errors import StorageError, UsageError
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 

@@ -1,6 +1,6 @@
-"""Server-side assignors: the partitions that each member of a consumer group shall have.
+"""Server-side assignors: they compute the target assignment of a consumer group.
 
-    uniform    each member gets the same number of partitions, as far as subscriptions allow; members keep theirs
+    uniform    all members get equally many partitions if subscriptions allow it; few partitions change owners
     range      each topic is divided into contiguous ranges, in the order of the members
 
 Both are deterministic, and assign each partition of a subscribed topic to exactly one subscribed member.
@@ -20,7 +20,7 @@ from uuid import UUID
 
 from sediment.server.groups.consumer.members import Assignment, assignment_of
 
-_MAX_ROUNDS = 16  # Kafka's limit on the rounds of balancing
+_MAX_ROUNDS = 16  # Kafka's limit on balancing rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Subscriber:
 
 
 Assignor: TypeAlias = Callable[[Sequence[Subscriber], Mapping[UUID, int]], dict[str, Assignment]]
-"""A function that takes the members and the partition counts by topic id, and returns the assignments by member id."""
+"""A function from the members, and the partition counts by topic id, to the assignments by member id."""
 
 
 def assign_range(members: Sequence[Subscriber], partition_counts: Mapping[UUID, int]) -> dict[str, Assignment]:
@@ -53,7 +53,7 @@ def assign_range(members: Sequence[Subscriber], partition_counts: Mapping[UUID, 
 
 
 def assign_uniform(members: Sequence[Subscriber], partition_counts: Mapping[UUID, int]) -> dict[str, Assignment]:
-    """Balance the partitions; balance comes before keeping partitions where they are."""
+    """Balance the partitions; a balanced result is more important than unchanged owners."""
     balance = _Balance(sorted(members, key=lambda each: each.member_id), partition_counts)
     balance.keep_partitions()
     balance.assign_the_rest()
@@ -64,7 +64,7 @@ def assign_uniform(members: Sequence[Subscriber], partition_counts: Mapping[UUID
 
 
 class _Balance:
-    """Owners of partitions; members are numbers, in the order of their ids."""
+    """The owner of each partition; an owner is an index into the members, which are sorted by id."""
 
     def __init__(self, members: Sequence[Subscriber], partition_counts: Mapping[UUID, int]) -> None:
         self._members = members
@@ -72,7 +72,7 @@ class _Balance:
         for index, member in enumerate(members):
             for topic_id in member.topic_ids & partition_counts.keys():
                 subscribers[topic_id].append(index)
-        # Topics with few choices come first, because later topics can make up for them.
+        # Topics with few subscribers per partition come first, because later topics can even out the loads.
         self._topics = sorted(
             subscribers,
             key=lambda each: (-partition_counts[each] / len(subscribers[each]), len(subscribers[each]), each.bytes),
@@ -84,7 +84,7 @@ class _Balance:
         self._loads = [0] * len(members)
 
     def keep_partitions(self) -> None:
-        """Give each member the partitions of its last target that it may keep."""
+        """Let each member keep the partitions of its last target that exist and that it still subscribes to."""
         for index, member in enumerate(self._members):
             for topic_id, numbers in member.partitions.items():
                 owners = self._owners.get(topic_id, []) if topic_id in member.topic_ids else []
@@ -107,7 +107,7 @@ class _Balance:
                     heapq.heapreplace(least, (load + 1, index))
 
     def move_partitions(self) -> bool:
-        """Move partitions from loaded members to others, topic by topic; return False if none was moved."""
+        """Move partitions from members with many to members with few, by topic; return False if none was moved."""
         return sum(map(self._move_partitions_of, self._topics)) > 0
 
     def _move_partitions_of(self, topic_id: UUID) -> bool:

@@ -4,8 +4,8 @@
     upgraded                 a classic group becomes a consumer group when a member of the new protocol joins
     downgraded               a consumer group becomes classic when its last member of the new protocol leaves
 
-A classic member revokes partitions by a new JoinGroup: a heartbeat is answered with REBALANCE_IN_PROGRESS when it must
-join again.
+A classic member revokes partitions when it joins again.  If a member must join again, its heartbeat is answered with
+REBALANCE_IN_PROGRESS.
 
 Source: Kafka's GroupMetadataManager.classicGroup*ToConsumerGroup, ConsumerGroup.fromClassicGroup and
 ClassicGroup.fromConsumerGroup.
@@ -78,10 +78,10 @@ class Subscription:
 
     @classmethod
     def decode(cls, data: bytes) -> Subscription:
-        """Decode a ConsumerProtocolSubscription; later versions have further fields at the end.
+        """Decode a ConsumerProtocolSubscription; the fields that a later version has at its end are ignored.
 
         Raises:
-            ProtocolError: it is malformed.
+            ProtocolError: the subscription is malformed.
         """
         version = _version(data)
         found: Any = m.ConsumerProtocolSubscription.decode(data[_VERSION.size :], version)
@@ -105,7 +105,7 @@ def _by_id(topics: Topics, partitions: Iterable[tuple[str, Iterable[int]]]) -> A
 
 
 def encode_assignment(assignment: Assignment, topics: Topics, subscription: bytes) -> bytes:
-    """Return an assignment as a classic consumer gets it, in the version of its subscription."""
+    """Encode an assignment for a classic consumer, in the version of the consumer's subscription."""
     version = _version(subscription)
     message = m.ConsumerProtocolAssignment
     named = {topics.topic_by_id(topic_id): numbers for topic_id, numbers in assignment.items()}
@@ -123,7 +123,7 @@ def encode_assignment(assignment: Assignment, topics: Topics, subscription: byte
 def join(
     group: ConsumerGroup, request: JoinRequest, new_id: str, now: Circumstances
 ) -> tuple[Change, JoinAnswer, StableGroup | None]:
-    """Return the change by a JoinGroup, its answer, and the classic group if the group became one.
+    """Return the change that a JoinGroup makes, its answer, and the classic group if the group became classic.
 
     `new_id` is used if the request has no member id.
 
@@ -192,7 +192,7 @@ def _joining_member(change: Change, request: JoinRequest, member_id: str, *, is_
 
 
 def sync(group: ConsumerGroup, request: SyncRequest, now: Circumstances) -> tuple[Change, SyncAnswer]:
-    """Return the change by a SyncGroup, and its answer with the member's partitions.
+    """Return the change that a SyncGroup makes, and its answer with the member's partitions.
 
     Raises:
         ApiError: the request is refused.  With REBALANCE_IN_PROGRESS, the member must join again.
@@ -213,7 +213,7 @@ def sync(group: ConsumerGroup, request: SyncRequest, now: Circumstances) -> tupl
 def heartbeat(
     group: ConsumerGroup, identity: MemberIdentity, generation: int, now: Circumstances
 ) -> tuple[Change, ErrorCode]:
-    """Return the change by a Heartbeat, and its error: REBALANCE_IN_PROGRESS if the member must join again.
+    """Return the change that a Heartbeat makes, and its error: REBALANCE_IN_PROGRESS if the member must join again.
 
     Raises:
         ApiError: the request is refused.
@@ -277,9 +277,9 @@ def leaving_members(group: ConsumerGroup, identities: Sequence[MemberIdentity]) 
 
 # ---------------------------------------------------------------------------------------------------------- conversions
 def upgraded(group_id: str, classic: StableGroup, protocols: dict[str, Protocols], now: Circumstances) -> Change:
-    """Return the change that makes a consumer group of a classic one; its members keep their partitions.
+    """Return the change that turns a classic group into a consumer group; its members keep their partitions.
 
-    `protocols` are those of the members, by member id.
+    `protocols` contains the protocols of each member, by member id.
 
     Raises:
         ApiError: GROUP_ID_NOT_FOUND: the group cannot be upgraded.
@@ -342,7 +342,7 @@ def _not_upgraded(group_id: str, reason: str) -> ApiError:
 
 
 def is_downgraded(group: ConsumerGroup, leaving: Collection[str], config: ServerConfig, *, joining: int = 0) -> bool:
-    """Return True if the group becomes classic without the leaving members; `joining` classic members come."""
+    """Return True if the group becomes classic when the `leaving` members leave and `joining` classic members join."""
     staying = [member for member in group.members.values() if member.member_id not in leaving]
     return (
         any(group.members[each].classic is None for each in leaving)
@@ -353,7 +353,7 @@ def is_downgraded(group: ConsumerGroup, leaving: Collection[str], config: Server
 
 
 def downgraded(group: ConsumerGroup, leaving: Collection[str], topics: Topics) -> StableGroup:
-    """Return the classic group of the members that stay; they have their target assignments."""
+    """Return a classic group with the members that stay and their target assignments."""
     staying = [(each, each.classic) for each in group.members.values() if each.member_id not in leaving]
     members = [(member, classic) for member, classic in staying if classic is not None]
     name = _common_protocol([classic for _, classic in members])
@@ -383,6 +383,6 @@ def _downgraded_member(
 
 
 def _common_protocol(members: Sequence[ClassicMember]) -> str:
-    """Return the first protocol of the first member that all members support."""
+    """Return the first of the first member's protocols that all members support."""
     names = [frozenset(name for name, _ in each.protocols) for each in members]
     return next(name for name, _ in members[0].protocols if all(name in supported for supported in names))

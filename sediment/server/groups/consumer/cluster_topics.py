@@ -1,4 +1,4 @@
-"""ClusterTopics: the topics of a server, as consumer groups see them."""
+"""ClusterTopics: the topics of a server, in the form that consumer groups use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class NumberedTopic(NamedTuple):
 
 
 class ClusterTopics:
-    """The topics of `catalog`; any thread may use it."""
+    """The topics of `catalog`; any thread may call the methods."""
 
     def __init__(self, catalog: TopicCatalog) -> None:
         self._catalog = catalog
@@ -29,7 +29,7 @@ class ClusterTopics:
 
     @property
     def version(self) -> int:
-        """A number that rises with each change of the cluster's metadata; it is not stored."""
+        """A number that rises with each change of the cluster metadata; it is not stored."""
         with self._guard:
             metadata = self._catalog.metadata
             if metadata is not self._metadata:
@@ -39,7 +39,7 @@ class ClusterTopics:
 
     @property
     def metadata_version(self) -> int:
-        """The end of the metadata log, which records of groups refer to."""
+        """The end offset of the metadata log, which some group records contain."""
         metadata = self._catalog.metadata
         return 0 if metadata is None else max(metadata.end_offset, 0)
 

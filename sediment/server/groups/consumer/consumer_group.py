@@ -1,15 +1,15 @@
-"""ConsumerGroup: the state of one consumer group of the new protocol, as its records describe it.
+"""ConsumerGroup: the state of one consumer group of the new protocol, built from its records.
 
     Empty         no members
     Assigning     the group's epoch is above that of the target assignment
     Reconciling   a member does not have its target yet
     Stable        every member has its target
 
-A group changes only by `replay`: a change is a list of records, which a copy of the group replays before they are
-stored.  So a start finds the same group.  Deadlines are not in the records.
+A group changes only by `replay`.  A change is a list of records; a copy of the group replays them before they are
+stored.  The next start replays the same records, so it restores the same group, except its deadlines.
 
-Invariants: `replay` accepts the records of a change in any number and after any other record, because a log may end
-between two of them.  A partition has at most one owner.
+Invariants: `replay` also accepts a part of a change, after any other record, because a log may end between two records
+of a change.  A partition has at most one owner.
 
 Source: Kafka's ConsumerGroup, ModernGroup and GroupMetadataManager.replay.
 """
@@ -66,7 +66,7 @@ class Timeout(Enum):
 class ConsumerGroup:
     """The members of a group, their target assignment, and their deadlines in ms.
 
-    `topics_version` is the version of the topics for which the hash was last computed; it is not stored.
+    `topics_version` is the version of the topics for which `metadata_hash` was last computed; it is not stored.
     """
 
     group_id: str
@@ -214,13 +214,13 @@ class ConsumerGroup:
         return [member for member in self.members.values() if member.classic is not None]
 
     def subscribed_ids(self, member: ConsumerMember, topics: Topics) -> frozenset[UUID]:
-        """Return the ids of the topics to which a member subscribes; those of an unresolved expression are left out."""
+        """Return the ids of the topics to which a member subscribes, without those of an unresolved expression."""
         resolved = self.regexes.get(member.topic_regex)
         names = member.topic_names if resolved is None else member.topic_names | resolved.topics
         return frozenset(topic.id for topic in map(topics.topic, names) if topic is not None)
 
     def preferred_assignor(self, default: str) -> str:
-        """Return the assignor that most members ask for."""
+        """Return the assignor that most members request; `default` if no member requests one."""
         votes = Counter(member.assignor for member in self.members.values() if member.assignor is not None)
         return max(votes, key=lambda name: (votes[name], name)) if votes else default
 
@@ -243,7 +243,8 @@ class ConsumerGroup:
     ) -> ErrorCode:
         """Return NONE if offsets may be committed: by a member, or by a client if the group has no members.
 
-        A member of the new protocol needs a request whose version `knows_epochs`, unless it is `transactional`.
+        `knows_epochs` is True if the request's version has member epochs.  Members of the new protocol need such a
+        version, except for `transactional` commits.
 
         Source: Kafka's ConsumerGroup.validateOffsetCommit.
         """
@@ -257,7 +258,10 @@ class ConsumerGroup:
         return self._epoch_error(identity.member_id, epoch)
 
     def fetch_error(self, member_id: str | None, epoch: int) -> ErrorCode:
-        """Return NONE if offsets may be fetched; a client that is not a member gives neither id nor epoch."""
+        """Return NONE if offsets may be fetched.
+
+        For a client that is not a member, `member_id` is None and `epoch` is negative.
+        """
         return ErrorCode.NONE if member_id is None and epoch < 0 else self._epoch_error(member_id or "", epoch)
 
     def _epoch_error(self, member_id: str, epoch: int) -> ErrorCode:
@@ -280,7 +284,7 @@ _REPLAYS: Mapping[int, Callable[[ConsumerGroup, Any, Any | None], None]] = {
 }
 
 CONSUMER_GROUP_KEYS = frozenset(_REPLAYS)
-"""The types of the records of consumer groups."""
+"""The record types of consumer groups."""
 
 
 def _assignment(topics: Any) -> Assignment:

@@ -1,17 +1,16 @@
-"""Changes of a consumer group: what a heartbeat, a leave or a deadline does, as records.
+"""Changes of a consumer group: the records that a heartbeat, a leave or a deadline causes.
 
 A heartbeat has these steps.
 
-    1  add or update the member; a static member may take the place of its former one
-    2  if subscriptions or topics changed, raise the epoch of the group
-    3  if the epoch is above that of the target assignment, assign again
-    4  bring the member one step closer to its target
+    1  add or update the member; a static member that rejoins replaces its earlier member 2  if subscriptions or topics
+    changed, raise the epoch of the group 3  if the epoch is above that of the target assignment, assign again 4  bring
+    the member one step closer to its target
 
-A change does not touch its group.  It replays its records in a copy, which takes the place of the group once the
-records are stored.
+A change does not modify its group.  It replays its records in a copy, which replaces the group once the records are
+stored.
 
-Invariants: a change that raises the metadata hash or removes a member raises the group's epoch, and step 3 uses the
-topics of its own time.  So no change of topics is lost, whichever request notices it first.
+Invariants: if a change alters the metadata hash or removes a member, it raises the group's epoch.  Step 3 uses the
+topics that exist at that moment.  So a change of topics is never lost, whichever request notices it first.
 
 Source: Kafka's GroupMetadataManager.consumerGroup*.
 """
@@ -63,7 +62,7 @@ _FIRST_VERSION_WITH_CLIENT_IDS = 1
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A ConsumerGroupHeartbeat request; None, or -1 as a timeout, means that the field did not change."""
+    """A ConsumerGroupHeartbeat request; None, or -1 for the timeout, means that the field did not change."""
 
     member_id: str
     epoch: int
@@ -86,14 +85,14 @@ class Heartbeat:
 
     @property
     def is_full(self) -> bool:
-        """True if the request has every field, as after an error."""
+        """True if the request has every field; a client sends such a request to join, and after an error."""
         has_subscription = self.topic_names is not None or self.topic_regex is not None
         return self.rebalance_timeout_ms != NO_TIMEOUT and has_subscription and self.owned is not None
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """The answer to a ConsumerGroupHeartbeat; `assignment` is None if it did not change."""
+    """The answer to a ConsumerGroupHeartbeat; `assignment` is None if the assignment did not change."""
 
     error: ErrorCode
     message: str | None = None
@@ -105,10 +104,10 @@ class HeartbeatAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """The input of a change besides its group: configs, times and topics.
+    """The input of a change, apart from the group: configs, times and topics.
 
-    `now_ms` is monotonic, and `wall_ms` is the time of day.  `topics_version` is that of `topics` before they are used.
-    `metadata_version` is the version that records of regular expressions get.
+    `now_ms` is monotonic, and `wall_ms` is the time of day.  `topics_version` is the version of `topics`, read before
+    the topics themselves.  `metadata_version` is stored in the records of regular expressions.
     """
 
     config: ServerConfig
@@ -123,7 +122,7 @@ class Circumstances:
 
 @dataclass(slots=True)
 class Change:
-    """A change of `before`: its records, and deadlines in ms by kind and member; None removes a deadline."""
+    """A change of the group `before`: records, and deadlines in ms by kind and member; None removes a deadline."""
 
     before: ConsumerGroup
     records: list[GroupRecord] = field(default_factory=list)
@@ -134,7 +133,7 @@ class Change:
 
     @property
     def after(self) -> ConsumerGroup:
-        """The group with the records so far."""
+        """The group after the records that were added so far."""
         return self._after or self.before
 
     @property
@@ -155,7 +154,7 @@ class Change:
         self.deadlines_ms[timeout, member_id] = time_ms
 
     def apply(self) -> ConsumerGroup:
-        """Return the group after the change; this may be the group itself."""
+        """Return the group after the change; without records, this is `before` itself."""
         group = self.after
         set_ms = {key: time_ms for key, time_ms in self.deadlines_ms.items() if time_ms is not None}
         if group is self.before and len(set_ms) == len(self.deadlines_ms):
@@ -178,7 +177,7 @@ class Change:
 
 # ----------------------------------------------------------------------------------------------------------- heartbeats
 def check_heartbeat(request: Heartbeat, group_id: str, version: int, assignors: Collection[str]) -> None:
-    """Check the fields of a request.
+    """Check the fields of a heartbeat.
 
     Raises:
         ApiError: INVALID_REQUEST or UNSUPPORTED_ASSIGNOR.
@@ -211,7 +210,7 @@ def check_heartbeat(request: Heartbeat, group_id: str, version: int, assignors: 
 
 
 def heartbeat(group: ConsumerGroup, request: Heartbeat, now: Circumstances) -> tuple[Change, HeartbeatAnswer]:
-    """Return the change by a heartbeat of a member, or of a client that joins, and its answer.
+    """Return the change that a heartbeat makes, and the answer; the heartbeat is from a member or a joining client.
 
     Raises:
         ApiError: the request is refused, and changes nothing.
@@ -260,7 +259,7 @@ def check_room(group: ConsumerGroup, member_id: str, config: ServerConfig) -> No
 
 
 def _member_of(change: Change, request: Heartbeat) -> ConsumerMember:
-    """Return the member of a heartbeat; a new static member takes the place of the one that left."""
+    """Return the member of a heartbeat; a joining static member replaces the one with its instance id that left."""
     group, joins = change.before, request.epoch == JOIN_EPOCH
     if request.instance_id is None:
         member = group.members.get(request.member_id)
@@ -304,7 +303,7 @@ def existing_static_member(group: ConsumerGroup, instance_id: str, member_id: st
     """Return the member with an instance id.
 
     Raises:
-        ApiError: UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if it has another member id.
+        ApiError: UNKNOWN_MEMBER_ID; FENCED_INSTANCE_ID if the member has another member id.
     """
     member = group.static_member(instance_id)
     if member is None:
@@ -318,7 +317,7 @@ def existing_static_member(group: ConsumerGroup, instance_id: str, member_id: st
 
 
 def _check_epoch(member: ConsumerMember, epoch: int, owned: Assignment | None) -> None:
-    """Accept the member's epoch, and the one before if its answer may have been lost."""
+    """Accept the member's epoch, or its previous epoch if the answer with the present epoch may have been lost."""
     if epoch == member.epoch:
         return
     is_repeated = epoch == member.previous_epoch and owned is not None
@@ -350,9 +349,9 @@ def update_member(
     *,
     assigns: bool = True,
 ) -> ConsumerMember:
-    """Store what a member sent, and bring it closer to its target; return the member.
+    """Store a member's new fields, and bring the member closer to its target; return the member.
 
-    Without `assigns`, the target assignment stays as it is.
+    If `assigns` is False, the target assignment stays as it is.
     """
     group_id, member_id = change.before.group_id, updated.member_id
     if updated.topic_regex and updated.topic_regex not in change.before.subscribed_regexes:
@@ -397,7 +396,7 @@ def _forget_regexes(change: Change) -> None:
 
 
 def _check_topics(change: Change, now: Circumstances, *, raises: bool) -> None:
-    """Raise the group's epoch if its subscriptions changed, or if the subscribed topics did."""
+    """Raise the group's epoch if `raises` is set, or if the subscribed topics have changed."""
     group = change.after
     if not raises and group.topics_version == now.topics_version:
         return
@@ -410,7 +409,7 @@ def _check_topics(change: Change, now: Circumstances, *, raises: bool) -> None:
 
 
 def _assign(change: Change, now: Circumstances) -> None:
-    """Compute the target assignment of the group's epoch."""
+    """Compute the target assignment for the group's epoch."""
     group = change.after
     subscribers = [
         Subscriber(
@@ -434,7 +433,7 @@ def _assign(change: Change, now: Circumstances) -> None:
 
 # --------------------------------------------------------------------------------------------------------------- leaves
 def leaving_member(group: ConsumerGroup, request: Heartbeat) -> ConsumerMember:
-    """Return the member that leaves.
+    """Return the member that leaves with this heartbeat.
 
     Raises:
         ApiError: UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID.
@@ -448,7 +447,7 @@ def leaving_member(group: ConsumerGroup, request: Heartbeat) -> ConsumerMember:
 
 
 def leave_for_a_while(group: ConsumerGroup, member: ConsumerMember) -> Change:
-    """Return the change by a static member that will return: it keeps its partitions until its session ends."""
+    """Return the change for a static member that will return: it keeps its partitions until its session ends."""
     change = Change(group)
     change.add(current_member(group.group_id, replace(member, epoch=STATIC_LEAVE_EPOCH, revoking={})))
     return change
@@ -471,7 +470,7 @@ def expired_members(group: ConsumerGroup, now_ms: int) -> list[str]:
 
 
 def restore_deadlines(group: ConsumerGroup, now: Circumstances) -> None:
-    """Let the sessions of a loaded group begin now."""
+    """Start the sessions and revocation timeouts of a loaded group."""
     for member in group.members.values():
         session_ms = now.session_timeout_ms if member.classic is None else member.classic.session_timeout_ms
         group.deadlines_ms[Timeout.SESSION, member.member_id] = now.now_ms + session_ms
@@ -481,7 +480,7 @@ def restore_deadlines(group: ConsumerGroup, now: Circumstances) -> None:
 
 # -------------------------------------------------------------------------------------------------- regular expressions
 def needs_resolution(group: ConsumerGroup, now: Circumstances) -> bool:
-    """Return True if regular expressions must be matched with the topics; at most every ten seconds."""
+    """Return True if the regular expressions must be matched with the topics again, at most every ten seconds."""
     regexes = group.subscribed_regexes
     if not regexes:
         return False
@@ -495,7 +494,7 @@ def needs_resolution(group: ConsumerGroup, now: Circumstances) -> bool:
 
 
 def resolve_regexes(group: ConsumerGroup, found: Mapping[str, ResolvedRegex], now: Circumstances) -> Change:
-    """Return the change by the topics that regular expressions match; `now` is the time at which they were matched."""
+    """Return the change for the topics that regular expressions match; `now` describes the time of the match."""
     change = Change(group)
     raises = False
     for regex in sorted(found.keys() & group.subscribed_regexes):

@@ -1,14 +1,14 @@
 """Records of consumer groups in `__consumer_offsets`, as Kafka 4.2.0 writes them.
 
     ConsumerGroupMetadata                   epoch of the group, hash of its topics
-    ConsumerGroupMemberMetadata             what a member sent
+    ConsumerGroupMemberMetadata             subscription and settings of a member
     ConsumerGroupTargetAssignmentMetadata   epoch of the target assignment
-    ConsumerGroupTargetAssignmentMember     partitions that a member shall have
-    ConsumerGroupCurrentMemberAssignment    epoch, state and partitions of a member
+    ConsumerGroupTargetAssignmentMember     target assignment of a member
+    ConsumerGroupCurrentMemberAssignment    epoch, state and current assignment of a member
     ConsumerGroupRegularExpression          topics that a regular expression matches
-    ConsumerGroupPartitionMetadata          written by Kafka 4.0 and before; only deleted
+    ConsumerGroupPartitionMetadata          written by Kafka 4.0 and before; this server only deletes it
 
-A record without a value deletes.
+A record without a value deletes the record with the same key.
 
 Source: Kafka's GroupCoordinatorRecordHelpers.
 """
@@ -28,20 +28,20 @@ _VALUE_VERSION = 0
 
 
 class GroupRecord(NamedTuple):
-    """Key and value of a record, as messages."""
+    """The key and the value of a record, as messages."""
 
     key: Any
     value: Any | None
 
     def encoded(self) -> tuple[bytes, bytes | None]:
-        """Return the bytes of key and value."""
+        """Return the encoded key and value."""
         value = None if self.value is None else encode_coordinator_value(self.value, _VALUE_VERSION)
         return encode_coordinator_key(self.key), value
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedRegex:
-    """The topics that a regular expression matched at a time; `version` is that of the cluster's metadata."""
+    """The topics that a regular expression matched at one time; `version` is the version of the cluster metadata."""
 
     topics: frozenset[str]
     version: int
@@ -55,7 +55,7 @@ def group_epoch(group_id: str, epoch: int, metadata_hash: int) -> GroupRecord:
 
 
 def member_metadata(group_id: str, member: ConsumerMember) -> GroupRecord:
-    """Return the record of what a member sent."""
+    """Return the record of a member's subscription and settings."""
     value = m.ConsumerGroupMemberMetadataValue
     return GroupRecord(
         m.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member.member_id),
@@ -88,7 +88,7 @@ def target_epoch(group_id: str, epoch: int) -> GroupRecord:
 
 
 def target_member(group_id: str, member_id: str, partitions: Assignment) -> GroupRecord:
-    """Return the record of the partitions that a member shall have."""
+    """Return the record of a member's target assignment."""
     value = m.ConsumerGroupTargetAssignmentMemberValue
     return GroupRecord(
         m.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id),
@@ -97,7 +97,7 @@ def target_member(group_id: str, member_id: str, partitions: Assignment) -> Grou
 
 
 def current_member(group_id: str, member: ConsumerMember) -> GroupRecord:
-    """Return the record of the partitions that a member has."""
+    """Return the record of a member's current assignment."""
     value = m.ConsumerGroupCurrentMemberAssignmentValue
     return GroupRecord(
         m.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member.member_id),
@@ -137,7 +137,7 @@ def regex_tombstone(group_id: str, regex: str) -> GroupRecord:
 
 
 def partition_metadata_tombstone(group_id: str) -> GroupRecord:
-    """Return the record that deletes what Kafka 4.0 and before wrote about topics."""
+    """Return the record that deletes a ConsumerGroupPartitionMetadata, which Kafka 4.0 and before wrote."""
     return GroupRecord(m.ConsumerGroupPartitionMetadataKey(group_id=group_id), None)
 
 
@@ -159,7 +159,7 @@ def group_tombstones(group_id: str, member_ids: Iterable[str], regexes: Iterable
 
 
 def topic_partitions(structure: Any, partitions: Assignment) -> list[Any]:
-    """Return an assignment as structures of a message, in order."""
+    """Return an assignment as structures of a message, sorted."""
     return [
         structure(topic_id=topic_id, partitions=sorted(partitions[topic_id]))
         for topic_id in sorted(partitions, key=_order)

@@ -1,6 +1,6 @@
 """Members of a consumer group, and the partitions that they have.
 
-    Stable                 the member has what its epoch assigns
+    Stable                 the member has the partitions that its epoch assigns
     UnrevokedPartitions    the member must give up partitions before its epoch can rise
     UnreleasedPartitions   the member waits for partitions that other members have not given up yet
 
@@ -43,7 +43,7 @@ def assignment_bytes(assignment: Assignment) -> int:
 
 
 class MemberState(IntEnum):
-    """The state of a member; the value is the one in its record."""
+    """The state of a member; the value is the number in the member's record."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
@@ -52,13 +52,13 @@ class MemberState(IntEnum):
 
     @classmethod
     def of(cls, value: int) -> MemberState:
-        """Return the state in a record; UNKNOWN for one of a later Kafka."""
+        """Return the state with this number; UNKNOWN if the number is from a later version of Kafka."""
         return cls(value) if value in (0, 1, 2) else cls.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
 class ClassicMember:
-    """Fields of a member of the classic protocol, from its JoinGroup."""
+    """Additional fields of a member that uses the classic protocol, from its JoinGroup."""
 
     session_timeout_ms: int
     protocols: Protocols
@@ -66,9 +66,10 @@ class ClassicMember:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerMember:
-    """A member; `classic` is None unless it uses the classic protocol.
+    """A member; `classic` is set only if the member uses the classic protocol.
 
-    An empty `topic_regex` is none.  `epoch` is -2 for a static member that left for a while.
+    If `topic_regex` is empty, the member has no regular expression.  `epoch` is -2 for a static member that left and
+    will return.
     """
 
     member_id: str
@@ -102,12 +103,12 @@ class ConsumerMember:
         )
 
     def is_reconciled(self, assignment_epoch: int) -> bool:
-        """Return True if the member has everything that an assignment gives it."""
+        """Return True if the member has every partition of its assignment in this epoch."""
         return self.state is MemberState.STABLE and self.epoch == assignment_epoch
 
 
 class Topic(Protocol):
-    """A topic; `partitions` are the numbers of its partitions with a log, and `missing` the others."""
+    """A topic of the cluster."""
 
     @property
     def name(self) -> str:
@@ -127,7 +128,7 @@ class Topics(Protocol):
 
     @property
     def version(self) -> int:
-        """A number that rises with each change of a topic; it is not stored."""
+        """A number that rises whenever a topic changes; it is not stored."""
 
     def topic(self, name: str) -> Topic | None:
         """Return a topic by name."""
@@ -138,10 +139,10 @@ class Topics(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The target of a member: partitions of an epoch.
+    """The target of a member: the partitions that it must have in an epoch.
 
-    `subscribed` are the ids of the topics that the member subscribes to.  `is_free` returns True if no member has the
-    partition.  `owned` are the partitions that the member says it has; None if it said nothing.
+    `subscribed` contains the ids of the topics that the member subscribes to.  `is_free` returns True if no member has
+    the partition.  `owned` contains the partitions that the member reported; None if it reported none.
     """
 
     epoch: int
@@ -153,9 +154,10 @@ class Target:
 
 
 def reconciled(member: ConsumerMember, target: Target) -> ConsumerMember:
-    """Return the member one step closer to its target.
+    """Return the member, moved one step closer to its target.
 
-    A partition is revoked before another member gets it, and a member's epoch rises only after it has revoked.
+    A partition is revoked before another member gets it.  A member's epoch rises only after the member has revoked its
+    partitions.
 
     Raises:
         ApiError: FENCED_MEMBER_EPOCH: the member's state is unknown, and it has partitions.
@@ -213,7 +215,7 @@ def _next(member: ConsumerMember, target: Target, epoch: int) -> ConsumerMember:
 
 
 def _only_subscribed(member: ConsumerMember, target: Target) -> ConsumerMember:
-    """Revoke the partitions of topics to which the member does not subscribe any more; its epoch stays."""
+    """Revoke the partitions of topics to which the member does not subscribe any more; keep its epoch."""
     kept = {topic: numbers for topic, numbers in member.assigned.items() if topic in target.subscribed}
     if len(kept) == len(member.assigned):
         return member
@@ -224,7 +226,7 @@ def _only_subscribed(member: ConsumerMember, target: Target) -> ConsumerMember:
 
 
 def _owns(owned: Assignment | None, partitions: Assignment) -> bool:
-    """Return True if the member still has one of the partitions, or does not say what it has."""
+    """Return True if the member still has one of the partitions, or did not report its partitions."""
     if owned is None:
         return True
     return any(not numbers.isdisjoint(owned.get(topic, frozenset())) for topic, numbers in partitions.items())

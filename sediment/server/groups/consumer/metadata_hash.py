@@ -3,7 +3,8 @@
     topic    byte 0 | id (two i64) | name | partition count i32 | per partition: number i32
     group    the hashes of the topics that exist, in the order of their names, i64 each; 0 without topics
 
-All numbers are little-endian.  The name is its UTF-16 units, then their number as i32.  The server knows no racks.
+All numbers are little-endian.  The name is stored as its UTF-16 units, followed by their number as i32.  Racks, which
+Kafka also hashes, are always absent here.
 
 Source: Kafka's Utils.computeTopicHash and computeGroupHash, and hash4j's HashStream64.putString.
 """
@@ -33,7 +34,7 @@ def topic_hash(name: str, topic_id: UUID, partition_count: int) -> int:
 
 
 def metadata_hash(names: Iterable[str], topics: Topics) -> int:
-    """Return the hash of subscribed topics, as a group's record has it."""
+    """Return the hash of the subscribed topics, in the form that a group's record contains."""
     found = [topic for topic in map(topics.topic, sorted(set(names))) if topic is not None]
     if not found:
         return 0

@@ -1,7 +1,7 @@
 """Regular expressions of subscriptions: RE2 syntax, matched with whole topic names by Arrow's RE2.
 
-RE2 needs no backtracking, but a pattern with large repetitions is still slow on many names.  Three limits bound the
-work: the length of a pattern, the size of its program, and the time for which it is matched.
+RE2 does not backtrack, but a pattern with large repetitions is still slow on many names.  Three limits bound the work:
+on the length of a pattern, on the size of its compiled program, and on the matching time.
 
 Source: Kafka's Utils.throwIfRegularExpressionIsInvalid and GroupMetadataManager.refreshRegularExpressions, with RE2/J.
 """
@@ -30,7 +30,7 @@ def check_regex(pattern: str) -> None:
     """Check a pattern.
 
     Raises:
-        ApiError: INVALID_REGULAR_EXPRESSION: it is not valid, or exceeds a limit.
+        ApiError: INVALID_REGULAR_EXPRESSION: the pattern is not valid, or exceeds a limit.
     """
     if len(pattern) > MAX_PATTERN_LENGTH:
         raise _invalid(pattern[:100], f"it has {len(pattern)} characters; give at most {MAX_PATTERN_LENGTH}")
@@ -44,7 +44,7 @@ def check_regex(pattern: str) -> None:
 def matching_topics(
     pattern: str, names: Sequence[str], clock: Callable[[], float] = time.monotonic
 ) -> frozenset[str] | None:
-    """Return the names that a pattern matches as a whole; None if it takes longer than MAX_MATCH_SECONDS."""
+    """Return the names that a pattern matches as a whole; None if the match exceeds MAX_MATCH_SECONDS."""
     found: set[str] = set()
     whole = _whole(pattern)
     remaining, count = iter(names), _FIRST_NAMES
@@ -58,7 +58,7 @@ def matching_topics(
 
 
 def _program_size(pattern: str) -> int:
-    """Return an upper bound on the size of the program: the length, times every number of repetitions."""
+    """Return an upper bound on the size of the program: the pattern's length times all its repetition counts."""
     counts = [high or low for low, high in _REPETITION.findall(pattern)]
     if any(len(count) > _MAX_REPETITION_DIGITS for count in counts):
         return MAX_PROGRAM_SIZE + 1
@@ -66,7 +66,7 @@ def _program_size(pattern: str) -> int:
 
 
 def _compile_error(pattern: str) -> str | None:
-    """Return what is wrong with a pattern, alone and as the whole of a name."""
+    """Return RE2's error for a pattern, alone and wrapped by `_whole`; None if there is none."""
     try:
         _search(pattern, [""])
         _search(_whole(pattern), [""])
@@ -76,13 +76,13 @@ def _compile_error(pattern: str) -> str | None:
 
 
 def _whole(pattern: str) -> str:
-    r"""Return the pattern for whole names; RE2 ends a quotation by \Q at the end of the pattern."""
+    r"""Return a pattern that matches whole names; an open quotation with \Q is closed first."""
     is_quoted = pattern.rfind(r"\Q") > pattern.rfind(r"\E")
     return r"\A(?:" + pattern + (r"\E)\z" if is_quoted else r")\z")
 
 
 def _search(pattern: str, names: Sequence[str]) -> Sequence[bool]:
-    # Imported late, because it takes long, and most servers never need it.
+    # Imported late, because the import is slow, and most servers never need Arrow here.
     import pyarrow as pa
     import pyarrow.compute as pc
 

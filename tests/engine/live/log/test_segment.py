@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sediment.segment_io.format.padding import padded_copy
+from sediment.segment_io.compiled.padding import padded_copy
 from sediment.segment_io.segment.append_run_kernels import RUN_BATCH, RUN_BATCH_BYTES, RUN_END, RUN_FIELDS
 from tests.engine.live_logs import NOW_MS, LiveLog, batch
 
