@@ -82,7 +82,7 @@ def node_on(data: Path, home: Path) -> KafkaNode:
         host="127.0.0.1",
         port=two_free_ports(),
         partition_counts={"__consumer_offsets": 2, "__transaction_state": 2},
-        is_held=True,
+        is_held=False,
     )
     file = data / "server.properties"
     file.write_text(text)
