@@ -17,7 +17,7 @@ from __future__ import annotations
 if __name__ == "__main__":
     from sediment.jobs.process.early_signals import end_on_early_signals
 
-    end_on_early_signals()  # before the imports that take time
+    end_on_early_signals()  # before the slow imports
 
 import time
 import uuid
@@ -305,14 +305,14 @@ def verify(options: CommonOptions, *, since_ms: int | None, reencoded: bool = Fa
 @click.option(
     "--since-ms",
     type=click.IntRange(min=0, max=INT64_MAX),
-    help="Accept several cleanings between BEFORE and AFTER, the first at this time, in ms since the epoch (default: "
-    "one cleaning, at --now-ms).",
+    help="Accept an AFTER that several compactions made from BEFORE, the first at this time, in ms since the epoch "
+    "(default: one compaction, at --now-ms).",
 )
 @click.option(
     "--reencoded",
     is_flag=True,
-    help="Accept batches that `compact --codec` or `reencode` encoded again: compare their records instead of their "
-    "bytes, and list the batches.",
+    help="Accept batches that `compact --codec` or `reencode` re-encoded: compare their records instead of their "
+    "bytes, and list these batches.",
 )
 def command(options: CommonOptions, since_ms: int | None, reencoded: bool) -> None:
     """Check that AFTER is a correct compaction of BEFORE.

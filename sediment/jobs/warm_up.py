@@ -5,7 +5,7 @@ from __future__ import annotations
 if __name__ == "__main__":
     from sediment.jobs.process.early_signals import end_on_early_signals
 
-    end_on_early_signals()  # before the imports that take time
+    end_on_early_signals()  # before the slow imports
 
 import time
 
@@ -20,10 +20,10 @@ from sediment.segment_io.errors import UsageError
 
 @click.command("warm-up", cls=ConfiguredCommand)
 def command() -> None:
-    """Compile the kernels in advance, and archive the classes that Spark loads when it starts.
+    """Compile Sediment's kernels, which are its inner loops, and archive the Java classes that Spark loads first.
 
-    The compiled kernels and the archive are stored in your cache folder.  Run this again after an update of Sediment,
-    Spark or Java.
+    The compiled kernels and the archive are stored in your cache folder.  Run this command again after an update of
+    Sediment, Spark or Java.
     """
     from sediment.compaction.warm_up import warm_up
     from sediment.jobs.verification.warm_up import warm_up_verification
