@@ -62,7 +62,7 @@ COMMANDS = {
     ),
     "warm-up": (
         "sediment.jobs.warm_up",
-        "Compile Sediment's kernels and archive Spark's Java classes, so that the first run starts fast.",
+        "Compile Sediment's inner loops and archive Spark's Java classes, so that the first run starts fast.",
     ),
     "verify": ("sediment.jobs.verify", "Check that one directory is a correct compaction of another."),
 }

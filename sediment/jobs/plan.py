@@ -690,7 +690,7 @@ def _explanations(partition: PartitionPlan) -> list[str]:
 )
 @click.option("--force", is_flag=True, help="Plan for `compact --force`, which ignores the dirty ratio.")
 @click.option(
-    "--from-start", is_flag=True, help="Plan for `compact --from-start`, which ignores the cleaner checkpoint."
+    "--from-start", is_flag=True, help="Plan for `compact --from-start`, which ignores cleaner-offset-checkpoint."
 )
 @key_equality_option
 @encoding_options
@@ -701,7 +701,10 @@ def _explanations(partition: PartitionPlan) -> list[str]:
     help="Also report how much disk space is used by the files in DIR, the --keep-originals directory of earlier runs.",
 )
 def command(options: CommonOptions, **own: Any) -> None:
-    """Explain what compaction and retention would do to LOG_DIR... now; write nothing."""
+    """Explain what compaction and retention would do to LOG_DIR... now; write nothing.
+
+    With --codec, --level or --batch-bytes, also estimate the size of each log after `reencode` with these options.
+    """
     options.conclude(perform(options, **own), print_report)
 
 

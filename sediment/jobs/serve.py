@@ -446,8 +446,8 @@ def command(
     producers, and changes of topics, configs and groups.  A broker can use the directories afterwards.
 
     The server deletes what clients delete.  Retention applies to a topic only if its cleanup.policy and a retention
-    limit are set; the cleaner applies only if its cleanup.policy is set.  The topic's configs, the broker's configs,
-    --set or the --config file can set them.
+    limit are set; the cleaner applies only if its cleanup.policy is set.  These settings can be topic configs, broker
+    configs, values of --set, or keys in the --config file.
     """
     with stderr_log.log_to_stderr(log_format, quiet=quiet, repeats=True), errors_as_exit_status():
         settings = Settings.load(config, sets)

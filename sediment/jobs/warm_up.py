@@ -20,7 +20,7 @@ from sediment.segment_io.errors import UsageError
 
 @click.command("warm-up", cls=ConfiguredCommand)
 def command() -> None:
-    """Compile Sediment's kernels, which are its inner loops, and archive the Java classes that Spark loads first.
+    """Compile Sediment's inner loops (kernels), and archive the Java classes that Spark loads at its start.
 
     The compiled kernels and the archive are stored in your cache folder.  Run this command again after an update of
     Sediment, Spark or Java.
@@ -34,14 +34,14 @@ def command() -> None:
         warm_up(everything=True)
         warm_up_verification()
         warm_up_appends()
-        write_result(f"compiled loops are ready ({time.monotonic() - started:.1f} s)\n")
+        write_result(f"compiled kernels are ready ({time.monotonic() - started:.1f} s)\n")
         started = time.monotonic()
         try:
             path = make_archive()
         except OSError as error:
             raise UsageError(
                 f"the archive of Spark's classes cannot be made: {error}",
-                advice="make the cache folder writable, or ignore this: runs only start more slowly",
+                advice="make the cache folder writable, or ignore this error, which only makes runs start more slowly",
             ) from error
         write_result(f"Spark's classes are archived in {path} ({time.monotonic() - started:.1f} s)\n")
 
