@@ -256,7 +256,7 @@ class _Adoption:
                 for each in topic.partitions:
                     name, log_dir = str(each.target), str(self._log_dir)
                     if self._stop.is_set():
-                        why = "the run was stopped before this partition"
+                        why = "the run was stopped before this partition was done"
                         rows.append(AdoptionReport(name, log_dir, FAILED, STOPPED, why))
                         continue
                     try:

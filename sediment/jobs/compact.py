@@ -146,7 +146,7 @@ class _CompactionRun(CleaningRun):
         self._handed_over: dict[Path, set[str]] = {}
         self._running: Mapping[str, str] = {}
         self._originals: BackupLinks | None = None
-        self._keeping = threading.Lock()  # the directories for kept files are shared by all partitions
+        self._keeping = threading.Lock()  # all partitions share the directories for kept files
         self._committers = ThreadPoolExecutor(_COMMITS_AT_ONCE, thread_name_prefix="sediment-commit")
         self._commits: list[Future[tuple[PartitionReport, int | None]]] = []
         self._removals = Removals()
@@ -189,7 +189,7 @@ class _CompactionRun(CleaningRun):
         return left
 
     def _finish_commits(self) -> None:
-        """Wait for commits that an interruption left running; each ends after its current group of segments."""
+        """Wait for commits that still run after an interruption; each ends after its current group of segments."""
         if not all(each.done() for each in self._commits):
             self._stop.set()
         wait_for_all(self._commits, self._stop.set)
@@ -391,11 +391,11 @@ class _CompactionRun(CleaningRun):
     def _cleaned_in_splits(
         self, sc: Any, task: CleaningTask, asked: CleaningResult
     ) -> TaskResult[CleaningTask, CleaningResult]:
-        # Imported late, because it compiles kernels that the driver needs only for splits.
+        # Imported late, because this module compiles kernels that the driver needs only for splits.
         from sediment.jobs.cleaning.splits import InPlace, clean_partition_in_splits
 
         if self._stop.is_set():
-            return TaskResult(task, failure(STOPPED, "the run was stopped before this partition"), None)
+            return TaskResult(task, failure(STOPPED, "the run was stopped before this partition was done"), None)
         timer = StageTimer()
         timer.add([asked.seconds_by_stage])
         try:
@@ -434,7 +434,7 @@ class _CompactionRun(CleaningRun):
                 left_bytes -= needed_bytes
                 continue
             reason = (
-                f"its cleaning reads {needed_bytes} bytes, and only {left_bytes} of --max-bytes {self._own.max_bytes} "
+                f"its cleaning reads {needed_bytes} bytes, but only {left_bytes} of --max-bytes {self._own.max_bytes} "
                 "are left; run again to continue"
             )
             reports.append(untouched(task.listing, SKIPPED, MAX_BYTES, reason))
@@ -496,7 +496,7 @@ class _CompactionRun(CleaningRun):
     def _settle(self, task: CleaningTask, result: CleaningResult) -> tuple[PartitionReport, int | None]:
         """Commit one partition; return its report, and its new first dirty offset if the checkpoint must change."""
         if result.swap is not None and not self._own.dry_run:
-            where = "before this partition"
+            where = "before this partition was done"
             try:
                 finished = not self._stop.is_set()
                 if finished:
@@ -601,7 +601,7 @@ def print_report(report: CompactionRunReport, screen: Screen) -> None:
 
 
 def _only_keeps_tombstones(partition: PartitionReport) -> bool:
-    """Return True if the cleaning kept tombstones but no corrupt batches; these are reported in a separate line."""
+    """Return True if the cleaning kept tombstones but no corrupt batches, which get a line of their own."""
     return partition.keeps_tombstones and not partition.corrupt_batches
 
 

@@ -135,7 +135,7 @@ def perform(
     public_key: Path | None,
     **own: Any,
 ) -> EraseRunReport | CheckReport:
-    """Erase, or check evidence, with the options of the command (`erase`, `check`)."""
+    """Parse the options of the command, then call `erase` or `check`."""
     if (checked is None) != (public_key is None):
         raise UsageError("--check and --public-key go together", advice="give both or neither")
     if checked is not None and public_key is not None:

@@ -94,7 +94,7 @@ NOTHING_TO_DELETE = "nothing-to-delete"
 
 _LOCAL_KEYS = ("local.retention.ms", "local.retention.bytes")
 _NO_ROOM = "the disk was full, so the active segment was not deleted; free some space and run again"
-_STOPPED = (STOPPED, "the run was stopped before this partition")
+_STOPPED = (STOPPED, "the run was stopped before this partition was done")
 _THREADS = 8
 _GROUP_PARTITIONS = 64
 """Number of partitions whose log starts are written to the checkpoint file together."""
@@ -283,7 +283,7 @@ def perform(
     allow_network_fs: bool,
     lineage: str | None,
 ) -> ExpiryRunReport:
-    """Expire with the options of the command (`expire`)."""
+    """Parse the options of the command, then call `expire`."""
     own = ExpireOptions(
         dry_run=dry_run,
         archive=archive,

@@ -523,7 +523,7 @@ def _exact_plans(
 
 
 def _exactly_in_splits(sc: Any, task: CleaningTask, found: PartitionPlan, asked: CleaningResult) -> PartitionPlan:
-    # Imported late, because it compiles kernels that the driver needs only for splits.
+    # Imported late, because this module compiles kernels that the driver needs only for splits.
     from sediment.jobs.cleaning.splits import InPlace, clean_partition_in_splits
 
     try:

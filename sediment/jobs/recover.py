@@ -260,7 +260,7 @@ def _recover(source: _LogToLoad, lock: DirectoryLock | None, stop: threading.Eve
         return _Outcome(source, RecoveryReport(source.name, str(source.directory.path), FAILED, code, reason), None)
 
     if stop.is_set():
-        return failed(STOPPED, "the run was stopped before this partition")
+        return failed(STOPPED, "the run was stopped before this partition was done")
     if source.failure is not None:
         return failed(*source.failure)
     try:

@@ -196,7 +196,7 @@ def reencode(options: CommonOptions, own: ReencodeOptions, *, stop: threading.Ev
 def perform(
     options: CommonOptions, *, stop: threading.Event, keep_originals: Path | None, **own: Any
 ) -> ReencodeRunReport:
-    """Re-encode with the options of the command (`reencode`)."""
+    """Parse the options of the command, then call `reencode`."""
     kept = None if keep_originals is None else keep_originals.absolute()
     return reencode(options, ReencodeOptions(keep_originals=kept, **own), stop=stop)
 

@@ -95,7 +95,7 @@ RECOVER = "recover"
 ALREADY_RESTORED = "already-restored"
 
 _MS = re.compile(r"[0-9]{1,15}")
-_STOPPED = (STOPPED, "the run was stopped before this partition")
+_STOPPED = (STOPPED, "the run was stopped before this partition was done")
 _MAY_BE_ABSENT = (CLEANER_FILE, LOG_START_FILE)
 """Checkpoint files that may be missing: a missing file means the same as an empty file."""
 
@@ -240,7 +240,7 @@ def perform(
     secret_file: Path | None,
     **own: Any,
 ) -> RestoreRunReport:
-    """Restore with the options of the command (`restore`)."""
+    """Parse the options of the command, then call `restore`."""
     if (run_id is None) == (as_of is None):
         raise UsageError("restore needs either --run ID or --as-of TIME", advice="list runs: sediment originals DIR")
     if (suppress is None) != (secret_file is None):

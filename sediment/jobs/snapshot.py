@@ -641,7 +641,7 @@ def perform(
     enable_deletion_vectors: bool,
     lineage: str | None,
 ) -> SnapshotReport:
-    """Refresh a table with the options of the command (`snapshot`), in a separate session.
+    """Parse the options of the command, then call `snapshot` in a separate Spark session.
 
     Raises:
         UsageError: an option is wrong, Delta or the library of `lineage` is missing, or Spark does not start.

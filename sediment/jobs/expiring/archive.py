@@ -497,7 +497,7 @@ def archive_segments(
         try:
             sc = stack.enter_context(spark_context(options.master, "sediment expire"))
         except RunStopped:
-            return dict.fromkeys(wanted, (STOPPED, "the run was stopped before this partition"))
+            return dict.fromkeys(wanted, (STOPPED, "the run was stopped before this partition was done"))
         stack.enter_context(cancel_when(stop, sc, run_id))
         return _Archiving(sc, path, run_id, stop, progress).archive(works)
 
@@ -529,7 +529,9 @@ class _Archiving:
             table = _Archive(self._path)
             for group in _groups(works):
                 if self._stop.is_set():
-                    self._fail({work.key for work in group}, STOPPED, "the run was stopped before this partition")
+                    self._fail(
+                        {work.key for work in group}, STOPPED, "the run was stopped before this partition was done"
+                    )
                     continue
                 self._archive_group(table, group)
         except Exception as error:
