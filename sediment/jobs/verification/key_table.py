@@ -109,8 +109,7 @@ class Histories:
                     yield Difference(
                         check,
                         history.first_offset,
-                        f"under {label}, the latest record of the key at this offset is {after}, but in BEFORE it is "
-                        f"{before}",
+                        f"under {label}, the latest record of the key at this offset is {after}, in BEFORE {before}",
                     )
             if history.lost is not None:
                 yield lost_record(*history.lost)
