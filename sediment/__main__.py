@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sediment.jobs.process.early_signals import end_on_early_signals
 
-end_on_early_signals()  # before the imports that take time
+end_on_early_signals()  # before the slow imports
 
 from sediment.jobs.cli import main  # noqa: E402
 

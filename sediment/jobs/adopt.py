@@ -3,7 +3,7 @@
 A directory without a metadata log becomes the log directory of a new node.  If the directory has a metadata log, its
 node must be stopped, and the partitions missing from that log are added to it.  The command runs in this process,
 without Spark, and holds Kafka's lock.  The first signal ends the run after the partition in progress.  The metadata is
-written last, so a stopped run adds no partition to the node, and the next run continues.
+written last, so a stopped run adds no partition to the node, and the next run adopts the others.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 if __name__ == "__main__":
     from sediment.jobs.process.early_signals import end_on_early_signals
 
-    end_on_early_signals()  # before the imports that take time
+    end_on_early_signals()  # before the slow imports
 
 import json
 import threading
@@ -64,7 +64,7 @@ UNCHANGED = "unchanged"
 # --------------------------------------------------------------------------------------------------------------- report
 @dataclass(frozen=True, slots=True)
 class AdoptionReport:
-    """Report of one partition; offsets are None if it was not loaded."""
+    """Report of one partition; offsets are None if the partition was not loaded."""
 
     partition: str
     log_dir: str
@@ -83,8 +83,8 @@ class AdoptionRunReport(RunReport[AdoptionReport]):
     """Report of a run of `adopt`.
 
     `kept` names the copies of the files that the run replaced.  `records` are the metadata records, as
-    kafka-dump-log.sh prints them; the run writes them if it is complete and not a dry run.  `server_properties` is None
-    if the node's properties file is not in the directory.
+    kafka-dump-log.sh prints them; a complete run writes them, but a dry run does not.  `server_properties` is None if
+    the node's properties file is not in the directory.
     """
 
     row_type: ClassVar[type] = AdoptionReport
@@ -100,7 +100,7 @@ class AdoptionRunReport(RunReport[AdoptionReport]):
 
 @dataclass(frozen=True, slots=True)
 class PlannedAdoption:
-    """Plan of a run, before it changes anything: the number of partitions, and everything that the run writes."""
+    """Plan of a run, made before any change: the number of partitions, and everything that the run will write."""
 
     partitions: int
     changes: tuple[str, ...]
@@ -114,7 +114,7 @@ def adopt(
     confirm: Callable[[PlannedAdoption], bool] | None = None,
     stop: threading.Event | None = None,
 ) -> AdoptionRunReport:
-    """Adopt the one log directory of `options`; `confirm` is called with the plan of the run, before any change.
+    """Adopt the one log directory of `options`; call `confirm` with the plan of the run before any change.
 
     Raises:
         DeclinedError: `confirm` returned False; nothing was changed.
@@ -230,7 +230,7 @@ class _Adoption:
                 log_dir,
                 SKIPPED,
                 each.reason_code,
-                "the directory has no folder of this partition; it starts empty"
+                "the directory has no folder of this partition; the partition starts empty"
                 if each.reason_code == NO_REPLICA
                 else each.reason,
             )
@@ -248,7 +248,7 @@ class _Adoption:
         return PlannedAdoption(count, (folders, *owner.changes(self._run_id)))
 
     def _partitions(self, owner: OwningNode) -> tuple[list[AdoptionReport], dict[TopicPartition, PartitionClone]]:
-        """Prepare every partition, or in a dry run only survey it; return all reports and the finished clones."""
+        """Prepare every partition, or in a dry run only inspect it; return all reports and the finished clones."""
         rows: list[AdoptionReport] = []
         clones: dict[TopicPartition, PartitionClone] = {}
         with Progress(self._options.messages(), len(owner.plan.partitions()), 0, phase="adopting") as progress:
@@ -256,7 +256,7 @@ class _Adoption:
                 for each in topic.partitions:
                     name, log_dir = str(each.target), str(self._log_dir)
                     if self._stop.is_set():
-                        why = "the run was stopped before this partition"
+                        why = "the run was stopped before this partition was done"
                         rows.append(AdoptionReport(name, log_dir, FAILED, STOPPED, why))
                         continue
                     try:
@@ -316,7 +316,7 @@ COLUMNS: tuple[TableColumn[AdoptionReport], ...] = (
 
 
 def print_report(report: AdoptionRunReport, screen: Screen) -> None:
-    """Print the table for people, then what to do next."""
+    """Print the table for people, then the next steps."""
     screen.partitions(report.partitions, COLUMNS, is_empty=_is_empty, dry_run=report.dry_run)
     screen.failed(report.partitions)
     screen.failures((p.partition, p.reason) for p in report.partitions if p.reason and p.status in (ADOPTED, SKIPPED))
@@ -383,7 +383,7 @@ def perform(
     confirm: Callable[[PlannedAdoption], bool] | None = None,
     stop: threading.Event | None = None,
 ) -> AdoptionRunReport:
-    """Check the options and adopt (`adopt`)."""
+    """Check the options, then call `adopt`."""
     own = AdoptOptions(
         listen=None if listen is None else parse_listen(listen),
         node_id=node_id,
@@ -426,8 +426,8 @@ def command(
     adds the missing partitions to this log; the node of LOG_DIR must be stopped, and must be the sole voter of its
     quorum.
 
-    If a file is replaced, a copy of the old file is kept next to the new one.  SIGINT or SIGTERM ends the run after
-    the partition in progress; the next run continues from there.
+    If a file is replaced, a copy of the old file is kept next to the new one.  SIGINT or SIGTERM ends the run after the
+    partition in progress; the next run adopts the other partitions.
     """
     with stop_on_signals() as stop:
         asks = must_ask(yes=yes, dry_run=dry_run, command="adopt")

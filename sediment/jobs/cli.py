@@ -7,7 +7,7 @@ import sys
 if __name__ == "__main__" or sys.argv[0].endswith("/sediment"):
     from sediment.jobs.process.early_signals import end_on_early_signals
 
-    end_on_early_signals()  # before the imports that take time
+    end_on_early_signals()  # before the slow imports
 
 import gc
 import importlib
@@ -28,7 +28,8 @@ from sediment.version import __version__
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-# A run makes many small objects and few cycles; at Python's default of 700, collections take a tenth of a plan's time.
+# A run makes many objects and few reference cycles; at Python's default of 700, collections take a tenth of `plan`'s
+# time.
 _COLLECT_AFTER_OBJECTS = 50_000
 
 COMMANDS = {
@@ -42,20 +43,26 @@ COMMANDS = {
     "delta-jars": ("sediment.jobs.delta_jars", "Fetch the JARs for Delta tables, once per machine."),
     "doctor": ("sediment.jobs.doctor", "Check this machine and log directories for problems before a run."),
     "dump": ("sediment.jobs.dump", "Show the contents of segments and of their indexes and checkpoints."),
-    "erase": ("sediment.jobs.erase", "Erase records from any log, with evidence."),
+    "erase": ("sediment.jobs.erase", "Erase records from any log, and write signed evidence of the erasure."),
     "expire": ("sediment.jobs.expire", "Delete segments past their retention limits."),
-    "history": ("sediment.jobs.history", "Show the runs in a ledger."),
-    "originals": ("sediment.jobs.originals", "List the runs that kept originals, and show which can be undone."),
+    "history": ("sediment.jobs.history", "Show the runs that --ledger recorded."),
+    "originals": (
+        "sediment.jobs.originals",
+        "List the runs that kept their replaced files, and show which can be undone.",
+    ),
     "plan": ("sediment.jobs.plan", "Explain what compaction and retention would do now."),
-    "restore": ("sediment.jobs.restore", "Put partitions back to their state before a run that kept originals."),
+    "restore": ("sediment.jobs.restore", "Put partitions back to their state before a run with --keep-originals."),
     "serve": ("sediment.jobs.serve", "Let Kafka clients read a log directory, without a broker."),
     "snapshot": ("sediment.jobs.snapshot", "Keep the latest value of each key in a Delta table."),
-    "reencode": ("sediment.jobs.reencode", "Change the codec or batch size of logs, and keep every record."),
+    "reencode": ("sediment.jobs.reencode", "Change the codec or batch size of logs without changing their records."),
     "recover": ("sediment.jobs.recover", "Load partitions as a broker does at its start, and repair them."),
-    "vacuum": ("sediment.jobs.vacuum", "Remove the originals of old runs, so those runs can no longer be undone."),
+    "vacuum": (
+        "sediment.jobs.vacuum",
+        "Remove the files that --keep-originals kept for old runs; those runs can then no longer be undone.",
+    ),
     "warm-up": (
         "sediment.jobs.warm_up",
-        "Compile kernels and archive Spark's classes, so that the first run starts fast.",
+        "Compile Sediment's inner loops and archive Spark's Java classes, so that the first run starts fast.",
     ),
     "verify": ("sediment.jobs.verify", "Check that one directory is a correct compaction of another."),
 }
@@ -63,7 +70,7 @@ COMMANDS = {
 
 @contextmanager
 def _one_line_if_stopped() -> Iterator[None]:
-    """Report a signal that arrived before the command started, in one line instead of click's own message."""
+    """Report a signal that arrived before the start of the command in one line, instead of click's own message."""
     try:
         yield
     except RunStopped as stopped:
@@ -72,7 +79,7 @@ def _one_line_if_stopped() -> Iterator[None]:
 
 
 class _Commands(click.Group):
-    """Group that loads the module of a command only when it is used, so help and completion start fast."""
+    """Group that loads a command's module only when the command is used, so help and completion start fast."""
 
     def main(self, args: Sequence[str] | None = None, *positional: Any, **given: Any) -> Any:
         """Run the command line `args`; by default, run the arguments of this process and then exit."""

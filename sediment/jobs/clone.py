@@ -1,8 +1,8 @@
 """`sediment clone SOURCE... --to DIR`: make a log directory that a stock broker can start on as a node.
 
 The sources are directories of stopped brokers of one cluster, or copies of such directories, possibly at URIs.  They
-are only read.  The run is in `cloning.run`; the check of `clone --check DIR`, which compares a clone with its manifest,
-is in `cloning.check`.
+are only read.  The module `cloning.run` makes the clone; `cloning.check` implements `clone --check DIR`, which compares
+a clone with its manifest.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 if __name__ == "__main__":
     from sediment.jobs.process.early_signals import end_on_early_signals
 
-    end_on_early_signals()  # before the imports that take time
+    end_on_early_signals()  # before the slow imports
 
 import threading
 from pathlib import Path
@@ -70,7 +70,7 @@ def perform(
     checked: str | None = None,
     stop: threading.Event | None = None,
 ) -> CloneRunReport | CopyCheckReport:
-    """Check the options, then clone, or check the existing clone in `checked`.
+    """Check the options; then make a clone, or check the existing clone in `checked`.
 
     Raises:
         UsageError: an option is wrong; nothing was changed.
@@ -157,7 +157,7 @@ def perform(
     "--until-ms",
     type=click.IntRange(0, INT64_MAX - 1),
     metavar="MS",
-    help="Cut every log of the clone before its first record with a timestamp after MS.",
+    help="Cut every log of the clone before its first record with a timestamp after MS, in ms since the epoch.",
 )
 @click.option(
     "--abort-open-transactions",
@@ -170,29 +170,29 @@ def perform(
     default=LinkMode.COPY.value,
     is_flag=False,
     flag_value=LinkMode.REFLINK.value,
-    help="reflink (also --link without a value): share disk blocks with the source if the filesystem supports it, else "
-    "copy.  hard: "
-    "hard-link closed segments; while both the source and the clone exist, never start a broker on either of them.",
+    help="copy (default): copy all files.  reflink (also --link without a value): share disk blocks with the source "
+    "if the filesystem supports it, else copy.  hard: hard-link every segment except the active ones; while both the "
+    "source and the clone exist, never start a broker on either of them.",
 )
 @click.option(
     "--since",
     metavar="MANIFEST",
-    help="Link unchanged closed segments from an earlier clone, whose manifest is MANIFEST, instead of copying them; "
-    "the earlier clone is not modified.",
+    help="Do not copy unchanged segments; link them from the earlier clone whose sediment-manifest.json is MANIFEST.  "
+    "The earlier clone is not modified.",
 )
 @click.option(
     "--strategy",
     type=click.Choice(STRATEGIES),
     default=AUTO,
     show_default=True,
-    help="whole: one task copies a partition.  split: many tasks copy a partition, and one task does the rest.  auto: "
-    "choose for each partition, by its size and the number of task slots.",
+    help="whole: one task copies a partition.  split: many tasks copy the files of a partition, and one more task "
+    "finishes the partition.  auto: choose for each partition, by its size and the number of task slots.",
 )
 @click.option(
     "--compact",
     is_flag=True,
-    help="After cloning, run the compaction of `compact` on the cloned partitions whose cleanup.policy includes "
-    "compact.",
+    help="After cloning, compact the partitions of the clone whose cleanup.policy includes compact, as the command "
+    "`compact` does.",
 )
 @encoding_options
 @click.option(
@@ -222,7 +222,7 @@ def perform(
     "--check",
     "checked",
     metavar="DIR",
-    help="Clone nothing; compare every file of the clone in DIR with the clone's manifest.",
+    help="Clone nothing; compare every file of the clone in DIR with the checksums in its sediment-manifest.json.",
 )
 def command(
     options: CommonOptions,
@@ -252,10 +252,11 @@ def command(
 ) -> None:
     """Clone LOG_DIR... into a directory that a stock Kafka broker can start on as a single node.
 
-    Each LOG_DIR is a log directory of a stopped broker, or a copy of one, as a path or a URI.  All LOG_DIRs belong to
-    one cluster, and are only read.  SIGINT or SIGTERM ends the run; the next run starts over.
+    Each LOG_DIR is the path or URI of a stopped broker's log directory, or of a copy of such a directory.  All LOG_DIRs
+    must belong to one cluster; they are only read.  SIGINT or SIGTERM ends the run; the next run starts over.
 
-    With --check, give no LOG_DIR; nothing is changed and no lock is taken.
+    --codec, --level and --batch-bytes apply to the batches that --compact writes.  With --check, give no LOG_DIR;
+    nothing is changed and no lock is taken.
     """
     with stop_on_signals() as stop:
         report = perform(

@@ -6,8 +6,8 @@
 Invariants: only the driver renames files.  Its threads commit several partitions at the same time, each partition in
 one thread.  A partition is committed after its task has finished, and its checkpoint is written after its last group.
 Replaced files are removed in the background; the locks are held until the last one is removed, and a failed removal is
-in the report.  A partition that fails stays unchanged, and the others continue.  If the run has a limit,
-all partitions are first surveyed and then cleaned, the filthiest first; partitions beyond the limit stay unchanged.
+in the report.  A partition that fails stays unchanged, and the others continue.  If the run has a limit, it first plans
+all partitions and then cleans them, the filthiest first; partitions beyond the limit stay unchanged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 if __name__ == "__main__":
     from sediment.jobs.process.early_signals import end_on_early_signals
 
-    end_on_early_signals()  # before the imports that take time
+    end_on_early_signals()  # before the slow imports
 
 import logging
 import threading
@@ -89,9 +89,9 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger(__name__)
 
-_FEW = 1000  # partitions; the driver can open as many logs in the time that Spark takes to start
+_FEW = 1000  # partitions; the driver can open this many logs in the time that Spark needs to start
 _LIMITS = ("max-bytes", "max-seconds")
-_COMMITS_AT_ONCE = 16  # a commit mostly waits for the disk, which does the syncs of many threads in one flush
+_COMMITS_AT_ONCE = 16  # a commit mostly waits for the disk, which combines the syncs of many threads into one flush
 _WORTH_WATCHING_BYTES = 256 << 20  # a smaller partition is finished before its progress would be useful
 
 MAX_BYTES = "max-bytes"
@@ -128,7 +128,7 @@ def perform(
     batch_bytes: int | None,
     **own: Any,
 ) -> CompactionRunReport:
-    """Compact with the options of the command (`compact`)."""
+    """Parse the options of the command, then call `compact`."""
     encoding = parse_optional_encoding(codec, level, batch_bytes)
     own |= {"strategy": parse_strategy(strategy), "key_equality": KeyEquality(key_equality), "encoding": encoding}
     return compact(options, CompactOptions(**own), stop)
@@ -146,7 +146,7 @@ class _CompactionRun(CleaningRun):
         self._handed_over: dict[Path, set[str]] = {}
         self._running: Mapping[str, str] = {}
         self._originals: BackupLinks | None = None
-        self._keeping = threading.Lock()  # the directories for kept files are shared by all partitions
+        self._keeping = threading.Lock()  # all partitions share the directories for kept files
         self._committers = ThreadPoolExecutor(_COMMITS_AT_ONCE, thread_name_prefix="sediment-commit")
         self._commits: list[Future[tuple[PartitionReport, int | None]]] = []
         self._removals = Removals()
@@ -189,7 +189,7 @@ class _CompactionRun(CleaningRun):
         return left
 
     def _finish_commits(self) -> None:
-        """Wait for commits that an interruption left running; each ends after its current group of segments."""
+        """Wait for commits that still run after an interruption; each ends after its current group of segments."""
         if not all(each.done() for each in self._commits):
             self._stop.set()
         wait_for_all(self._commits, self._stop.set)
@@ -284,7 +284,7 @@ class _CompactionRun(CleaningRun):
                 listing,
                 SKIPPED,
                 "interrupted",
-                "an earlier run or broker was interrupted here; run without --dry-run to finish that first",
+                "an earlier run or broker was interrupted here; run without --dry-run to finish its work first",
             )
         if not self._own.dry_run and self._own.hand_off is None and finish_interrupted(path, self._fs):
             listing = list_log(partition, path, self._fs)
@@ -304,9 +304,9 @@ class _CompactionRun(CleaningRun):
             return self._settle_all([TaskResult(task, failed_task(task, error), None)])[0]
 
     def _nothing_to_clean(self, tasks: Sequence[CleaningTask]) -> list[PartitionReport] | None:
-        """Return a report for each task if no partition can be cleaned now; None if any may be.
+        """Return a report for each task if no partition can be cleaned now; return None if one may be cleanable.
 
-        The driver looks at the logs only if their sizes make this likely, because a look loads compiled code.
+        The driver opens the logs only if their sizes make this likely, because opening a log loads compiled code.
         """
         if self._options.asks_for_spark or len(tasks) > _FEW or any(task.expected_bytes() for task in tasks):
             return None
@@ -356,7 +356,7 @@ class _CompactionRun(CleaningRun):
                 reports.append(self._logged(report))
                 progress.advance(report.bytes_before)
         if not self._own.dry_run:
-            # Remove the tokens first: an attempt on a host that was frozen may still try to write.
+            # Remove the tokens first, because a task attempt on a host that was suspended may still try to write.
             for path in self._options.log_dirs:
                 remove_run_token(path)
             for task in tasks:
@@ -367,7 +367,7 @@ class _CompactionRun(CleaningRun):
     def _cleaned(
         self, sc: Any, tasks: Sequence[CleaningTask], *, in_order: bool
     ) -> Iterator[list[TaskResult[CleaningTask, CleaningResult]]]:
-        """Yield the results of all tasks; partitions cleaned in splits come last, one at a time, on all slots."""
+        """Yield the results of all tasks; partitions with splits are cleaned last, one at a time, on all task slots."""
         to_split: list[tuple[CleaningTask, CleaningResult]] = []
         for results in run_pending(
             sc,
@@ -391,11 +391,11 @@ class _CompactionRun(CleaningRun):
     def _cleaned_in_splits(
         self, sc: Any, task: CleaningTask, asked: CleaningResult
     ) -> TaskResult[CleaningTask, CleaningResult]:
-        # Imported late, because it compiles kernels that the driver needs only for splits.
+        # Imported late, because this module compiles kernels that the driver needs only for splits.
         from sediment.jobs.cleaning.splits import InPlace, clean_partition_in_splits
 
         if self._stop.is_set():
-            return TaskResult(task, failure(STOPPED, "the run was stopped before this partition"), None)
+            return TaskResult(task, failure(STOPPED, "the run was stopped before this partition was done"), None)
         timer = StageTimer()
         timer.add([asked.seconds_by_stage])
         try:
@@ -434,14 +434,14 @@ class _CompactionRun(CleaningRun):
                 left_bytes -= needed_bytes
                 continue
             reason = (
-                f"its cleaning reads {needed_bytes} bytes, and only {left_bytes} of --max-bytes {self._own.max_bytes} "
+                f"its cleaning reads {needed_bytes} bytes, but only {left_bytes} of --max-bytes {self._own.max_bytes} "
                 "are left; run again to continue"
             )
             reports.append(untouched(task.listing, SKIPPED, MAX_BYTES, reason))
         return chosen, reports
 
     def _settle_all(self, results: Sequence[TaskResult[CleaningTask, CleaningResult]]) -> list[PartitionReport]:
-        """Commit the swaps of a Spark task, then write each directory's checkpoint and quarantine marks once."""
+        """Commit the swaps of a Spark task; then write each directory's checkpoint and quarantine marks once."""
         reports = []
         checkpoints: dict[Path, dict[TopicPartition, int]] = {}
         marked: dict[Path, list[Uncleanable]] = {}
@@ -486,7 +486,7 @@ class _CompactionRun(CleaningRun):
     def _settle_each(
         self, results: Sequence[tuple[CleaningTask, CleaningResult]]
     ) -> Iterable[tuple[PartitionReport, int | None]]:
-        """Settle each partition, several at the same time if there are several swaps to commit."""
+        """Finish each partition; if there are several swaps to commit, commit them in several threads."""
         if sum(result.swap is not None for _, result in results) < 2:
             return starmap(self._settle, results)
         running = [self._committers.submit(self._settle, task, result) for task, result in results]
@@ -494,9 +494,9 @@ class _CompactionRun(CleaningRun):
         return [each.result() for each in running]
 
     def _settle(self, task: CleaningTask, result: CleaningResult) -> tuple[PartitionReport, int | None]:
-        """Commit one partition; return its report, and its new first dirty offset if the checkpoint has to change."""
+        """Commit one partition; return its report, and its new first dirty offset if the checkpoint must change."""
         if result.swap is not None and not self._own.dry_run:
-            where = "before this partition"
+            where = "before this partition was done"
             try:
                 finished = not self._stop.is_set()
                 if finished:
@@ -528,13 +528,13 @@ class _CompactionRun(CleaningRun):
         return commit(swap, self._fs, before_group=lock.check, should_stop=self._stop.is_set, removals=self._removals)
 
     def _keep_before(self, partition: TopicPartition, log_dir: Path) -> None:
-        """Hard-link a partition before this run changes it, even if an interrupted run has changed it already."""
+        """Hard-link a partition before this run changes it, even if an interrupted run has already changed it."""
         if self._own.keep_before is not None:
             snapshot_partition(partition, log_dir, self._own.keep_before, self._fs)
 
 
 def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
-    """Estimate the bytes of a partition swept so far, from the parts written; a sweep starts at the end of the log."""
+    """Estimate how many bytes of a partition are swept, from the parts written; a sweep starts at the log end."""
     if task.weight() < _WORTH_WATCHING_BYTES:
         return 0
     try:
@@ -547,7 +547,7 @@ def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
 
 # ----------------------------------------------------------------------------------------------------------- the screen
 def _after(partition: PartitionReport, number: int) -> int | None:
-    """Return `number`, a value after the run, or None if the partition was not compacted."""
+    """Return `number`, a figure of the log after the run; return None if the partition was not compacted."""
     return number if partition.status == COMPACTED else None
 
 
@@ -601,7 +601,7 @@ def print_report(report: CompactionRunReport, screen: Screen) -> None:
 
 
 def _only_keeps_tombstones(partition: PartitionReport) -> bool:
-    """Return True if the cleaning kept tombstones but no corrupt batches; these are reported in a separate line."""
+    """Return True if the cleaning kept tombstones but no corrupt batches, which get a line of their own."""
     return partition.keeps_tombstones and not partition.corrupt_batches
 
 
@@ -621,10 +621,11 @@ def _summary(report: CompactionRunReport) -> str:
 @click.option(
     "--force",
     is_flag=True,
-    help="Clean logs even if their dirty ratio is too low; a log without dirty records still stays unchanged.",
+    help="Clean logs even if their dirty ratio is below min.cleanable.dirty.ratio; a log without dirty records still "
+    "stays unchanged.",
 )
 @click.option("--dry-run", is_flag=True, help="Clean in memory, write nothing, and report the result.")
-@click.option("--from-start", is_flag=True, help="Ignore the cleaner checkpoint and clean from the log start.")
+@click.option("--from-start", is_flag=True, help="Ignore cleaner-offset-checkpoint, and clean from the log start.")
 @click.option(
     "--strategy",
     type=click.Choice(STRATEGIES),
@@ -655,8 +656,8 @@ def _summary(report: CompactionRunReport) -> str:
     "--keep-originals",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Before files are replaced, hard-link them into DIR (same filesystem), and write a catalogue there, so that "
-    "`restore` can undo the run.",
+    help="Before files are replaced, hard-link them into DIR (on the same filesystem) and list them there in a "
+    "catalogue, so that `restore` can undo the run.",
 )
 @click.option(
     "--keep-before",
@@ -682,8 +683,8 @@ def _summary(report: CompactionRunReport) -> str:
     "--hand-off",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Commit nothing; leave the cleaned segments in DIR for the running Sediment engine that owns LOG_DIR, "
-    "which then commits them.",
+    help="Commit nothing; leave the cleaned segments in DIR.  The Sediment engine that runs on LOG_DIR (a Python "
+    "process that uses sediment.engine) then commits them.",
 )
 @click.option(
     "--output",

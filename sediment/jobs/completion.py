@@ -1,6 +1,6 @@
 """Shell completion: the script that `sediment completion SHELL` prints, and the candidates for paths.
 
-The shell starts `sediment` at each Tab, so this module imports only modules that load fast.
+The shell starts `sediment` after each Tab, so this module imports only modules that load fast.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SHELLS = ("bash", "fish", "zsh")
 
 
 def complete_path(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete files and directories as the shell itself does."""
+    """Let the shell complete files and directories in its own way."""
     from click.shell_completion import CompletionItem
 
     return [CompletionItem(incomplete, type="file")]
@@ -36,7 +36,7 @@ def command(context: click.Context, shell: str) -> None:
     completing = get_completion_class(shell)
     assert completing is not None
     main: Any = context.find_root().command
-    # Imported late, because a completion at a Tab does not need these modules.
+    # Imported late, because a completion after a Tab does not need these modules.
     from sediment.jobs.command_line.exit_status import errors_as_exit_status
     from sediment.jobs.process.standard_output import write_result
 

@@ -3,14 +3,14 @@
     load     options -> request, paths -> partitions, indexes -> tasks of about `task_bytes`
     tasks    slices of segments -> Arrow batches; a task loads pyarrow and kernels itself, after the fork
 
-Only options exclude partitions, segments and ranges of segments; filters of a query are not pushed down.  Spark 4.2
+Only options limit the partitions, segments and offsets to read; filters of a query are not pushed down.  Spark 4.2
 keeps one read plan for all queries of a frame (`PythonDataSourceV2`), so a filter pushed down by one query would also
 apply to the next query.
 
 Invariants
 * All queries of a frame read the tasks that `load` planned, or fail.
-* A stream's progress is only the next offset of each partition, keyed by the name of its directory.  So it stays valid
-  after rolls, retention and compaction.
+* A stream's progress is only the next offset of each partition, keyed by the name of its directory.  Therefore, this
+  progress stays valid after rolls, retention and compaction.
 * The end of a stream is never above the last offset that a task can read.
 """
 
@@ -90,7 +90,7 @@ def register(spark: SparkSession) -> None:
 
     Raises:
         AnalysisException: another data source has the name.
-        UsageError: Spark runs another Python, which lacks this package.
+        UsageError: Spark runs another Python, and that Python lacks this package.
     """
     from pyspark.sql import SparkSession
 
@@ -142,10 +142,11 @@ def _with_schema(request: TableRequest, schema: StructType) -> TableRequest:
 
 # ------------------------------------------------------------------------------------------------------------- sources
 def selected_sources(options: SourceOptions, fs: Fs) -> list[Source]:
-    """Return the sources in the paths that the options `topics` and `partitions` select.
+    """Return the sources in the paths, limited to those that the options `topics` and `partitions` select.
 
     Raises:
-        UsageError: a path does not exist or does not belong to a log, or no path has a selected topic or partition.
+        UsageError: a path does not exist or does not belong to a log, or no path contains a selected topic or
+            partition.
     """
     found, request = find_sources(options.paths, fs), options.request
     _check_selected("topic", request.topics, {source.partition.topic for source in found})
@@ -262,7 +263,7 @@ class KafkaLogSource(DataSource):
         return self._options or SourceOptions.parse(options_in(schema) | self._given)
 
     def _take_tasks(self) -> list[TableTask] | None:
-        """Return the tasks and drop them from this instance, because Spark sends the instance to every task."""
+        """Return the tasks, and delete them from this instance, because Spark sends the instance to every task."""
         tasks, self._tasks = self._tasks, None
         return tasks
 
@@ -298,8 +299,8 @@ def _batches(
     if not isinstance(partition, _TaskPartition):
         return  # Spark's placeholder for a plan without partitions
     skipped: list[UnreadableRange] = []
-    # A stream continues at its offsets in new files. A frame must not, because its rows would mix planned and new
-    # files.
+    # A stream continues at its next offsets in the new files. A frame must not continue in new files, because its rows
+    # would come from planned and new files.
     yield from read_rows(
         request, partition.value, Fs(), on_unreadable=skipped.append, on_lost=on_lost, follow=on_lost is not None
     )
@@ -362,12 +363,12 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @in_one_sentence
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Record the current end of the log as the end of a query that stops there."""
+        """Record the current log end, at which a query with the trigger `availableNow` stops."""
         self._target = self._ends.now()
 
     @in_one_sentence
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Return the next offset of each partition: never below `start`, and in total at most `limit` above it."""
+        """Return the next offset of each partition: never below its `start`, and together at most `limit` above."""
         ends = self._target if self._target is not None else self._ends.now()
         ends = {**start, **{name: max(end, start.get(name, end)) for name, end in ends.items()}}
         if self._options.kafka.fails_on_data_loss:
@@ -390,7 +391,7 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @in_one_sentence
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        """Return the tasks for offsets from `start` to below `end`."""
+        """Return the tasks for the offsets from `start` up to but not including `end`."""
         fs = Fs()
         task_bytes = self._options.task_bytes or SLICE_BYTES
         scan_tasks: list[ScanTask] = []
@@ -422,7 +423,9 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         what = f"offsets {first_lost} to {next_offset - 1} were removed by retention before the stream read them"
         if self._options.kafka.fails_on_data_loss:
             raise SourceChangedError(
-                what, partition=str(source.partition), advice="give failOnDataLoss as false to continue after them"
+                what,
+                partition=str(source.partition),
+                advice="set failOnDataLoss to false to continue after these offsets",
             )
         _log.warning("%s: %s", source.partition, what)
 
@@ -432,12 +435,12 @@ def _check_present(start: Mapping[str, int], sources: Mapping[str, Source]) -> N
         raise SourceChangedError(
             "the partition was removed while the stream read it",
             partition=name,
-            advice="give failOnDataLoss as false to continue without it",
+            advice="set failOnDataLoss to false to continue without this partition",
         )
 
 
 class _RefusedStreamReader(DataSourceStreamReader):
-    """Reader that raises its error at the first call, because Spark 4.2 loses an error that is raised earlier."""
+    """Reader that raises its error in the first call, because Spark 4.2 loses an error that is raised earlier."""
 
     def __init__(self, error: SedimentError) -> None:
         self._error = error

@@ -5,7 +5,7 @@ from __future__ import annotations
 if __name__ == "__main__":
     from sediment.jobs.process.early_signals import end_on_early_signals
 
-    end_on_early_signals()  # before the imports that take time
+    end_on_early_signals()  # before the slow imports
 
 import os
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ def _to_fetch(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def fetch_jars() -> tuple[Path, ...]:
-    """Fetch Delta's JARs with Spark's resolver from the repositories of Spark's configuration, and return their paths.
+    """Fetch Delta's JARs with Spark's resolver from the repositories in Spark's configuration; return their paths.
 
     Raises:
         UsageError: the JARs cannot be fetched.

@@ -9,7 +9,7 @@ from __future__ import annotations
 if __name__ == "__main__":
     from sediment.jobs.process.early_signals import end_on_early_signals
 
-    end_on_early_signals()  # before the imports that take time
+    end_on_early_signals()  # before the slow imports
 
 import json
 import time
@@ -56,7 +56,7 @@ _STYLES = {OK: "green", WARNING: "yellow", FAILED: "bold red"}
 # --------------------------------------------------------------------------------------------------------------- report
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class DoctorReport(Result):
-    """The checks: first of the machine, then of each log directory, then of the settings."""
+    """Report of `doctor`: the checks of the machine, then those of each log directory, then those of the settings."""
 
     run_id: str
     now_ms: int
@@ -122,7 +122,7 @@ def perform(
 
 # -------------------------------------------------------------------------------------------------------------- showing
 def print_report(report: DoctorReport, console: Console) -> None:
-    """Print the checks for people, under a heading for the machine and for each log directory."""
+    """Print the checks for people, with one heading for the machine and one for each log directory."""
     width = max(len(check.name) for check in report.checks)
     for log_dir, checks in groupby(report.checks, key=lambda check: check.log_dir):
         if log_dir is not None:
@@ -136,9 +136,9 @@ def print_report(report: DoctorReport, console: Console) -> None:
 
 
 def _lines(check: Check, name_width: int, width: int) -> Iterator[Text]:
-    """Yield the lines of a check, wrapped to `width` at blanks only; a longer word, such as a path, is not broken.
+    """Yield the lines of a check, wrapped to `width` only at blanks; a longer word, such as a path, is not broken.
 
-    On a narrow terminal the text starts below the name.
+    On a narrow terminal, the text starts on the line below the name.
     """
     status, name = check.status.ljust(len(WARNING)), f"  {check.name.ljust(name_width)}  "
     indent = " " * (len(status) + len(name))
@@ -169,7 +169,8 @@ def _lines(check: Check, name_width: int, width: int) -> Iterator[Text]:
 @click.option(
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Also check the broker's server.properties, and its log.dirs if no LOG_DIR is given.",
+    help="Also check the settings in FILE, the broker's server.properties.  If no LOG_DIR is given, check every "
+    "directory in its log.dirs.",
 )
 @click.option(
     "--metadata",
@@ -179,7 +180,9 @@ def _lines(check: Check, name_width: int, width: int) -> Iterator[Text]:
     help="Read topic configs from __cluster_metadata-0 in DIR, another log directory of the same node.",
 )
 @click.option(
-    "--broker-defaults", is_flag=True, help="Use Kafka's default for every setting that is not stated anywhere."
+    "--broker-defaults",
+    is_flag=True,
+    help="Use Kafka's default for every setting that neither --set nor --config nor the cluster metadata gives.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def command(as_json: bool, **options: Any) -> None:

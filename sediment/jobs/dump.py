@@ -1,7 +1,7 @@
 """`sediment dump PATH …`: the contents of a log's files, as a table for people, lines, an Arrow stream, or Parquet.
 
-`dump` shows everything that kafka-dump-log shows, and more.  Printed rows are read in this process, without Spark, so
-the output starts immediately.  Spark writes the Parquet files if there is much data or --master is given.  In both
+`dump` shows everything that kafka-dump-log.sh shows, and more.  Printed rows are read in this process, without Spark,
+so the output starts immediately.  Spark writes the Parquet files if there is much data or --master is given.  In both
 cases the rows are the same as those of `spark.read.format("kafka-log")`.
 
     paths, table, ranges, conditions ---> RowQuery ---> a table for people          by default
@@ -19,7 +19,7 @@ from __future__ import annotations
 if __name__ == "__main__":
     from sediment.jobs.process.early_signals import end_on_early_signals
 
-    end_on_early_signals()  # before the imports that take time
+    end_on_early_signals()  # before the slow imports
 
 import contextlib
 import fnmatch
@@ -88,7 +88,7 @@ SHOWN_ROWS = 1000
 _HEAD_ROWS = 20
 _CHUNK_ROWS = 1000
 _FOLLOW_FORMAT = r"%t-%p\t%o\t%k\t%s\n"
-DIRECT_BYTES = 1 << 30  # up to this size, one process writes Parquet files faster than Spark starts
+DIRECT_BYTES = 1 << 30  # up to this size, one process writes the Parquet files in less time than Spark needs to start
 
 _NAMED_TABLES = {
     SegmentFileKind.LOG: "records",
@@ -138,7 +138,7 @@ _KEYS_ONLY = ("topic", "partition", "offset", "timestamp", "key", "size")
 
 
 class Form(Enum):
-    """Forms of rows on stdout; FORMAT means the format of --format."""
+    """Output formats of rows on stdout; FORMAT stands for the format string of --format."""
 
     TABLE = "a table"
     JSON = "--json"
@@ -149,7 +149,7 @@ class Form(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DumpOptions:
-    """Options of the output; if `limit` is None, every row is printed.
+    """Options of the output; if `limit` is None, all rows are printed.
 
     With `follow`, rows are printed until a signal arrives.  With `master`, or with the caller's session `spark`, Spark
     writes the output to `to`.
@@ -170,7 +170,7 @@ class DumpOptions:
 
 
 class TableDump(Result):
-    """Rows of a table of a log's files; each use reads the files again.
+    """Rows of one table, read from a log's files; each use reads the files again.
 
     Any library that reads Arrow streams can read a dump: `polars.DataFrame(dump)`,
     `duckdb.from_arrow(dump.to_reader())`.  A row is a dict; its timestamps are ms since the epoch.
@@ -266,7 +266,7 @@ def _follow(query: RowQuery, ends: LogEnds, options: DumpOptions, unreadable: li
 
 
 def _print(batches: Iterator[pa.RecordBatch], request: TableRequest, options: DumpOptions) -> tuple[int, int]:
-    """Print rows in the form of the options; return the exit status and the number of rows printed."""
+    """Print rows in the format that the options select; return the exit status and the number of printed rows."""
     if options.form is Form.TABLE:
         return _print_table(batches, request, options)
     if options.form is Form.ARROW:
@@ -288,7 +288,7 @@ def _unreadable_text(unreadable: Sequence[UnreadableRange]) -> str:
 
 
 def _write(query: RowQuery, options: DumpOptions, to: Path, unreadable: list[UnreadableRange]) -> None:
-    """Write the rows as Parquet into the new directory `to`; use Spark for many rows or if the caller asks for it."""
+    """Write the rows as Parquet into the new directory `to`; use Spark for many rows, or if the caller requests it."""
     if to.exists():
         raise UsageError("the output exists", path=str(to), advice="name a directory that does not")
     is_asked = options.master is not None or options.spark is not None
@@ -299,7 +299,7 @@ def _write(query: RowQuery, options: DumpOptions, to: Path, unreadable: list[Unr
 
 
 def _more_columns(query: RowQuery, options: DumpOptions) -> tuple[str, ...]:
-    """Return the hidden columns that the format, or the decoding of keys and values, needs."""
+    """Return the columns that are not printed but that the format, or the decoding of keys and values, needs."""
     if options.format is not None:
         return options.format.columns()
     names = {column.name for column in query.request.selected()}
@@ -344,7 +344,7 @@ def _write_with_spark(query: RowQuery, options: DumpOptions, to: Path) -> None:
                 reader = reader.option(name, value)
             reader.load([_path(source) for source in query.sources]).write.parquet(str(to))
     except BaseException:
-        # Remove only our own files, because another process may have written to the directory at the same time.
+        # Remove only the files of this run, because another process may have written to the directory at the same time.
         with contextlib.suppress(OSError):
             shutil.rmtree(to / "_temporary")
             to.rmdir()
@@ -386,7 +386,7 @@ class _Checked:
         self.problems = 0
 
     def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Count rows, whether they are shown or not."""
+        """Count the rows, including those that are not shown."""
         self.count += len(rows)
         self.problems += sum(row.get("problems") or 0 for row in rows)
 
@@ -423,7 +423,7 @@ def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[list[dict[str, Any]]]
 
 
 class _Stdout(io.RawIOBase):
-    """stdout for a writer of bytes."""
+    """stdout as a binary file."""
 
     def writable(self) -> bool:
         return True
@@ -448,7 +448,7 @@ def _print_arrow(batches: Iterator[pa.RecordBatch], request: TableRequest, optio
         printed += rows.num_rows
         if printed == options.limit and not checked.reads_all:
             break
-    writer.close()  # not after an error, so that a reader sees that the stream is incomplete
+    writer.close()  # after an error, the end marker is missing, so a reader sees that the stream is incomplete
     return checked.finish(options), printed
 
 
@@ -463,7 +463,9 @@ def _print_table(batches: Iterator[pa.RecordBatch], request: TableRequest, optio
             break
     write_result(screen_text(table.show))
     if table.is_more:
-        options.messages().print(f"these are the first {options.limit} rows; --limit 0 shows all, --json one a line")
+        options.messages().print(
+            f"these are the first {options.limit} rows; --limit 0 shows all rows, --json prints one row per line"
+        )
     return checked.finish(options), table.count
 
 
@@ -611,10 +613,10 @@ class _Arguments:
         return not self.partitions or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.partitions)
 
     def query(self, found: Sequence[Source], form: Form | None, *, follow: bool = False) -> RowQuery:
-        """Return the query for the rows of `found`; `form` is None for the Python function.
+        """Return the query for the rows of `found`; `form` is the output format, or None for the Python function.
 
         Raises:
-            UsageError: as `select` and `request`, or a key or header is malformed.
+            UsageError: as in `select` and `request`, or a key or header is malformed.
         """
         options = {
             "--format": form is Form.FORMAT and not follow,
@@ -660,7 +662,7 @@ def _run(
     given: _Arguments, flags: Mapping[Form, bool], message_format: str | None, *, follow: bool, quiet: bool
 ) -> int:
     if given.master is not None and given.to is None:
-        raise UsageError("--master needs --to", advice="leave out --master; rows are printed without Spark")
+        raise UsageError("--master needs --to", advice="leave out --master, because rows are printed without Spark")
     form = _form(given, flags, message_format, follow=follow)
     limit = SHOWN_ROWS if form is Form.TABLE and given.limit is None and given.last is None else given.limit
     query = given.query(find_sources(given.paths, Fs()), form if given.to is None else None, follow=follow)
@@ -676,10 +678,10 @@ def _run(
 
 
 def _form(given: _Arguments, flags: Mapping[Form, bool], message_format: str | None, *, follow: bool) -> Form:
-    """Return the form of the rows on stdout; TABLE if the rows go to files instead.
+    """Return the output format of the rows on stdout; TABLE if the rows go to files instead.
 
     Raises:
-        UsageError: options exclude each other, or stdout is a terminal and the form is binary.
+        UsageError: options exclude each other, or stdout is a terminal and the format is binary.
     """
     forms = [form for form, is_given in {**flags, Form.FORMAT: message_format is not None}.items() if is_given]
     outputs = [form.value for form in forms] + ([] if given.to is None else ["--to"])
@@ -698,7 +700,7 @@ def _form(given: _Arguments, flags: Mapping[Form, bool], message_format: str | N
 
 
 def perform(*, spark: SparkSession | None = None, **options: Any) -> TableDump:
-    """Return the rows that the options of the command select; with `to`, also write them there.
+    """Return the rows that the options of the command select; with `to`, also write them to that directory.
 
     Raises:
         UsageError: an option is wrong, or `to` exists.

@@ -1,6 +1,6 @@
 """`sediment erase LOG_DIR …`: remove records from any log and write evidence of the erasure, or check such evidence.
 
-The run is in `erasing.erase_run`, the check in `erasing.check_evidence`.
+The module `erasing.erase_run` implements the run, and `erasing.check_evidence` the check.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 if __name__ == "__main__":
     from sediment.jobs.process.early_signals import end_on_early_signals
 
-    end_on_early_signals()  # before the imports that take time
+    end_on_early_signals()  # before the slow imports
 
 import threading
 import time
@@ -79,14 +79,14 @@ def erase(
 
 
 def _register(spark: SparkSession) -> None:
-    # Imported late, because it needs PySpark, and only a condition needs Spark.
+    # Imported late, because the module needs PySpark, and only a run with a condition needs Spark.
     from sediment.jobs.datasource import register
 
     register(spark)
 
 
 def check(options: CommonOptions, file: Path, public_key: Path) -> CheckReport:
-    """Check the evidence in `file`, and compare the log directories of `options` with it.
+    """Check the evidence in `file`, and compare the log directories of `options` with this evidence.
 
     Raises:
         UsageError: the file or the key cannot be read, or a directory is not on this machine or not in the evidence.
@@ -120,7 +120,7 @@ def _checked_directory(named: str) -> Path:
         raise UsageError(
             "--check reads only directories of this machine",
             path=named,
-            advice="copy the directory to a local disk and name the copy",
+            advice="copy the directory to a local disk, and give the path of the copy",
         )
     return Path(path).absolute()
 
@@ -135,7 +135,7 @@ def perform(
     public_key: Path | None,
     **own: Any,
 ) -> EraseRunReport | CheckReport:
-    """Erase, or check evidence, with the options of the command (`erase`, `check`)."""
+    """Parse the options of the command, then call `erase` or `check`."""
     if (checked is None) != (public_key is None):
         raise UsageError("--check and --public-key go together", advice="give both or neither")
     if checked is not None and public_key is not None:
@@ -162,8 +162,8 @@ def perform(
     type=click.Choice((*KEY_FORMATS, JSON_PATH)),
     default=TEXT,
     show_default=True,
-    help="Format of the keys in --keys-file.  json-path: each line is PATH=VALUE, such as $.customer.id=17, and "
-    "selects keys in JSON.",
+    help="Format of the keys in --keys-file.  json-path: each line is PATH=VALUE, such as $.customer.id=17; it "
+    "selects the JSON keys whose value at PATH is VALUE.",
 )
 @click.option(
     "--where",
@@ -213,13 +213,14 @@ def perform(
     "--evidence",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="After the run, scan everything again, and write signed evidence to FILE and an HTML page next to FILE.",
+    help="After the run, scan everything again, and write signed evidence of the erasure to FILE and an HTML page "
+    "next to FILE.",
 )
 @click.option(
     "--secret-file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Read a secret from FILE; --evidence and --suppress-out write keys and conditions only as HMACs under this "
+    help="Read a secret from FILE.  --evidence and --suppress-out write keys and conditions only as HMACs under this "
     "secret.",
 )
 @click.option(
@@ -252,7 +253,7 @@ def command(options: CommonOptions, yes: bool, **own: Any) -> None:
     is_sure = yes or own["dry_run"] or own["checked"] is not None
     if not is_sure and not may_ask():
         raise UsageError(
-            "erase asks before it changes anything, and stdin or stderr is not a terminal", advice="give --yes"
+            "erase asks before it changes anything, but stdin or stderr is not a terminal", advice="give --yes"
         )
     with stop_on_signals() as stop:
         confirm = None if is_sure else partial(_confirmed, stop=stop, view=options.view)

@@ -6,11 +6,11 @@
     per group         originals linked · roll · log starts moved · segments deleted · log starts settled
     catalogue         done
 
-Invariants: a segment is deleted only after the log start offset above it is durable.  With --archive, the table was
-read back first and contains all records of the segment; with --keep-originals, the segment's files have durable links
-and are in the catalogue.  As in a broker, a log start entry remains only for a log that starts inside its first
-segment.  A partition that fails does not affect the others.  A run that asks for confirmation changes nothing before
-the answer, and then deletes exactly the segments that it showed.
+Invariants: a segment is deleted only after the log start offset above it is durable.  With --archive, a read of the
+table first confirms that it contains all records of the segment.  With --keep-originals, the segment's files first get
+durable links and entries in the catalogue.  As in a broker, a log start entry remains only for a log that starts inside
+its first segment.  A partition that fails does not affect the others.  A run that asks for confirmation changes nothing
+before the answer, and then deletes exactly the segments that it showed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 if __name__ == "__main__":
     from sediment.jobs.process.early_signals import end_on_early_signals
 
-    end_on_early_signals()  # before the imports that take time
+    end_on_early_signals()  # before the slow imports
 
 import errno
 import threading
@@ -93,8 +93,8 @@ EXPIRED = "expired"
 NOTHING_TO_DELETE = "nothing-to-delete"
 
 _LOCAL_KEYS = ("local.retention.ms", "local.retention.bytes")
-_NO_ROOM = "the disk was full, so the active segment stays; free some space and run again"
-_STOPPED = (STOPPED, "the run was stopped before this partition")
+_NO_ROOM = "the disk was full, so the active segment was not deleted; free some space and run again"
+_STOPPED = (STOPPED, "the run was stopped before this partition was done")
 _THREADS = 8
 _GROUP_PARTITIONS = 64
 """Number of partitions whose log starts are written to the checkpoint file together."""
@@ -114,7 +114,7 @@ class DeletedSegment:
 class ExpiryReport:
     """Report of one partition.  Offsets and `segments` (base offsets) describe the log after the run; None: unknown.
 
-    `messages_archived` counts the records of the deleted segments that were read back from the archive; None without an
+    `messages_archived` counts the records of the deleted segments that were found in the archive; None without an
     archive.
     """
 
@@ -139,7 +139,7 @@ class ExpiryRunReport(RunReport[ExpiryReport]):
     """Report of a run of `expire`.
 
     `archive` is the Delta table that contains the records of deleted segments.  `originals` is the directory of
-    --keep-originals, and `catalogue` is the file there that lists the files kept by this run.  A field is None if the
+    --keep-originals, and `catalogue` is the file in it that lists the files that this run kept.  A field is None if the
     run did not use its option.
     """
 
@@ -187,10 +187,10 @@ def _summary(report: ExpiryRunReport) -> str:
 # ---------------------------------------------------------------------------------------------------------- a partition
 @dataclass(frozen=True, slots=True)
 class ExpiryTask:
-    """Partition with expired segments: its view, its plan, and the report to return once the plan is carried out.
+    """Partition with expired segments: its view, its plan, and the report to return after the deletion.
 
-    With `keep_deleted` the files stay under their `.deleted` names until the next broker start removes them.  `files`
-    are the names of the files to remove; they are known once the files are in the catalogue of originals.
+    With `keep_deleted`, the files keep their `.deleted` names until the next broker start removes them.  `files` are
+    the names of the files to remove; this field is set when the files are in the catalogue of originals.
     """
 
     view: LogView
@@ -228,7 +228,7 @@ def _listed(listing: LogListing, status: str, code: str | None, reason: str | No
 # -------------------------------------------------------------------------------------------------------------- the run
 @dataclass(frozen=True, slots=True)
 class ExpireOptions:
-    """Options of `expire` in addition to the common ones.
+    """Options of `expire` in addition to the common options.
 
     `archive` is the path or URI of a Delta table that first receives the records of the segments to delete.
     `keep_originals` is a directory on the same filesystem that first receives hard links to the files of these
@@ -283,7 +283,7 @@ def perform(
     allow_network_fs: bool,
     lineage: str | None,
 ) -> ExpiryRunReport:
-    """Expire with the options of the command (`expire`)."""
+    """Parse the options of the command, then call `expire`."""
     own = ExpireOptions(
         dry_run=dry_run,
         archive=archive,
@@ -319,7 +319,7 @@ class _ExpiryRun:
         self._started = time.monotonic()
 
     def perform(self) -> list[ExpiryReport]:
-        """Lock, decide, ask, archive, link and delete; return a report for every selected partition."""
+        """Lock the directories, plan, ask, archive, link and delete; return a report for every selected partition."""
         if self._own.archive is not None:
             from sediment.jobs.delta_lake import lineage
             from sediment.jobs.expiring import archive
@@ -388,9 +388,9 @@ class _ExpiryRun:
         given = [name for name in _LOCAL_KEYS if settings.origin(topic, name) == "--set"]
         if given and settings.for_topic(topic).retention.is_tiered:
             raise SettingsError(
-                f"{given[0]} in --set is for the tiered topic {topic}, and only its broker knows the segments in "
-                "remote storage",
-                advice="leave them to the broker, or set remote.log.copy.disable=true",
+                f"{given[0]} in --set applies to {topic}, a topic with tiered storage, but only its broker knows the "
+                "segments in remote storage",
+                advice="let the broker delete its segments, or set remote.log.copy.disable=true",
             )
 
     # ----------------------------------------------------------------------------------------------------------- decide
@@ -410,7 +410,7 @@ class _ExpiryRun:
             return failed(*describe(error))
 
     def _decide(self, directory: SelectedDirectory, partition: TopicPartition) -> ExpiryTask | ExpiryReport:
-        # Imported late, because it compiles kernels, and a wrong command line should be reported sooner.
+        # Imported late, because this module compiles kernels, and a wrong command line should be reported sooner.
         from sediment.segment_io.partition.log_view import open_view
 
         path = directory.path / str(partition)
@@ -422,7 +422,7 @@ class _ExpiryRun:
                 listing,
                 SKIPPED,
                 "interrupted",
-                f"an earlier run or broker was interrupted here; run {other} to finish that first",
+                f"an earlier run or broker was interrupted here; run {other} to finish its work first",
             )
         if not self._only_looks and finish_interrupted(path, self._fs):
             listing = list_log(partition, path, self._fs)
@@ -441,10 +441,10 @@ class _ExpiryRun:
         _check_log_start(view, checkpoints)
         read_leader_epochs(
             self._fs, path / LEADER_EPOCH_FILE
-        )  # a malformed file must fail the partition before its log start moves
+        )  # if the file is malformed, the partition must fail before its log start is changed
         found = self._planned(view, config, checkpoints, keep_deleted=asked and config.file_delete_delay_ms > 0)
         if isinstance(found, ExpiryReport) and not self._only_looks:
-            # An error here is ignored, because the next run tries again.
+            # This error is ignored, because the next run tries again.
             with suppress(SedimentError, OSError):
                 settle_epochs(view, self._fs)
         return found
@@ -478,11 +478,11 @@ class _ExpiryRun:
         reports: Sequence[ExpiryReport],
         expiring: Sequence[ExpiryTask],
     ) -> None:
-        """Show the segments to delete and ask; return only if the answer is yes and the files have not changed since.
+        """Show the segments to delete and ask; return only if the answer is yes and the files are still unchanged.
 
         Raises:
             DeclinedError: the answer was not yes.
-            SourceChangedError: a partition changed meanwhile.
+            SourceChangedError: a partition changed before the answer.
         """
         shown = self.report([*reports, *(each.report for each in expiring)], dry_run=True)
         if not confirm(shown):
@@ -600,7 +600,7 @@ class _ExpiryRun:
 
 
 def _table_write(run_id: str, results: Mapping[LogKey, int | tuple[str, str]]) -> TableWrite:
-    """Return the results of the archive for the lineage."""
+    """Return the numbers of records and rows that the lineage event of the archive reports."""
     from sediment.jobs.delta_lake.lineage import LogTopic, TableWrite
 
     records: Counter[LogTopic] = Counter()
@@ -613,9 +613,9 @@ def _table_write(run_id: str, results: Mapping[LogKey, int | tuple[str, str]]) -
 def delete_group(
     log_dir: Path, expiring: Sequence[ExpiryTask], lock: DirectoryLock, fs: Fs, originals: BackupLinks | None = None
 ) -> list[ExpiryReport]:
-    """Carry out the plans for partitions of one log directory; the caller holds the lock of the directory.
+    """Delete the expired segments of partitions of one log directory, whose lock the caller holds.
 
-    0. With `originals`, make hard links there to the files that the run removes.
+    0. With `originals`, make hard links in that directory to the files that the run removes.
        Crash after this step: the broker finds the log unchanged.
     1. `roll_empty` if every segment is expired.
        Crash after this step: the broker finds an empty active segment, which a stop of the broker may also leave.
@@ -626,8 +626,8 @@ def delete_group(
     4. Keep a checkpoint entry only for a log that starts inside its first segment, as a broker does.
        Crash after this step: the broker finds a log that starts with its first segment, or at its checkpoint entry.
 
-    If the disk has too little space for step 1, the active segment stays.  If it has too little for step 2, the
-    segments are deleted in an order that is safe without the checkpoint.
+    If the disk has too little space for step 1, the active segment stays.  If the disk has too little space for step 2,
+    the segments are deleted in an order that is safe without the checkpoint.
     """
     reports: list[ExpiryReport] = []
     ready: list[ExpiryTask] = []
@@ -723,7 +723,7 @@ def _broken_off(each: ExpiryTask, error: SedimentError | OSError, fs: Fs) -> Exp
     if code == "no-space" and isinstance(error, OSError):
         text = f"the disk is full ({error.filename})"
     start = each.plan.log_start_offset
-    reason = f"{text}; the log now starts at {start}, and the next run removes the remaining segments below that"
+    reason = f"{text}; the log now starts at offset {start}, and the next run removes the segments below this offset"
     return _as_it_is(replace(each.report, status=FAILED, reason_code=code, reason=reason), each, fs)
 
 
@@ -768,10 +768,12 @@ def _as_it_is(report: ExpiryReport, each: ExpiryTask, fs: Fs) -> ExpiryReport:
     "--keep-originals",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Before files are deleted, hard-link them into DIR (same filesystem), and write a catalogue there, so that "
-    "`restore` can undo the run.",
+    help="Before files are deleted, hard-link them into DIR (on the same filesystem) and list them there in a "
+    "catalogue, so that `restore` can undo the run.",
 )
-@click.option("--yes", is_flag=True, help="Delete without asking; otherwise a run on a terminal asks first.")
+@click.option(
+    "--yes", is_flag=True, help="Delete without asking; otherwise, the command asks first if it runs on a terminal."
+)
 @click.option(
     "--allow-network-fs",
     is_flag=True,

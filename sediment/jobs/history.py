@@ -8,7 +8,7 @@ from __future__ import annotations
 if __name__ == "__main__":
     from sediment.jobs.process.early_signals import end_on_early_signals
 
-    end_on_early_signals()  # before the imports that take time
+    end_on_early_signals()  # before the slow imports
 
 import fnmatch
 import json
@@ -52,8 +52,8 @@ _LOGGER = logging.getLogger(__name__)
 class HistoryReport(Result):
     """Runs in the ledger at the path `ledger`, newest first, and their partitions, as dicts by column.
 
-    `runs_in_ledger` counts all runs, also those beyond --last.  The rows of `to_arrow` are the runs, or the partitions
-    if one run or some partitions were requested.
+    `runs_in_ledger` counts all runs, including those that --last leaves out.  The rows of `to_arrow` are the runs, or
+    the partitions if one run or some partitions were requested.
     """
 
     ledger: str
@@ -124,7 +124,7 @@ def _rows(path: str, name: str, condition: Any) -> list[dict[str, Any]]:
         return [row for batch in read_rows(DeltaTable(table), table, condition) for row in batch.to_pylist()]
     except TableNotFoundError as error:
         raise UsageError(
-            "this is not a ledger", path=path, advice="name the path that a run was given with --ledger"
+            "this is not a ledger", path=path, advice="give the path that a run recorded with --ledger"
         ) from error
     except (DeltaError, OSError) as error:
         raise SedimentError(f"the ledger cannot be read: {error}", path=table) from error
@@ -167,7 +167,7 @@ _PARTITION_COLUMNS = (_TIME, replace(_RUN, rank=1), _PARTITION, _STATUS, _BYTES)
 
 
 def _print(found: HistoryReport, screen: Screen, *, of_one_run: bool) -> None:
-    """Print the rows that were asked for, and a line with their number and sums."""
+    """Print the requested rows, and a line with their number and sums."""
     if of_one_run:
         [run] = found.runs
         screen.say(f"{run['command']} at {_time(run['now_ms'])} UTC, {_seconds(run)} s, on {run['host']}")
@@ -205,7 +205,7 @@ def _status(partition: dict[str, Any]) -> str:
 
 
 def _time(now_ms: int) -> str:
-    """Return a time, to the second, or the number itself if it is outside the range of the calendar."""
+    """Return a time to the second; return the number itself if the calendar of Python has no such time."""
     try:
         return datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
     except (ValueError, OverflowError, OSError):
@@ -240,12 +240,12 @@ def _arrow(before: str, after: str) -> str:
     "--replay",
     multiple=True,
     metavar="FILE",
-    help="Before showing the runs, read the --json report of a run from FILE (-: stdin), and add the run if the ledger "
-    "lacks it.",
+    help="Before showing the runs, read the --json report of a run from FILE (-: stdin), and add the run to the "
+    "ledger if it is missing there.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def command(as_json: bool, **options: Any) -> None:
-    """Show the runs in the ledger at LEDGER, newest first."""
+    """Show the runs in LEDGER, newest first; LEDGER is the path that the runs recorded with --ledger."""
     with errors_as_exit_status():
 
         def print_replayed(file: str, is_new: bool) -> None:
@@ -271,7 +271,7 @@ def perform(
     """Read the ledger at `path` with the options of the command, after the runs in the files `replay` are added.
 
     `on_replayed` is called with each of these files and a flag, which is True if the run was not yet in the ledger.
-    Without `with_partitions` the partitions are read only for a `run_id` or `patterns`.
+    Without `with_partitions`, partitions are read only if `run_id` or `patterns` is given.
 
     Raises:
         UsageError: `path` is not a ledger, or an option is wrong.

@@ -1,7 +1,7 @@
 """`sediment originals DIR`: the runs that kept their originals in DIR, their sizes, and which runs can be undone.
 
-Nothing is changed and no lock is taken.  A run counts as restorable if `restore` would accept it now, either alone or
-once the newer runs of the same partition are undone.
+Nothing is changed and no lock is taken.  A run is restorable if `restore` would accept it now, either alone or after
+the newer runs of the same partition are undone.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 if __name__ == "__main__":
     from sediment.jobs.process.early_signals import end_on_early_signals
 
-    end_on_early_signals()  # before the imports that take time
+    end_on_early_signals()  # before the slow imports
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,16 +51,18 @@ NO_CATALOGUE = "no-catalogue"
 NEWER_FIRST = "newer-first"
 ALREADY_RESTORED = "already-restored"
 
-OF_EARLIER_VERSION = "an earlier version kept these files without a catalogue; put them back or remove them by hand"
+OF_EARLIER_VERSION = (
+    "an earlier version of Sediment kept these files without a catalogue; put them back or remove them by hand"
+)
 
 
 # --------------------------------------------------------------------------------------------------------------- report
 @dataclass(frozen=True, slots=True)
 class OriginalsReport:
-    """The originals that one run kept of one partition.
+    """The original files of one partition that one run kept.
 
-    `bytes` is the size of the files.  `only_here_bytes` is the size of the files that have no other hard link; only
-    removing these files frees space.  Times are in ms since the epoch.  Without a catalogue, `run` and the fields that
+    `bytes` is the size of the files.  `only_here_bytes` is the size of the files that have no other hard link; only the
+    removal of such files frees space.  Times are in ms since the epoch.  Without a catalogue, `run` and the fields that
     describe the run are None.
     """
 
@@ -87,7 +89,8 @@ Row = TypeVar("Row", bound=OriginalsReport)
 class OriginalsRunReport(RunReport[OriginalsReport]):
     """Report of `originals`: a row for each partition of each run, newest runs first.
 
-    `originals_bytes` is the size of the files that no log directory shares; a file that several runs keep counts once.
+    `originals_bytes` is the size of the files that have no hard link in a log directory; a file that several runs keep
+    counts once.
     """
 
     row_type: ClassVar[type] = OriginalsReport
@@ -139,7 +142,7 @@ def pins_of(run: Catalogue, pins: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def rows_without_catalogue(row_type: type[Row], target: Path, fs: Fs) -> Iterator[Row]:
-    """Yield a row for each partition whose originals an earlier version kept."""
+    """Yield a row for each partition whose originals an earlier version of Sediment kept."""
     for name, held in held_without_catalogue(target, fs).items():
         yield row_type(
             name,
@@ -280,7 +283,7 @@ def _notes(rows: Sequence[OriginalsReport]) -> Iterator[str]:
 
 # -------------------------------------------------------------------------------------------------------------- command
 def perform(path: Path, *, now_ms: int | None = None) -> OriginalsRunReport:
-    """List originals with the options of the command (`list_originals`)."""
+    """Parse the options of the command, then call `list_originals`."""
     return list_originals(path.absolute(), now_ms=time.time_ns() // 1_000_000 if now_ms is None else now_ms)
 
 
@@ -289,11 +292,11 @@ def perform(path: Path, *, now_ms: int | None = None) -> OriginalsRunReport:
 @click.option(
     "--now-ms",
     type=click.IntRange(0, INT64_MAX),
-    help="Use this time, in ms since the epoch, as the current time in the report.",
+    help="Use this time, in ms since the epoch, instead of the clock.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def command(as_json: bool, **options: Any) -> None:
-    """List the runs that kept originals in DIR, and show which can be undone."""
+    """List the runs with --keep-originals DIR, which kept replaced files in DIR, and show which can be undone."""
     with errors_as_exit_status():
         report = perform(**options)
         write_result(report.to_json() + "\n" if as_json else screen_text(partial(print_report, report)))

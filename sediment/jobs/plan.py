@@ -4,8 +4,8 @@
     tasks                     view · rules · sample
     tasks                     with --exact: clean in memory
 
-Invariants: nothing is written and no lock is taken.  After a task has read a partition, or cleaned it in memory for
---exact, it checks that the segments are still the listed ones.  The rule that blocks a partition also provides the
+Invariants: nothing is written and no lock is taken.  After reading a partition, or cleaning it in memory for --exact, a
+task checks that its segments are still the listed segments.  The rule that blocks a partition also provides the
 explanation.  With --exact, every figure of the cleaning is the same as in `compact`.
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 if __name__ == "__main__":
     from sediment.jobs.process.early_signals import end_on_early_signals
 
-    end_on_early_signals()  # before the imports that take time
+    end_on_early_signals()  # before the slow imports
 
 import time
 from collections.abc import Mapping, Sequence
@@ -71,7 +71,8 @@ if TYPE_CHECKING:
 
 CLEANABLE = "cleanable"
 BLOCKED = "blocked"
-# One process plans this much in the time of Spark's start; the unit is a byte of a sample, whose records are decoded.
+# One process plans this much in the time that Spark needs to start; the unit is a sampled byte, whose records are
+# decoded.
 _LITTLE_BYTES = 1 << 30
 _PARTITION_BYTES = 256 << 10  # opening a log takes as long as sampling this many bytes
 _HEADERS = 16  # bytes whose headers are read in the time of one sampled byte
@@ -83,10 +84,11 @@ _NO_SPLITS = "the log cannot be split (transactions or unordered offsets); one t
 # --------------------------------------------------------------------------------------------------------------- report
 @dataclass(frozen=True, slots=True)
 class RetentionOutlook:
-    """Segments that retention would delete now, by base offset, and their bytes.
+    """Base offsets of the segments that retention would delete now, and their total bytes.
 
     `log_start_offset` is the log start after the deletion.  `next_at_ms` is the time at which retention.ms expires the
-    next segment.  `reason_code` and `reason` are set if retention cannot decide.
+    next segment.  `reason_code` and `reason` are set if retention cannot decide, because a setting or a checkpoint
+    entry is missing.
     """
 
     segments: tuple[int, ...] = ()
@@ -105,9 +107,9 @@ class PartitionPlan:
     which the partition becomes cleanable even without further appends.  `clean_bytes`, `cleanable_bytes` and
     `dirty_ratio` are computed as in Kafka.  `bytes_after`, `messages_written` and the tombstones are estimated from a
     sample unless `is_exact`; `segments`, `groups_rewritten` and `messages_read` are known only if `is_exact`.
-    `tombstones_waiting` counts the tombstones that remain; their delete horizons lie between `first_delete_horizon_ms`
-    and `last_delete_horizon_ms`.  `reencoded_bytes` estimates the size of the log after a re-encoding without
-    compaction, from a sample of `reencode_sampled_bytes`.
+    `tombstones_waiting` counts the tombstones that remain; their delete horizons are from `first_delete_horizon_ms` to
+    `last_delete_horizon_ms`.  `reencoded_bytes` estimates the size of the log after a re-encoding without compaction,
+    from a sample of `reencode_sampled_bytes`.
     """
 
     partition: str
@@ -156,7 +158,7 @@ class PlanReport(RunReport[PartitionPlan]):
     """Report of a run of `plan`.
 
     `codec`, `level` and `batch_bytes` describe the encoding for which sizes are estimated.  `originals_bytes` is the
-    size of files that exist only in the directory `originals`; None without that option.
+    size of the files that exist only in the directory `originals`; None without --originals.
     """
 
     row_type: ClassVar[type] = PartitionPlan
@@ -174,9 +176,9 @@ class PlanningTask:
     """One partition to plan; `cleaning` is the task that cleans the partition in memory for --exact.
 
     `quarantine` is the report that `compact` would give for a quarantined partition.  `compaction_held` and
-    `retention_held` (reason code, text) name the setting that would make `compact` or `expire` leave the partition
-    alone.  `at_work` is the reason to report for a log that counts as unclean because a broker is running.  `encoding`
-    is the encoding for which the size is estimated.  `sample_bytes` limits the sample of a large log.
+    `retention_held` (reason code, text) name the setting because of which `compact` or `expire` would skip the
+    partition.  `at_work` is the reason to report for a log that looks unclean only because a broker is running.
+    `encoding` is the encoding for which the size is estimated.  `sample_bytes` limits the sample of a large log.
     """
 
     cleaning: CleaningTask
@@ -194,11 +196,11 @@ class PlanningTask:
         return self.cleaning.config.compacts and self.quarantine is None
 
     def weight(self) -> int:
-        """Return the bytes to sample for planning; tasks are packed by this number."""
+        """Return the number of bytes to sample for planning; tasks are packed by this number."""
         return min(self.cleaning.weight(), self.sample_bytes)
 
     def effort_bytes(self) -> int:
-        """Return the effort of planning, as a number of sampled bytes that takes as long."""
+        """Return the effort of planning, as the number of bytes that could be sampled in the same time."""
         listing = self.cleaning.listing
         last = listing.snapshots[-1] if listing.snapshots else 0
         replayed_bytes = sum(segment.log_bytes for segment in listing.segments if segment.base_offset >= last)
@@ -242,7 +244,7 @@ def _plan_partition(task: PlanningTask, found: PartitionPlan) -> PartitionPlan:
     cleaning = task.cleaning
     listing, config, fs = cleaning.listing, cleaning.config, Fs()
     if listing.is_replacement_open():
-        reason = "an earlier run or broker was interrupted here; the next run or broker start finishes that first"
+        reason = "an earlier run or broker was interrupted here; the next run or broker start finishes its work first"
         return replace(found, reason_code="interrupted", reason=reason)
     view, cleanable = open_and_select(cleaning, fs)
     found = replace(
@@ -289,7 +291,7 @@ def _retention(task: PlanningTask, view: LogView) -> RetentionOutlook:
 
 
 def _with_cleaning(task: PlanningTask, found: PartitionPlan, view: LogView, cleanable: CleanableRange) -> PartitionPlan:
-    """Return the plan with the fields of the compaction."""
+    """Return the plan with the fields about compaction set."""
     from sediment.compaction.grouping import plan_cleaning
 
     cleaning = task.cleaning
@@ -448,7 +450,7 @@ def _prepare(
 def _plan_each(
     options: CommonOptions, tasks: Sequence[PlanningTask], stack: ExitStack, *, group: str
 ) -> tuple[list[PartitionPlan], Mapping[Path, tuple[CleaningTask, PartitionPlan]]]:
-    """Return the plans, and the partitions that --exact cleans, by directory; `stack` stops a Spark started here."""
+    """Return the plans, and the partitions for --exact to clean, by directory; `stack` stops a Spark started here."""
     plans: list[PartitionPlan] = []
     to_clean: dict[Path, tuple[CleaningTask, PartitionPlan]] = {}
     quick = None if options.asks_for_spark else _quick(tasks)
@@ -475,9 +477,9 @@ def _plan_each(
 
 
 def _quick(tasks: Sequence[PlanningTask]) -> list[PlanningTask] | None:
-    """Return the tasks with smaller samples if this process plans them as fast as Spark would; None otherwise.
+    """Return the tasks, with smaller samples, if this process can plan them in the time of a Spark run; None otherwise.
 
-    With one slot, Spark is never faster.
+    With one task slot, Spark is never faster.
     """
     all_bytes = _QUICK_SAMPLE_BYTES // (1 if tasks[0].encoding is None else 1 + _ENCODED)
     sample_bytes = min(SAMPLE_BYTES, max(all_bytes // len(tasks), _LEAST_SAMPLE_BYTES))
@@ -521,7 +523,7 @@ def _exact_plans(
 
 
 def _exactly_in_splits(sc: Any, task: CleaningTask, found: PartitionPlan, asked: CleaningResult) -> PartitionPlan:
-    # Imported late, because it compiles kernels that the driver needs only for splits.
+    # Imported late, because this module compiles kernels that the driver needs only for splits.
     from sediment.jobs.cleaning.splits import InPlace, clean_partition_in_splits
 
     try:
@@ -532,7 +534,7 @@ def _exactly_in_splits(sc: Any, task: CleaningTask, found: PartitionPlan, asked:
 
 
 def _exactly(cleaning: CleaningTask, found: PartitionPlan, result: CleaningResult) -> PartitionPlan:
-    """Return the plan with the figures of `result`, the result of a cleaning in memory."""
+    """Return the plan with the figures of `result`, which a cleaning in memory produced."""
     if result.swap is None:
         status = QUARANTINED if result.uncleanable is not None else FAILED
         return replace(found, status=status, reason_code=result.reason_code, reason=result.reason)
@@ -612,7 +614,7 @@ def _tombstones(rows: Sequence[PartitionPlan]) -> str:
 
 
 def _retained(partition: PartitionPlan) -> int | None:
-    """Return the bytes that retention deletes; None if it deletes nothing."""
+    """Return the number of bytes that retention deletes; None if retention deletes nothing."""
     retention = partition.retention
     return retention.bytes if retention is not None and retention.segments else None
 
@@ -664,9 +666,9 @@ def _explanations(partition: PartitionPlan) -> list[str]:
     if partition.tombstones_waiting and first_ms is not None and last_ms is not None:
         first, last = utc_time(first_ms), utc_time(last_ms)
         when = f"at {first}" if last == first else f"between {first} and {last}"
-        texts.append(f"tombstones expire {when}; the next cleaning after that drops them")
+        texts.append(f"tombstones expire {when}; the next compaction after that time drops them")
     elif partition.tombstones_waiting:
-        texts.append("tombstones have no delete horizon, so cleaning keeps them")
+        texts.append("tombstones have no delete horizon, so compaction keeps them")
     if partition.reencoded_bytes is not None:
         texts.append(f"re-encoding would leave about {human_bytes(partition.reencoded_bytes)}")
     retention = partition.retention
@@ -684,11 +686,11 @@ def _explanations(partition: PartitionPlan) -> list[str]:
 @common_options
 @screen_options(COLUMNS)
 @click.option(
-    "--exact", is_flag=True, help="Read every key, so that the figures are exactly those that `compact` would produce."
+    "--exact", is_flag=True, help="Read every key, and compute the exact result of `compact` instead of an estimate."
 )
 @click.option("--force", is_flag=True, help="Plan for `compact --force`, which ignores the dirty ratio.")
 @click.option(
-    "--from-start", is_flag=True, help="Plan for `compact --from-start`, which ignores the cleaner checkpoint."
+    "--from-start", is_flag=True, help="Plan for `compact --from-start`, which ignores cleaner-offset-checkpoint."
 )
 @key_equality_option
 @encoding_options
@@ -696,11 +698,13 @@ def _explanations(partition: PartitionPlan) -> list[str]:
     "--originals",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Also report how much disk space is used by the originals in DIR, the --keep-originals directory of "
-    "earlier runs.",
+    help="Also report how much disk space is used by the files in DIR, the --keep-originals directory of earlier runs.",
 )
 def command(options: CommonOptions, **own: Any) -> None:
-    """Explain what compaction and retention would do to LOG_DIR... now; write nothing."""
+    """Explain what compaction and retention would do to LOG_DIR... now; write nothing.
+
+    With --codec, --level or --batch-bytes, also estimate the size of each log after `reencode` with these options.
+    """
     options.conclude(perform(options, **own), print_report)
 
 

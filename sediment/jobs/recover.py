@@ -14,7 +14,7 @@ from __future__ import annotations
 if __name__ == "__main__":
     from sediment.jobs.process.early_signals import end_on_early_signals
 
-    end_on_early_signals()  # before the imports that take time
+    end_on_early_signals()  # before the slow imports
 
 import os
 import re
@@ -99,12 +99,12 @@ class SegmentReport:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """Report of one partition after it was loaded as at a broker's start; offsets are None if the load failed.
+    """Report of one partition after a load like that of a starting broker; offsets are None if the load failed.
 
     Each of `producers` is (id, last sequence).  Each of `aborted` is an aborted transaction: producer id, first offset,
-    last offset, last stable offset.  `damage` lists corruption in parts that a broker trusts; this corruption is left
-    unchanged.  `housekeeping` lists changes that a broker makes silently when it loads a healthy log.  Every batch at
-    or after `verified_from_offset` was verified.
+    last offset, last stable offset.  `damage` lists corruption in segments that a broker does not check at its start;
+    this corruption stays unchanged.  `housekeeping` lists changes that a broker makes silently when it loads a healthy
+    log.  Every batch at or after `verified_from_offset` was verified.
 
     Source: docs/reference/commands.md, JSON.
     """
@@ -133,7 +133,7 @@ class RecoveryReport:
 class RecoveryRunReport(RunReport[RecoveryReport]):
     """Report of a run of `recover`; a broker treats `clean_directories` as stopped cleanly.
 
-    `originals` is the directory of --keep-originals, and `catalogue` is the file there that lists the kept files. Both
+    `originals` is the directory of --keep-originals, and `catalogue` is the file in it that lists the kept files. Both
     are None without the option.
     """
 
@@ -184,8 +184,8 @@ def _report_of(name: str, log_dir: Path, log: LoadedLog) -> RecoveryReport:
 def _damage_reason(log: LoadedLog) -> str:
     found = "; ".join(map(str, log.damage))
     return (
-        f"{found}. Brokers do not notice this damage. Truncating the log there would lose the records after it, so "
-        "nothing was changed; restore the segment from a replica or a backup"
+        f"{found}. Brokers do not notice this damage. Truncating the log at the damage would lose the records after "
+        "it, so nothing was changed; restore the segment from a replica or a backup"
     )
 
 
@@ -205,7 +205,7 @@ class _LogToLoad:
     """Repairs made before the originals were linked."""
 
     failure: tuple[str, str] | None = None
-    """Reason code and reason if the originals of the log cannot be kept."""
+    """Reason code and text if the original files of the log cannot be kept."""
 
     @property
     def path(self) -> Path:
@@ -253,14 +253,14 @@ def _recover(source: _LogToLoad, lock: DirectoryLock | None, stop: threading.Eve
     """Load one log; its errors are part of the outcome.
 
     Raises:
-        LockLostError: the lock is lost; `stop` is set.
+        LockLostError: the lock is lost; `stop` has been set.
     """
 
     def failed(code: str, reason: str) -> _Outcome:
         return _Outcome(source, RecoveryReport(source.name, str(source.directory.path), FAILED, code, reason), None)
 
     if stop.is_set():
-        return failed(STOPPED, "the run was stopped before this partition")
+        return failed(STOPPED, "the run was stopped before this partition was done")
     if source.failure is not None:
         return failed(*source.failure)
     try:
@@ -300,7 +300,7 @@ def _logs(directory: SelectedDirectory, fs: Fs) -> list[tuple[str, TopicPartitio
 
 
 def _logs_to_load(directory: SelectedDirectory, options: CommonOptions, fs: Fs) -> tuple[list[_LogToLoad], bool]:
-    """Return the selected logs of a directory; the flag is True if these are all the logs that a broker would load."""
+    """Return the selected logs of a directory, and True if they are all the logs that a broker would load."""
     selected = []
     is_whole = True
     for name, partition, state in _logs(directory, fs):
@@ -327,7 +327,8 @@ def _settle_directory(directory: SelectedDirectory, outcomes: Sequence[_Outcome]
 
     Source: kafka-log 04 §14 step 3.
     """
-    # Future replicas come first, so the offsets of the current log of the same partition replace theirs.
+    # Future replicas come first, so that their offsets are replaced with those of the current log of the same
+    # partition.
     loaded = {
         outcome.source.partition: outcome.log
         for outcome in sorted(outcomes, key=lambda outcome: outcome.source.state is DirectoryState.LIVE)
@@ -341,7 +342,8 @@ def _settle_directory(directory: SelectedDirectory, outcomes: Sequence[_Outcome]
         return True
     if not is_whole or len(loaded) < len(outcomes):
         return False
-    # Leave out the broker epoch: a controller must not treat a replica that lost its tail as cleanly stopped.
+    # Leave out the broker epoch, because a controller must not treat a replica whose log was truncated as cleanly
+    # stopped.
     write_clean_shutdown(fs, directory.path, CleanShutdown(None), like=like)
     return True
 
@@ -353,7 +355,7 @@ def _update(
     gone: Sequence[TopicPartition] | set[TopicPartition],
     like: Path,
 ) -> None:
-    """Set `offsets` in a checkpoint file and remove the entries `gone`; write it only if something changes."""
+    """Set `offsets` in a checkpoint file, and remove the entries in `gone`; write the file only if an entry changes."""
     before = read_offset_checkpoint(fs, path)
     after = {partition: offset for partition, offset in (before or {}).items() if partition not in gone} | dict(offsets)
     if after != before and (after or before is not None):
@@ -397,7 +399,7 @@ def recover(
                 if target is not None:
                     stack.enter_context(originals_directory(target, directory.path, fs))
                 locks[directory.path] = stack.enter_context(DirectoryLock(directory.path))
-            # Read again, because a broker may have written until it released the lock.
+            # Read again, because a broker may have written files until it released the lock.
         directories = _open_directories(options, fs)
         per_directory = [(directory, *_logs_to_load(directory, options, fs)) for directory in directories]
         originals: BackupLinks | None = None
@@ -447,7 +449,7 @@ def _keep_originals(
             returned with a failure.
 
     Raises:
-        SedimentError, OSError: the catalogue could not be written; nothing else was changed, but interrupted
+        SedimentError, OSError: the catalogue could not be written; no log was changed, except that interrupted
             replacements may have been finished.
     """
     checkpoints = {directory.path: directory.checkpoints for directory, _, _ in per_directory}
@@ -498,7 +500,7 @@ def _outcomes(
     options: CommonOptions,
     progress: Progress,
 ) -> Iterator[tuple[SelectedDirectory, list[_Outcome], bool]]:
-    """Load the largest logs first; yield each directory with its outcomes as soon as all its partitions are done."""
+    """Load the logs, largest first; yield each directory with its outcomes as soon as all its partitions are done."""
     left = {directory.path: len(logs) for directory, logs, _ in per_directory}
     done: dict[Path, list[_Outcome]] = {path: [] for path in left}
     by_path = {directory.path: (directory, is_whole) for directory, _, is_whole in per_directory}
@@ -532,12 +534,12 @@ def _bytes(partition: RecoveryReport) -> int | None:
 
 
 def _is_idle(partition: RecoveryReport) -> bool:
-    """Return True if nothing was or would be repaired."""
+    """Return True if the partition needed no repair."""
     return partition.status != FAILED and not partition.repairs
 
 
 def _shown_status(partition: RecoveryReport) -> str:
-    """Return the status for people; a partition without repairs is unchanged."""
+    """Return the status for people, which is `unchanged` if the partition needed no repair."""
     return UNCHANGED if _is_idle(partition) else status_word(partition)
 
 
@@ -562,7 +564,7 @@ def print_report(report: RecoveryRunReport, screen: Screen) -> None:
 
 
 def _repairs(report: RecoveryRunReport, *, is_for_terminal: bool) -> Iterator[tuple[str, list[str]]]:
-    """Yield each repair with its partitions; on a terminal, the same repair of several files is one."""
+    """Yield each repair with its partitions; on a terminal, the same repair of several files is shown once."""
     found: dict[str, dict[str, list[str]]] = {}
     for partition in report.partitions:
         for repair in partition.repairs:
@@ -599,7 +601,7 @@ def _is_verified(partition: RecoveryReport) -> bool:
 @click.command("recover", cls=ConfiguredCommand)
 @common_options
 @screen_options(COLUMNS)
-@click.option("--dry-run", is_flag=True, help="Change nothing; report the repairs that would be made.")
+@click.option("--dry-run", is_flag=True, help="Change nothing; report the repairs that a run would make.")
 @click.option(
     "--threads",
     type=click.IntRange(min=1),
@@ -609,8 +611,8 @@ def _is_verified(partition: RecoveryReport) -> bool:
     "--keep-originals",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Before the repair, hard-link all segment files into DIR (same filesystem), so that `restore` can undo the "
-    "run; afterwards, keep only the links to files that the repair changed.",
+    help="Before the repair, hard-link all segment files into DIR (on the same filesystem), so that `restore` can "
+    "undo the run; afterwards, keep only the links to files that the repair changed.",
 )
 def command(options: CommonOptions, dry_run: bool, threads: int | None, keep_originals: Path | None) -> None:
     """Load every partition of LOG_DIR... as a broker does at its start, and repair it.

@@ -13,7 +13,7 @@ from __future__ import annotations
 if __name__ == "__main__":
     from sediment.jobs.process.early_signals import end_on_early_signals
 
-    end_on_early_signals()  # before the imports that take time
+    end_on_early_signals()  # before the slow imports
 
 import threading
 import time
@@ -60,7 +60,7 @@ class ReencodeOptions(RewriteOptions):
     batch_bytes: int | None = None
 
     def encoding(self) -> Encoding:
-        """Return the encoding that batches get.
+        """Return the requested encoding of batches.
 
         Raises:
             UsageError: no change is requested, or the values contradict each other.
@@ -80,10 +80,10 @@ class ReencodeOptions(RewriteOptions):
 # --------------------------------------------------------------------------------------------------------------- report
 @dataclass(frozen=True, slots=True)
 class ReencodeReport(RewriteReport):
-    """Report of one partition; it counts the batches of the segments that the run read.
+    """Report of one partition; `batches_before` and `batches_after` count only batches in segments that the run read.
 
-    `batches_encoded` counts the batches in `batches_after` that were encoded again.  A dry run reports the exact result
-    of a real run.
+    `batches_encoded` counts the batches in `batches_after` that were re-encoded.  A dry run reports exactly what a real
+    run would report.
     """
 
     batches_before: int = 0
@@ -143,7 +143,7 @@ class ReencodeSegment:
 
     def rewrite(self, fs: Fs, *, run_id: str, attempt: str, progress: OnBytes) -> ReencodedSegment:
         """Re-encode the segment; arguments and errors are as in `reencode_segment`."""
-        # Imported late: it compiles kernels, which the driver never needs.
+        # Imported late, because this module compiles kernels that the driver never needs.
         from sediment.compaction.reencode.segment_reencode import reencode_segment
 
         return reencode_segment(self.task, fs, run_id=run_id, attempt=attempt, progress=progress)
@@ -156,7 +156,7 @@ class ReencodePartition:
     encoding: Encoding
 
     def plan(self, view: LogView, config: CompactionConfig, _fs: Fs) -> PartitionPlan:
-        """Return every segment below the bound that has records."""
+        """Return every segment with records below the bound."""
         return PartitionPlan(tuple(map(ReencodeSegment, plan_reencode(view, self.encoding, config))))
 
 
@@ -196,7 +196,7 @@ def reencode(options: CommonOptions, own: ReencodeOptions, *, stop: threading.Ev
 def perform(
     options: CommonOptions, *, stop: threading.Event, keep_originals: Path | None, **own: Any
 ) -> ReencodeRunReport:
-    """Re-encode with the options of the command (`reencode`)."""
+    """Parse the options of the command, then call `reencode`."""
     kept = None if keep_originals is None else keep_originals.absolute()
     return reencode(options, ReencodeOptions(keep_originals=kept, **own), stop=stop)
 

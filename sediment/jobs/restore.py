@@ -1,13 +1,14 @@
-"""`sediment restore LOG_DIR --from DIR`: put partitions back to their state before a run that kept originals.
+"""`sediment restore LOG_DIR --from DIR`: put partitions back to their state before a run with --keep-originals.
 
     choose            one run, or all that began at or after a time, newest first
     per partition     list · finish_interrupted · a plan for each run; refused unless every run can be undone
     per run           catalogue planned · log starts · originals kept, segments put back · checkpoint entries · done
 
-Invariants: a partition is changed only if the whole chain of its runs can be undone; an interrupted replacement is
-finished first, unless it puts back records that this run must not put back.  A restore keeps the files that it removes,
-so you can undo the restore.  Entries of the cleaner checkpoint are lowered before the segments change and raised
-afterwards, so they are never ahead of the segments.  To finish a killed restore, run the same command again.
+Invariants: a partition is changed only if all runs to undo in it can be undone.  An interrupted replacement is finished
+first, except if it puts back records that this run must not put back.  A restore keeps the files that it removes, so
+you can undo the restore.  Entries of the cleaner checkpoint are lowered before the segments change, and raised
+afterwards, so an entry never claims more than the segments contain.  To finish a killed restore, run the same command
+again.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 if __name__ == "__main__":
     from sediment.jobs.process.early_signals import end_on_early_signals
 
-    end_on_early_signals()  # before the imports that take time
+    end_on_early_signals()  # before the slow imports
 
 import re
 import threading
@@ -94,7 +95,7 @@ RECOVER = "recover"
 ALREADY_RESTORED = "already-restored"
 
 _MS = re.compile(r"[0-9]{1,15}")
-_STOPPED = (STOPPED, "the run was stopped before this partition")
+_STOPPED = (STOPPED, "the run was stopped before this partition was done")
 _MAY_BE_ABSENT = (CLEANER_FILE, LOG_START_FILE)
 """Checkpoint files that may be missing: a missing file means the same as an empty file."""
 
@@ -119,7 +120,7 @@ class RestoreReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RestoreRunReport(RunReport[RestoreReport]):
-    """Report of a run of `restore`; `catalogues` has one catalogue of removed files for each undone run."""
+    """Report of a run of `restore`; `catalogues` contains one catalogue of removed files for each undone run."""
 
     row_type: ClassVar[type] = RestoreReport
 
@@ -129,7 +130,7 @@ class RestoreRunReport(RunReport[RestoreReport]):
 
 
 def _after(partition: RestoreReport, number: int) -> int | None:
-    """Return `number`, a value after the run, or None if the partition was not restored."""
+    """Return `number`, a figure of the log after the run; return None if the partition was not restored."""
     return number if partition.status == RESTORED else None
 
 
@@ -159,7 +160,7 @@ def _summary(report: RestoreRunReport) -> str:
 # -------------------------------------------------------------------------------------------------------------- options
 @dataclass(frozen=True, slots=True)
 class RestoreOptions:
-    """Options of `restore` in addition to the common ones; exactly one of `run_id` and `as_of_ms` is given."""
+    """Options of `restore` in addition to the common options; exactly one of `run_id` and `as_of_ms` is set."""
 
     originals: Path
     run_id: str | None = None
@@ -190,7 +191,7 @@ def parse_time(text: str) -> int:
 # -------------------------------------------------------------------------------------------------------------- the run
 @dataclass(frozen=True, slots=True)
 class _Chain:
-    """The runs to undo in a partition, newest first, with their entries; `log_dir` is the path in the options."""
+    """Runs to undo in a partition, newest first, with their catalogue entries; `log_dir` is the path in the options."""
 
     partition: TopicPartition
     log_dir: Path
@@ -239,11 +240,9 @@ def perform(
     secret_file: Path | None,
     **own: Any,
 ) -> RestoreRunReport:
-    """Restore with the options of the command (`restore`)."""
+    """Parse the options of the command, then call `restore`."""
     if (run_id is None) == (as_of is None):
-        raise UsageError(
-            "a restore needs --run ID or --as-of TIME, and not both", advice="list runs: sediment originals DIR"
-        )
+        raise UsageError("restore needs either --run ID or --as-of TIME", advice="list runs: sediment originals DIR")
     if (suppress is None) != (secret_file is None):
         raise UsageError("--suppress and --secret-file go together", advice="give both or neither")
     suppressed = None
@@ -337,7 +336,7 @@ class _RestoreRun:
         return [run for run in history.runs if run.started_ms >= self._own.as_of_ms]
 
     def _missing(self, wanted: Sequence[Catalogue]) -> list[RestoreReport]:
-        """Return the reports of partitions that a run changed and that no longer exist."""
+        """Return the reports of partitions that a run changed but that no longer exist."""
         reports = {}
         for path in self._options.log_dirs:
             for name in (
@@ -360,9 +359,9 @@ class _RestoreRun:
         if wanted and not here & {log_dir for log_dir, _ in changed}:
             known = ", ".join(sorted({log_dir for log_dir, _ in changed}))
             raise UsageError(
-                f"no chosen run changed this log directory; they changed {known}",
+                f"no chosen run changed this log directory; the chosen runs changed {known}",
                 path=", ".join(map(str, self._options.log_dirs)),
-                advice="name the log directory that the run changed",
+                advice="give the log directory that the run changed",
             )
         chains = []
         for key in changed:
@@ -374,7 +373,7 @@ class _RestoreRun:
 
     # ------------------------------------------------------------------------------------------------------------- plan
     def _planned(self, chain: _Chain, history: History) -> _Chain | RestoreReport:
-        """Return the chain with the report of its restore, or the report of a partition that is not changed."""
+        """Return the runs to undo with the report of the restore, or the report of an unchanged partition."""
         try:
             return self._plan_chain(chain, history)
         except (SedimentError, OSError) as error:
@@ -385,7 +384,7 @@ class _RestoreRun:
         if self._own.dry_run or self._confirm is not None:
             if list_log(chain.partition, chain.directory, self._fs).is_replacement_open():
                 other = "without --dry-run" if self._own.dry_run else "with --yes"
-                why = f"an earlier run or broker was interrupted here; run {other} to finish that first"
+                why = f"an earlier run or broker was interrupted here; run {other} to finish its work first"
                 return replace(chain.report, reason_code=INTERRUPTED, reason=why)
         else:
             found = interrupted_restores(history, chain.directory, self._own.originals, self._fs)
@@ -443,7 +442,7 @@ class _RestoreRun:
         partition: TopicPartition,
         history: History,
     ) -> tuple[str, str] | None:
-        """Return the code and reason why the originals `logs` of a run must not be put back; None if they may.
+        """Return the reason code and text if the originals `logs` of a run must not be put back, else None.
 
         Raises:
             SedimentError: an original cannot be read, so its records cannot be checked for suppressed keys.
@@ -464,9 +463,9 @@ class _RestoreRun:
         if not offsets:
             return None
         return SUPPRESSED, (
-            f"the originals of run {run.run_id} contain {counted(len(offsets), 'record')} with suppressed keys, "
-            f"the first at offset {min(offsets)}; restore without --suppress and erase these keys again "
-            "before the broker starts"
+            f"the originals of run {run.run_id} contain {counted(len(offsets), 'record')} with suppressed keys, the "
+            f"first at offset {min(offsets)}; restore without --suppress, and erase these keys again before the broker "
+            "starts"
         )
 
     def _plan(
@@ -536,10 +535,10 @@ class _RestoreRun:
     def _prepared(
         self, run: Catalogue, chain: _Chain, entry: OriginalPartition, checkpoints: LogDirCheckpoints
     ) -> PartitionRestore:
-        """Return the steps that restore a partition from its present state.
+        """Return the steps that restore a partition from its current state.
 
         Raises:
-            SourceChangedError: the partition changed since the chain was planned.
+            SourceChangedError: the partition has changed since the plan was made.
         """
         live = listed_files(chain.directory, self._fs)
         plan = self._plan(run, entry, live, checkpoints.of(chain.partition).log_start)
@@ -588,7 +587,7 @@ class _RestoreRun:
         return failed
 
     def _write_first_entries(self, run: Catalogue, log_dir: Path, restores: Sequence[PartitionRestore]) -> None:
-        """Write the checkpoint entries that have to be durable before the segments change."""
+        """Write the checkpoint entries that must be durable before the segments change."""
         now = offsets_by_file(read_checkpoints(log_dir, self._fs))
         cleaner = now[CLEANER_FILE] or {}
         starts = {each.partition: each.plan.log_start_first for each in restores if each.plan.moves_log_start}
@@ -614,7 +613,7 @@ class _RestoreRun:
         self._write_entries(log_dir, RECOVERY_POINT_FILE, lowered)
 
     def _write_last_entries(self, run: Catalogue, log_dir: Path, restores: Sequence[PartitionRestore]) -> None:
-        """Restore the old checkpoint entries; if the run created the file and it is empty now, remove it."""
+        """Restore the old checkpoint entries; remove a file without entries if the undone run created it."""
         starts = {each.partition: each.plan.log_start_last for each in restores if each.plan.moves_log_start}
         self._write_entries(log_dir, LOG_START_FILE, starts)
         cleaner = {each.partition: each.entry.checkpoints.get(CLEANER_FILE) for each in restores}
@@ -648,18 +647,18 @@ def _kept_logs(plan: RestorePlan) -> list[str]:
 
 
 def _brings_back_unclean_logs(run: Catalogue, log_dir: Path) -> bool:
-    """Return True if undoing the run brings back records that a recovery after an unclean stop has truncated."""
+    """Return True if undoing the run restores records that a recovery after an unclean stop has truncated."""
     stops = [each.clean_shutdown for each in run.log_dirs if Path(each.path).resolve() == log_dir.resolve()]
     return run.command == RECOVER and not all(stops)
 
 
 def lowest(now: int | None, before: int | None) -> int | None:
-    """Return the lower of two checkpoint entries; None means no entry, and is the lowest."""
+    """Return the lower of two checkpoint entries; None means no entry, and counts as the lowest."""
     return None if now is None or before is None else min(now, before)
 
 
 def _as_it_is(partition: TopicPartition, log_dir: Path, fs: Fs) -> RestoreReport:
-    """Return the report of a partition that is not changed."""
+    """Return the report of a partition that stays unchanged."""
     listing = list_log(partition, log_dir / str(partition), fs)
     bases = tuple(segment.base_offset for segment in listing.segments)
     size_bytes = listing.log_bytes()
@@ -684,8 +683,8 @@ def _as_it_is(partition: TopicPartition, log_dir: Path, fs: Fs) -> RestoreReport
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
     required=True,
-    help="Restore from DIR, the --keep-originals directory of earlier runs; the files that the restore removes are "
-    "kept there too.",
+    help="Restore from DIR, the --keep-originals directory of earlier runs; DIR also keeps the files that the restore "
+    "removes.",
 )
 @click.option("--run", "run_id", metavar="ID", help="Undo the run with this id.")
 @click.option(
@@ -698,8 +697,8 @@ def _as_it_is(partition: TopicPartition, log_dir: Path, fs: Fs) -> RestoreReport
     "--suppress",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Refuse to restore a partition if its originals contain a key on the suppression list FILE, which `erase "
-    "--suppress-out` wrote.",
+    help="Refuse to restore a partition if the files to restore contain a key on the suppression list FILE, which "
+    "`erase --suppress-out` wrote.",
 )
 @click.option(
     "--secret-file",
@@ -707,7 +706,7 @@ def _as_it_is(partition: TopicPartition, log_dir: Path, fs: Fs) -> RestoreReport
     metavar="FILE",
     help="With --suppress: read from this file the secret that `erase --suppress-out` used.",
 )
-@click.option("--dry-run", is_flag=True, help="Change nothing; report what would be restored.")
+@click.option("--dry-run", is_flag=True, help="Change nothing; report what a run would restore.")
 @click.option("--yes", is_flag=True, help="Restore without asking; required if stdin or stderr is not a terminal.")
 @click.option(
     "--allow-network-fs",
@@ -715,7 +714,7 @@ def _as_it_is(partition: TopicPartition, log_dir: Path, fs: Fs) -> RestoreReport
     help="Allow NFS and other network filesystems; make sure no other host uses the directory.",
 )
 def command(options: CommonOptions, yes: bool, dry_run: bool, **own: Any) -> None:
-    """Put the partitions of LOG_DIR... back to their state before a run that kept originals.
+    """Put the partitions of LOG_DIR... back to their state before a run with --keep-originals.
 
     SIGINT or SIGTERM ends the run after the partition in progress; the run then prints its report and exits with status
     1.

@@ -1,7 +1,7 @@
 """`sediment serve LOG_DIR…`: a Kafka listener over log directories, until SIGINT or SIGTERM.
 
-With --read-only nothing is written, and no lock is taken.  Without --read-only, the directories belong to one node, and
-this process owns the node until the server stops.
+With --read-only, the server writes nothing into the directories and takes no lock.  Without --read-only, the
+directories belong to one node, and this process owns the node until the server stops.
 
 The server runs in this process, without Spark.  The first signal stops the server: it sends the responses in progress,
 closes the connections, stops the logs cleanly and exits with status 0.  A second signal ends the process at once.
@@ -14,7 +14,7 @@ from __future__ import annotations
 if __name__ == "__main__":
     from sediment.jobs.process.early_signals import end_on_early_signals
 
-    end_on_early_signals()  # before the imports that take time
+    end_on_early_signals()  # before the slow imports
 
 import json
 import logging
@@ -87,7 +87,7 @@ _FROM_DIRECTORY = frozenset({"node_id"})
 
 # ------------------------------------------------------------------------------------------------------------- settings
 def server_config(settings: Settings) -> ServerConfig:
-    """Return the config of the server; missing keys have the server's own defaults.
+    """Return the config of the server; missing keys get the server's own defaults.
 
     Raises:
         SettingsError: a value is out of range, or two values contradict each other.
@@ -99,7 +99,7 @@ def server_config(settings: Settings) -> ServerConfig:
         key = (_OWN_PREFIX if field.name in _OWN_FIELDS else "") + field.name.replace("_", ".")
         if settings.origin("", key) != Origin.DEFAULT:
             given[field.name] = settings.broker_value(key)
-    # Kafka's values for "no limit" are reduced to a limit, because this server always limits bytes and times.
+    # Kafka's values for "no limit" are replaced with a limit, because this server always limits bytes and times.
     if given.get("queued_max_request_bytes", 0) < 0:
         del given["queued_max_request_bytes"]
     if given.get("connections_max_idle_ms", 0) < 0:
@@ -112,7 +112,7 @@ def serve(options: ServerOptions, *, metrics_file: Path | None = None, quiet: bo
     """Serve until a signal arrives, and return the report.
 
     Raises:
-        UsageError, SedimentError, OSError: as `KafkaServer.start`.
+        UsageError, SedimentError, OSError: as in `KafkaServer.start`.
         StorageError: every log directory has failed.
         RunStopped: a second signal arrived, or a first signal arrived before the server had started.
     """
@@ -137,7 +137,7 @@ def serve(options: ServerOptions, *, metrics_file: Path | None = None, quiet: bo
 
 @contextmanager
 def _stopped_if_start_was() -> Iterator[None]:
-    """Raise `RunStopped` if a signal interrupts the start in this block.
+    """Raise `RunStopped` if a signal interrupts the start of the server in this block.
 
     Raises:
         RunStopped: a signal ended the start.
@@ -257,7 +257,7 @@ def _backend(
     """Return the options of the backend.
 
     Raises:
-        UsageError: an option belongs to the other backend.
+        UsageError: an option works only with, or only without, --read-only.
     """
     if read_only:
         if flush_acks:
@@ -279,7 +279,7 @@ def live_options(directories: tuple[Path, ...], settings: Settings, fs: Fs, *, f
     """Return the options of a server that takes writes.
 
     Raises:
-        SettingsError, OSError: as `server_settings`.
+        SettingsError, OSError: as in `server_settings`.
     """
     of_server = server_settings(settings, directories, fs)
     return LiveOptions(
@@ -295,12 +295,12 @@ def live_options(directories: tuple[Path, ...], settings: Settings, fs: Fs, *, f
 
 
 def topic_configs(settings: Settings, metadata: ClusterMetadata, node_id: int) -> Callable[[str], LogConfig]:
-    """Return a function that returns the configs of a topic, taken from the settings and a node's metadata."""
+    """Return a function that returns the configs of a topic according to the settings and a node's metadata."""
     return partial(config_of_topic, settings.of_node(metadata, node_id), metadata)
 
 
 def quorum_keys(directories: Sequence[Path], settings: Settings) -> Mapping[str, str] | None:
-    """Return the quorum keys of --config, or of the properties file that `clone` and `adopt` leave in a directory."""
+    """Return the quorum keys in --config, or in the properties file that `clone` and `adopt` write into a directory."""
     if settings.quorum:
         return settings.quorum
     files = (directory / SERVER_PROPERTIES_FILE for directory in directories)
@@ -379,14 +379,15 @@ def quorum_keys(directories: Sequence[Path], settings: Settings) -> Mapping[str,
     help="Admit only the users in FILE, whose lines have the form "
     "NAME:SCRAM-SHA-256:ITERATIONS:SALT:STORED_KEY:SERVER_KEY.",
 )
-@click.option("--insecure", is_flag=True, help="Let other machines connect even without TLS or without users.")
+@click.option("--insecure", is_flag=True, help="Let other machines connect even if --tls-cert or users are missing.")
 @click.option(
     "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a broker configuration for this server."
 )
 @click.option(
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Read the broker's server.properties: the server's limits, and log.dirs if no LOG_DIR is given.",
+    help="Read the server's limits from FILE, the broker's server.properties.  If no LOG_DIR is given, serve every "
+    "directory in its log.dirs.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout after the server has stopped.")
 @click.option("--quiet", is_flag=True, help="Print no warnings; the line `listening on` is still printed.")
@@ -401,7 +402,7 @@ def quorum_keys(directories: Sequence[Path], settings: Settings) -> Mapping[str,
     "--request-log",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Append one line of JSON for each request, without its content, to this file.",
+    help="Append one JSON object for each request to FILE, one per line, without the content of the request.",
 )
 @click.option(
     "--log-format",
@@ -444,16 +445,17 @@ def command(
     directories.  The server accepts committed offsets, records from producers, including idempotent and transactional
     producers, and changes of topics, configs and groups.  A broker can use the directories afterwards.
 
-    The server deletes what clients delete.  Retention runs for a topic only if cleanup.policy and a limit are set for
-    it, and the cleaner only if cleanup.policy is: in the configs of the topic or the broker, with --set, or in
-    --config.
+    The server deletes what clients delete.  Retention applies to a topic only if its cleanup.policy and a retention
+    limit are set; the cleaner applies only if its cleanup.policy is set.  These settings can be topic configs, broker
+    configs, values of --set, or keys in the --config file.
     """
     with stderr_log.log_to_stderr(log_format, quiet=quiet, repeats=True), errors_as_exit_status():
         settings = Settings.load(config, sets)
         directories = log_dirs or configured_log_dirs(settings)
         if not directories:
             raise UsageError(
-                "no LOG_DIR is given", advice="name a log directory, or give --config FILE with log.dirs in it"
+                "no LOG_DIR is given",
+                advice="name a log directory, or give --config FILE, a file that contains log.dirs",
             )
         for option, file in (("--metrics", metrics_file), ("--request-log", request_log)):
             if file is not None:

@@ -1,13 +1,13 @@
-"""`sediment snapshot LOG_DIR --to PATH`: the latest value of each key as a Delta table, refreshed incrementally.
+"""`sediment snapshot LOG_DIR --to PATH`: write the latest value of each key to a Delta table, and refresh the table.
 
     1. driver    read the progress of the table, and plan the offsets to read
     2. tasks     read the latest record of each key
     3. driver    check that the files are unchanged, and merge: rows and progress in one commit
 
-A refresh takes effect exactly once.  One MERGE writes the rows, and the metadata of its commit records the offset
-reached in each partition.  A killed run has committed either everything or nothing, and the next run continues from the
-committed progress.  If two runs start from the same progress, both try to commit a refresh with the same number, as a
-Delta application transaction, and Delta refuses the second.
+A refresh takes effect exactly once.  One MERGE writes the rows, and the metadata of its commit records the next offset
+to read in each partition.  A run that is killed has committed either everything or nothing, and the next run continues
+from the committed progress.  If two runs start from the same progress, both try to commit a refresh with the same
+number, as a Delta application transaction, and Delta refuses the second.
 
 Invariants: only the table is written.  The table contains only records that a READ_COMMITTED consumer gets.  A
 partition that cannot be read keeps its rows and its progress, while the others are refreshed.
@@ -18,7 +18,7 @@ from __future__ import annotations
 if __name__ == "__main__":
     from sediment.jobs.process.early_signals import end_on_early_signals
 
-    end_on_early_signals()  # before the imports that take time
+    end_on_early_signals()  # before the slow imports
 
 import time
 from collections import Counter
@@ -100,7 +100,7 @@ _TASKS_PER_SLOT = 3
 
 @dataclass(frozen=True, slots=True)
 class AsOf:
-    """Point in time of a snapshot: the last offset of each partition, and the largest timestamp of a record."""
+    """Point in time of a snapshot: the last offset of each partition, or the largest timestamp of a record."""
 
     offsets: Mapping[str, int]
     timestamp_ms: int | None
@@ -117,7 +117,7 @@ class AsOf:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotOptions:
-    """Options that only `snapshot` has; if `as_of` is None, the latest state is written."""
+    """Options that only `snapshot` has; if `as_of` is None, the run writes the latest state."""
 
     to: str
     as_of: AsOf | None
@@ -284,7 +284,7 @@ def _plan(
 
 
 def _check_unchanged(planned: Sequence[_Planned]) -> None:
-    """Refuse the result of the tasks if files were replaced meanwhile, because the rows may mix two states of a log.
+    """Refuse the result of the tasks if files were replaced in between, because the rows may mix two states of a log.
 
     Raises:
         SourceChangedError: a planned segment was replaced or removed.
@@ -309,7 +309,7 @@ def _changed(partition: str, path: str | None) -> SourceChangedError:
 
 # ------------------------------------------------------------------------------------------------------------- reading
 def _stale_rows(planned: Sequence[_Planned]) -> Column | None:
-    """Return the condition for table rows that are deleted unless their key was read; None if there can be none."""
+    """Return the condition for the table rows to delete if their key was not read; None if no such row can exist."""
     from pyspark.sql import functions as f
 
     rebuilt: dict[str, list[int]] = {}
@@ -353,7 +353,7 @@ def _read(spark: SparkSession, planned: Sequence[_Planned]) -> _Read:
         owners.append(owner)
     tasks = pack_by_weight(parts, Part.size_bytes, slots * _TASKS_PER_SLOT)
     rows = spark.range(0, len(tasks), 1, max(len(tasks), 1)).mapInArrow(LatestPerKey(tasks), SPARK_SCHEMA)
-    # Checkpointed, so that Spark does not compute the rows again: the summaries must describe exactly these rows.
+    # Checkpoint the rows, so that Spark does not compute them again: the summaries must describe exactly these rows.
     held = rows.localCheckpoint()
     summaries: list[list[ReadSummary]] = [[] for _ in planned]
     for row in held.where(f.col("topic") == SUMMARY_TOPIC).select("partition", "value").collect():
@@ -364,7 +364,7 @@ def _read(spark: SparkSession, planned: Sequence[_Planned]) -> _Read:
 def _cut(planned: Sequence[_Planned], slots: int) -> Iterator[tuple[int, tuple[ScanTask, ...]]]:
     """Yield (index of a partition, slices that one task reads together).
 
-    The function makes few such groups, because a key can have a row in each of them.
+    The function makes few such groups, because a key can have a row in each group.
     """
     total_bytes = sum(map(_size_bytes, planned))
     part_bytes = max(total_bytes // slots, _PART_BYTES)
@@ -390,7 +390,7 @@ def _latest(read: _Read, planned: Sequence[_Planned]) -> DataFrame:
 
 
 def _shuffle_by_size(spark: SparkSession, planned: Sequence[_Planned]) -> None:
-    """Set the number of shuffle partitions from the bytes to read, because Spark's default ignores that size."""
+    """Set the number of shuffle partitions according to the number of bytes to read, which Spark's default ignores."""
     size_bytes = sum(map(_size_bytes, planned))
     slots = spark.sparkContext.defaultParallelism
     spark.conf.set(_SHUFFLE_PARTITIONS, str(max(slots, size_bytes // _SHUFFLED_BYTES)))
@@ -401,10 +401,10 @@ def snapshot(options: CommonOptions, own: SnapshotOptions, spark: SparkSession) 
     """Refresh the table at `own.to` from the selected partitions of `options.log_dirs`.
 
     Raises:
-        UsageError: a directory or option is wrong, or something else is at `own.to`; nothing was changed.
+        UsageError: a directory or option is wrong, or `own.to` is not a table of `snapshot`; nothing was changed.
         SourceChangedError: in each attempt, the logs were replaced or another run refreshed the table.
-        SedimentError: Spark or Delta failed, for example because the disk is full.  The refresh is either complete or
-            without effect.
+        SedimentError: Spark or Delta failed, for example because the disk is full.  The refresh either is complete or
+            has no effect.
     """
     for attempt in range(_ATTEMPTS):
         try:
@@ -455,7 +455,7 @@ class _Run:
                 if partition in good:
                     reports.append(_refreshed(partition, sum(a.messages_read for a in summaries), self._own))
             if good:
-                with stop_on_signals():  # a refresh that was committed must be reported
+                with stop_on_signals():  # after its commit, a refresh must be reported
                     outcome = self._commit(_latest(read, good), good, [*idle, *good], before, known)
         return self._report(reports, outcome)
 
@@ -549,15 +549,15 @@ def _refreshed(partition: _Planned, messages_read: int, own: SnapshotOptions) ->
 
 
 def _with_compacted_reason(report: PartitionSnapshot, partition: _Planned) -> PartitionSnapshot:
-    """Add a reason to the report if compaction has removed values that existed at the snapshot's point in time."""
+    """Add a reason to the report if compaction may have removed values that existed at the snapshot's point in time."""
     cleaned_to = partition.facts.first_dirty_offset or 0
     if partition.refresh.end_offset >= cleaned_to:
         return report
     return replace(
         report,
         reason_code="compacted",
-        reason=f"the log is compacted up to offset {cleaned_to}: if a key was written again below that offset, its "
-        f"value at this point in time is gone, and the table has no row for the key",
+        reason=f"the log is compacted up to offset {cleaned_to}: if a key was written again after this point in time "
+        "but below that offset, its earlier value is gone, and the table has no row for the key",
     )
 
 
@@ -583,7 +583,7 @@ def _split_by_result(
 
 def _refreshed_by_another(path: str) -> SourceChangedError:
     return SourceChangedError(
-        "another run changed the table at the same time", path=path, advice="run again when the other run is done"
+        "another run changed the table during this run", path=path, advice="run again when the other run is done"
     )
 
 
@@ -592,8 +592,8 @@ def parse_as_of(offsets: Sequence[str], timestamp_ms: int | None, partitions: Se
     """Return the point in time of `--as-of-offset [TOPIC-N:]OFFSET …` or `--as-of-ms`; None without either.
 
     Raises:
-        UsageError: an option is malformed, or gives an offset without a partition and `partitions` does not have
-            exactly one name.
+        UsageError: an option is malformed, or an offset has no partition although `partitions` does not have exactly
+            one name.
     """
     if not offsets and timestamp_ms is None:
         return None
@@ -605,8 +605,8 @@ def parse_as_of(offsets: Sequence[str], timestamp_ms: int | None, partitions: Se
         if not colon:
             if len(partitions) != 1:
                 raise UsageError(
-                    f"--as-of-offset {text} is for one partition and {len(partitions)} are selected",
-                    advice="select one with --partition, or write TOPIC-N:OFFSET, repeated",
+                    f"--as-of-offset {text} is for a single partition, but {len(partitions)} are selected",
+                    advice="select one with --partition, or give --as-of-offset TOPIC-N:OFFSET for each of them",
                 )
             partition = partitions[0]
         if partition not in partitions:
@@ -641,7 +641,7 @@ def perform(
     enable_deletion_vectors: bool,
     lineage: str | None,
 ) -> SnapshotReport:
-    """Refresh a table with the options of the command (`snapshot`), in a separate session.
+    """Parse the options of the command, then call `snapshot` in a separate Spark session.
 
     Raises:
         UsageError: an option is wrong, Delta or the library of `lineage` is missing, or Spark does not start.
@@ -663,7 +663,7 @@ def perform(
 
 
 def _table_write(report: SnapshotReport, logs: Sequence[_Log]) -> TableWrite:
-    """Return the result of the run for the lineage; `logs` are the selected partitions."""
+    """Return the numbers that the lineage event of the run reports; `logs` are the selected partitions."""
     topics = {str(log.partition): (log.log_dir, log.partition.topic) for log in logs}
     records_read: Counter[LogTopic] = Counter()
     for row in report.partitions:
@@ -687,14 +687,15 @@ def _table_write(report: SnapshotReport, logs: Sequence[_Log]) -> TableWrite:
     "as_of_offsets",
     multiple=True,
     metavar="[TOPIC-N:]OFFSET",
-    help="Write the latest values as they were right after this offset; use a separate table for --to.",
+    help="Write the latest value of each key up to this offset; for --to, use a table of its own.",
 )
 @click.option(
     "--as-of-ms",
     type=click.IntRange(min=0),
-    help="Write the latest values as of this timestamp, in ms since the epoch; use a separate table for --to.",
+    help="Write the latest value of each key as of this timestamp, in ms since the epoch; for --to, use a table of "
+    "its own.",
 )
-@click.option("--from-start", is_flag=True, help="Read the selected partitions from their start again.")
+@click.option("--from-start", is_flag=True, help="Read the selected partitions again from their log start.")
 @click.option(
     "--enable-deletion-vectors",
     is_flag=True,

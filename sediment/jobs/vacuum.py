@@ -10,7 +10,7 @@ from __future__ import annotations
 if __name__ == "__main__":
     from sediment.jobs.process.early_signals import end_on_early_signals
 
-    end_on_early_signals()  # before the imports that take time
+    end_on_early_signals()  # before the slow imports
 
 import threading
 import time
@@ -64,7 +64,7 @@ KEPT = "kept"
 YOUNG = "young"
 RUNNING = "running"
 
-_STOPPED = (STOPPED, "the run was stopped before these originals")
+_STOPPED = (STOPPED, "the run was stopped before these originals were removed")
 _NARROW = (0, 1, 0, 0)
 _LEAST_MS = 24 * 3_600_000
 
@@ -72,7 +72,7 @@ _LEAST_MS = 24 * 3_600_000
 # --------------------------------------------------------------------------------------------------------------- report
 @dataclass(frozen=True, slots=True)
 class VacuumReport(OriginalsReport):
-    """The originals that one run kept of one partition; `status` is the decision about them."""
+    """The originals of one partition that one run kept; `status` is the decision about these originals."""
 
     finished_ms: int | None = field(default=None, metadata=INTERNAL)
 
@@ -114,7 +114,7 @@ def print_report(report: VacuumRunReport, screen: Screen) -> None:
 
 
 def _consequences(report: VacuumRunReport) -> Iterator[str]:
-    """Yield sentences about the runs that can no longer be undone and the bytes that were freed."""
+    """Yield lines about the runs that can no longer be undone, and about the freed bytes."""
     removed = [rows for rows in by_run(report.partitions) if rows[0].status == REMOVED]
     would = "could" if report.dry_run else "can"
     for rows in removed:
@@ -268,7 +268,7 @@ def _decide(run: Catalogue, own: VacuumOptions, pins: Sequence[str]) -> tuple[st
 def _removed(
     rows: Sequence[VacuumReport], history: History, own: VacuumOptions, stop: threading.Event, fs: Fs
 ) -> list[VacuumReport]:
-    """Remove the originals of each run marked in `rows`, oldest runs first; return the rows with the outcome."""
+    """Remove the originals of each run that `rows` mark for removal, oldest first; return the rows with the outcome."""
     failed: dict[str, tuple[str, str]] = {}
     marked = {row.run for row in rows if row.status == REMOVED}
     for run in history.runs:
@@ -297,7 +297,7 @@ def perform(
     stop: threading.Event | None = None,
     **given: Any,
 ) -> VacuumRunReport:
-    """Vacuum with the options of the command (`vacuum`)."""
+    """Parse the options of the command, then call `vacuum`."""
     return vacuum(vacuum_options(path, **given), confirm=confirm, stop=stop)
 
 
@@ -306,29 +306,27 @@ def perform(
 @click.option(
     "--older-than",
     metavar="AGE",
-    help="Remove the originals of runs that ended more than AGE ago, such as 7d or 36h.",
+    help="Remove the files of runs that ended more than AGE ago, such as 7d or 36h.",
 )
-@click.option("--run", "run_id", metavar="ID", help="With --pin: keep the originals of the run with this id.")
+@click.option("--run", "run_id", metavar="ID", help="With --pin: keep the files of the run with this id.")
+@click.option("--pin", metavar="NAME", help="Keep the files of the run in --run until --unpin NAME removes this pin.")
 @click.option(
-    "--pin", metavar="NAME", help="Keep the originals of the run in --run until --unpin NAME removes this pin."
+    "--unpin", metavar="NAME", help="Remove the pin NAME, so that a later vacuum can remove the files of its run."
 )
-@click.option(
-    "--unpin", metavar="NAME", help="Remove the pin NAME, which then no longer keeps the originals of its run."
-)
-@click.option("--dry-run", is_flag=True, help="Change nothing; report what would be removed.")
+@click.option("--dry-run", is_flag=True, help="Change nothing; report what a run would remove.")
 @click.option("--force", is_flag=True, help="Accept an --older-than age of less than 24 hours.")
 @click.option("--yes", is_flag=True, help="Remove without asking; required if stdin or stderr is not a terminal.")
 @click.option(
     "--now-ms",
     type=click.IntRange(0, INT64_MAX),
-    help="Use this time, in ms since the epoch, as the current time in every rule.",
+    help="Use this time, in ms since the epoch, instead of the clock.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def command(as_json: bool, yes: bool, dry_run: bool, **options: Any) -> None:
-    """Remove the originals of old runs from DIR; these runs can then no longer be undone.
+    """Remove from DIR the files that old runs with --keep-originals DIR kept; these runs can then no longer be undone.
 
-    SIGINT or SIGTERM ends the vacuum after it has removed all originals of the run that it is working on; the vacuum
-    then reports and exits with status 1.
+    SIGINT or SIGTERM ends the command once all files of the run in progress are removed; the command then prints its
+    report and exits with status 1.
     """
     with errors_as_exit_status():
         removes = options["older_than"] is not None

@@ -3,8 +3,8 @@
     driver    pair up                                                                 · reports of all pairs
     tasks             headers of both logs · records and batches · bytes and files
 
-One task compares a partition; small partitions share a task.  If there is little data, this process compares it,
-because Spark would take longer to start.
+One task compares a partition; small partitions share a task.  If there is little data, this process makes the
+comparison, because Spark would take longer to start.
 
 The cleaner's code is not used: `verification` defines the rules independently.  Neither directory is changed or locked;
 a directory that changes while it is read is an error.
@@ -17,7 +17,7 @@ from __future__ import annotations
 if __name__ == "__main__":
     from sediment.jobs.process.early_signals import end_on_early_signals
 
-    end_on_early_signals()  # before the imports that take time
+    end_on_early_signals()  # before the slow imports
 
 import time
 import uuid
@@ -58,7 +58,7 @@ from sediment.segment_io.partition.live_segments import live_segments
 from sediment.segment_io.partition.sources import Source, find_sources
 
 _LITTLE_BYTES = 256 << 20
-_PAIR_BYTES = 1 << 20  # opening the files of a pair takes as long as comparing this many bytes
+_PAIR_BYTES = 1 << 20  # comparing this many bytes takes as long as opening the files of a pair
 _TABLE_BYTES = 512 << 20
 
 
@@ -72,7 +72,7 @@ class _Found(NamedTuple):
 
 # ------------------------------------------------------------------------------------------------------------- pairing
 def _pair_up(options: CommonOptions, fs: Fs) -> tuple[list[_Found], list[PairReport]]:
-    """Return the partitions in both directories, and a report of each partition that only one directory has.
+    """Return the partitions that are in both directories, and a report of each partition that is only in one directory.
 
     Raises:
         UsageError: a path is neither a log directory nor a partition, BEFORE and AFTER are of different kinds, or
@@ -84,8 +84,8 @@ def _pair_up(options: CommonOptions, fs: Fs) -> tuple[list[_Found], list[PairRep
     kinds = [_is_partition(path, fs) for path in (before, after)]
     if kinds[0] != kinds[1]:
         raise UsageError(
-            f"{before} and {after} are a log directory and the directory of one partition",
-            advice="name two log directories, or two directories of partitions",
+            f"one of {before} and {after} is a log directory, and the other is the directory of one partition",
+            advice="give two log directories, or two directories of one partition",
         )
     if kinds[0]:
         name = before.resolve().name
@@ -129,7 +129,7 @@ def _check_cleaner_checkpoint(before: Path, after: Path, fs: Fs) -> None:
 def _is_partition(path: Path, fs: Fs) -> bool:
     if not fs.is_directory(path):
         raise NotALogDirectoryError(
-            "no such directory", path=str(path), advice="name two log directories, or two directories of partitions"
+            "no such directory", path=str(path), advice="give two log directories, or two directories of one partition"
         )
     return any(parse_segment_file(entry.name) for entry in fs.scan(path) if entry.is_file)
 
@@ -140,7 +140,7 @@ def _side(source: Source, fs: Fs, checkpoints: LogDirCheckpoints | None = None) 
 
 
 def _kept(before: Path, mark: BeforeMark, fs: Fs) -> tuple[Source, ...]:
-    """Return the partitions of BEFORE; after a run without changes, BEFORE contains only the run's mark."""
+    """Return the partitions of BEFORE, which contains only the mark of --keep-before if the run changed nothing."""
     try:
         return find_sources([before], fs)
     except NotALogDirectoryError:
@@ -153,7 +153,7 @@ def _selected(names: Sequence[str], options: CommonOptions) -> list[str]:
     """Return the `names` that `--partition` selects.
 
     Raises:
-        UsageError: a pattern matches none of them, or `names` is empty.
+        UsageError: a pattern matches none of the names, or `names` is empty.
     """
     if not names:
         raise UsageError(
@@ -165,7 +165,7 @@ def _selected(names: Sequence[str], options: CommonOptions) -> list[str]:
 
 
 def _not_linked(after: Source, mark: BeforeMark, checkpoints: Sequence[LogDirCheckpoints], fs: Fs) -> PairReport:
-    """Return the report of a partition that --keep-before did not link; a change since the run is a difference."""
+    """Return the report of a partition that --keep-before did not link; any change since the run is a difference."""
     name = after.directory.name
     old, new = (known.of(after.partition).log_start or 0 for known in checkpoints)
     differences = []
@@ -176,11 +176,12 @@ def _not_linked(after: Source, mark: BeforeMark, checkpoints: Sequence[LogDirChe
             Difference(
                 "partition",
                 None,
-                f"BEFORE did not link the partition; compare with {mark.log_dir} to find out if it changed",
+                f"BEFORE has no links to this partition; compare BEFORE with {mark.log_dir} to find out whether the "
+                "partition changed",
             )
         )
     elif fingerprint(after.directory, fs) != mark.partitions[name]:
-        differences.append(Difference("partition", None, "the partition changed, and BEFORE did not link it"))
+        differences.append(Difference("partition", None, "the partition changed, but BEFORE has no links to it"))
     if differences:
         return _wrong(name, None, str(after.directory), differences)
     return PairReport(name, None, str(after.directory), SKIPPED, NOT_CHANGED, "its files are unchanged since the run")
@@ -210,7 +211,7 @@ def _with_settings(
 ) -> list[Pair]:
     """Return the pairs with the settings of their topics.
 
-    The settings come from the metadata log next to BEFORE's log, or else next to AFTER's log.
+    The settings come from the metadata log in the log directory of BEFORE, or else of AFTER.
     """
     before, after = (
         settings_of_logs([(side.source.partition, side.source.directory) for side in sides], options.settings, Fs())
@@ -260,7 +261,7 @@ def _reports(pairs: Sequence[Pair], options: CommonOptions) -> Iterator[PairRepo
     """Yield the report of every pair.
 
     Raises:
-        SourceChangedError: a log changed meanwhile.
+        SourceChangedError: a log changed during the comparison.
     """
     total_bytes = sum(pair.readable_bytes for pair in pairs)
     with Progress(options.messages(), len(pairs), total_bytes, phase="comparing") as progress:
@@ -284,7 +285,7 @@ def verify(options: CommonOptions, *, since_ms: int | None, reencoded: bool = Fa
 
     Raises:
         UsageError: the directories cannot be compared.
-        SedimentError: a directory cannot be read, or changed meanwhile.
+        SedimentError: a directory cannot be read, or changed during the comparison.
     """
     started = time.monotonic()
     found, reports = _pair_up(options, Fs())
@@ -305,14 +306,14 @@ def verify(options: CommonOptions, *, since_ms: int | None, reencoded: bool = Fa
 @click.option(
     "--since-ms",
     type=click.IntRange(min=0, max=INT64_MAX),
-    help="Accept several cleanings between BEFORE and AFTER, the first at this time, in ms since the epoch (default: "
-    "one cleaning, at --now-ms).",
+    help="Accept an AFTER that several compactions made from BEFORE, the first at this time, in ms since the epoch "
+    "(default: one compaction, at --now-ms).",
 )
 @click.option(
     "--reencoded",
     is_flag=True,
-    help="Accept batches that `compact --codec` or `reencode` encoded again: compare their records instead of their "
-    "bytes, and list the batches.",
+    help="Accept batches that `compact --codec` or `reencode` re-encoded: compare their records instead of their "
+    "bytes, and list these batches.",
 )
 def command(options: CommonOptions, since_ms: int | None, reencoded: bool) -> None:
     """Check that AFTER is a correct compaction of BEFORE.

@@ -5,7 +5,7 @@ from __future__ import annotations
 if __name__ == "__main__":
     from sediment.jobs.process.early_signals import end_on_early_signals
 
-    end_on_early_signals()  # before the imports that take time
+    end_on_early_signals()  # before the slow imports
 
 import time
 
@@ -20,10 +20,10 @@ from sediment.segment_io.errors import UsageError
 
 @click.command("warm-up", cls=ConfiguredCommand)
 def command() -> None:
-    """Compile the kernels in advance, and archive the classes that Spark loads when it starts.
+    """Compile Sediment's inner loops (kernels), and archive the Java classes that Spark loads at its start.
 
-    The compiled kernels and the archive are stored in your cache folder.  Run this again after an update of Sediment,
-    Spark or Java.
+    The compiled kernels and the archive are stored in your cache folder.  Run this command again after an update of
+    Sediment, Spark or Java.
     """
     from sediment.compaction.warm_up import warm_up
     from sediment.jobs.verification.warm_up import warm_up_verification
@@ -34,14 +34,14 @@ def command() -> None:
         warm_up(everything=True)
         warm_up_verification()
         warm_up_appends()
-        write_result(f"compiled loops are ready ({time.monotonic() - started:.1f} s)\n")
+        write_result(f"compiled kernels are ready ({time.monotonic() - started:.1f} s)\n")
         started = time.monotonic()
         try:
             path = make_archive()
         except OSError as error:
             raise UsageError(
                 f"the archive of Spark's classes cannot be made: {error}",
-                advice="make the cache folder writable, or ignore this: runs only start more slowly",
+                advice="make the cache folder writable, or ignore this error, which only makes runs start more slowly",
             ) from error
         write_result(f"Spark's classes are archived in {path} ({time.monotonic() - started:.1f} s)\n")
 

@@ -104,11 +104,11 @@ def _gone(entry: Entry, entries: Sequence[Entry], rules: Rules) -> Iterator[Foun
     if entry.record.key is None:
         if offset < rules.limit:
             return
-        what = "the record without a key is gone, but its offset is above the cleaned range"
+        what = "the record without a key is missing, but its offset is above the cleaned range"
     else:
         if _later(entry, entries, rules, 0) is not None:
             return
-        what = "the record is gone, but its key has no later record"
+        what = "the record is missing, but its key has no later record"
     if not is_tombstone:
         yield "lost", offset, what
     elif offset >= rules.limit or horizon_ms is None or horizon_ms > rules.now_ms:

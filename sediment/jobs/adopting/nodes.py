@@ -3,8 +3,8 @@
     NewNode       the directory has no metadata log: a new node starts its own from bootstrap.checkpoint
     StoppedNode   the directory has a metadata log: its node is stopped and is the sole voter of its quorum
 
-Both classes plan before the first change, build the metadata records, and write the files outside the partition
-folders.
+Each class plans the run before the first change, builds the metadata records, and writes the files outside the
+partition folders.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class OwningNode(Protocol):
         ...
 
     def changes(self, run_id: str) -> list[str]:
-        """Return what `write` writes, replaces and appends to, for people: one line for each kind of change."""
+        """Describe the files that `write` creates, replaces and appends to: one line for each kind of change."""
         ...
 
     def records(self, clones: Clones) -> list[bytes]:
@@ -104,7 +104,7 @@ class OwningNode(Protocol):
         ...
 
     def write(self, records: Sequence[bytes], clones: Clones, run_id: str, now_ms: int) -> tuple[str, ...]:
-        """Write the files outside the partition folders; return the names of the copies of replaced files."""
+        """Write the files outside the partition folders; return the names of the copies of the replaced files."""
         ...
 
 
@@ -126,7 +126,7 @@ class NewNode:
         self.server_properties: Path | None = own.properties_file or log_dir / SERVER_PROPERTIES_FILE
 
     def changes(self, run_id: str) -> list[str]:
-        """Return the files that the new node needs: new ones, and those that replace files of a former node."""
+        """Describe the files that the new node needs: new files, and files that replace those of a former node."""
         own = self._own.properties_file
         names = [name for name in START_FILES if own is None or name != SERVER_PROPERTIES_FILE]
         there = [name for name in names if self._fs.exists(self._log_dir / name)]
@@ -204,7 +204,7 @@ class StoppedNode:
         return None if self.server_properties is None else read_quorum_keys(self.server_properties)
 
     def changes(self, run_id: str) -> list[str]:
-        """Return the appends to the metadata log, and the checkpoint files that get entries."""
+        """Describe the records to append to the metadata log, and name the checkpoint files that get entries."""
         names = [name for name in CHECKPOINT_FILES if self._fs.exists(self._log_dir / name)]
         lines = [
             f"records of {counted(len(self.plan.topics), 'topic')}, appended to {METADATA_PARTITION}, the metadata log "
@@ -212,7 +212,7 @@ class StoppedNode:
             f"copy of the old metadata log: {_kept_log(run_id)}",
         ]
         if LOG_START_FILE not in names:
-            lines.append(f"new file, if a log start needs it: {LOG_START_FILE}")
+            lines.append(f"new file, if a log does not start at its first segment's base offset: {LOG_START_FILE}")
         return [*lines, _replaced(names, run_id)] if names else lines
 
     def records(self, clones: Clones) -> list[bytes]:
@@ -278,6 +278,6 @@ def _leader_epochs(clones: Clones) -> dict[TopicPartition, int]:
 
 
 def _producer_ids(clones: Clones, source: Source, fs: Fs) -> set[int]:
-    """Return the producer ids in the logs, and those of transactional ids."""
+    """Return the producer ids that occur in the logs, and those that belong to transactional ids."""
     in_logs = {producer_id for clone in clones.values() for producer_id in clone.producer_ids}
     return in_logs | transactional_producers(source.topics.get(TRANSACTION_STATE), fs)

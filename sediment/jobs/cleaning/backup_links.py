@@ -1,4 +1,4 @@
-"""Start and completion of the catalogue that lists the original files kept by a run."""
+"""Creation and completion of the catalogue that lists the original files that a run keeps."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def catalogue_of_run(
     *,
     restores: str | None = None,
 ) -> Catalogue:
-    """Return the catalogue with which a run of `command` starts; `checkpoints` is keyed by log directory.
+    """Return the first catalogue of a run of `command`, without files; `checkpoints` is keyed by log directory.
 
     Call this before the run removes a file.  `restores` is the id of the run that a restore undoes.
     """
@@ -78,8 +78,8 @@ def begin_originals(
 ) -> tuple[BackupLinks, list[tuple[LogListing, str, str]]]:
     """Write the catalogue of the files that a run may replace, before any of them is replaced.
 
-    Returns the originals, and the listings of partitions whose files cannot be read, each with reason code and text.
-    Those partitions are not in the catalogue and must not be changed.
+    Returns the originals, and the listings of partitions with unreadable files, each with reason code and text.  Those
+    partitions are not in the catalogue and must not be changed.
 
     Raises:
         OSError: the catalogue could not be written, so no file may be replaced.
@@ -109,12 +109,14 @@ def end_originals(originals: BackupLinks, reports: Iterable[Reported]) -> Path |
         return originals.end(statuses, time.time_ns() // 1_000_000)
     except (SedimentError, OSError) as error:
         _LOGGER.warning(
-            "%s: the catalogue cannot be completed and stays in state planned: %s", originals.path, describe(error)[1]
+            "%s: the catalogue cannot be completed and stays in the state `planned`: %s",
+            originals.path,
+            describe(error)[1],
         )
         return originals.path
 
 
 def _shown_arguments(log_dirs: Iterable[Path], given: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """Return the log directories and the given options as a catalogue shows them."""
+    """Return the log directories and the given options in the form for a catalogue."""
     options = [name if not value else f"{name}={value}" for name, value in given]
     return (*(without_secret(str(path)) for path in log_dirs), *options)

@@ -1,4 +1,4 @@
-"""Base class of the runs of `compact` on the driver, in place or to an output, and steps shared with other runs.
+"""Base class of the runs of `compact` on the driver, in place or to an output, and steps that other commands share.
 
 Invariant: every selected partition has one report, in the order of log directories and names.
 """
@@ -31,7 +31,7 @@ from sediment.segment_io.partition.listing import LogListing
 
 
 class CleaningRun(ABC):
-    """Run of `compact` on the driver; its exit stack closes locks, tokens, scratch directories and Spark."""
+    """Run of `compact` on the driver; its exit stack releases locks, tokens, scratch directories and Spark."""
 
     def __init__(self, options: CommonOptions, own: CompactOptions, stop: threading.Event, stack: ExitStack) -> None:
         self.run_id = new_run_id()
@@ -61,7 +61,7 @@ class CleaningRun(ABC):
         return rate_limit(sc, self.run_id, directories, deadline_s=deadline_s)
 
     def _why_lost(self, error: Exception | None, state: str) -> tuple[str, str]:
-        """Return the reason code and text for a task without a result; `state` is as in `why_lost`."""
+        """Return the reason code and text for a task without a result; `why_lost` explains `state`."""
         return why_lost(self._stop, error, state)
 
 
@@ -86,7 +86,7 @@ def rate_limit(
 
 
 def update_cleaner_checkpoint(fs: Fs, log_dir: Path, offsets: Mapping[TopicPartition, int]) -> None:
-    """Set `offsets` in the cleaner checkpoint; a malformed file counts as empty, as for a broker, and is replaced."""
+    """Set `offsets` in the cleaner checkpoint; as in a broker, a malformed file counts as empty and is replaced."""
     path, like = log_dir / CLEANER_FILE, log_dir / LOCK_FILE
     try:
         update_offset_checkpoint(fs, path, offsets, like=like)
@@ -114,6 +114,6 @@ def perform_run(
 
 
 def _executors(sc: Any) -> int:
-    """Return the number of executors; a driver that runs tasks itself counts as one."""
+    """Return the number of executors; a driver that runs tasks itself counts as one executor."""
     known = sc._jsc.sc().getExecutorMemoryStatus().size()
     return max(int(known) - 1, 1)

@@ -64,7 +64,7 @@ def check_headroom(plan: CleaningPlan, fs: Fs, writer: WriteBehind, estimate: Ca
     try:
         needed = estimate().log_bytes
     except CorruptBatchError:
-        # The cleaning will find the corrupt batch again and handle it.
+        # Ignore the corrupt batch here: the cleaning finds and handles it.
         return
     if free < needed:
         raise NoSpaceError(

@@ -1,4 +1,4 @@
-"""Options of `compact`, and the task that cleans one partition.
+"""Options of `compact`, and the value that describes the cleaning of one partition to a task.
 
 Invariant: only `CompactOptions.validate` decides which options exclude each other.
 """
@@ -50,7 +50,7 @@ class CompactOptions:
     retry_quarantined: bool = False
     allow_network_fs: bool = False
     strategy: Strategy | None = None
-    """Cleaning strategy; None: choose by the size and keys of each partition and the number of slots."""
+    """Cleaning strategy; None: choose by the size and keys of each partition and by the number of task slots."""
 
     key_equality: KeyEquality = KeyEquality.HASH
     """Method of comparing two keys."""
@@ -59,7 +59,8 @@ class CompactOptions:
     """Codec and size of the batches in cleaned segments; None: batches keep their codec and size."""
 
     hand_off: Path | None = None
-    """Folder of the engine that owns the directories; the run leaves its swaps there, and the engine commits them."""
+    """Hand-off folder of the engine that owns the directories; the run puts its swaps into it, and the engine "
+        "commits them."""
 
     output: str | None = None
     """Path or URI of a complete compacted log directory; the source stays unchanged."""
@@ -69,7 +70,7 @@ class CompactOptions:
 
     @property
     def is_limited(self) -> bool:
-        """True if the run may end before everything is done, so the order of the partitions matters."""
+        """True if the run has a limit and may leave partitions out, so the order of the partitions matters."""
         return self.max_bytes is not None or self.max_seconds is not None
 
     def validate(self, common: CommonOptions) -> None:
@@ -130,7 +131,7 @@ class CompactOptions:
 class CleaningTask:
     """One partition to clean, as sent to an executor.
 
-    `on_disk` are the segments on disk if they differ from `listing`, as in a dry run that simulates a roll.
+    `on_disk` are the segments on disk if they differ from `listing`, for example in a dry run that simulates a roll.
     """
 
     listing: LogListing
@@ -150,7 +151,7 @@ class CleaningTask:
 
     @property
     def dry_run(self) -> bool:
-        """True if nothing is written."""
+        """True if the task writes nothing."""
         return self.options.dry_run
 
     def weight(self) -> int:
@@ -160,9 +161,9 @@ class CleaningTask:
     def expected_bytes(self) -> int:
         """Return the `.log` bytes that cleaning will probably read; tasks are packed by this number.
 
-        The number is 0 if the dirty part above the checkpoint is too small for the configured ratio.  The exact rule in
-        `compaction.cleanable_range` needs a view of the log, and a view needs compiled kernels, which the driver does
-        not load.
+        The number is 0 if the bytes above the cleaner checkpoint are too few for the configured dirty ratio.  This is
+        an estimate: the exact rule in `compaction.cleanable_range` needs compiled kernels, which the driver does not
+        load.
         """
         first_dirty, config, options = self.checkpoints.first_dirty, self.config, self.options
         *rolled, active = self.listing.segments or (None,)

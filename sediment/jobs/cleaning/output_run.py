@@ -3,12 +3,12 @@
     driver    check the output · list · claim                            checkpoints · compare the source · manifest
     tasks                                       view · plan · clean -> output · copy -> output
 
-The module `output_task` contains the tasks.  Partitions that are cleaned in splits come last, one at a time, because
-each of them uses all slots.
+The module `output_task` contains the tasks.  Partitions that are cleaned in splits are cleaned last, one at a time,
+because each of them uses all task slots.
 
 Invariants: nothing in a source changes and no lock is taken there.  Instead, the run lists the source again at the end,
-and completes the output only if nothing in the source changed.  The output contains every partition: cleaned, or as an
-identical copy if it was skipped or failed.  If a partition can neither be cleaned nor copied, the output stays
+and completes the output only if nothing in the source changed.  The output contains every partition; a partition that
+was skipped or failed is copied unchanged.  If a partition can neither be cleaned nor copied, the output stays
 incomplete.
 """
 
@@ -69,7 +69,7 @@ class OutputRun(CleaningRun):
 
     def perform(self) -> list[PartitionReport]:
         """List, claim, clean, copy and complete; return a report for every selected partition."""
-        with interruptible():  # a bucket may be slow, and nothing has been written yet
+        with interruptible():  # a bucket can be slow to list, and nothing is written yet
             warn_of_unstated_lag(self._output.open())
             prepared = [self._prepare(partition, source) for partition, source in self._output.source_of.items()]
         self.timer.lap(LIST)
@@ -87,7 +87,7 @@ class OutputRun(CleaningRun):
         return reports
 
     def _prepare(self, partition: TopicPartition, source: OutputSource) -> tuple[PublishTask, PartitionReport | None]:
-        """Return the task of a partition; add a report if the partition is only copied."""
+        """Return the task of a partition; if the partition is only copied, also add its report."""
         files = source.by_folder.get(str(partition), {})
         task = PublishTask(
             partition,
@@ -160,7 +160,7 @@ class OutputRun(CleaningRun):
             yield self._published_in_splits(sc, place)
 
     def _published_in_splits(self, sc: Any, place: OutputPlace) -> TaskResult[PublishTask, PublishResult]:
-        # Imported late: it compiles kernels that the driver needs only for splits.
+        # Imported late, because this module compiles kernels that the driver needs only for splits.
         from sediment.jobs.cleaning.splits import clean_partition_in_splits
 
         task = place.publishing
@@ -207,7 +207,7 @@ class OutputRun(CleaningRun):
         return self._located(report, task)
 
     def _lost(self, task: PublishTask, result: PublishResult | None, error: Exception | None) -> PartitionReport:
-        """Report a partition that is missing in the output, and stop the run before it starts another."""
+        """Report a partition that could not be written to the output, and start no further partition."""
         if not self._stop.is_set() and result is not None and result.error is not None:
             code, reason = result.error
         elif not self._stop.is_set() and self._give_up.is_set():
@@ -223,7 +223,7 @@ class OutputRun(CleaningRun):
 
     # ---------------------------------------------------------------------------------------------------- completion
     def _complete(self, reports: list[PartitionReport]) -> list[PartitionReport]:
-        """Complete the output, unless a partition is missing or has changed."""
+        """Complete the output if no partition is missing and no source has changed."""
         if self._give_up.is_set():
             self._output.abandon()
             return reports

@@ -55,7 +55,7 @@ class PublishResult:
     """Outcome of a partition: its `files` in the output, or None and the `error` (reason code, text).
 
     `cleaning` is the result of the cleaning, `listing` the log that was cleaned; both are None if nothing was cleaned.
-    `left` names files of the source that still have to be copied.
+    `left` names source files that must still be copied.
     """
 
     files: tuple[ManifestFile, ...] | None
@@ -85,7 +85,7 @@ def publish_partition(task: PublishTask, attempt: str) -> PublishResult:
 def _cleaned_in_place(task: PublishTask, cleaning: CleaningTask, attempt: str, on_bytes: OnBytes) -> PublishResult:
     """Clean the partition from its source and copy its other files, or return a request to clean it in splits.
 
-    Only file names and sizes come from the driver's listing; every file is compared with that listing when it is read.
+    The driver's listing has only file names and sizes; every file is compared with this listing when it is read.
     """
     fs = _source_fs(task, on_bytes)
     try:
@@ -115,7 +115,7 @@ def _staying(task: PublishTask, cleaning: CleaningTask, swap: PreparedSwap | Non
 # ---------------------------------------------------------------------------------------------- in a working directory
 @contextmanager
 def _working_directory(task: PublishTask, on_bytes: OnBytes) -> Iterator[Path]:
-    """Yield a directory with the partition's files; the caller may rename files but must not change their contents."""
+    """Yield a directory with links to the partition's files, or with copies; the caller may only rename them."""
     top = Path(tempfile.mkdtemp(prefix=f"sediment-{task.run_id}-", dir=task.scratch))
     try:
         work = top / task.folder
@@ -218,7 +218,7 @@ class OutputPlace:
         return publish_partition(replace(self.publishing, cleaning=whole), attempt)
 
     def discard(self) -> None:
-        """Leave the files of splits in place; completing the output removes them, because no manifest names them."""
+        """Leave the files of splits in the output; its completion removes them, because no manifest names them."""
 
     def done(self, swap: PreparedSwap, files: Sequence[ManifestFile]) -> PublishResult:
         """Return the result of a partition whose splits are published."""

@@ -49,7 +49,7 @@ def untouched(listing: LogListing, status: str, code: str | None, reason: str | 
 
 
 def quarantined(listing: LogListing, mark: Uncleanable) -> PartitionReport:
-    """Return the report of a partition that `mark` excludes from the run."""
+    """Return the report of a partition that the run skips because of its quarantine `mark`."""
     since = f"left alone since {utc_time(mark.since_ms)}: {mark.reason}"
     again = "use --retry-quarantined to try it again"
     return untouched(listing, QUARANTINED, mark.reason_code, f"{since}; {again}")
@@ -58,7 +58,7 @@ def quarantined(listing: LogListing, mark: Uncleanable) -> PartitionReport:
 def settled(task: CleaningTask, result: CleaningResult) -> tuple[PartitionReport, int | None]:
     """Return the report of `result` and the new first dirty offset; the swap of `result`, if any, is committed.
 
-    The offset is None if the cleaner checkpoint keeps its entry.
+    The offset is None if the entry in the cleaner checkpoint stays unchanged.
     """
     report = uncommitted(task, result)
     if result.swap is None:
@@ -132,7 +132,7 @@ def _with_swap(report: PartitionReport, listing: LogListing, swap: PreparedSwap)
 
 
 def _with_reason(report: PartitionReport, code: str, sentence: str) -> PartitionReport:
-    """Return `report` with another reason appended; the reason code of the first reason is kept."""
+    """Return `report` with another reason appended to its text; its reason code stays the same."""
     reason = "; ".join(each for each in (report.reason, sentence) if each)
     return replace(report, reason_code=report.reason_code or code, reason=reason)
 

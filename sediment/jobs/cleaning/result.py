@@ -24,7 +24,7 @@ Outcome = TypeVar("Outcome")
 
 MAX_SECONDS = "max-seconds"
 TASK_ERRORS = (SedimentError, OSError)
-"""Errors that `failed_task` turns into the result of a partition."""
+"""Errors that `failed_task` converts to the result of a partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,9 @@ class CleaningResult:
     """Outcome of a cleaning task: a `swap` to commit, or the `reason` why there is none.
 
     `failed` is True after an error, and False for a partition without work.  `reset_checkpoint` replaces an invalid
-    first dirty offset, even if nothing was cleaned.  `uncleanable` is the mark of a corrupt partition.  If `to_split`
-    is set, many tasks have to clean the partition in splits, and this task did nothing else.
+    first dirty offset in the cleaner checkpoint, even if nothing was cleaned.  `uncleanable` is the quarantine mark of
+    a corrupt partition.  If `to_split` is set, this task only planned the partition, and many tasks must clean it in
+    splits.
     """
 
     swap: PreparedSwap | None = None

@@ -52,13 +52,14 @@ Environment = Callable[[], AbstractContextManager[tuple[Fs, OnBytes]]]
 SPLITS_PER_SLOT = 2  # more splits would balance the slots better, but each split would collect the same keys again
 _OCCURRENCE_BYTES = 120  # memory of a task for a key: a slot of its map, a row of its run, and the row's copy
 _DEFAULT_BUDGET_BYTES = 1 << 30
-_LEAST_RECORD_BYTES = 64  # with its share of the batch header; if records are smaller, a fold merely needs more passes
+_LEAST_RECORD_BYTES = 64  # including a share of the batch header; smaller records only cause more passes
 
 
 class SplitPlace(Protocol[Outcome_co]):
     """The target for the parts of one partition: its directory, or an output.
 
-    It is sent to tasks, which call `environment`, `publish` and `clean_whole`.  The driver calls the other methods.
+    A target is sent to tasks, which call `environment`, `publish` and `clean_whole`.  The driver calls the other
+    methods.
     """
 
     @property
@@ -67,16 +68,16 @@ class SplitPlace(Protocol[Outcome_co]):
 
     @property
     def asked(self) -> CleaningResult:
-        """Result of the task that asked for splits."""
+        """Result of the task that requested splits."""
 
     def environment(self) -> AbstractContextManager[tuple[Fs, OnBytes]]:
         """Open the file operations of a task, and the callback for the bytes that it reads."""
 
     def publish(self, fs: Fs, groups: Sequence[CleanedGroup]) -> tuple[ManifestFile, ...]:
-        """Publish the parts of a split unless they wait for a commit; return the files."""
+        """Publish the parts of a split, and return the files; return none if the parts wait for a commit."""
 
     def clean_whole(self, attempt: str) -> Outcome_co:
-        """Clean the partition by one task."""
+        """Clean the partition in one task."""
 
     def discard(self) -> None:
         """Remove the parts of splits that will not be used."""
@@ -90,7 +91,7 @@ class SplitPlace(Protocol[Outcome_co]):
 
 @dataclass(frozen=True, slots=True)
 class InPlace:
-    """The partition's own directory: parts wait there for the commit."""
+    """The partition's own directory, in which the parts wait for the commit."""
 
     task: CleaningTask
     asked: CleaningResult
@@ -104,7 +105,7 @@ class InPlace:
         return ()
 
     def clean_whole(self, attempt: str) -> CleaningResult:
-        """Clean the partition by one task."""
+        """Clean the partition in one task."""
         whole = replace(self.task, resources=replace(self.task.resources, asked=Strategy.WHOLE))
         return clean_partition(whole, attempt)
 
@@ -124,7 +125,7 @@ class InPlace:
 
 
 def clean_partition_in_splits(sc: Any, place: SplitPlace[Outcome]) -> Outcome:
-    """Clean the partition for which a task asked for splits; clean it as a whole if its log cannot be split."""
+    """Clean a partition whose task requested splits; if the log cannot be split, clean the partition as a whole."""
     assert place.asked.to_split is not None
     split = place.asked.to_split
     while True:
@@ -213,7 +214,7 @@ class SplitFailure:
 
 @dataclass(frozen=True, slots=True)
 class SplitJob:
-    """Partition to be cleaned in `splits`; one fold may hold `budget_bytes` in memory."""
+    """Partition to be cleaned in `splits`; one fold may use `budget_bytes` of memory."""
 
     work: SplitWork
     splits: tuple[Split, ...]
@@ -221,7 +222,7 @@ class SplitJob:
     run_id: str
     open_environment: Environment
     publish: Callable[[Fs, Sequence[CleanedGroup]], tuple[ManifestFile, ...]]
-    """Publishes the parts of a split in its task, and returns the files."""
+    """Function that the split's task calls to publish its parts; it returns the files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +235,7 @@ class CleanedSplits:
 
 @dataclass(frozen=True, slots=True)
 class CollectedSplit:
-    """Result of the first sweep of the split with this number; a fold passes it on to the second sweep."""
+    """Number of a split, and the result of its first sweep; a fold passes this result on to the second sweep."""
 
     number: int
     contents: SplitContents
@@ -249,7 +250,8 @@ def clean_in_splits(sc: Any, job: SplitJob, *, group: str) -> CleanedSplits:
     """Clean a partition with the SparkContext `sc`; `group` names the Spark job group.
 
     Raises:
-        SplitNotApplicableError: the log needs a forward scan first, or must be cleaned as a whole; no part is left.
+        SplitNotApplicableError: the log needs a forward scan first, or must be cleaned as a whole; no `.part` file
+            remains.
         SedimentError, OSError: a split failed; parts of other splits may remain, with the run's id in their names.
     """
     sc.setJobGroup(group, f"{job.work.plan.view.listing.partition} in {len(job.splits)} splits")

@@ -6,7 +6,7 @@
    Strategy `whole`: sweep the log into `.part` files.
 4. Finish the writes while the task starts its next partition.
 
-Invariants: nothing is renamed here; an error of a partition is part of its result.
+Invariants: a task renames no file; an error of a partition is part of its result.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def start_partition(task: CleaningTask, attempt: str) -> Pending[CleaningResult]
 def start_cleaning(
     task: CleaningTask, fs: Fs, on_bytes: OnBytes, attempt: str, writer: WriteBehind
 ) -> Pending[CleaningResult]:
-    """Clean one partition except for the last writes of `writer`; call `on_bytes` with the bytes that are read.
+    """Clean one partition except for the last writes of `writer`; report each number of bytes read to `on_bytes`.
 
     Raises:
         SedimentError, OSError: the partition cannot be cleaned; no `.part` file of the attempt is left.
@@ -126,7 +126,7 @@ def start_cleaning(
         check_listed(task, fs, at_end=True)
         return replace(result, swap=swap, strategy=strategy.value, seconds_by_stage=timer.seconds())
 
-    # A dry run writes nothing, but must compare the segments as soon as it has read them.
+    # A dry run writes nothing, but must check the segments for changes as soon as it has read them.
     return completed(finish()) if task.dry_run else Pending(finish)
 
 
@@ -150,7 +150,7 @@ def open_and_select(task: CleaningTask, fs: Fs) -> tuple[LogView, CleanableRange
 
     Raises:
         SourceChangedError: the segments differ from the driver's listing.
-        SedimentError: as `open_view`.
+        SedimentError: as in `open_view`.
     """
     # Imported late, because these modules compile kernels that the driver never needs.
     from sediment.compaction.cleanable_range import cleanable_range
@@ -172,8 +172,8 @@ def open_and_select(task: CleaningTask, fs: Fs) -> tuple[LogView, CleanableRange
 def check_listed(task: CleaningTask, fs: Fs, *, at_end: bool = False) -> None:
     """Check that the segments on disk are the segments that the driver listed.
 
-    A dry run holds no lock, so it compares again at the end.  In a dry run or a hand-off, the broker or engine may
-    append to the active segment and roll it.
+    A dry run holds no lock, so it repeats this check at the end.  During a dry run or a hand-off, the broker or engine
+    may append to the active segment and roll it.
 
     Raises:
         SourceChangedError: the segments differ.
@@ -194,7 +194,7 @@ def check_listed(task: CleaningTask, fs: Fs, *, at_end: bool = False) -> None:
 
 
 def _is_grown(listed: tuple[SegmentRef, ...], found: tuple[SegmentRef, ...]) -> bool:
-    """Return True if `found` starts with the segments `listed`; only the last one of them may have grown."""
+    """Return True if `found` starts with the segments in `listed`; only the last of these segments may have grown."""
     if not listed:
         return True
     *closed, active = listed
@@ -208,7 +208,7 @@ def _is_grown(listed: tuple[SegmentRef, ...], found: tuple[SegmentRef, ...]) -> 
 
 
 def _selected(cleanable: CleanableRange) -> CleaningResult:
-    """Return the result before any cleaning: the offsets of the range and, if a rule blocks the range, that rule."""
+    """Return the result without a cleaning: the offsets of the range, and the rule that blocks the range, if any."""
     result = CleaningResult(
         first_dirty_offset=cleanable.first_dirty_offset,
         first_uncleanable_offset=cleanable.first_uncleanable_offset,
@@ -226,7 +226,7 @@ def roll_active(task: CleaningTask, fs: Fs) -> CleaningTask:
     If a roll would not make the log cleanable, return the task unchanged.
 
     Raises:
-        SedimentError: as `open_and_select` and `plan_roll`.
+        SedimentError: as in `open_and_select` and `plan_roll`.
     """
     from sediment.engine.directory.roll import perform_roll, plan_roll
 

@@ -1,1 +1,1 @@
-"""Run, options and report of `clone`."""
+"""The command `clone`: its run, options, check and report."""

@@ -1,6 +1,6 @@
 """`sediment clone --check DIR`: compare the files of a copy with its manifest, and report the differences.
 
-The copy is a clone or an output of `compact --output`.  Nothing in it is changed, and no lock is taken.
+The copy is a clone or an output of `compact --output`.  The check changes nothing in the copy and takes no lock.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class CheckedCopyPartition:
 class CopyCheckReport(RunReport[CheckedCopyPartition]):
     """Report of `clone --check`.
 
-    `run_checked` is the run that made the copy.  `files`, `files_without_digest` and `files_that_differ` include the
-    files outside the partition folders.  `problems` are the first 20 differences that belong to no partition of the
-    manifest.
+    `run_checked` is the id of the run that made the copy.  `files`, `files_without_digest` and `files_that_differ`
+    include the files outside the partition folders.  `problems` are the first 20 differences that belong to no
+    partition of the manifest.
     """
 
     row_type: ClassVar[type] = CheckedCopyPartition
@@ -81,7 +81,7 @@ class CopyCheckReport(RunReport[CheckedCopyPartition]):
     notes: tuple[str, ...] = field(default=(), metadata=AFTER_PARTITIONS)
 
     def failures(self) -> tuple[PartitionFailure, ...]:
-        """Return the problems outside the partition folders, and the partitions that differ."""
+        """Return the problems in files outside the partition folders, and the partitions with differences."""
         beside = [PartitionFailure(self.copy, None, DIFFERS, problem) for problem in self.problems]
         return (*beside, *RunReport.failures(self))
 
@@ -90,7 +90,8 @@ def check_clone(options: CommonOptions, where: str, *, stop: threading.Event | N
     """Check the copy in the directory `where`, a path or a URI.
 
     Raises:
-        UsageError: an option does not belong to a check, or the directory has no manifest, so no copy was finished.
+        UsageError: an option is not allowed in a check, or the directory has no manifest, so it contains no finished
+            copy.
         CorruptDataError: the manifest cannot be read.
         StoppedError: `stop` was set.
         OSError: the directory cannot be listed.
@@ -190,7 +191,7 @@ COLUMNS: tuple[TableColumn[CheckedCopyPartition], ...] = (
 
 
 def print_check(report: CopyCheckReport, screen: Screen) -> None:
-    """Print the table for people, the differences and the conclusion."""
+    """Print the table for people, the differences, and a summary line."""
     screen.partitions(report.partitions, COLUMNS)
     for line in _differences(report):
         screen.say(line, style="red")
@@ -208,7 +209,7 @@ def _differences(report: CopyCheckReport) -> Iterator[str]:
     yield from shown[:_SHOWN]
     left = report.files_that_differ - len(shown[:_SHOWN])
     if left > 0:
-        yield f"and {left} more; --json has up to {_SHOWN} of each partition"
+        yield f"and {left} more; --json shows up to {_SHOWN} for each partition"
 
 
 def _conclusion(report: CopyCheckReport) -> str:

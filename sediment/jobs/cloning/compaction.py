@@ -1,4 +1,4 @@
-"""`clone --compact`: topics that stay uncompacted because of an unstated setting, and the notes in the report."""
+"""`clone --compact`: the topics that are not compacted because a setting is not stated, and the notes in the report."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from sediment.segment_io.format.names import TopicPartition
 def topics_left_alone(
     topics: Iterable[ClonedTopic], source: Source, settings: Settings
 ) -> Mapping[str, tuple[str, str]]:
-    """Return reason code and text for each topic that `compact` would leave alone, keyed by its name in the source.
+    """Return the reason code and text of each topic that `compact` would not compact, keyed by its name in the source.
 
     `settings` are the settings of the run with the metadata of the source.
 
     Raises:
-        SettingsError: a `--set cleanup.policy` without a topic would apply to several topics without metadata, or the
-            metadata has a value that Kafka would refuse.
+        SettingsError: without metadata, a `--set cleanup.policy` that names no topic would apply to several topics; or
+            the metadata has a value that Kafka would refuse.
     """
     names = [topic.source_name for topic in topics]
     settings.check_selection(names, have_metadata=source.metadata is not None)
@@ -47,7 +47,7 @@ def topics_left_alone(
 def with_compaction(
     row: PartitionCloneReport, compaction: LogCompaction | None, why_not: tuple[str, str] | None
 ) -> PartitionCloneReport:
-    """Return the report of a cloned partition with the outcome of `--compact`; a damaged log keeps its own reason.
+    """Add the outcome of `--compact` to the report of a cloned partition; the reason of a damaged log stays unchanged.
 
     `why_not` is the reason why the topic was not compacted.  If both `why_not` and the outcome are None, the option was
     not given.
@@ -77,7 +77,7 @@ def _because(row: PartitionCloneReport, code: str, reason: str | None) -> Partit
 
 
 def compaction_note(rows: Iterable[PartitionCloneReport]) -> tuple[str, ...]:
-    """Return a sentence about the partitions that were compacted and those left alone, if `--compact` was given."""
+    """If `--compact` was given, return a sentence with the numbers of partitions that were and were not compacted."""
     asked = [row for row in rows if row.compacted is not None]
     if not asked:
         return ()

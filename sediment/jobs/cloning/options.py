@@ -28,8 +28,8 @@ def properties_file_options(command: _Command) -> _Command:
             "properties_file",
             metavar="FILE",
             type=click.Path(path_type=Path, dir_okay=False),
-            help="Also write server.properties to FILE, which must not exist (default: write it only to the log "
-            "directory).",
+            help="Also write the generated server.properties to FILE, which must not exist (default: write it only to "
+            "the log directory).",
         ),
         click.option(
             "--listen",
@@ -55,7 +55,7 @@ def parse_listen(text: str) -> Endpoint:
 
 
 def parse_parts(text: str) -> frozenset[Part]:
-    """Return the parts that `--with` names, separated by commas; an empty text names none.
+    """Return the parts in the value of `--with`, which are separated by commas; an empty value names none.
 
     Raises:
         UsageError: a name is unknown.
@@ -69,7 +69,7 @@ def parse_parts(text: str) -> frozenset[Part]:
 
 
 def parse_renames(texts: Iterable[str]) -> dict[str, str]:
-    """Return the new topic names, keyed by the old names, parsed from `OLD=NEW`.
+    """Parse `OLD=NEW` texts, and return the new topic names, keyed by the old names.
 
     Raises:
         UsageError: a text is malformed, or a topic gets two names.
@@ -85,7 +85,7 @@ def parse_renames(texts: Iterable[str]) -> dict[str, str]:
 
 
 def parse_until_offsets(texts: Iterable[str]) -> dict[TopicPartition, int]:
-    """Return the offsets by partition, parsed from `TOPIC-N:OFFSET`.
+    """Parse `TOPIC-N:OFFSET` texts, and return the offsets by partition.
 
     Raises:
         UsageError: a text is malformed, or a partition gets two offsets.
@@ -102,7 +102,7 @@ def parse_until_offsets(texts: Iterable[str]) -> dict[TopicPartition, int]:
 
 
 def check_cluster_id(text: str) -> str:
-    """Return the id if it has the form of Kafka's own ids.
+    """Check that the cluster id has the form of Kafka's own ids, and return it.
 
     Raises:
         UsageError: the id is malformed.

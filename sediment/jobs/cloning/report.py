@@ -21,9 +21,9 @@ class PartitionCloneReport:
     """Report of one partition, by its name in the clone.
 
     `source` is the partition directory that was copied; in the JSON this field is called `from`.  `log_dir` is the log
-    directory that contains `source`.  With `--suppress`, `records_suppressed` counts the records left out; it is 0 if
-    the list has no key of the topic.  With `--compact`, `compacted` is False if the log was copied unchanged, and
-    `reason` says why.  `bytes_before` is the size of the log before its compaction.
+    directory that contains `source`.  With `--suppress`, `records_suppressed` counts the records that were left out; if
+    the list has no key of the topic, the number is 0.  With `--compact`, `compacted` is False if the log was copied
+    unchanged, and `reason` gives the cause.  `bytes_before` is the size of the log before its compaction.
     """
 
     partition: str
@@ -74,7 +74,7 @@ class ChangedConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CloneRunReport(RunReport[PartitionCloneReport]):
-    """Report of a run of `clone`; without `is_complete`, the directory is unusable and the next run starts over."""
+    """Report of a run of `clone`; if `is_complete` is False, the directory is unusable and the next run starts over."""
 
     row_type: ClassVar[type] = PartitionCloneReport
 
@@ -120,7 +120,7 @@ def _is_empty(partition: PartitionCloneReport) -> bool:
 
 
 def print_report(report: CloneRunReport, screen: Screen) -> None:
-    """Print the table for people, then what to do next."""
+    """Print the table for people, then the next steps."""
     screen.partitions(report.partitions, COLUMNS, is_empty=_is_empty)
     screen.failed(report.partitions)
     screen.reasons(
@@ -130,8 +130,8 @@ def print_report(report: CloneRunReport, screen: Screen) -> None:
     lines = list(report.notes)
     if report.held:
         lines.append(
-            "The clone is held: nothing expires and nothing is cleaned.  To end the hold, remove the last lines of "
-            "its server.properties, and run:"
+            "The topics of the clone are on hold: nothing expires and nothing is cleaned.  To end the hold, remove "
+            "the last lines of the clone's server.properties, and run:"
         )
         lines += [f"  {command}" for command in report.restore[:_SHOWN]]
         if len(report.restore) > _SHOWN:

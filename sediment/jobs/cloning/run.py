@@ -5,7 +5,7 @@
                                   topics with clients' records first, then the coordinators' topics;
                                   several tasks copy a large partition (`split_copies`)
 
-Invariants: the sources are not written and not locked; a partition that cannot be cloned leaves the clone incomplete.
+Invariants: the run neither writes nor locks the sources; if a partition cannot be cloned, the clone stays incomplete.
 """
 
 from __future__ import annotations
@@ -83,12 +83,12 @@ class CloneRequest:
     port: int
     target_version: str
     properties_file: Path | None = None
-    """Second path for `server.properties`; None: only in the clone."""
+    """Path of a second `server.properties`; None: write this file only to the clone."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Finished:
-    """Outcome of one partition: its clone, or an error as (reason code, text)."""
+    """Outcome of one partition: its clone, or the `error` as (reason code, text)."""
 
     partition: ClonedPartition
     topic_id: str
@@ -304,7 +304,7 @@ class _CloneRun:
             raise UsageError(
                 "the source contains no partition",
                 path=", ".join(directory.shown for directory in source.directories),
-                advice="name the entries of a broker's log.dirs that have partitions",
+                advice="give directories that a broker has in log.dirs and that contain partitions",
             )
 
     def _check_properties_file(self) -> None:
@@ -323,7 +323,7 @@ class _CloneRun:
         return settings.with_metadata(source.metadata.topic_configs, self._broker_configs(source))
 
     def _broker_configs(self, source: Source) -> dict[str, str]:
-        """Return the cluster-wide dynamic configs for logs; other broker configs may be secrets or name other hosts."""
+        """Return the cluster-wide dynamic configs for logs; other broker configs may be secrets or host names."""
         if source.metadata is None:
             return {}
         found = source.metadata.broker_configs.get(ALL_BROKERS, {})
@@ -385,7 +385,7 @@ class _CloneRun:
         return with_compaction(row, finished.clone.compaction, self._left_alone.get(finished.partition.source.topic))
 
     def _orphans(self, plan: ClonePlan, finished: Iterable[_Finished]) -> list[str]:
-        """Describe open transactions that no coordinator will end, because none exists or the log was cut."""
+        """Describe open transactions that no coordinator will end, because the clone has none or the log was cut."""
         orphans = [
             each
             for each in finished
@@ -437,9 +437,9 @@ def _list_logs(plan: ClonePlan, fs: Fs) -> dict[TopicPartition, int]:
 
 
 def _names(plan: ClonePlan, finished: Iterable[_Finished]) -> ClonedNames:
-    """Return the partitions and producers that records of coordinators may refer to.
+    """Return the partitions and producers to which coordinators' records may refer.
 
-    `finished` are the cloned partitions with the records of clients.
+    `finished` are the clones of the partitions that clients write to.
     """
     topics = plan.topics.values()
     return ClonedNames(
@@ -453,7 +453,7 @@ def _names(plan: ClonePlan, finished: Iterable[_Finished]) -> ClonedNames:
 
 
 def _notes(finished: Iterable[_Finished]) -> tuple[str, ...]:
-    """Return sentences about the coordinators' records that were rewritten."""
+    """Describe, in sentences, how the coordinators' topics were rewritten."""
     notes = []
     for topic, what in ((CONSUMER_OFFSETS, "groups"), (TRANSACTION_STATE, "transactional ids")):
         counts = [
@@ -504,7 +504,7 @@ def _row(finished: _Finished) -> PartitionCloneReport:
 
 
 def new_kafka_id() -> str:
-    """Return a random id in Kafka's form: 22 characters; the first one is not a hyphen.
+    """Return a random id in Kafka's form: 22 characters, of which the first is not a hyphen.
 
     Source: Kafka's Uuid.randomUuid; Kafka's tools would read an id that begins with a hyphen as an option.
     """

@@ -1,10 +1,10 @@
-"""The copies of large partitions by several tasks each, before the task of the partition loads and settles its log.
+"""Copies of large partitions: several tasks copy a partition, before one task loads and completes its log.
 
     driver   lists the partition and divides its files into pieces
     tasks    copy a piece each
     driver   gives the finished pieces to the task of the partition
 
-The other steps of a clone read a log in its order, so they stay in one task.
+The other steps of a clone read a log from its start to its end, so one task does them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sediment.segment_io.fs import Fs
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A piece of the partition whose task has the index `number`."""
+    """A piece of a partition; `number` is the index of the partition's task."""
 
     number: int
     copy: ReplicaCopy
@@ -46,8 +46,8 @@ class _PieceResult:
 def is_split(task: CloneTask, asked: Strategy | None, *, slots: int, all_bytes: int) -> bool:
     """Return True if several tasks copy the partition of `task`; `asked` is the requested strategy, or None.
 
-    `all_bytes` is the size of all logs of the run, and `slots` the number of tasks that run at the same time.  Links
-    take no time, so a partition that is linked is only split on request.
+    `all_bytes` is the size of all logs of the run, and `slots` the number of tasks that run at the same time.  Linking
+    takes almost no time, so a partition whose files are linked is split only if `asked` is split.
     """
     if asked is not None:
         return asked is Strategy.SPLIT
@@ -64,7 +64,7 @@ def with_copied_pieces(
     group: str,
     is_stopped: Callable[[], bool],
 ) -> tuple[list[CloneTask], list[TaskResult[CloneTask, tuple[str, str]]]]:
-    """Copy the partitions that are split; return the tasks that can go on, and the results of those that cannot.
+    """Copy the partitions that are split; return the tasks to continue, and the results of tasks whose copy failed.
 
     `group` names the Spark job group.  The tasks of partitions that are not split are returned unchanged.
     """

@@ -1,10 +1,9 @@
-"""Commands called from Python: keywords become options, and Ctrl-C ends a run as on the command line.
+"""Calls of commands from Python: keywords become options, and Ctrl-C ends a run as it does on the command line.
 
-The click parameters of a command are the only list of its options, so their types, ranges and choices also apply to
-keywords.
+The click parameters of a command are the only list of its options, so keywords have the same types, ranges and choices.
 
 Invariants: nothing is printed, messages go to the log, and no signal handler changes.  A run that changes log
-directories works in its own thread.  So Ctrl-C interrupts the caller, while the run still finishes the group in
+directories works in its own thread.  Therefore, Ctrl-C interrupts the caller, while the run still finishes the group in
 progress and releases its locks.
 """
 
@@ -48,7 +47,7 @@ _Outcome = TypeVar("_Outcome")
 
 
 def keyword_of(parameter: click.Parameter) -> str:
-    """Return the Python keyword of an option or argument; for an option, this is its long name with underscores."""
+    """Return the Python keyword of an option, which is its long name with underscores, or of an argument."""
     name = max(parameter.opts, key=len).removeprefix("--").replace("-", "_")
     return _RENAMED.get(name, name)
 
@@ -97,7 +96,7 @@ def _plain(value: Any, *, is_many: bool) -> Any:
 
 
 def _setting(value: object) -> str:
-    """Return the value of a setting as it is written in a properties file."""
+    """Return the value of a setting in the form that a properties file requires."""
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
@@ -108,7 +107,7 @@ def call(command: click.Command, perform: Callable[..., _Report], keywords: Mapp
 
     Raises:
         UsageError: an option is wrong, or `spark` cannot be used.
-        SedimentError: as `perform`.
+        SedimentError: as in `perform`.
     """
     common, own, caller = _options(command, keywords)
 
@@ -125,9 +124,9 @@ def call_until_stopped(command: click.Command, perform: Callable[..., _Report], 
     """Return the report of `perform(options, stop=…, **own)`; on Ctrl-C, `perform` ends after the group in progress.
 
     Raises:
-        RunStopped: Ctrl-C ended the run; the error contains the report.
+        RunStopped: Ctrl-C ended the run; the exception contains the report.
         UsageError: an option is wrong, or `spark` cannot be used.
-        SedimentError: as `perform`.
+        SedimentError: as in `perform`.
     """
     common, own, caller = _options(command, keywords)
     stop = threading.Event()
@@ -153,7 +152,7 @@ def call_plainly(command: click.Command, perform: Callable[..., _Outcome], keywo
 
     Raises:
         UsageError: an option is wrong, or `spark` cannot be used.
-        SedimentError: as `perform`.
+        SedimentError: as in `perform`.
     """
     values, _ = option_values(command, keywords)
     if "spark" in keywords:

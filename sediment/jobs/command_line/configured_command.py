@@ -1,4 +1,4 @@
-"""The class of every command, which reads defaults of options from a settings file and from the environment.
+"""The class of every command; it reads default values of options from a settings file and from the environment.
 
 Sources, strongest first:
 
@@ -9,16 +9,16 @@ Sources, strongest first:
     report = "…"                every command with this option, if it is in `SHARED`
     the default of the option
 
-`--settings` or else $SEDIMENT_SETTINGS names the settings file; the default is `sediment.toml` in the user's
-configuration folder.  The working directory is never searched, because it may contain other people's files.
+`--settings` or, without this option, $SEDIMENT_SETTINGS names the settings file; the default is `sediment.toml` in the
+user's configuration folder.  The working directory is never searched, because it may contain other people's files.
 
 An unknown variable SEDIMENT_… is an error if the rest of its name begins with the name of this command, is one of the
 command's options, or resembles a known variable.  Other unknown variables are ignored, because other programs may use
 the same prefix.
 
-Invariants: only options in `FROM_SETTINGS` have sources other than the command line.  None of them disables a safety
-check, names a secret, selects partitions or records, or supplies a setting or a time that decides which records are
-deleted.  An unknown name is an error, because a misspelt `dry-run` must not change data.
+Invariants: only options in `FROM_SETTINGS` have sources other than the command line.  None of these options disables a
+safety check, names a secret, selects partitions or records, or supplies a setting or a time that decides which records
+are deleted.  An unknown name is an error, because a misspelt `dry-run` must not change data.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class ConfiguredCommand(click.Command):
-    """A command whose options have defaults from a settings file and from the environment; it has `-v`."""
+    """A command with `-v`, whose options can get default values from a settings file and from the environment."""
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
@@ -96,7 +96,7 @@ class ConfiguredCommand(click.Command):
                 option.envvar = self._variables(long_name(option))
 
     def get_params(self, context: click.Context) -> list[click.Parameter]:
-        """Return the parameters of the command, including the two that every command has."""
+        """Return the parameters of the command, including `--settings` and `--verbose`, which every command has."""
         return [*super().get_params(context), _SETTINGS_OPTION, VERBOSE_OPTION]
 
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
@@ -113,7 +113,7 @@ class ConfiguredCommand(click.Command):
                     formatter.write_dl(lines)
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
-        """Parse the command line; an error in a value from another source names that source."""
+        """Parse the command line; if a value from another source is wrong, the error names this source."""
         try:
             return super().parse_args(context, args)
         except click.BadParameter as error:
@@ -129,11 +129,10 @@ class ConfiguredCommand(click.Command):
                     _LOGGER.debug("--%s is from %s", long_name(option), where)
 
     def take_settings(self, context: click.Context, file: Path | None) -> None:
-        """Make the values in the settings file the defaults of the options, and check the names of variables.
+        """Use the values in the settings file as defaults of the options, and check the names of environment variables.
 
         Raises:
-            click.UsageError: the file cannot be read, or it has a name that is unknown or allowed only on the command
-                line.
+            click.UsageError: the file cannot be read, or a name in it is unknown or allowed only on the command line.
         """
         self._check_environment(context)
         path = file or platformdirs.user_config_path("sediment") / _FILE_NAME
@@ -172,9 +171,9 @@ class ConfiguredCommand(click.Command):
 
     def _why_not(self, key: str, known: Iterable[str]) -> str:
         if key in self._options() and key not in FROM_SETTINGS:
-            return f"{key!r} is not a setting; give --{key} on the command line"
+            return f"{key!r} is not allowed in a settings file; give --{key} on the command line"
         if key in self._options() or key in FROM_SETTINGS:
-            return f"{key!r} is not for all commands; move it into the table of a command, such as [compact]"
+            return f"{key!r} is not an option of all commands; move it into the table of a command, such as [compact]"
         return f"{key!r} is unknown{_nearest(key, known)}"
 
     def _check_environment(self, context: click.Context) -> None:
@@ -188,9 +187,11 @@ class ConfiguredCommand(click.Command):
                 continue
             option = name.removeprefix(own).removeprefix(_PREFIX).lower().replace("_", "-")
             if option in self._options() and option not in FROM_SETTINGS:
-                context.fail(f"the variable {name} is not a setting; give --{option} on the command line")
+                context.fail(f"the variable {name} is not allowed; give --{option} on the command line")
             if option in self._options():
-                context.fail(f"the variable {name} is not for all commands; set {own}{name.removeprefix(_PREFIX)}")
+                context.fail(
+                    f"the variable {name} is not an option of all commands; set {own}{name.removeprefix(_PREFIX)}"
+                )
             nearest = _nearest(name, known)
             if name.startswith(own) or nearest:
                 context.fail(f"the variable {name} is unknown{nearest}")
@@ -208,7 +209,7 @@ class ConfiguredCommand(click.Command):
 
 
 def command_names() -> list[str]:
-    """Return the names of all commands: the names of the modules in the folder of commands."""
+    """Return the names of all commands, which are the names of the modules in `sediment/jobs`."""
     return [each.name.replace("_", "-") for each in pkgutil.iter_modules(jobs.__path__) if not each.ispkg]
 
 
@@ -278,7 +279,7 @@ _SETTINGS_OPTION = click.Option(
     is_eager=True,
     expose_value=False,
     callback=_take_settings,
-    help="Read option defaults from FILE (default: sediment.toml in your configuration folder).",
+    help="Read default values of options from FILE (default: ~/.config/sediment/sediment.toml, if it exists).",
 )
 VERBOSE_OPTION = click.Option(
     ["-v", "--verbose"],

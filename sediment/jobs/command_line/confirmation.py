@@ -17,10 +17,10 @@ def may_ask() -> bool:
 
 
 def must_ask(*, yes: bool, dry_run: bool, command: str) -> bool:
-    """Return True if a command that requires confirmation has to ask for it.
+    """Return True if a command that requires confirmation must ask for it.
 
     Raises:
-        UsageError: the command has to ask, but stdin or stderr is not a terminal.
+        UsageError: the command must ask, but stdin or stderr is not a terminal.
     """
     if yes or dry_run:
         return False

@@ -100,7 +100,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
         ),
         "reencode": (
             (
-                "show the size of the logs before and after a re-encoding",
+                "show the size of the logs before and after `reencode`",
                 "sediment reencode --config /etc/kafka/server.properties --codec zstd --dry-run",
             ),
             (
@@ -142,13 +142,13 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
         ),
         "vacuum": (
             (
-                "remove the originals of runs that ended more than a week ago",
+                "remove the files of runs that ended more than a week ago",
                 "sediment vacuum originals --older-than 7d",
             ),
-            ("keep the originals of one run", "sediment vacuum originals --run 8e92ab2e1b9f --pin audit"),
+            ("keep the files of one run", "sediment vacuum originals --run 8e92ab2e1b9f --pin audit"),
         ),
         "verify": (("compare a compacted copy with its source", "sediment verify /backup/before /backup/after"),),
-        "warm-up": (("compile the kernels after an installation or an update", "sediment warm-up"),),
+        "warm-up": (("prepare the machine after an installation or an update", "sediment warm-up"),),
     }
 )
 

@@ -23,7 +23,7 @@ KEY_FORMAT_ADVICE = {
 
 
 def decode_key(content: bytes, key_format: str) -> bytes:
-    """Return the key that `content` encodes in one of KEY_FORMATS.
+    """Decode the key in `content`, whose format is one of KEY_FORMATS.
 
     Raises:
         ValueError: `content` is not in this format; the text of the error may quote it.

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CHECK = "checked"
-"""Parameter that makes a command check an earlier result instead of running; the check needs no log directory."""
+"""Parameter with which a command only checks the result of an earlier run; this check needs no log directory."""
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Report = TypeVar("_Report", bound=RunReport[Any])
@@ -56,7 +56,7 @@ _Outcome = TypeVar("_Outcome")
 
 @dataclass(frozen=True, slots=True)
 class CommonOptions:
-    """Options of every command; `now_ms` is fixed once, in this object.
+    """Options of every command; `now_ms` is the one current time of the whole run.
 
     Source: docs/reference/commands.md, Options of all commands on log directories.
     """
@@ -75,19 +75,20 @@ class CommonOptions:
     """`log_dirs` as the user gave them, because a `Path` does not preserve a URI."""
 
     fail_on_unknown: bool = False
-    """Exit with 1 if the result for a partition depends on a setting that is not stated."""
+    """Exit with 1 if the result for a partition depends on a setting without a stated value "
+        "(docs/reference/commands.md)."""
 
     allow_empty_selection: bool = False
     """Accept a `--partition` or `--topic` that matches nothing."""
 
     json_lines: bool = False
-    """Print the JSON as lines: the run, then each partition.  It implies `as_json`."""
+    """Print the JSON as lines: the run, then each partition.  This option implies `as_json`."""
 
     now_is_given: bool = False
     """True if the caller gave `now_ms`."""
 
     spark: SparkSession | None = None
-    """A Spark session of the caller; the run uses it and never stops it."""
+    """The caller's Spark session; the run uses this session and never stops it."""
 
     from_python: bool = False
     """True if the caller is a Python function: messages go to the log, and nothing is printed."""
@@ -112,7 +113,7 @@ class CommonOptions:
         """Open the log directories of this run, or `paths` if given (`cluster_settings.open_directories`).
 
         Raises:
-            UsageError, CorruptCheckpointError, CorruptBatchError, UnsupportedDataError, SourceChangedError: as
+            UsageError, CorruptCheckpointError, CorruptBatchError, UnsupportedDataError, SourceChangedError: as in
                 `cluster_settings.open_directories`.
         """
         return open_directories(
@@ -129,14 +130,15 @@ class CommonOptions:
         """Return the options with `settings`, and with the `log.dirs` of their `--config` file if no LOG_DIR was given.
 
         Raises:
-            UsageError: no LOG_DIR was given, and the file names none.
+            UsageError: no LOG_DIR was given, and the file has no `log.dirs`.
         """
         if self.log_dirs:
             return replace(self, settings=settings)
         found = configured_log_dirs(settings)
         if not found:
             raise UsageError(
-                "no LOG_DIR is given", advice="name a log directory, or give --config FILE with log.dirs in it"
+                "no LOG_DIR is given",
+                advice="name a log directory, or give --config FILE, a file that contains log.dirs",
             )
         return replace(
             self,
@@ -183,7 +185,7 @@ class CommonOptions:
 
     @property
     def asks_for_spark(self) -> bool:
-        """True if the caller chose a Spark; otherwise, a run with little to read may do without Spark."""
+        """True if the caller chose a Spark master or session; if not, a small run may work without Spark."""
         return self.master is not None or self.spark is not None or under_spark_submit()
 
     def recorded(self, run: _Report) -> _Report:
@@ -192,12 +194,13 @@ class CommonOptions:
         An error is printed, even with --quiet; it is never raised.  A signal does not interrupt the writing.
 
         Returns:
-            The run; with --fail-on-unknown, it counts as failed if a result depends on a setting that is not stated.
+            The run; with --fail-on-unknown, the run counts as failed if a result depends on a setting without a stated
+            value.
         """
         return self._recorded(run)[0]
 
     def _recorded(self, run: _Report) -> tuple[_Report, str]:
-        """Record a run as `recorded`; return it and its JSON."""
+        """Record a run as in `recorded`; return the run and its JSON."""
         run = replace(run, fails_on_unknown=self.fail_on_unknown)
         report = run.to_json()
         # spark-submit sends stderr to stdout, where --json promises only the object.
@@ -231,7 +234,7 @@ class CommonOptions:
             run_outputs.write_metrics(report, self.metrics_file, messages)
 
     def _settings_by_directory(self) -> dict[str, Settings]:
-        """Return the effective settings by log directory, with its cluster's configs; "" has those of the run."""
+        """Return the settings of each log directory, with its cluster's configs; the key "" has the run's settings."""
         found = {"": self.settings}
         with contextlib.suppress(SedimentError, OSError):
             for directory in self.open_directories(Fs()):
@@ -299,8 +302,8 @@ class GivenOptions:
     ) -> _Outcome:
         """Call `work` with the options of a run of `command`; `caller` sets further fields of `CommonOptions`.
 
-        A log directory is required only if the run `needs_log_dir`.  With `config_names_log_dirs`, a run without log
-        directories uses the `log.dirs` of the `--config` file.
+        A log directory is required only if the run `needs_log_dir`.  With `config_names_log_dirs`, a run that names no
+        log directory uses the `log.dirs` of the `--config` file.
 
         If reading the settings or `work` raises an error, the requested HTML report and metrics show the error.
 
@@ -319,7 +322,7 @@ class GivenOptions:
             if needs_log_dir and not self.log_dirs and self.config is not None and not config_names_log_dirs:
                 raise UsageError(
                     "no LOG_DIR is given, and --config is not on the command line",
-                    advice=f"name a log directory, or give --config {self.config} for all of its log.dirs",
+                    advice=f"name a log directory, or give --config {self.config} to use all of its log.dirs",
                 )
             if needs_log_dir or self.log_dirs:
                 options = options.with_settings(settings)
@@ -371,8 +374,8 @@ BYTES_OPTION = click.option(
 lineage_option = click.option(
     "--lineage",
     metavar="URL_OR_FILE",
-    help="Send OpenLineage events of the table to this server, or as the `transport` in this YAML file prescribes.  "
-    "Requires the extra `lineage`.  If an event cannot be sent, a warning is printed.",
+    help="Send OpenLineage events about the Delta table to this server, or through the `transport` that this YAML "
+    "file configures.  Requires the pip extra `lineage`.  If an event cannot be sent, a warning is printed.",
 )
 
 key_equality_option = click.option(
@@ -393,7 +396,7 @@ def common_options(command: _Command) -> _Command:
 def screen_options(columns: Sequence[TableColumn[Any]]) -> Callable[[_Command], _Command]:
     """Return a decorator that adds the options of the screen to a command whose report has these `columns`.
 
-    In the help they appear above the common options; they change only the text for people.
+    These options change only the text for people.
     """
 
     def decorate(command: _Command) -> _Command:
@@ -435,7 +438,7 @@ def _with_common_options(
     callback: Callable[[click.Context, click.Parameter, tuple[str, ...]], tuple[str, ...]] | None = None,
 ) -> _Command:
 
-    @functools.wraps(command)  # this also includes the command's own options
+    @functools.wraps(command)  # wraps also copies the command's own options
     def wrapped(as_json: bool, json_lines: bool, quiet: bool, log_format: str, **values: Any) -> Any:
         own_view = {each.name: values.pop(each.name) for each in fields(View) if each.name in values}
         view = View(fails_on_unknown=values["fail_on_unknown"], **own_view)
@@ -473,7 +476,8 @@ def _with_common_options(
                 "topics",
                 multiple=True,
                 metavar="GLOB",
-                help="Select topics by name or glob; with --partition, both have to match.",
+                help="Select topics by name or glob.  If --partition is also given, a partition must match both "
+                "options.",
             ),
             click.option(
                 "--allow-empty-selection",
@@ -490,7 +494,8 @@ def _with_common_options(
             click.option(
                 "--config",
                 type=click.Path(path_type=Path, dir_okay=False),
-                help="Read the broker's server.properties: static settings, and log.dirs if no LOG_DIR is given.",
+                help="Read settings from FILE, the broker's server.properties.  If no LOG_DIR is given, work on every "
+                "directory in its log.dirs.",
             ),
             click.option(
                 "--metadata",
@@ -502,24 +507,26 @@ def _with_common_options(
             click.option(
                 "--broker-defaults",
                 is_flag=True,
-                help="Use Kafka's default for every setting that is not stated anywhere, even if this default deletes "
-                "data.",
+                help="Use Kafka's default for every setting that neither --set nor --config nor the cluster metadata "
+                "gives, even if this default deletes data.",
             ),
             click.option(
                 "--fail-on-unknown",
                 is_flag=True,
-                help="Exit with status 1 if a result depends on a setting that is not stated anywhere.",
+                help="Exit with status 1 if a result depends on a setting that neither --set nor --config nor the "
+                "cluster metadata gives.",
             ),
             click.option(
                 "--now-ms",
                 type=click.IntRange(0, INT64_MAX),
-                help="Use this time, in ms since the epoch, as the current time in every rule.",
+                help="Use this time, in ms since the epoch, instead of the clock.",
             ),
             click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table."),
             click.option(
                 "--json-lines",
                 is_flag=True,
-                help="Like --json, but as lines: one object for the run, then one object for each partition.",
+                help="Like --json, but print one line for the run, then one line for each partition; each line is a "
+                "JSON object.",
             ),
             click.option(
                 "--master",
@@ -531,7 +538,8 @@ def _with_common_options(
                 "--ledger",
                 "ledger_path",
                 metavar="PATH",
-                help="Append this run to the ledger at PATH (two Delta tables); create the ledger if necessary.",
+                help="Record this run in the ledger at PATH, which consists of two Delta tables; create them if "
+                "necessary.",
             ),
             click.option(
                 "--report",
@@ -562,7 +570,7 @@ def _with_common_options(
 
 
 def _given_options(context: click.Context) -> tuple[tuple[str, str], ...]:
-    """Return the options that any source gave, as (name, value); the value of a flag is empty."""
+    """Return the given options, from any source, as (name, value); the value of a flag is empty."""
     given = []
     for parameter in context.command.params:
         if isinstance(parameter, click.Option) and is_given(context, parameter.name or ""):
@@ -575,7 +583,7 @@ class HiddenValueOption(click.Option):
 
 
 def shown_option(option: click.Option, value: Any) -> list[tuple[str, str]]:
-    """Return the pairs (name, value) that show a given option on a command line, without secrets.
+    """Return the pairs (name, value) with which a report shows a given option, without secrets.
 
     A flag has an empty value; if the flag is off, its name is the option that turns it off.  For an empty value, the
     name ends with `=`.

@@ -1,6 +1,6 @@
 """Shell completion of partition names.
 
-The shell starts `sediment` at each Tab, so this module imports only modules that load fast.
+The shell starts `sediment` after each Tab, so this module imports only modules that load fast.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import click
 
 
 def complete_partition(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Return the partitions that begin with `incomplete` in the directories on the command line, ordered by number."""
+    """Return the partitions in the given directories whose names begin with `incomplete`, ordered by number."""
     from sediment.segment_io.format.names import by_number
 
     # While the value of an option is missing, click does not parse the arguments.

@@ -1,7 +1,8 @@
-"""Progress of a run: the finished share of the selected partitions and bytes, and the tasks of Spark.
+"""Progress of a run: the finished share of the selected partitions and bytes, and of Spark's tasks.
 
-If stderr is a terminal, progress is a bar there.  In a notebook, it is a bar if tqdm is installed.  If stderr is a file
-or a pipe, progress is one line every ten seconds.  In a log, and for other callers in Python, nothing is shown.
+If stderr is a terminal, progress is shown on it as a bar.  In a notebook, progress is a bar if tqdm is installed.  If
+stderr is a file or a pipe, progress is one line every ten seconds.  If stderr is a log, or for other Python callers,
+nothing is shown.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ class _Bar(ABC):
         """Show the bar."""
 
     def is_due(self) -> bool:
-        """Return True if an update would be shown."""
+        """Return True if the bar would show an update now."""
         return True
 
     @abstractmethod
     def update(self, completed: float, total: float, label: str) -> None:
-        """Show how much of `total` is done."""
+        """Show that `completed` of `total` is done."""
 
     @abstractmethod
     def stop(self) -> None:
@@ -102,7 +103,7 @@ class _Lines(_Bar):
 
 
 def progress_line(label: str, completed: float, total: float, seconds: float, *, unit: str) -> str:
-    """Return the line of a run that has done `completed` of `total`; for sizes, it includes speed and time left."""
+    """Return the progress line after `completed` of `total`; for sizes, it includes the speed and the time left."""
     if unit != _BYTES:
         return f"{label}: {completed:,.0f} of {total:,.0f}{unit} in {_minutes(seconds)}"
     done = f"{label}: {human_bytes(int(completed))} of {human_bytes(int(total))} in {_minutes(seconds)}"
@@ -144,7 +145,7 @@ def _bar(
     label: str,
     clock: Callable[[], float] = time.monotonic,
 ) -> _Bar | None:
-    """Return progress as a bar or as lines; None if the caller would see neither."""
+    """Return a progress bar or progress lines; None if the caller would see neither."""
     if console.quiet:
         return None
     if console.is_terminal:
@@ -171,7 +172,7 @@ def _bars_of_notebook() -> Callable[..., Any] | None:
 class Progress:
     """A context manager that shows progress; call `advance` with the bytes of each finished partition.
 
-    `phase` is the work, such as "cleaning".  `clock` returns seconds.
+    `phase` names the work, such as "cleaning".  `clock` returns seconds.
     """
 
     def __init__(
@@ -200,7 +201,7 @@ class Progress:
         return self
 
     def watch(self, under_way: Callable[[], int]) -> None:
-        """While the bar is shown, poll `under_way` for the bytes done in unfinished partitions."""
+        """While the bar is shown, poll `under_way` for the number of bytes that are done in unfinished partitions."""
         if self._bar is not None:
             self._under_way = under_way
             self._poller = threading.Thread(target=self._poll, name="sediment-progress", daemon=True)
@@ -228,7 +229,7 @@ class Progress:
             self._bar.stop()
 
     def advance(self, size_bytes: int, *, partitions: int = 1) -> None:
-        """Count `partitions` with a total of `size_bytes` as done."""
+        """Record that `partitions` with `size_bytes` in total are done."""
         self._done += partitions
         self._done_bytes += size_bytes
         self._show()

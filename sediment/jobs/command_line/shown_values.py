@@ -1,4 +1,4 @@
-"""Values of options as reports, pages and catalogues may show them."""
+"""Values of options in the form in which reports, HTML pages and catalogues may show them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SECRET = re.compile(r"pass|secret|credential|token|jaas|sasl|private|keystore|a
 
 
 def without_secret(value: str) -> str:
-    """Return an option's value with secrets hidden; a URI also loses its user, its query and its fragment."""
+    """Return an option's value without secrets; also remove the user, the query and the fragment of a URI."""
     public = without_credentials(public_uri(value))
     key, is_pair, _ = public.partition("=")
     return f"{key}={HIDDEN}" if is_pair and _SECRET.search(key) else public

@@ -50,7 +50,8 @@ def parse_duration(text: str) -> int:
     """Return a time span such as 7d, 36h, 90m, 30s, 500ms or 2w in milliseconds.
 
     Raises:
-        UsageError: `text` is not a whole number with one of these units, or is longer than Kafka's times can express.
+        UsageError: `text` is not a whole number with one of these units, or the time span does not fit into a Kafka
+        timestamp.
     """
     found = _SPAN.fullmatch(text)
     if found is None:
@@ -67,7 +68,7 @@ class ByteSize(click.ParamType[int]):
     name = "bytes"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the bytes of a number or text."""
+        """Return the number of bytes that a number or text gives."""
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             return value
         try:
@@ -82,7 +83,7 @@ class Seconds(click.ParamType[float]):
     name = "seconds"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the seconds of a number or text; infinity means no limit."""
+        """Return the number of seconds that a number or text gives; infinity means no limit."""
         seconds = _seconds(str(value))
         if seconds is None or not seconds >= 0:  # also refuses NaN
             self.fail(f"{value!r} is not a duration; give seconds, or a number with a unit, such as 90m", param, ctx)

@@ -1,4 +1,4 @@
-"""Options of `kafka-log` that have the names and meanings of options of Spark's Kafka source.
+"""Options of `kafka-log` with the same names and meanings as in Spark's Kafka source.
 
     subscribe, subscribePattern, assign                            which partitions: `Subscription`
     startingTimestamp, startingOffsetsByTimestamp, startingOffsets where they start: `Positions`, the first given wins
@@ -55,8 +55,8 @@ _REFUSED: Mapping[str, str] = {
     "kafka.isolation.level": "give isolation instead",
     "minpartitions": "give task_bytes instead",
     "maxrecordsperpartition": "give task_bytes instead",
-    "minoffsetspertrigger": "set the interval of the query's trigger instead",
-    "maxtriggerdelay": "set the interval of the query's trigger instead",
+    "minoffsetspertrigger": "set the trigger interval of the query instead",
+    "maxtriggerdelay": "set the trigger interval of the query instead",
 }
 _OF_A_BROKER = ("kafka.", "kafkaconsumer.", "fetchoffset.", "groupidprefix")
 
@@ -78,9 +78,9 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """Offsets, or timestamps in ms if `are_times`, at which partitions start or end.
+    """Start or end positions of partitions: offsets, or timestamps in ms if `are_times` is True.
 
-    `same` applies to all partitions; otherwise `by_partition` has to name every partition.  An offset may be
+    `same` applies to all partitions; without `same`, `by_partition` must name every partition.  An offset may be
     EARLIEST_OFFSET or LATEST_OFFSET.
     """
 
@@ -112,10 +112,10 @@ class Positions:
 
 @dataclass(frozen=True, slots=True)
 class KafkaOptions:
-    """The options that the user gave; a query without them reads everything in the files.
+    """The options that the user gave; without any, a query reads everything in the files.
 
-    If no record has the starting timestamp or a later one, the query fails.  With `is_latest_without_record`, the
-    partition then starts at its end instead.
+    If no record has the starting timestamp or a later one, the query fails.  With `is_latest_without_record`, such a
+    partition starts at its end instead.
     """
 
     subscription: Subscription = Subscription()
@@ -146,7 +146,7 @@ class KafkaOptions:
         """Check the options of a streaming query.
 
         Raises:
-            UsageError: the options set an end, but a stream has none.
+            UsageError: the options set an end, but a stream has no end.
         """
         if self.end is not None:
             raise UsageError(f"{self.end.option} cannot be given to a stream", advice="leave it out, or read a batch")
@@ -177,15 +177,18 @@ def parse_kafka_options(given: Mapping[str, str]) -> KafkaOptions:
 
 
 def refuse_broker_option(name: str) -> None:
-    """Refuse an option of Spark's Kafka source that has no meaning for files; `name` is in lower case.
+    """Refuse `name`, in lower case, if it is an option of Spark's Kafka source that has no meaning for files.
 
     Raises:
-        UsageError: `name` is one of these options.
+        UsageError: `name` is such an option.
     """
     if name in _REFUSED:
         raise UsageError(f"kafka-log has no option {name!r}", advice=_REFUSED[name])
     if name.startswith(_OF_A_BROKER):
-        raise UsageError(f"kafka-log has no option {name!r}", advice="it reads files and needs no broker; leave it out")
+        raise UsageError(
+            f"kafka-log has no option {name!r}",
+            advice="leave the option out: kafka-log reads files and needs no broker",
+        )
 
 
 def subscribed_topics(given: Mapping[str, str]) -> frozenset[str] | None:
@@ -204,7 +207,7 @@ def subscribed_topics(given: Mapping[str, str]) -> frozenset[str] | None:
 
 
 def parse_boolean(given: Mapping[str, str], name: str) -> bool | None:
-    """Return the value of an option that is true or false; None without it.
+    """Return the boolean value of an option; None if the option is not given.
 
     Raises:
         UsageError: the option has another value.

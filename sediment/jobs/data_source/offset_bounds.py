@@ -1,4 +1,4 @@
-"""Start and end offsets of partitions, found from the positions given in options.
+"""Start and end offsets of partitions, computed from the positions in the options.
 
     position   offset, earliest, latest or timestamp
     offset     earliest: the first in the files; latest: the log end, or the last stable offset for READ_COMMITTED
@@ -50,7 +50,7 @@ def stream_starts(options: SourceOptions, sources: Mapping[str, Source], fs: Fs)
     A partition without an entry starts at its beginning.
 
     Raises:
-        UsageError, OffsetOutOfRangeError: as `batch_bounds`.
+        UsageError, OffsetOutOfRangeError: as in `batch_bounds`.
     """
     kafka = options.kafka
     if kafka.start is None:
@@ -75,7 +75,7 @@ def _start(kafka: KafkaOptions, request: TableRequest, source: Source, fs: Fs) -
     raise UsageError(
         f"{positions.option} is {position}, and no record has this timestamp or a later one",
         partition=str(source.partition),
-        advice="give an earlier time, or latest as startingOffsetsByTimestampStrategy",
+        advice="give an earlier time, or set startingOffsetsByTimestampStrategy to latest",
     )
 
 
@@ -90,7 +90,7 @@ def _end(kafka: KafkaOptions, request: TableRequest, source: Source, fs: Fs) -> 
 
 
 def _checked(kafka: KafkaOptions, positions: Positions, request: TableRequest, source: Source, fs: Fs) -> int:
-    """Return the offset of a source's position; if data loss is an error, check that the log contains the offset."""
+    """Return the offset of a position in a source; if data loss is an error, check that the log contains it."""
     offset = positions.of(source.partition)
     if offset == EARLIEST_OFFSET:
         return ALL.first_offset
@@ -101,8 +101,9 @@ def _checked(kafka: KafkaOptions, positions: Positions, request: TableRequest, s
         first, end = first_offset(whole, fs), end_offset(request.isolation, whole, fs)
         if not first <= offset <= end:
             raise OffsetOutOfRangeError(
-                f"{positions.option} is {offset}, and the log contains the offsets from {first} to below {end}",
+                f"{positions.option} is {offset}, but the log contains the offsets from {first} up to but not "
+                f"including {end}",
                 partition=str(source.partition),
-                advice="give an offset of the log, or failOnDataLoss as false",
+                advice="give an offset in this range, or set failOnDataLoss to false",
             )
     return offset

@@ -1,4 +1,4 @@
-"""Errors of a data source as one sentence, without a traceback and without the module of their class."""
+"""Errors of a data source, shown as one sentence without a traceback and without the module of the error's class."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 def in_one_sentence(function: _Function) -> _Function:
     """Wrap a function so that Spark shows its SedimentError or OSError as one sentence.
 
-    By default, Spark prints the traceback of an error.  If SPARK_HIDE_TRACEBACK is set, Spark prints the class of the
-    error with its module, which Python leaves out only for classes of `builtins`.  The wrapper sets
+    By default, Spark prints the traceback of an error.  If SPARK_HIDE_TRACEBACK is set, Spark prints the error's class
+    with the module of the class; Python leaves out the module only for classes of `builtins`.  The wrapper sets
     SPARK_HIDE_TRACEBACK for the whole process, because the error ends the process.
     """
 
@@ -34,7 +34,7 @@ def in_one_sentence(function: _Function) -> _Function:
 
 
 def _as_sentence(error: SedimentError | OSError) -> Exception:
-    """Return an error with the class name and the sentence of `error`; its class claims to belong to `builtins`."""
+    """Return an error with the class name and the sentence of `error`; the module of its class is set to `builtins`."""
     kind = type(error)
     shown = type(kind.__name__, (kind,), {"__module__": "builtins", "__str__": lambda _self: describe(error)[1]})
     found: Exception = shown.__new__(shown, *error.args)

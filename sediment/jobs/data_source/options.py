@@ -1,4 +1,4 @@
-"""Options of one `load`, under the names of `kafka-log` or the names of Spark's Kafka source."""
+"""Options of one `load`, with the names of `kafka-log` or of Spark's Kafka source."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ _OPTIONS = {
     "timestamps_ms": "A:B, from A to below B",
     "task_bytes": "bytes of segments that one task reads",
     "starting": "start of a new stream: earliest or latest",
-    "max_offsets_per_trigger": "most offsets that a stream reads in one batch",
+    "max_offsets_per_trigger": "maximum number of offsets that a stream reads in one batch",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Options of one `load`; `kafka` has the options of Spark's Kafka source without a counterpart here."""
+    """Options of one `load`; `kafka` contains the options of Spark's Kafka source for which this class has no field."""
 
     paths: tuple[str, ...]
     request: TableRequest
@@ -118,7 +118,7 @@ def _check_name(name: str) -> None:
 
 
 def _check_positions(kafka: KafkaOptions, table: str) -> None:
-    """Check that a start or an end is given only for a table that is read by offset."""
+    """Check that start or end offsets are given only for a table that can be read by offset."""
     positions = kafka.start or kafka.end
     if positions is not None and table not in SLICED_TABLES:
         raise UsageError(
@@ -137,7 +137,7 @@ def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
             ) from error
     if "path" in given:
         return (given["path"],)
-    raise UsageError("no path is given", advice="give load a path; in SQL, create the table without a list of columns")
+    raise UsageError("no path is given", advice="give a path to load; in SQL, create the table without a column list")
 
 
 def _columns(given: Mapping[str, str]) -> tuple[str, ...] | None:

@@ -4,8 +4,8 @@
     each query      no options; the schema that the catalog kept -> options
 
 Spark 4.2 gives a Python source the options of a table only when the table is created.  Spark keeps the schema that the
-source returned, including the metadata of its columns, and passes the schema to every query.  So the options are in the
-metadata of the first column.
+source returned, including the metadata of its columns, and passes the schema to every query.  Therefore, this module
+puts the options into the metadata of the first column.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def is_new_table(options: Mapping[str, str]) -> bool:
 
 
 def given_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the user's options, by names in lower case, without the properties that Spark adds.
+    """Return the user's options, keyed by names in lower case, without the properties that Spark adds.
 
     CREATE TABLE passes each option a second time with the prefix `option.`, except the path, which it turns into a URI.
     """

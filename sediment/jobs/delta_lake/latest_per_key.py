@@ -1,10 +1,11 @@
-"""The task of a snapshot: find the latest record of each key in a part of a partition, and return Spark rows.
+"""Task of `snapshot`: find the latest record of each key in a part of a partition, and return Spark rows.
 
     slices --committed records--> pyarrow batches --latest of each key so far--> rows, at the end or if memory is full
                                                                              and a summary: records read, or an error
 
-A part is a sequence of consecutive slices of one partition.  A key may have several rows, one for each part and each
-early emission; the row with the highest offset wins.  A tombstone is also a row.  Records without a key are left out.
+A part is a sequence of consecutive slices of one partition.  A key may have several rows: each part, and each emission
+before the end of a part, can produce one.  The row with the highest offset wins.  A tombstone is also a row.  Records
+without a key are left out.
 
 Invariants: a part has exactly one summary, after its records.  If a part cannot be read, only its summary reports the
 error.  Memory use is at most a few times HELD_BYTES, plus the largest batch.
@@ -54,13 +55,13 @@ class Part:
     scan_tasks: tuple[ScanTask, ...]
 
     def size_bytes(self) -> int:
-        """Return the bytes of the slices, by which tasks are packed."""
+        """Return the size of the slices in bytes; tasks are packed by this number."""
         return sum(scan_task.slice.size_bytes for scan_task in self.scan_tasks)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadSummary:
-    """Summary of a part: its error, or the numbers of records and emissions; an emission has each key at most once."""
+    """Summary of a part: its error, or the numbers of records and emissions; an emission has no key twice."""
 
     messages_read: int = 0
     emissions: int = 0
@@ -74,7 +75,7 @@ def parse_read_summary(value: bytes) -> ReadSummary:
 
 
 class LatestPerKey:
-    """Function for `mapInArrow`: each input row is an index into `tasks`; it yields the rows of that task."""
+    """Function for `mapInArrow`: each input row is an index into `tasks`; the function yields the rows of that task."""
 
     def __init__(self, tasks: Sequence[Sequence[Part]]) -> None:
         self._tasks = tasks
@@ -111,7 +112,7 @@ def _summary_row(number: int, summary: ReadSummary) -> pa.RecordBatch:
 
 
 class _Held:
-    """Records in log order; whenever their number has doubled, only the latest record of each key is kept."""
+    """Records in log order; whenever their number has doubled, all but the latest record of each key are removed."""
 
     def __init__(self) -> None:
         self.emissions = 0

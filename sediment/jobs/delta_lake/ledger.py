@@ -3,16 +3,16 @@
     PATH/partitions     a row per partition of a run      written first
     PATH/runs           a row per run                     written last, so a run in it is complete
 
-The input is the JSON object that a command prints with `--json`.  So a run that could not be recorded can be recorded
-later from that output.  Fields without a column go into `other`, as JSON.
+The input is the JSON object that a command prints with `--json`.  Therefore, if a run could not be recorded, it can be
+recorded later from this output.  Fields without a column go into `other`, as JSON.
 
 The tables are written without a JVM and without JARs.  An append takes about ten milliseconds, while Spark with Delta
 takes ten seconds to start.
 
 Invariants
-* A run is in each table once.  The commit with a run's rows carries the run's id as its Delta application transaction
-  (`txn`), so a second append finds the commit, and a concurrent append conflicts with it.
-* An error of the ledger must not fail a run, so `record` raises none.
+* A run is in each table once.  The commit of a run's rows has the run's id as its Delta application transaction
+  (`txn`), so a second append finds this commit, and a concurrent append conflicts with it.
+* An error of the ledger must not fail a run, so `record` raises no error.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ def check(path: str, log_dirs: Iterable[Path]) -> None:
     outside_log_dirs(path, log_dirs)
     check_table_path(path)
     if not is_uri(path) and Path(path).exists() and not Path(path).is_dir():
-        raise UsageError("a ledger is a directory, and this is a file", path=path, advice=_OTHER_PATH)
+        raise UsageError("a ledger is a directory, but this path is a file", path=path, advice=_OTHER_PATH)
     if not is_uri(path) and is_delta_table(path):
         raise UsageError(
-            "this is one Delta table, and a ledger is a directory of two tables",
+            "a ledger is a directory of two Delta tables, but this path is one Delta table",
             path=path,
             advice="name another directory",
         )
@@ -103,14 +103,14 @@ def record(report: str, path: str, messages: Console) -> bool:
     """Append a finished run; on an error, print the error on `messages`, with the command that records the run later.
 
     Returns:
-        True if the run is in the ledger now.
+        True if the ledger contains the run.
     """
     try:
         append(report, path)
         return True
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # a panic in the compiled writer is not a subclass of Exception
+    except BaseException as error:  # a panic in the library's Rust code is not a subclass of Exception
         saved = _save(report)
         kept = f"sediment history {path} --replay {saved}" if saved else f"this report: {report}"
         messages.print(
@@ -125,7 +125,7 @@ def record(report: str, path: str, messages: Console) -> bool:
 
 
 def append(report: str, path: str) -> bool:
-    """Append the run with the JSON `report` to the ledger at `path`, unless it is there already.
+    """Append the run with the JSON `report` to the ledger at `path`, unless the ledger already contains the run.
 
     Returns:
         True if a row was added.
@@ -266,7 +266,7 @@ def _tables(report: str) -> tuple[pa.Table, pa.Table]:
 
 
 def _by_base_offsets(partition: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `partition` with base offsets in `segments`, and the segments' other fields in `segment_details`."""
+    """Return `partition` with base offsets in `segments`, and all other fields of segments in `segment_details`."""
     segments = partition.get("segments") or []
     if not any(isinstance(segment, dict) for segment in segments):
         return dict(partition)
@@ -275,7 +275,7 @@ def _by_base_offsets(partition: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _row(schema: pa.Schema, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `fields` by column; the fields without a column are together in `other`."""
+    """Return `fields` by column; the column `other` contains all fields without a column of their own."""
     columns = set(schema.names)
     other = {name: value for name, value in fields.items() if name not in columns}
     return {**fields, "other": json.dumps(other) if other else None}

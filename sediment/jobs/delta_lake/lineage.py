@@ -8,10 +8,10 @@
 A topic of a log directory is the dataset `LOG_DIR/TOPIC` in the namespace of the filesystem; the table is a dataset at
 its own path.
 
-Invariants: without a destination nothing is sent, and the package openlineage-python is not loaded.  The destination is
-only what the option names: neither the working directory nor the environment has a part in it, except for the API key.
-An event has names, counts and reason codes, but no key, value, header or sentence of an error, and no credentials of a
-URI.  An event that cannot be sent is a warning.
+Invariants: without a destination nothing is sent, and the package openlineage-python is not loaded.  The option alone
+determines the destination; from the environment, only the API key is used, and nothing from the working directory.  An
+event contains names, counts and reason codes, but no key, value or header, no error text, and no credentials of a URI.
+If an event cannot be sent, a warning is logged.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def lineage_events(
     """Send START, run the body, and send the event that ends the run; the body passes its result to the function.
 
     Raises:
-        UsageError: as `check`; the body did not run.
+        UsageError: as in `check`; the body did not run.
     """
     if destination is None:
         yield lambda _written: None
@@ -113,7 +113,7 @@ def _state_after(written: TableWrite) -> State:
 
 
 def dataset_name(place: str) -> tuple[str, str]:
-    """Return namespace and name of the dataset at a path or URI, as OpenLineage's naming rules prescribe."""
+    """Return the namespace and the name that OpenLineage's naming rules prescribe for the dataset at a path or URI."""
     local = local_directory(place)
     if local is not None:
         return "file", str(Path(local).absolute())
@@ -183,7 +183,7 @@ class _LineageRun:
             _LOGGER.warning("the OpenLineage event %s was not sent; the run goes on: %s", state, text)
 
     def close(self) -> None:
-        """Close the transport, which may still be sending."""
+        """Close the transport, after waiting for events that are still being sent."""
         try:
             self.transport.close(_TIMEOUT_SECONDS)
         except Exception as error:

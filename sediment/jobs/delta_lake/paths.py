@@ -18,12 +18,12 @@ _NO_TABLE_PATH = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff\[\]^|\\]|%[0-9A-Fa-f]{
 
 
 def is_uri(path: str) -> bool:
-    """Return True if `path` is a URI with a scheme, not a directory of this machine."""
+    """Return True if `path` is a URI with a scheme, and False if it is a path on this machine."""
     return "://" in path
 
 
 def local_directory(path: str) -> str | None:
-    """Return the path on this machine that `path` names, as a path or a `file://` URI; None for any other URI."""
+    """Return the local path if `path` is a path on this machine or a `file://` URI; return None for any other URI."""
     if not is_uri(path):
         return path
     uri = urlsplit(path)
@@ -31,7 +31,7 @@ def local_directory(path: str) -> str | None:
 
 
 def is_delta_table(path: str) -> bool:
-    """Return True if the directory `path` of this machine is a Delta table."""
+    """Return True if `path`, a directory on this machine, is a Delta table."""
     return (Path(path) / "_delta_log").is_dir()
 
 
@@ -39,7 +39,7 @@ def outside_log_dirs(path: str, log_dirs: Iterable[Path]) -> None:
     """Refuse a table inside a log directory.
 
     Raises:
-        UsageError: `path` is one of `log_dirs`, or is inside one.
+        UsageError: `path` is one of `log_dirs`, or is inside one of them.
     """
     local = local_directory(path)
     if local is None:
@@ -55,7 +55,7 @@ def outside_log_dirs(path: str, log_dirs: Iterable[Path]) -> None:
 
 
 def check_table_path(path: str) -> None:
-    """Refuse a local path on which the Python package deltalake panics, or for which it writes somewhere else.
+    """Refuse a local path if the Python package deltalake would panic on it or would write to another path.
 
     Raises:
         UsageError: `path` is not UTF-8, or has a control character, a bracket, `^`, `|`, a backslash, or `%` with two
@@ -72,7 +72,7 @@ def check_table_path(path: str) -> None:
 def table_filesystem(path: str) -> Any:
     """Return the pyarrow filesystem for the data files of the table at `path`.
 
-    For a table on this machine it is Arrow's own filesystem.  The filesystem of deltalake is written in Python, so
+    For a table on this machine, this is Arrow's own filesystem.  The filesystem of deltalake is written in Python, so
     Arrow may use it only in the caller's thread.  Otherwise a thread of Arrow may still have a file open when the
     interpreter ends; CPython then unwinds that thread, and C++ aborts the process.
     """
@@ -91,8 +91,8 @@ def read_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Yield, in batches, the rows of `table` (at `path`) that satisfy the Arrow expression `condition`.
 
-    `columns` (all if None) must include the columns in the condition. A table at a URI is read in the caller's thread,
-    for the reason that `table_filesystem` gives.
+    `columns` (all if None) must include the columns in the condition. A table at a URI is read in the caller's thread;
+    `table_filesystem` explains why.
     """
     filesystem = table_filesystem(path)
     dataset = table.to_pyarrow_dataset(filesystem=filesystem)
@@ -106,7 +106,7 @@ def read_rows(
 def _file_rows(
     fragment: Any, filesystem: Any, schema: pa.Schema, condition: Any, columns: list[str] | None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one data file; columns that the file lacks get its partition values or nulls."""
+    """Yield the rows of one data file; columns that are missing in the file get its partition values or nulls."""
     import pyarrow as pa
     import pyarrow.parquet as pq
     from pyarrow.dataset import get_partition_keys

@@ -1,9 +1,9 @@
-"""The plan of a refresh: the records that a snapshot table has to read, and the progress that it stores.  Pure.
+"""Plan of a refresh: the records that a refresh must read, and the progress that the snapshot table stores.  Pure.
 
-For each partition the table has the state S(n): the latest record of each key below offset n, or no row if that record
-is a tombstone.  Merging the latest records of the offsets from n to m turns S(n) into S(m), as long as the log below n
-is unchanged.  If the log below n may have changed, the partition is rebuilt: the run reads the log from its start and
-deletes the rows of keys that it does not find.
+For each partition, the table contains the state S(n): a row for the latest record of each key below offset n, but no
+row if this record is a tombstone.  Merging the latest records of the offsets from n to m turns S(n) into S(m), as long
+as the log below n is unchanged.  If the log below n may have changed, the partition is rebuilt: the run reads the log
+from its start and deletes the rows of keys that it does not find.
 
 Invariant: a refreshed table equals a new table from the same log; neither has rows below the log start offset.
 """
@@ -31,8 +31,8 @@ class PartitionProgress:
     """State of one partition in the table: S(`next_offset`) of a log that started at `log_start_offset`.
 
     `topic_id` and `leader_epoch` show whether the log was replaced under the same name.  The epoch is the leader epoch
-    of the last offset below `next_offset`.  A value is None if the directory does not have it.  `now_ms` is the time of
-    the last refresh that read the partition.
+    of the last offset below `next_offset`.  Each of these values is None if the directory does not contain it.
+    `now_ms` is the time of the last refresh that read the partition.
     """
 
     next_offset: int
@@ -61,7 +61,7 @@ def progress_json(progress: RefreshProgress) -> str:
 
 
 def parse_progress(text: str | None) -> RefreshProgress | None:
-    """Return the progress in a commit's metadata; None if the metadata is something else."""
+    """Return the progress in a commit's metadata; None if the metadata contains no progress."""
     try:
         found: dict[str, Any] = json.loads(text or "null")
         if found.pop(_MARK) != _FORMAT:
@@ -88,8 +88,8 @@ class Rebuild(StrEnum):
 class LogState:
     """State of a partition's log now.
 
-    [`log_start_offset`, `end_offset`) is the committed range.  The log is clean below `first_dirty_offset`; None means
-    that the log was never cleaned.  With `cleaner_unknown` the directory has no cleaner checkpoint.
+    [`log_start_offset`, `end_offset`) is the committed range.  The log is clean below `first_dirty_offset`, which is
+    None if the log was never cleaned.  With `cleaner_unknown` the directory has no cleaner checkpoint.
     """
 
     log_start_offset: int
@@ -113,7 +113,7 @@ class Refresh:
     drop_below_offset: int | None
 
     def is_needed(self) -> bool:
-        """Return True if the table has to change."""
+        """Return True if the refresh changes the table."""
         return self.first_offset < self.end_offset or self.drop_below_offset is not None or self.rebuild is not None
 
 
@@ -168,8 +168,8 @@ def _tombstones_may_be_gone(
     """Return True if the cleaner may have removed a tombstone that the table has not read.
 
     A tombstone at or above `next_offset` is cleaned for the first time after the refresh that ended at this offset.
-    From then on, the cleaner keeps the tombstone for delete.retention.ms (kafka-log 02 §6.3, §6.4).  If that setting is
-    unknown, it may have been 0.
+    After its first cleaning, the cleaner keeps the tombstone for delete.retention.ms (kafka-log 02 §6.3, §6.4).  If
+    that setting is unknown, it may have been 0.
     """
     cleaned = facts.cleaner_unknown or (
         facts.first_dirty_offset is not None and facts.first_dirty_offset > progress.next_offset
@@ -179,7 +179,7 @@ def _tombstones_may_be_gone(
 
 
 def progress_after(refresh: Refresh, facts: LogState, now_ms: int) -> PartitionProgress:
-    """Return the progress of the partition once `refresh` is merged."""
+    """Return the progress of the partition after `refresh` is merged."""
     return PartitionProgress(
         next_offset=max(refresh.first_offset, refresh.end_offset),
         log_start_offset=facts.log_start_offset,

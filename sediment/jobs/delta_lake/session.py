@@ -1,4 +1,4 @@
-"""Spark session with Delta, and the JARs that it needs.
+"""Spark session with Delta, and the JARs that the session needs.
 
 The installed Python package delta-spark needs these JARs but does not contain them.  Spark's own resolver (Ivy) fetches
 them once; later runs load them from its folder without resolving them again.
@@ -76,7 +76,7 @@ def delta_session(master: str | None, app_name: str, given: SparkSession | None 
     `given` and other sessions of that context stay unchanged.
 
     Raises:
-        UsageError: delta-spark or its JARs are missing, Spark does not start, or it runs another Python, which lacks
+        UsageError: delta-spark or its JARs are missing, Spark does not start, or Spark runs another Python, which lacks
             this package.
     """
     from pyspark.sql import SparkSession
@@ -115,7 +115,7 @@ def _extensions(settings: Mapping[str, str], given: SparkSession | None) -> str:
 def _load_jars(sc: Any, ivy_folder: Path) -> None:
     """Load Delta's classes into the driver and the executors unless they are loaded already.
 
-    They are loaded at run time, because spark-submit starts the JVM before this program begins.
+    The classes are loaded at run time, because spark-submit starts the JVM before this program begins.
     """
     from py4j.protocol import Py4JJavaError
 

@@ -35,9 +35,9 @@ _TXN_APPLICATION = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 _LIKELY_COMMITS = 10
 _STATISTICS_PROPERTY = "delta.dataSkippingStatsColumns"
-_STATISTICS = "partition,offset,timestamp"  # Delta would compute them for headers, too, and for keys and values in vain
+_STATISTICS = "partition,offset,timestamp"  # without headers, keys and values, for which they are useless
 _WRITE_SETTINGS = {
-    # Keys differ from row to row, and most values do, so a dictionary costs time and saves nothing.
+    # Keys and most values differ from row to row, so dictionary encoding costs time and saves no space.
     "parquet.enable.dictionary#key": "false",
     "parquet.enable.dictionary#value": "false",
     # Spark's default, INT96, takes more time and space, and has no statistics.
@@ -59,7 +59,7 @@ class SnapshotTable:
         """Create the table unless it exists, and return its progress.
 
         Raises:
-            UsageError: another table is at the path.
+            UsageError: the table at the path is not this snapshot table.
         """
         from delta.tables import DeltaTable
 
@@ -70,9 +70,10 @@ class SnapshotTable:
             progress = self._progress_without_commits()
         if progress.kind != kind:
             raise UsageError(
-                "this table contains the latest values, and each refresh continues from its last offsets"
+                "this table contains the latest values, and each refresh continues from the offsets of the previous "
+                "refresh"
                 if progress.kind == LATEST
-                else "this table contains the state at a moment and cannot be refreshed",
+                else "this table contains the state as of an offset or time, and cannot be refreshed",
                 path=self.path,
                 advice="name another path",
             )
@@ -93,7 +94,7 @@ class SnapshotTable:
                 .partitionedBy("topic")
                 .property(_KIND_PROPERTY, kind)
                 .property(_STATISTICS_PROPERTY, _STATISTICS)
-                # Set in both cases, because a session may have its own default.
+                # Set the property to true or false explicitly, because a session may have its own default.
                 .property(_DELETION_VECTORS_PROPERTY, "true" if self._deletion_vectors else "false")
                 .execute()
             )
@@ -137,7 +138,7 @@ class SnapshotTable:
         return RefreshProgress(kind, "", self._commits(1)[0].version, {})
 
     def _commits(self, limit: int | None) -> list[Any]:
-        """Return the last `limit` commits, or all, newest first."""
+        """Return the last `limit` commits, or all commits if `limit` is None, newest first."""
         table = self._table()
         history = table.history() if limit is None else table.history(limit)
         commits = history.select("version", "userMetadata", "operationMetrics").collect()
@@ -167,8 +168,8 @@ class SnapshotTable:
     ) -> None:
         """Replace the rows of the keys in `rows`; delete the other rows of the table for which `stale` is true.
 
-        `rows` has only rows of `partitions`, by topic.  Delta skips the files that have no row of a listed topic, or
-        none between the lowest and the highest of the listed partitions.
+        `rows` has only rows of `partitions`, by topic.  Delta skips a file if it has no row of a listed topic, or no
+        row between the lowest and the highest listed partition.
         """
         from pyspark.sql import functions as f
 
@@ -195,7 +196,7 @@ class SnapshotTable:
             merge.execute()
 
     def outcome(self, run_id: str) -> tuple[int, Mapping[str, str]] | None:
-        """Return version and metrics of the commit of a run; None if it did not commit."""
+        """Return the version and the metrics of a run's commit; None if the run did not commit."""
         for commit in self._commits(_LIKELY_COMMITS):
             progress = parse_progress(commit.userMetadata)
             if progress is not None:
@@ -227,7 +228,7 @@ def _commit_settings(spark: SparkSession, progress: RefreshProgress) -> Iterator
 
 @contextmanager
 def delta_failures(to: str) -> Iterator[None]:
-    """Turn an error of Spark or Delta inside the block into a SedimentError with one sentence."""
+    """Convert an error of Spark or Delta inside the block to a SedimentError with a one-sentence text."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 

@@ -16,7 +16,7 @@ FAILED = "failed"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Result of one check: the fact that was found, and the next action unless the status is `ok`.
+    """Result of one check: the finding and, unless the status is `ok`, the next action.
 
     `log_dir` is None for a check of the machine.
     """

@@ -1,4 +1,4 @@
-"""Checks of log directories: format, permissions, lock, last stop, space, and the settings that would apply to them."""
+"""Checks of log directories: format, permissions, lock, clean shutdown, free space, and settings."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ def _permissions(directory: SelectedDirectory) -> Check:
     if os.geteuid() not in (0, owner):
         return warned(
             name,
-            f"it belongs to user {owner}, and this user cannot create files for that owner",
+            f"it belongs to user {owner}, and the current user cannot create files with that owner",
             advice,
             log_dir=log_dir,
         )
-    return passed(name, "it can be read and written, and new files get its owner", log_dir=log_dir)
+    return passed(name, "it can be read and written, and new files get the same owner", log_dir=log_dir)
 
 
 def _hides_a_file(folder: Path) -> bool:
@@ -110,10 +110,10 @@ def _clean_shutdown(directory: SelectedDirectory, *, is_used: bool) -> Check:
     if directory.checkpoints.clean_shutdown:
         return passed(name, "the broker stopped cleanly", log_dir=log_dir)
     if not directory.is_unclean:
-        return passed(name, "a copy without the checkpoints of a broker", log_dir=log_dir)
+        return passed(name, "a copy that has no checkpoint files of a broker", log_dir=log_dir)
     if is_used:
         return passed(name, "the directory is in use", log_dir=log_dir)
-    text = "the broker did not stop cleanly, so nothing past the recovery point is cleaned"
+    text = "the broker did not stop cleanly, so offsets at and above the recovery point are not cleaned"
     advice = f"start and stop the broker, or repair the logs: sediment recover {directory.path} --dry-run"
     return warned(name, text, advice, log_dir=log_dir)
 
@@ -126,7 +126,7 @@ def _space(directory: SelectedDirectory, fs: Fs) -> Check:
     largest = max(sizes, key=lambda each: sizes[each], default=None)
     if largest is not None and free < sizes[largest]:
         text = (
-            f"{human_bytes(free)} free, and the largest partition, {largest}, has {human_bytes(sizes[largest])}: a run "
+            f"{human_bytes(free)} free, and the largest partition, {largest}, has {human_bytes(sizes[largest])}; a run "
             "writes new segments before it removes old ones"
         )
         return warned(name, text, "free some space, or write to another disk with compact --output", log_dir=log_dir)
@@ -141,7 +141,7 @@ def _log_bytes(folder: Path, fs: Fs) -> int:
 
 
 def _settings(paths: Sequence[Path], settings: Settings, fs: Fs) -> Check:
-    """Check that the settings of the topics are known, are valid and belong to this node."""
+    """Check that the settings of the topics are stated, valid and from this node."""
     name = "settings"
     try:
         directories = open_directories(paths, Selection(), settings, fs, in_place=True)

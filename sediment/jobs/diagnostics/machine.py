@@ -75,7 +75,7 @@ def _codecs() -> Iterator[Check]:
     off = [name for name, is_on in found.items() if not is_on]
     if off:
         advice = "install the releases of lz4, zstandard and deflate that constraints.txt names"
-        text = f"off for {', '.join(off)}: these packages hide their C functions, so slower calls are used"
+        text = f"off for {', '.join(off)}: these releases do not export the C functions, so slower calls are used"
         yield warned("native-codecs", text, advice)
     else:
         yield passed("native-codecs", "on: compiled code calls the C functions of lz4, zstandard and deflate")
@@ -86,7 +86,7 @@ def _open_files() -> Check:
     limit = ENOUGH_FILES if hard == resource.RLIM_INFINITY else hard
     found = f"{'unlimited' if soft == resource.RLIM_INFINITY else soft} open files"
     found += f"; runs raise this to {limit}" if soft != resource.RLIM_INFINITY and soft < limit else ""
-    advice = f"raise the hard limit, as with: ulimit -n {ENOUGH_FILES}"
+    advice = f"raise the hard limit, for example: ulimit -n {ENOUGH_FILES}"
     if limit < LEAST_FILES:
         return failed("open-files", found, advice)
     return warned("open-files", found, advice) if limit < ENOUGH_FILES // 16 else passed("open-files", found)

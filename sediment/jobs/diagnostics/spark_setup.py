@@ -58,17 +58,17 @@ def _java(*, is_needed: bool) -> Check:
     if place is None:
         where = f"JAVA_HOME names none: {java_command()}" if os.environ.get("JAVA_HOME") else "none is on the PATH"
         answer = failed if is_needed else warned
-        return answer("java", f"Spark needs Java {MIN_JAVA} or newer and {where}", INSTALL_JAVA)
+        return answer("java", f"Spark needs Java {MIN_JAVA} or newer, but {where}", INSTALL_JAVA)
     found = java_version()
     if found is None:
         return failed("java", f"{place} does not report its version", INSTALL_JAVA)
     if found < MIN_JAVA:
-        return failed("java", f"Spark needs Java {MIN_JAVA} or newer and this is Java {found} ({place})", INSTALL_JAVA)
+        return failed("java", f"Spark needs Java {MIN_JAVA} or newer, but this is Java {found} ({place})", INSTALL_JAVA)
     return passed("java", f"Java {found} ({place})")
 
 
 def _spark() -> Check:
-    """Check that PySpark and the JARs that it would start have the same version."""
+    """Check that PySpark and the JARs that it would use have the same version."""
     from pyspark.find_spark_home import _find_spark_home
 
     python = version("pyspark")
@@ -80,7 +80,7 @@ def _spark() -> Check:
     if not jars:
         return failed("spark", f"the JARs of Spark are missing in {home / 'jars'}", advice)
     if jars != [python]:
-        text = f"PySpark is {python} and the JARs in {home} are {', '.join(jars)}"
+        text = f"the version of PySpark is {python}, but the JARs in {home} have {', '.join(jars)}"
         is_close = [_minor(jar) for jar in jars] == [_minor(python)]
         return warned("spark", text, advice) if is_close else failed("spark", text, advice)
     return passed("spark", f"Spark {python} ({home})")
@@ -109,7 +109,7 @@ def _worker_python(defaults: Mapping[str, str]) -> Check:
         return failed(name, f"the Python for Spark's workers fails: {python} ({source})", advice)
     release, *missing = probed.stdout.split()
     if _minor(release) != _minor(".".join(map(str, sys.version_info[:3]))):
-        text = f"the driver runs Python {sys.version_info[0]}.{sys.version_info[1]} and workers {release} ({source})"
+        text = f"the driver runs Python {sys.version_info[0]}.{sys.version_info[1]}, the workers {release} ({source})"
         return failed(name, text, advice)
     if missing:
         return failed(name, f"the Python for Spark's workers lacks {', '.join(missing)}: {python} ({source})", advice)

@@ -1,1 +1,1 @@
-"""Parts of `dump`: the rows that it reads, and the forms in which it writes them to stdout."""
+"""Parts of `dump`: the rows that it reads, and the formats in which it writes them to stdout."""

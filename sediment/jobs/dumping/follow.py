@@ -1,14 +1,14 @@
-"""Records that a broker appends to logs, read soon after they are written.
+"""Reading of the records that a broker appends to logs, soon after the broker has written them.
 
     round    look up the partitions and their ends -> read each from its last end to its new end -> wait
     first    the records that the query selects, or the last of them
     later    every record that was appended; a new partition from its beginning
 
 A partition that was deleted and created again has another topic id or another directory, and is read as a new
-partition.  If a partition is deleted, even while it is being read, the others are still followed.
+partition.  If a partition is deleted, even while it is being read, the reading of the others continues.
 
-Invariants: a record is returned once.  Only complete batches are read, so a batch that the broker is still writing is
-left for a later round.  A signal ends the reading at once, even if no record is selected.
+Invariants: each record is returned exactly once.  Only complete batches are read, so a batch that the broker is still
+writing is left for a later round.  A signal ends the reading immediately, even if no record is selected.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _POLL_SECONDS = 0.2
 class Follower:
     """Reader of the records of growing logs.
 
-    `on_notice` gets a sentence for each unusual change of a partition.  `before_wait` is called after each round; an
-    error that it raises ends the reading.
+    `on_notice` is called with a sentence for each unusual change of a partition.  `before_wait` is called after each
+    round; an error that it raises ends the reading.
     """
 
     def __init__(
@@ -87,8 +87,8 @@ class Follower:
             del self._next[name]
             self._identities.pop(name, None)
             self._on_notice(f"{name} was removed")
-        # Identify partitions before their ends are read, so that no record of a partition created in between is
-        # skipped.
+        # Identify the partitions before reading their ends, so that no record of a partition that is created in between
+        # is skipped.
         for name, source in sources.items():
             with contextlib.suppress(FileNotFoundError):
                 self._identify(name, self._ends.identities.of(source))
@@ -101,7 +101,7 @@ class Follower:
                 self._on_removed(source, end)
 
     def _identify(self, name: str, found: PartitionIdentity) -> None:
-        """Store the identity of a partition; if the identity has changed, forget how far the partition was read."""
+        """Store the identity of a partition; if the identity has changed, forget the next offset to read."""
         known = self._identities.get(name)
         self._identities[name] = found
         if known is not None and not known.is_same(found) and self._next.pop(name, None) is not None:
@@ -140,8 +140,8 @@ class Follower:
     def _go_back(self, source: Source, start: int) -> None:
         """If the log end offset is below `start`, the next offset to read, go back to the log end offset.
 
-        A last stable offset below `start` does not prove a truncation: the high watermark may go back, and a broker may
-        write it after records above it were read.
+        A last stable offset below `start` does not prove a truncation: the high watermark can decrease, and a broker
+        may write its checkpoint after this process has read records above it.
         """
         name, log_end = str(source.partition), end_offset(READ_UNCOMMITTED, source, self._fs)
         if log_end < start:

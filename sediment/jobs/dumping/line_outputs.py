@@ -1,4 +1,4 @@
-"""Forms in which `dump` writes a row to stdout: JSON, CSV, or the format that the caller gives.
+"""Formats in which `dump` writes a row to stdout: JSON, CSV, or the format that the caller gives.
 
 Invariant: text from a row reaches a terminal without characters that the terminal interprets.
 """
@@ -18,7 +18,7 @@ _QUOTED = frozenset('",\r\n')
 
 
 class LineOutput(Protocol):
-    """A form in which rows are written; it may put bytes before the first row."""
+    """Output format of rows; a format may put bytes before the first row."""
 
     @property
     def head(self) -> bytes:
@@ -44,7 +44,7 @@ class JsonLines:
 
 @dataclass(frozen=True, slots=True)
 class CsvLines:
-    """CSV with a header line; text is written as it is, and other values, such as objects and lists, as JSON.
+    """CSV with a header line; text is written unchanged, and other values, such as objects and lists, as JSON.
 
     Null is an empty field, and an empty text is `""`.
     """
@@ -72,7 +72,7 @@ class CsvLines:
 
 @dataclass(frozen=True, slots=True)
 class FormattedLines:
-    """Messages in the caller's format, which also determines how a message ends."""
+    """Messages in the format string of the caller, which also determines the bytes after each message."""
 
     format: MessageFormat
     for_terminal: bool

@@ -7,7 +7,7 @@ r"""Format strings of `dump --format`, with the tokens of kcat.
     %%  a percent sign             \n \r \t \xHH \NNN              bytes; any other \c is c
 
 NNN is decimal, or octal with a leading 0.  A null key or value is empty.  Lengths count the bytes in the log, so a
-format with a length prints every record undecoded.
+format with a length prints all records without decoding them.
 
 Source: kcat, `format.c`.
 """
@@ -66,7 +66,7 @@ _TOKENS: Mapping[str, tuple[str, Callable[[_Row, _Row], bytes]]] = MappingProxyT
         "o": ("offset", lambda row, _known: _number(row["offset"])),
     }
 )
-"""For each token: a column of `records`, and a function of a row and its decoded fields that returns the bytes."""
+"""For each token: a column of `records`, and a function that returns the bytes for a row and its decoded fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class MessageFormat:
     def line(self, row: _Row, *, for_terminal: bool) -> bytes:
         r"""Return a record in this format.
 
-        For a terminal, control characters in the record's content, and bytes of it that are not UTF-8, are escaped like
+        For a terminal, control characters and bytes that are not UTF-8 in the record's content are escaped, as in
         `\x1b`.
         """
         known = decoded(row) if self._decodes else {}
@@ -140,5 +140,5 @@ def _character(match: re.Match[str]) -> bytes:
 
 
 def _raw(text: str) -> bytes:
-    """Return the bytes of a part of an argument, even if it is not UTF-8."""
+    """Return the bytes of a part of a command-line argument, even if these bytes are not UTF-8."""
     return text.encode(errors="surrogateescape")

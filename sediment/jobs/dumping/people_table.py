@@ -46,7 +46,7 @@ _NEXT = (
     "logEndOffset",
     "position",
 )
-"""Columns that a wider terminal adds, by priority; the remaining columns follow in their order."""
+"""Columns that a wider terminal adds, by priority; after these, the remaining columns follow in table order."""
 
 _HAS_NO_FINDING: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
     "topics": lambda row: row["value"] is None,
@@ -72,7 +72,7 @@ def _group_heading(row: Mapping[str, Any]) -> str:
 
 
 class _Headings(NamedTuple):
-    """Headings of a table: the column by which they are sorted, their text, and the columns that they replace."""
+    """Headings in a table: the column by which they are sorted, their text, and the columns that they replace."""
 
     name: str
     text: Callable[[Mapping[str, Any]], str]
@@ -90,9 +90,9 @@ _HEADINGS: Mapping[str, _Headings] = {
 
 
 class _EmptyLogs:
-    """Logs without a byte in the table `segments`; each is a partition whose only segment is empty.
+    """Empty logs in the table `segments`: partitions whose only segment has no byte.
 
-    `listed` has a row for each log; if there are too many logs, the table shows their count instead of the rows.
+    `listed` has a row for each empty log; if there are too many, the table shows their number instead of the rows.
     """
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class _EmptyLogs:
 
 
 class PeopleTable:
-    """The rows of one table for people: at most `limit` of them, or all if `limit` is None.
+    """The rows of one table for people: at most `limit` rows, or all rows if `limit` is None.
 
     `is_chosen` is True if the caller chose the columns.
     """
@@ -136,7 +136,7 @@ class PeopleTable:
     def add(self, rows: Sequence[dict[str, Any]]) -> None:
         """Add the next rows.
 
-        `count` is the number of listed rows and headings, and `is_more` is True if `limit` left out others.  Rows
+        `count` is the number of listed rows and headings; `is_more` is True if `limit` left out further rows.  Rows
         without a finding are counted even after `limit` is reached.
         """
         has_no_finding = _HAS_NO_FINDING.get(self._request.what) if self._is_for_terminal else None
@@ -157,11 +157,11 @@ class PeopleTable:
 
     @property
     def is_done(self) -> bool:
-        """True if further rows change nothing."""
+        """True if further rows would not change the output."""
         return self.is_more and not (self._is_for_terminal and self._request.what in _COUNTED_TO_THE_END)
 
     def _has_room(self) -> bool:
-        """Count one more line and return True, or set `is_more` if `limit` is reached."""
+        """Count one more line and return True; if `limit` is reached, set `is_more` and return False."""
         if self.count == self._limit:
             self.is_more = True
             return False
@@ -202,7 +202,7 @@ def _left_out_text(request: TableRequest, count: int) -> str | None:
 
 
 def _with_one_name(columns: Sequence[TableColumn[dict[str, Any]]]) -> list[TableColumn[dict[str, Any]]]:
-    """Merge the columns for topic and partition into one, which shows only the topic if the number is missing or -1."""
+    """Merge the columns for topic and partition; if the partition number is missing or -1, show only the topic."""
     names = [column.name for column in columns]
     if not {"topic", "partition"} <= set(names):
         return list(columns)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 COLUMNS_FOR_DECODING = ("key", "topic", "control")
-"""Columns of `records` that `decoded` needs to decode anything."""
+"""Columns of `records` without which `decoded` cannot decode a record."""
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
@@ -41,7 +41,7 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 
 
 def plain_row(row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return the columns `names` of a row as values that JSON can express, with known records decoded."""
+    """Return the columns `names` of a row as values that JSON can express; records of internal topics are decoded."""
     known = decoded(row)
     return {name: known[name] if name in known else _plain_value(row[name]) for name in names}
 

@@ -1,7 +1,7 @@
 """Conditions on records: their keys and headers, and whether they are application messages.
 
-A record is selected if its key is one of `keys` and it has all of `headers`.  Control records have no key or header of
-an application, so each condition leaves them out.
+A record is selected if its key is one of `keys` and it has all of `headers`.  Control records have no application key
+or header, so every condition excludes them.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class RecordSelection:
         )
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the selected rows of `batch`, which has the columns of `columns()`."""
+        """Return the selected rows of `batch`, whose columns include those of `columns()`."""
         import pyarrow as pa
         import pyarrow.compute as pc
 

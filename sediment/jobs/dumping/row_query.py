@@ -1,7 +1,7 @@
 """Rows that `dump` reads, selected by table, sources, conditions on records, and the number of last records to show.
 
 The last records of a partition are found from its end: its slices are read from last to first, and the slices near the
-end are small.  So a large log is read only as far as needed, and no part of it is read twice.
+end are small.  Therefore, a large log is read only as far as necessary, and no part of it is read twice.
 
 Invariants: a query may be used several times, and each use reads the files again.  A query keeps in memory one batch,
 plus the last records if they are requested.
@@ -39,7 +39,7 @@ _OnUnreadable = Callable[[UnreadableRange], None]
 class RowQuery:
     """A request for rows of `sources`, in their order; `selection` and `last` apply to records only.
 
-    `last` is the number of records of each partition; None for all.
+    `last` is the maximum number of records of each partition; None: no limit.
     """
 
     request: TableRequest
@@ -49,19 +49,19 @@ class RowQuery:
 
     @property
     def is_whole(self) -> bool:
-        """True if the query has no conditions on records other than the conditions of its request."""
+        """True if the query has no conditions on records apart from the conditions in its request."""
         return self.last is None and self.selection == RecordSelection()
 
     def tasks(self, fs: Fs) -> list[TableTask]:
         """Return the tasks that read the whole tables; they ignore `selection` and `last`.
 
         Raises:
-            SedimentError: as `plan_table`.
+            SedimentError: as in `plan_table`.
         """
         return plan_table(self.request, self.sources, fs)
 
     def with_columns(self, more: Iterable[str]) -> RowQuery:
-        """Return the query with further columns after its own."""
+        """Return the query with the further columns after its own columns."""
         names = (*(column.name for column in self.request.selected()), *more)
         return replace(self, request=replace(self.request, columns=tuple(dict.fromkeys(names))))
 
@@ -69,7 +69,7 @@ class RowQuery:
         """Yield the rows, with the columns of the request; no batch is empty.
 
         Raises:
-            SedimentError: as `plan_table` and `read_table`.
+            SedimentError: as in `plan_table` and `read_table`.
         """
         if self.last is None:
             for task in self.tasks(fs):
@@ -84,7 +84,7 @@ class RowQuery:
         """Yield the last `last` records of one source within `bounds`, or all of them if `last` is None.
 
         Raises:
-            SedimentError: as `plan_scan_tasks` and `read_table`.
+            SedimentError: as in `plan_scan_tasks` and `read_table`.
         """
         request = self._read_request()
         request = replace(request, bounds=request.bounds & bounds)

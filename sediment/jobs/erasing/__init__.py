@@ -1,4 +1,4 @@
-"""Erasing: the choice of records, their rewriting, and the evidence.
+"""Erasing: the selection of records, the rewriting of their segments, and the evidence.
 
     subjects        keys, condition or table that select records, and their HMACs
     verdict_table   a table of verdicts, read from Parquet, Delta or CSV

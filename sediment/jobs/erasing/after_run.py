@@ -1,6 +1,6 @@
 """Steps of an erasure after its commits: the second scan of every partition, and the evidence for each partition.
 
-1. List each partition again, and scan its segments (`second_scan`), with the locks still held.
+1. List each partition again, and scan its segments (`second_scan`), before the locks are released.
 2. Evaluate a condition again.
 3. Join the results of the scan with the results of the run, by partition and segment.
 """
@@ -39,7 +39,7 @@ STILL_MATCHES = "still-matches"
 
 @dataclass(frozen=True, slots=True)
 class ErasedPartition:
-    """A partition after its commit: the verdicts, the offsets out of reach, and the rewritten segments."""
+    """A partition after its commit: the verdicts, the offsets that were not reached, and the rewritten segments."""
 
     listing: LogListing
     verdicts: Verdicts
@@ -109,7 +109,7 @@ def _segments(erased: ErasedPartition, now_ms: int, fs: Fs) -> list[SecondScan]:
 
 
 def with_matches(scanned: ScannedPartition, erased: ErasedPartition, matching: Int64s) -> ScannedPartition:
-    """Add the offsets in `matching` to the result, except those that have a verdict or are out of reach."""
+    """Add the offsets in `matching` to the result, except those with a verdict and those that were not reached."""
     known = np.concatenate([erased.verdicts.offsets, erased.stays])
     return replace(scanned, more_matches=matching[~np.isin(matching, known)])
 
@@ -125,7 +125,7 @@ def checked_report(report: EraseReport, scanned: ScannedPartition | CleaningResu
         )
     if not scanned.matches:
         return report
-    reason = f"{scanned.matches} records still match after the run; keep the evidence and report this"
+    reason = f"{scanned.matches} records still match after the run; keep the evidence and report this bug"
     return replace(report, status=FAILED, reason_code=STILL_MATCHES, reason=reason)
 
 

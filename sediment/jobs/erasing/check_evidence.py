@@ -1,4 +1,4 @@
-"""Check of evidence: its signature, its figures, and the files of log directories.
+"""Check of evidence: the signature, the figures in the document, and the files of log directories.
 
     signature     the key signed the type and the payload
     figures       the conclusions of the document follow from its lists
@@ -74,7 +74,7 @@ class CheckReport(RunReport[CheckedPartition]):
     """Report of `erase --check`.
 
     `run_checked` is the run that wrote the file `evidence`; `complete` is True if the document claims a complete
-    erasure.  Both are None if the signature is bad.  `problems` are the problems of the document itself.
+    erasure.  Both fields are None if the signature is bad.  `problems` are the problems of the document itself.
     """
 
     row_type: ClassVar[type] = CheckedPartition
@@ -151,12 +151,12 @@ def _segment(given: Mapping[str, Any]) -> SegmentEvidence:
 
 
 def contradictions(evidence: Evidence) -> Iterator[str]:
-    """Yield the conclusions of the document that do not follow from its own lists."""
+    """Yield the statements of the document that contradict its own lists."""
     reasons = why_incomplete(evidence.partitions, evidence.not_reached)
     if evidence.complete and reasons:
         yield f"the evidence says that it is complete, but {reasons[0]}"
     if sorted(evidence.incomplete) != sorted(reasons):
-        yield "the stated reasons why it is incomplete do not follow from its partitions and places"
+        yield "the evidence gives reasons for being incomplete that do not follow from its partitions and places"
     names = [(each.log_dir, each.partition) for each in evidence.partitions]
     if len(set(names)) < len(names):
         yield "a partition is listed twice"
@@ -168,7 +168,7 @@ def contradictions(evidence: Evidence) -> Iterator[str]:
 def _contradictions_of(each: PartitionEvidence) -> Iterator[str]:
     where = f"{each.partition} in {each.log_dir}"
     if not each.segments:
-        yield f"{where} is {each.status}, and none of its segments is listed"
+        yield f"{where} is {each.status}, but none of its segments is listed"
     bases = [segment.base_offset for segment in each.segments]
     if bases != sorted(set(bases)):
         yield f"the segments of {where} do not ascend"
@@ -195,7 +195,7 @@ def _logs(files: Iterable[FileDigest]) -> list[str]:
 
 # --------------------------------------------------------------------------------------------------------- directories
 def check_directories(evidence: Evidence, log_dirs: Sequence[Path], fs: Fs) -> list[CheckedPartition]:
-    """Return a result for each partition of the evidence; partitions outside `log_dirs` are skipped.
+    """Return a result for each partition in the evidence; partitions outside `log_dirs` are skipped.
 
     Raises:
         UsageError: the evidence does not name a directory.
@@ -230,7 +230,7 @@ def _checked(each: PartitionEvidence, log_dir: Path | None, evidence: Evidence, 
     if each.status not in DONE:
         return result(SKIPPED, each.status, "the evidence says that this partition was not changed")
     if log_dir is None:
-        return result(SKIPPED, "not-given", "its log directory was not given, so the files were not checked")
+        return result(SKIPPED, "not-given", "no LOG_DIR contains this partition, so its files were not checked")
     check = _PartitionCheck(each, log_dir, evidence, fs)
     try:
         check.run()
@@ -311,7 +311,9 @@ class _PartitionCheck:
                 self.problems.append(f"{file.name} is gone")
                 continue
             if is_last and entry.size_bytes > file.size_bytes:
-                self.notes.append(f"{file.name} has grown since; its first {file.size_bytes} bytes were checked")
+                self.notes.append(
+                    f"{file.name} has grown since the run; its first {file.size_bytes} bytes were checked"
+                )
             found = file_digest(path, self._fs, file.size_bytes if is_last else None)
             self.files += 1
             if (found.size_bytes, found.sha256) != (file.size_bytes, file.sha256):
@@ -326,7 +328,7 @@ COLUMNS: tuple[TableColumn[CheckedPartition], ...] = (
 
 
 def print_check(report: CheckReport, screen: Screen) -> None:
-    """Print the table for people, the problems and the conclusion."""
+    """Print the table for people, the problems, and a summary line."""
     screen.partitions(report.partitions, COLUMNS)
     for problem in report.problems:
         screen.say(f"{report.evidence}: {problem}", style="red")

@@ -1,13 +1,13 @@
 """The query that finds the records for which a condition of Spark SQL is true.
 
-Spark writes the plan of a SQL query to its event log and shows it in its UI.  So this query runs as an RDD, which has
-no SQL execution: the condition leaves the driver only in the code of the tasks.
+Spark writes the plan of a SQL query to its event log and shows it in its UI.  Therefore, this query runs as an RDD,
+without a SQL execution: the condition leaves the driver only in the code of the tasks.
 
 The session has `spark.sql.ansi.enabled=false`: an expression that cannot be computed is null, and its record does not
-match.  With ANSI rules the error would quote the condition in the log of the executor.  PySpark's own log of failed
-queries also quotes the condition, so that log is switched off during the query.
+match.  With ANSI rules, an error would quote the condition in the executor's log.  PySpark's own log of failed queries
+also quotes the condition, so that log is switched off during the query.
 
-Invariant: errors name the kind of Spark's error, never its text, which may quote the condition or a record.
+Invariant: errors contain only the kind of Spark's error, never its text, which may quote the condition or a record.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _LOGGERS_OF_QUERIES = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 
 class ConditionFailedError(Exception):
-    """Spark could not evaluate the condition; `str()` of this error is the kind of Spark's error."""
+    """Spark could not evaluate the condition; the text of this exception is the kind of Spark's error."""
 
 
 def matching_offsets(session: SparkSession, condition: str, directories: Sequence[Path]) -> Mapping[str, Int64s]:
-    """Return the ascending offsets of the matching data records in `directories` of partitions, int64[n], by name.
+    """Return the ascending offsets of the matching data records, int64[n], by the name of the partition directory.
 
     Raises:
         UsageError: the condition is not valid for the table `records`.

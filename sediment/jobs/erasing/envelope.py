@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 PAYLOAD_TYPE = "application/vnd.sediment.erasure+json"
 
-_MAKE_KEYS = "make a pair with: openssl genpkey -algorithm ed25519 -out key.pem; openssl pkey -in key.pem -pubout"
+_MAKE_KEYS = "make a key pair with: openssl genpkey -algorithm ed25519 -out key.pem; openssl pkey -in key.pem -pubout"
 
 
 class BadEnvelopeError(Exception):
-    """The envelope is malformed, of another type, or not signed by the key."""
+    """The envelope is malformed, has another type, or was not signed with the key."""
 
 
 def load_signer(file: Path) -> CryptoSigner:
-    """Return the signer of a private key, Ed25519 in PEM without a password.
+    """Return a signer that uses a private Ed25519 key in PEM without a password.
 
     Raises:
         UsageError: the file has no such key.
@@ -49,7 +49,7 @@ def load_signer(file: Path) -> CryptoSigner:
 
 
 def load_public_key(file: Path) -> SSlibKey:
-    """Return a public key, Ed25519 in PEM.
+    """Return the public Ed25519 key in a PEM file.
 
     Raises:
         UsageError: the file has no such key.
@@ -68,7 +68,7 @@ def load_public_key(file: Path) -> SSlibKey:
 
 
 def signed(document: dict[str, Any], signer: CryptoSigner) -> bytes:
-    """Return the envelope of a JSON document."""
+    """Return a signed envelope that contains a JSON document."""
     from securesystemslib.dsse import Envelope
 
     envelope = Envelope(json.dumps(document, indent=1).encode(), PAYLOAD_TYPE, {})
@@ -80,7 +80,7 @@ def verified(content: bytes, key: SSlibKey) -> Any:
     """Return the document in an envelope that `key` has signed.
 
     Raises:
-        BadEnvelopeError: `key` did not sign the envelope, or it is malformed or of another type.
+        BadEnvelopeError: `key` did not sign the envelope, or the envelope is malformed or has another type.
     """
     from securesystemslib.dsse import Envelope
     from securesystemslib.exceptions import FormatError, VerificationError
@@ -94,7 +94,9 @@ def verified(content: bytes, key: SSlibKey) -> Any:
     try:
         envelope.verify([key], threshold=1)
     except VerificationError as error:
-        raise BadEnvelopeError("the public key did not sign this evidence, or it was changed since") from error
+        raise BadEnvelopeError(
+            "this evidence was not signed with the key pair of --public-key, or it was changed after it was signed"
+        ) from error
     try:
         return json.loads(envelope.payload)
     except (ValueError, RecursionError) as error:

@@ -100,7 +100,7 @@ _NO_OFFSETS = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True, repr=False)
 class _Proof:
-    """File of the evidence, secret of its HMACs, and signer."""
+    """Path of the evidence file, the secret for its HMACs, and the signer."""
 
     file: Path
     secret: bytes
@@ -132,7 +132,7 @@ class _Proof:
 
 @dataclass(frozen=True, slots=True)
 class _Selection:
-    """The verdicts on one partition, their common action, and the number of records scanned; None if unknown."""
+    """The verdicts on one partition, their common action, and the number of scanned records; None: unknown."""
 
     action: str | None
     verdicts: Verdicts
@@ -143,7 +143,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
     """Run of `erase`; `register` makes `kafka-log` known to the session that evaluates a condition."""
 
     command: ClassVar[str] = "erase"
-    output_keeps_failed: ClassVar[bool] = False  # an output must not contain records whose erasure failed
+    output_keeps_failed: ClassVar[bool] = False  # an output must not contain records that could not be erased
 
     def __init__(
         self,
@@ -172,11 +172,11 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         self._replacement = None if own.replacement is None else read_replacement(own.replacement)
         self._selections: dict[Path, _Selection] = {}
         self._actions_by_key: dict[Path, str] = {}
-        """Actions on the partitions that are searched and rewritten in one scan."""
+        """Actions on the partitions that one scan both searches and rewrites."""
         self._older_keys: dict[Path, int] = {}
         self._scans: ScanRun | None = None
         self._erased: dict[Path, ErasedPartition] = {}
-        """Partitions in which every verdict within reach was carried out."""
+        """Partitions in which every verdict was carried out, except for records that the run could not reach."""
         self._places: tuple[Place, ...] = ()
         self._is_complete: bool | None = None
         self._proof = None if own.evidence is None else _Proof.load(own)
@@ -210,7 +210,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         )
 
     def _estimate(self) -> float | None:
-        """Estimate the seconds that the rewriting takes at the speed of the scans; None if nothing was scanned."""
+        """Estimate the seconds of the rewriting from the speed of the scans; return None if nothing was scanned."""
         if not self._scan_seconds:
             return None
         return round(self._bytes_to_rewrite * self._scan_seconds / max(self._scanned_bytes, 1), 1)
@@ -264,7 +264,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
     def _action_in_one_scan(self, selected: SelectedPartition) -> str | None:
         """Return the action if one scan can search and rewrite the partition; None if a search must come first.
 
-        Before the search, any segment may have to be written again.
+        Before the search, it is unknown which segments must be rewritten, so the disk must have space for all of them.
         """
         listing = selected.listing
         if not isinstance(self._subject, Keys) or self._destination.free_bytes(listing) < listing.log_bytes():
@@ -311,7 +311,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         if unknown:
             raise UsageError(
                 f"the table of verdicts names {min(unknown)}, which is not among the selected partitions",
-                advice="select it, or take its rows out of the table",
+                advice="select this partition, or remove its rows from the table",
             )
         for each in by_path.values():
             yield each, self._table.get(each.partition, ())
@@ -343,7 +343,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
     def _judged(
         self, selected: SelectedPartition, found: Found | tuple[GivenVerdict, ...]
     ) -> _Selection | CleaningResult:
-        """Return the verdicts on the records found, or a failure if they depend on a policy that is not stated."""
+        """Return the verdicts on the found records, or a failure if a cleanup.policy that is not stated decides."""
         action = self._action_for(selected)
         if isinstance(found, Found):
             if action is None and found.offsets.size:
@@ -358,7 +358,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         return _policy_unknown(selected) if given is None else _Selection(self._own.action, given, None)
 
     def _action_for(self, selected: SelectedPartition) -> str | None:
-        """Return the action for records without a given action; None if it depends on a policy that is not stated."""
+        """Return the default action for records; return None if it depends on a cleanup.policy that is not stated."""
         if self._own.action is not None:
             return self._own.action
         if not selected.config.compacts and not _has_policy(selected):
@@ -368,10 +368,10 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
     def _without_older(
         self, scans: ScanRun, chosen: Sequence[tuple[SelectedPartition, _Selection]]
     ) -> Iterator[tuple[SelectedPartition, _Selection | CleaningResult]]:
-        """Yield each selection after checking that no older record of a dropped key is left in a compacted log.
+        """Yield each selection after checking that no older record with a dropped key stays in a compacted log.
 
-        A run by keys needs no check, because it matches all records of a key.  With --all-versions, the older records
-        are also dropped.
+        A run with --keys-file needs no check, because it matches all records of a key.  With --all-versions, the older
+        records are also dropped.
         """
         risky: dict[Path, tuple[SelectedPartition, _Selection]] = {}
         for each, selection in chosen:
@@ -424,7 +424,9 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         if self._confirm is not None and any(each.plan.segments for each in planned):
             rehearsed = self._rehearsed(sc, planned)
             if self._stop.is_set():
-                raise DeclinedError("nothing was erased, because the run was stopped first", advice="run again")
+                raise DeclinedError(
+                    "nothing was erased, because the run was stopped before the first change", advice="run again"
+                )
             approved = [_without_unchanged(each) for each in rehearsed]
             if any(each.plan.segments for each in approved):
                 self._is_counting = True
@@ -448,7 +450,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         except OSError as error:
             raise StorageError(
                 f"nothing was erased, because --suppress-out could not be written: {describe(error)[1]}",
-                advice="name a file that this user may write, and run again",
+                advice="name a file that this user can write, and run again",
             ) from error
 
     def _counted(self, planned: PlannedPartition) -> EraseReport:
@@ -493,7 +495,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         return self._proved(reports, self._proof, self._scans, replicas, found)
 
     def _replicas(self, reports: Sequence[EraseReport]) -> Mapping[TopicPartition, Replicas]:
-        """Return the replicas of the partitions; a run to an output has erased from none of them."""
+        """Return the replicas of the partitions; a run with --output has erased from no replica."""
         done = DONE if self._own.output is None else ()
         return replicas_of(reports, self._directories, self._options.settings.metadata_dir, done, self._fs)
 
@@ -555,7 +557,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
 
     def _new_log_dir(self) -> Path:
         assert self._own.output is not None
-        return Path(self._own.output).resolve()  # with evidence it is not a URI (EraseOptions.validate)
+        return Path(self._own.output).resolve()  # with --evidence, the output is not a URI (EraseOptions.validate)
 
     def _is_tiered(self, partition: TopicPartition) -> bool:
         try:
@@ -644,9 +646,9 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         )
 
     def _selection_of(self, planned: PlannedPartition, done: Sequence[ErasedSegment]) -> _Selection:
-        """Return the verdicts on a partition; if its rewrite searched for the records, take them from the results.
+        """Return the verdicts on a partition; if its rewrite also searched for the records, read them from the results.
 
-        If a segment failed, not all records are known.  Then the selection is empty, as after a failed search.
+        If a segment failed, the records in it are unknown.  Then the selection is empty, as after a failed search.
         """
         action = self._actions_by_key.get(planned.listing.path)
         if action is None:
@@ -661,7 +663,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
 
 @contextmanager
 def _named_if_not_written(what: str, output: str | None) -> Iterator[None]:
-    """If writing `what` fails, raise the error with a note that the run itself is done."""
+    """If `what` cannot be written inside the block, raise the error with a note that the records are erased."""
     try:
         yield
     except OSError as error:
@@ -673,9 +675,9 @@ def _named_if_not_written(what: str, output: str | None) -> Iterator[None]:
 
 
 def _without_unchanged(rehearsed: PlannedPartition) -> PlannedPartition:
-    """Return the plan without the segments in which nothing changed in memory; it keeps their results.
+    """Return the plan without the segments that the rewrite in memory left unchanged; the plan keeps their results.
 
-    A partition that failed in memory fails, because the question did not count its records.
+    A partition whose rewrite in memory failed counts as failed, because the question did not count its records.
     """
     if rehearsed.failure is not None:
         return PlannedPartition(rehearsed.selected, replace(rehearsed.plan, segments=()), failure=rehearsed.failure)

@@ -38,7 +38,7 @@ _KINDS = tuple(kind for kind in SegmentFileKind if kind is not SegmentFileKind.S
 
 @dataclass(frozen=True, slots=True)
 class FileDigest:
-    """A file of a segment: its name, size, and SHA-256 in hex."""
+    """A file of a segment: name, size, and SHA-256 in hex."""
 
     name: str
     size_bytes: int
@@ -79,7 +79,7 @@ def _chunks(path: Path, fs: Fs, size_bytes: int | None) -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class ErasedSegment:
-    """Result of one segment; `before` lists its files before the run, if it changes and evidence is requested."""
+    """Result of one segment; if it changes and evidence is requested, `before` lists its files before the run."""
 
     rewritten: RewrittenSegment
     before: tuple[FileDigest, ...]
@@ -94,7 +94,7 @@ class ErasedSegment:
 class EraseSegment:
     """Rewrite of one segment.
 
-    `action` is the change of records that are selected by key.  An executor sets `by_key` (`EraseSegments`).
+    `action` is the action on records that are selected by key.  `by_key` is set in the executor (`EraseSegments`).
     """
 
     task: SegmentTask
@@ -130,8 +130,8 @@ class EraseSegment:
 class EraseSegments:
     """Function of the Spark task: erase one segment by key.
 
-    `replacement` is the new value if records are replaced.  The keys are here, and not in the plans, because a plan
-    goes through the driver for every partition, and a function goes to the executors once per task.
+    `replacement` is the new value if records are replaced.  The function contains the keys, and the plans do not: the
+    driver handles a plan for every partition, but the function is sent to the executors only once per task.
     """
 
     keys: KeySet
@@ -149,7 +149,7 @@ class EraseSegments:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """Findings of a plan: the verdicts out of reach.
+    """Findings of a plan: the verdicts on records that the run cannot reach.
 
     `records` counts all records of the partition; None if they were not counted.
     """
@@ -182,7 +182,7 @@ class ErasePartition:
     counts_records: bool
 
     def plan(self, view: LogView, config: CompactionConfig, fs: Fs) -> PartitionPlan:
-        """Return the segments with verdicts that may be carried out."""
+        """Return the segments that contain verdicts within reach."""
         plan = plan_rewrite(view, self.verdicts, config)
         has_new_keys = bool((self.verdicts.actions == Action.REPLACE_KEY).any())
         return PartitionPlan(

@@ -10,8 +10,7 @@
 
 For a table of verdicts, the only subject is the text of all its rows, as `topic-partition:offset` lines, ascending.
 
-Invariant: no key, value or condition is in the document.  The document makes claims only about the things that this run
-did and read.
+Invariant: no key, value or condition is in the document.  The document describes only what this run did and read.
 """
 
 from __future__ import annotations
@@ -39,16 +38,16 @@ KIND = "erasure"
 SCHEMA = 1
 ALGORITHM = "HMAC-SHA256"
 DONE = frozenset({ERASED, UNCHANGED})
-"""Statuses of a partition in which every verdict was carried out or is listed as not reached."""
+"""Statuses of a partition in which each verdict was either carried out or is listed as not reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentEvidence:
     """A segment that exists after the run, or a segment that was replaced by segments with other base offsets.
 
-    `removed` counts its records that were dropped, made tombstones or replaced.  `before` lists its original files if
-    it was rewritten, and is empty otherwise; `after` lists its files after the run.  `records` and `matches` are counts
-    of the second scan.
+    `removed` counts the records that were dropped, turned into tombstones or replaced.  `before` lists its original
+    files if it was rewritten, and is empty otherwise; `after` lists its files after the run.  `records` and `matches`
+    are counts of the second scan.
     """
 
     base_offset: int
@@ -64,8 +63,8 @@ class SegmentEvidence:
 class PartitionEvidence:
     """One partition: the counts of the run and of the second scan, and its segments, ascending.
 
-    `replicas` are the node ids in the metadata log, or None without a metadata log; `covered` are the nodes that this
-    run has erased from.
+    `replicas` are the node ids in the metadata log, or None without a metadata log; `covered` are the nodes from whose
+    directories this run erased.
     """
 
     log_dir: str
@@ -126,7 +125,7 @@ def document_of(
     found: Sequence[Place],
     not_visible: Sequence[Place],
 ) -> dict[str, Any]:
-    """Return the document; places in `found` make the evidence incomplete, and places in `not_visible` do not."""
+    """Return the document; places in `found` make the evidence incomplete, but places in `not_visible` do not."""
     incomplete = why_incomplete(partitions, found)
     return {
         "kind": KIND,
@@ -162,7 +161,7 @@ def hmac_of_rows(secret: bytes, rows: Mapping[str, Iterable[int]]) -> str:
 
 
 def write_evidence(file: Path, document: dict[str, Any], signer: CryptoSigner, fs: Fs) -> None:
-    """Write the signed document to `file` and the page for people next to it, each atomically.
+    """Write the signed document to `file`, and the page for people next to it; replace each file atomically.
 
     Raises:
         OSError: a file could not be written.

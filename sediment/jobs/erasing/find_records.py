@@ -51,7 +51,7 @@ _NO_OFFSETS = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Result of a part of a partition: the count `scanned`, and the ascending `offsets` of matching records, int64[n].
+    """Result of a part of a partition: number of `scanned` records, and the matches' ascending `offsets`, int64[n].
 
     `keys` are the keys of the matches, if the scan requested keys.
     """
@@ -62,11 +62,11 @@ class Found:
 
 
 class RecordScan(Protocol):
-    """A test of records; it must be picklable."""
+    """A picklable test that selects records."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns that the test needs besides offset and control."""
+        """Columns that the test needs in addition to `offset` and `control`."""
         ...
 
     def mask(self, partition: Path, batch: pa.RecordBatch) -> Mask:
@@ -90,8 +90,8 @@ class KeysAt:
 class OlderRecords:
     """Records without a verdict that are older than a dropped record with the same key.
 
-    Keyed by partition directory, `dropped` contains the largest dropped offset of each key, and `judged` contains the
-    offsets with a verdict.
+    By partition directory, `dropped` contains the largest dropped offset of each key, and `judged` the offsets with a
+    verdict.
     """
 
     dropped: Mapping[Path, Mapping[bytes, int]]
@@ -151,7 +151,7 @@ class _KeySearch:
     keys: KeySet
 
     def __call__(self, item: SegmentItem, _attempt: str) -> Found | CleaningResult:
-        # Imported late: it compiles kernels, which the driver never needs.
+        # Imported late, because this module compiles kernels that the driver never needs.
         from sediment.compaction.rewrite.key_matches import find_key_matches
 
         listing, (segment,) = item.listing, item.listing.segments
@@ -173,7 +173,7 @@ class _KeySearch:
 
 @dataclass(frozen=True, slots=True)
 class ScanItem:
-    """Slices of one partition to scan in a task."""
+    """One slice of a partition, which a task scans."""
 
     listing: LogListing
     scan: ScanTask
@@ -206,7 +206,7 @@ class _Scan:
             return failed_task(item, error)
 
     def _found(self, item: ScanItem) -> Found:
-        # Imported late: it compiles kernels, which the driver never needs.
+        # Imported late, because this module compiles kernels that the driver never needs.
         from sediment.segment_io.tables.planning import TableTask
         from sediment.segment_io.tables.readers import read_table
 
@@ -240,7 +240,7 @@ def _array(mask: Mask) -> Any:
 # ------------------------------------------------------------------------------------------------------------ the scans
 @dataclass(frozen=True, slots=True)
 class ScanRun:
-    """The SparkContext and the run to which scans belong."""
+    """The SparkContext of the scans, and the run to which they belong."""
 
     sc: Any
     run_id: str
@@ -252,8 +252,8 @@ class ScanRun:
     ) -> Iterator[tuple[Path, Found | CleaningResult]]:
         """Yield the records with one of `keys` for each partition directory, once all its segments were searched.
 
-        Each of `partitions` is a listing, the place from which it is read, and a limit on the decompressed bytes of one
-        batch.
+        Each of `partitions` consists of a listing, the place from which tasks read it, and a limit on the decompressed
+        bytes of one batch.
         """
         items: list[SegmentItem] = []
         for listing, place, limit_bytes in partitions:
@@ -297,7 +297,7 @@ class ScanRun:
     def _by_partition(
         self, items: Sequence[Item], perform: Callable[[Item, str], Found | CleaningResult]
     ) -> Iterator[tuple[Path, Found | CleaningResult]]:
-        """Perform `items` on the executors; yield the joined result of each partition after its last item."""
+        """Run `items` on the executors; yield the joined result of each partition after its last item."""
         left = Counter(item.listing.path for item in items)
         done: dict[Path, list[Found | CleaningResult]] = {path: [] for path in left}
         for results in run_on_executors(

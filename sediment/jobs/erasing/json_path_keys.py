@@ -1,4 +1,4 @@
-"""Keys given by a value inside them: `--key-format json-path`.
+"""Keys that a value inside them selects: `--key-format json-path`.
 
     file of keys      $.customer.id=17          keys that are JSON objects with this value at this path
                       $.emails[0]=ann@x.org     one line for each value
@@ -23,7 +23,8 @@ from sediment.segment_io.errors import UsageError
 
 JSON_PATH = "json-path"
 
-# Spark finds nothing at a path that it cannot parse, so other paths are refused here.  Wildcards would give lists.
+# Spark finds nothing at a path that it cannot parse, so all other forms of paths are refused here.  Paths with
+# wildcards would return lists.
 _LINE = re.compile(r"(\$(?:\.[^.\[\]*='\s]+|\['[^'?*]+'\]|\[\d+\])+)=(.*)", re.DOTALL)
 _NOT_COMPARABLE = re.compile(r"null|-?\d+(\.\d+)?([eE][+-]?\d+)?")
 _INTEGER = re.compile(r"-?\d+")
@@ -31,7 +32,7 @@ _ADVICE = "write PATH=VALUE, such as $.customer.id=17, in UTF-8"
 
 
 def read_json_path_keys(file: Path) -> Condition:
-    """Return the condition that a record's key has one of the values in `file`.
+    """Return the condition that is true if a record's key has one of the values in `file`.
 
     Raises:
         UsageError: the file cannot be read or has no line, a line is not PATH=VALUE, or a value cannot be compared.

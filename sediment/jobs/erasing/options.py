@@ -34,19 +34,19 @@ class EraseOptions(RewriteOptions):
     secret_file: Path | None = None
     signing_key: Path | None = None
     suppress_out: Path | None = None
-    """List that gets HMACs of the keys before anything changes."""
+    """Suppression list to which HMACs of the keys are added before any record changes."""
 
     @property
     def has_whole_keys(self) -> bool:
-        """True if the records are selected by their whole keys."""
+        """True if complete keys select the records."""
         return self.keys_file is not None and self.key_format != JSON_PATH
 
     def validate(self, common: CommonOptions) -> None:
         """Check that the options are compatible with each other and with the log directories of `common`.
 
         Raises:
-            UsageError: none or several options select records, two options exclude each other, or an output file would
-                be in a log directory.
+            UsageError: no option or several options select records, two options exclude each other, or an output file
+                would be in a log directory.
         """
         RewriteOptions.validate(self, common)
         given = [each for each in (self.keys_file, self.where, self.verdicts) if each is not None]
@@ -60,12 +60,13 @@ class EraseOptions(RewriteOptions):
                 raise UsageError(
                     "--where, --verdicts and --key-format json-path read only directories of this machine",
                     path=log_dir,
-                    advice="give whole keys with --keys-file, or copy the log directory to a local disk first",
+                    advice="give complete keys with --keys-file, or copy the log directory to a local disk first",
                 )
         if self.where is not None and not self.where.startswith("@") and under_spark_submit():
             raise UsageError(
-                "Spark's event log would record the text of --where with the command line of spark-submit",
-                advice="write the text to a file and give --where @FILE",
+                "Spark's event log would contain the text of --where, because it records the command line of "
+                "spark-submit",
+                advice="write the condition to a file, and give --where @FILE",
             )
         if (self.action == REPLACE) != (self.replacement is not None) and self.verdicts is None:
             raise UsageError("--action replace and --replacement go together", advice="give both or neither")
@@ -99,14 +100,14 @@ class EraseOptions(RewriteOptions):
         if self.evidence is not None and is_uri(output):
             raise UsageError(
                 "--evidence needs a directory as --output, because the second scan reads it",
-                advice="name a directory, and upload it afterwards",
+                advice="give a local directory, and upload it afterwards",
             )
 
     def _check_suppression(self) -> None:
         if not self.has_whole_keys:
             raise UsageError(
-                "--suppress-out lists whole keys, which --where, --verdicts and --key-format json-path do not give",
-                advice="give whole keys with --keys-file, or leave out --suppress-out",
+                "--suppress-out lists complete keys, which --where, --verdicts and --key-format json-path do not give",
+                advice="give complete keys with --keys-file, or leave out --suppress-out",
             )
         if self.action == REPLACE:
             raise UsageError(

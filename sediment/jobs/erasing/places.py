@@ -23,7 +23,7 @@ from sediment.segment_io.partition.listing import list_log
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place that may contain erased records and that the run did not reach.
+    """A place outside the reach of the run that may contain erased records.
 
     `path` is None for places that cannot be seen from this process.  `advice` is the next action, with its command if
     there is one.
@@ -39,8 +39,11 @@ OTHER_REPLICAS = "other-replicas"
 REPLICAS_UNKNOWN = "replicas-unknown"
 
 _STATES = {
-    DirectoryState.DELETE: ("deleted-partition", "the next start of the broker removes it; or remove it"),
-    DirectoryState.STRAY: ("stray-partition", "remove it, or rename it and erase from it"),
+    DirectoryState.DELETE: (
+        "deleted-partition",
+        "the next start of the broker removes this entry; or remove it yourself",
+    ),
+    DirectoryState.STRAY: ("stray-partition", "remove this entry; or rename it, and then erase records from it"),
     DirectoryState.FUTURE: ("future-replica", "finish or cancel the move between log directories, then erase again"),
 }
 
@@ -48,24 +51,29 @@ NOT_VISIBLE = (
     Place(
         "tables",
         None,
-        "in tables of `expire --archive` and `snapshot`, and in others made from the topic: DELETE FROM t WHERE …; "
-        "REORG TABLE t APPLY (PURGE); VACUUM t",
+        "in tables of `expire --archive` and `snapshot`, and in other tables made from the topic: DELETE FROM t WHERE "
+        "…; REORG TABLE t APPLY (PURGE); VACUUM t",
     ),
     Place("earlier-originals", None, "for each directory of --keep-originals of an earlier run: sediment vacuum DIR"),
-    Place("consumers", None, "readers past an offset of a new tombstone: produce the keys of --tombstones-out"),
+    Place(
+        "consumers",
+        None,
+        "consumers that have already read past a new tombstone: produce a tombstone for each key "
+        "in the --tombstones-out file",
+    ),
     Place("backups", None, "erase from each copy of the directory, or delete the copy"),
     Place("filesystem-snapshots", None, "delete the snapshots of the filesystem or volume from before the run"),
     Place("free-blocks", None, "the filesystem overwrites freed blocks in time; use discard or an encrypted volume"),
 )
-"""Places that a log directory does not reveal."""
+"""Places of which a log directory has no trace."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
     """Node ids of a partition's replicas, ascending.
 
-    `nodes` is None if no metadata log names the replicas.  `read` are the nodes whose directories the run reads, and
-    `covered` those of them in which it has erased.
+    `nodes` is None if no metadata log names the replicas.  `read` are the nodes whose directories the run reads;
+    `covered` are the nodes among them from which it erased records.
     """
 
     nodes: tuple[int, ...] | None
@@ -74,7 +82,7 @@ class Replicas:
 
     @property
     def others(self) -> tuple[int, ...] | None:
-        """The nodes whose replicas the run does not read; the run's report says what it did with the others."""
+        """The nodes whose replicas the run does not read; the run's report describes the replicas that it read."""
         return None if self.nodes is None else tuple(sorted(set(self.nodes) - set(self.read)))
 
 
@@ -111,8 +119,8 @@ def places_of(
 
 
 def unchanged_sources(log_dirs: Iterable[str]) -> tuple[Place, ...]:
-    """Return the log directories, paths or URIs, that a run with --output only read: they still contain the records."""
-    advice = "the run with --output did not change it: erase in it too, or delete it"
+    """Return the log directories (paths or URIs) that a run with --output only read; they still contain the records."""
+    advice = "the run with --output did not change this directory: erase the records in it too, or delete it"
     unlisted = "; deleted, stray and left-over files inside it were not listed"
     return tuple(
         Place(SOURCE, log_dir, advice + unlisted if local_directory(log_dir) is None else advice)

@@ -1,4 +1,4 @@
-"""Report of an erasure: one for each partition, one for the run, and the table for people."""
+"""Reports of an erasure, one for each partition and one for the run, and the table for people."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_OFFSETS = 100
 
 @dataclass(frozen=True, slots=True)
 class RecordsNotReached:
-    """Matching records that were not erased, with the reason: their number, and up to 100 of the lowest offsets."""
+    """Matching records that were not erased for one reason: their number, and up to 100 of the lowest offsets."""
 
     reason_code: str
     records: int
@@ -37,8 +37,8 @@ class EraseReport(RewriteReport):
     `action` is drop, tombstone or replace; None if the action is unknown, or if the table of verdicts gives an action
     for each record.  `records_scanned` counts the records read in the search; None for a table of verdicts, which needs
     no search.  `records_matched` counts the records found, and `records_erased` counts the records changed.  Records
-    that an earlier run erased, and those in `not_reached`, do not count as erased.  `keys_with_older_records` counts
-    keys that would lose a record but keep an older one.
+    that an earlier run erased, and records in `not_reached`, do not count as erased.  `keys_with_older_records` counts
+    keys that would lose their newest record but keep an older record.
     """
 
     action: str | None = None
@@ -107,7 +107,7 @@ def print_report(report: EraseRunReport, screen: Screen) -> None:
 
 
 def _place_lines(places: Iterable[Place]) -> Iterator[str]:
-    """Yield a line for each kind of place with its advice; several paths share a line, which names the first path."""
+    """Yield a line for each kind of place, with its advice; of several paths, the line names only the first."""
     paths: dict[tuple[str, str], list[str]] = {}
     for place in places:
         paths.setdefault((place.kind, place.advice), []).extend([] if place.path is None else [place.path])

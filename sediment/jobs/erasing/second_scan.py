@@ -1,9 +1,9 @@
 """Scan after an erasure: read every record of a partition again, with different code from the first scan.
 
 The search for keys and the rewrite share the code that opens batches (`compaction.rewrite.open_batches`), and kernels
-decode and compare the records.  Here every batch is read as a consumer reads a fetch
-(`segment_io.segment.fetched_batches`), and Python compares keys and values: all keys of a run of records at once, as
-sets.
+decode and compare the records.  This scan reads every batch as a consumer reads a fetch response
+(`segment_io.segment.fetched_batches`).  Python compares keys and values; it compares the keys of many records at once,
+as sets.
 
     record with a verdict      drop: it must not exist     tombstone: no value     replace: the new bytes
     record without a verdict   its key must not be one of the keys
@@ -61,7 +61,7 @@ class ScannedSegment:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ScanAgain:
-    """Function of the Spark task; `keys` are the keys to erase, empty if the run does not select by keys."""
+    """Function of the Spark task; `keys` are the keys to erase, and empty if the run does not select records by key."""
 
     keys: frozenset[bytes]
 
@@ -98,7 +98,7 @@ def _scanned(task: SecondScan, keys: frozenset[bytes]) -> ScannedSegment:
 
 
 def _with_verdict(offsets: Int64s, judged: Int64s) -> list[int]:
-    """Return the indexes of the `offsets` that are among `judged`, which is ascending."""
+    """Return the indexes of those `offsets` that the ascending array `judged` contains."""
     if not offsets.size:
         return []
     low, high = np.searchsorted(judged, [offsets.min(), offsets.max() + 1])
@@ -123,7 +123,7 @@ def _batches(path: Path, size_bytes: int) -> Iterator[bytes]:
     """Yield the whole batches of a segment, a chunk at a time.
 
     Raises:
-        CorruptBatchError: a batch is malformed, or the segment ends inside one.
+        CorruptBatchError: a batch is malformed, or the segment ends inside a batch.
     """
     from sediment.segment_io.segment.reader import HeaderScan
 

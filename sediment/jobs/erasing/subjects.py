@@ -1,4 +1,4 @@
-"""Subjects of an erasure: the keys, the condition or the table that select records.
+"""Subjects of an erasure: the keys, the condition or the table that selects the records.
 
     file of keys     text     one key a line, UTF-8
                      hex      one key a line, as hexadecimal digits
@@ -20,7 +20,7 @@ from sediment.jobs.command_line.key_formats import KEY_FORMAT_ADVICE, TEXT, deco
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.fs import Fs
 
-_TEXT_LINES_ADVICE = "write UTF-8, end each line with a line feed only, or use --key-format hex"
+_TEXT_LINES_ADVICE = "write the keys in UTF-8 and end each line with a line feed only, or use --key-format hex"
 _LEAST_SECRET_BYTES = 16
 _OWNER_ONLY = 0o600
 
@@ -32,7 +32,7 @@ class Keys:
     values: tuple[bytes, ...]
 
     def hmacs(self, secret: bytes) -> tuple[str, ...]:
-        """Return the HMAC of each key, ascending, in hex."""
+        """Return the HMACs of the keys, ascending, in hex."""
         return tuple(sorted(subject_hmac(secret, key) for key in self.values))
 
 
@@ -47,12 +47,12 @@ class Condition:
     subjects: tuple[bytes, ...]
 
     def hmacs(self, secret: bytes) -> tuple[str, ...]:
-        """Return the HMAC of each subject, ascending, in hex."""
+        """Return the HMACs of the subjects, ascending, in hex."""
         return tuple(sorted(subject_hmac(secret, each) for each in self.subjects))
 
 
 def read_keys(file: Path, key_format: str) -> Keys:
-    """Return the keys in `file`, each once.
+    """Return the distinct keys in `file`.
 
     Raises:
         UsageError: the file cannot be read or has no key, or a line is empty or not in `key_format`.
@@ -108,7 +108,7 @@ def read_secret(file: Path) -> bytes:
     secret = read_input(file, "--secret-file").removesuffix(b"\n")
     if len(secret) < _LEAST_SECRET_BYTES:
         raise UsageError(
-            f"the secret has {len(secret)} bytes and needs at least {_LEAST_SECRET_BYTES}",
+            f"the secret has {len(secret)} bytes, but needs at least {_LEAST_SECRET_BYTES}",
             path=str(file),
             advice="make one with: openssl rand -hex 32",
         )
@@ -116,7 +116,7 @@ def read_secret(file: Path) -> bytes:
 
 
 def read_replacement(file: Path) -> bytes:
-    """Return the bytes that replace values.
+    """Return the content of the replacement file, which becomes the new value of records.
 
     Raises:
         UsageError: the file cannot be read.
@@ -125,7 +125,7 @@ def read_replacement(file: Path) -> bytes:
 
 
 def write_private(file: Path, lines: Iterable[bytes]) -> None:
-    """Replace `file` by `lines`, durably; the file is readable only by its owner from the start.
+    """Replace `file` with `lines`, durably; the new file has mode 0600 from the start.
 
     Raises:
         OSError: the file could not be written.

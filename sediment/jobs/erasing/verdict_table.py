@@ -77,7 +77,7 @@ def _verdict(row: GivenVerdict, action: str, replacement: bytes | None) -> Verdi
     value = replacement if row.value is None else row.value
     if value is None:
         raise UsageError(
-            "a verdict with the action replace has no new value",
+            "a row with the action replace has no new value",
             offset=row.offset,
             advice="add a column value, or give --replacement FILE",
         )
@@ -131,7 +131,7 @@ def _batches(path: str) -> Iterable[pa.RecordBatch]:
         raise UsageError(
             f"the table of verdicts cannot be read: {type(error).__name__}",
             path=path,
-            advice="name a Delta table, a Parquet file or directory, or a file that ends in .csv",
+            advice="give a Delta table, a Parquet file or directory, or a file whose name ends in .csv",
         ) from None
 
 

@@ -9,12 +9,12 @@ The rows are those of the `records` table of the kafka-log source, including abo
 adds the columns `segment`, `digest` (of the segment's file) and `day`.  `day` is the day of the record's timestamp in
 UTC, and null without a timestamp.
 
-Tasks write Parquet files themselves, and the driver commits with the deltalake library.  So values of any size go
-directly from the log to the table, no JARs are needed, and a single commit adds all files.
+Tasks write Parquet files themselves, and the driver commits with the deltalake library.  Therefore, values of any size
+go directly from the log to the table, no JARs are needed, and a single commit adds all files.
 
 Invariants
 * A segment is in the table exactly once and completely, or not at all.  The name of its transaction is derived from the
-  content of the segment.  So the next run after a killed run either finds the commit or makes it.
+  content of the segment.  Therefore, the next run after a killed run either finds the commit or makes it.
 * Other files of a killed run are not part of the table; VACUUM removes them.
 * A file is durable before its commit. A commit is durable before its segments are reported as archived.
 
@@ -105,9 +105,9 @@ def check(path: str, log_dirs: Iterable[Path]) -> None:
     except (DeltaError, OSError) as error:
         if (torn := _torn_commit(path)) is not None:
             raise UsageError(
-                "the last commit of the archive was cut off, for example by a power failure",
+                "the last commit file of the archive is incomplete, for example after a power failure",
                 path=str(torn),
-                advice="remove this file and run again: no segment was deleted for it",
+                advice="remove this file and run again; no segment of this commit was deleted",
             ) from error
         raise UsageError(f"the archive cannot be opened: {first_line(error)}", path=path, advice=_OTHER_PATH) from error
     if not set(_schema().names) <= set(columns) or partitions != _PARTITION_COLUMNS:
@@ -115,7 +115,7 @@ def check(path: str, log_dirs: Iterable[Path]) -> None:
 
 
 def _torn_commit(path: str) -> Path | None:
-    """Return the newest commit of a local table if it is only partly written; nothing depends on such a commit."""
+    """Return the newest commit file of a local table if it is incomplete; nothing depends on such a commit."""
     if is_uri(path):
         return None
     fs, log = Fs(), Path(path) / "_delta_log"
@@ -140,7 +140,7 @@ def _schema() -> pa.Schema:
 # ------------------------------------------------------------------------------------------------------------ measuring
 @dataclass(frozen=True, slots=True)
 class SegmentWork:
-    """Segment to archive; `run_id` names the token by which a task checks that it sees the driver's log directory."""
+    """Segment to archive; a task checks by the token of `run_id` that it sees the driver's log directory."""
 
     source: Source
     size_bytes: int
@@ -157,14 +157,14 @@ class SegmentWork:
 
     @property
     def base_offset(self) -> int:
-        """Base offset in the segment's name."""
+        """Base offset of the segment."""
         assert self.source.base_offset is not None
         return self.source.base_offset
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Reason code and sentence of an error in a task."""
+    """Error in a task: its reason code and text."""
 
     code: str
     reason: str
@@ -179,7 +179,7 @@ class Measured:
 
 
 def measure(work: SegmentWork, _attempt: str) -> Measured | Failure:
-    """Count the records of a segment (in a task) from batch headers, or one by one in old formats."""
+    """Count the records of a segment, in a task: from batch headers, or one by one for magic 0 and 1."""
     try:
         check_run_token(work.source.directory.parent, work.run_id)
         return _measure(work)
@@ -206,7 +206,7 @@ def _measure(work: SegmentWork) -> Measured:
             partition=str(work.source.partition),
             path=str(path),
             position=scan.end_position,
-            advice="run sediment recover, which truncates the torn batch of a crash",
+            advice="run sediment recover, which truncates an incomplete batch after a crash",
         )
     if has_old:
         request = TableRequest(columns=("offset",))
@@ -250,7 +250,7 @@ class WrittenFile:
 
 
 def write(work: WriteWork, attempt: str) -> tuple[WrittenFile, ...] | Failure:
-    """Write the records of a slice, in a task; every file is durable when this returns."""
+    """Write the records of a slice, in a task; when the function returns, every file is durable."""
     try:
         check_run_token(work.segment.source.directory.parent, work.segment.run_id)
         with _Files(work, attempt) as files:
@@ -331,7 +331,7 @@ class _DayFile:
 
         self._table, self._topic, self._day = table, topic, day
         folder = f"topic={topic}/day={day or '__HIVE_DEFAULT_PARTITION__'}"
-        # Unique to the attempt, so a lost attempt cannot overwrite the file of the successful attempt.
+        # The name is unique to the task attempt, so a lost attempt cannot overwrite the file of the successful attempt.
         self.path = f"{folder}/part-{attempt}-{uuid.uuid4()}.parquet"
         if (local := local_directory(table)) is not None:
             (Path(local) / folder).mkdir(parents=True, exist_ok=True)
@@ -391,7 +391,7 @@ class _Archive:
         self._make_durable()
 
     def has(self, transaction: str) -> bool:
-        """Return True if the table has a commit with that transaction."""
+        """Return True if the table has a commit with this application transaction."""
         return self._table.transaction_version(transaction) is not None
 
     def commit(self, files: Sequence[WrittenFile], transactions: Sequence[str], run_id: str) -> None:
@@ -426,7 +426,7 @@ class _Archive:
         self._make_durable()
 
     def counts(self, partition: TopicPartition, bases: Sequence[int]) -> Counter[tuple[int, str]]:
-        """Count rows of `partition` by segment and digest, between the lowest and the highest segment of `bases`."""
+        """Count the rows of `partition` from the lowest to the highest segment in `bases`, by segment and digest."""
         import pyarrow as pa
         from pyarrow.compute import field
 
@@ -480,8 +480,8 @@ def archive_segments(
     The caller must hold the locks of the log directories.
 
     Returns:
-        For each log, the number of records of its segments in the archive, or reason code and sentence of a failure.
-        If a segment is not completely in the archive, its log counts as a failure.
+        For each log, the number of archived records of its segments, or the reason code and text of a failure.  If a
+        segment is not completely in the archive, its log counts as a failure.
 
     Raises:
         UsageError: Spark cannot be started.
@@ -497,7 +497,7 @@ def archive_segments(
         try:
             sc = stack.enter_context(spark_context(options.master, "sediment expire"))
         except RunStopped:
-            return dict.fromkeys(wanted, (STOPPED, "the run was stopped before this partition"))
+            return dict.fromkeys(wanted, (STOPPED, "the run was stopped before this partition was done"))
         stack.enter_context(cancel_when(stop, sc, run_id))
         return _Archiving(sc, path, run_id, stop, progress).archive(works)
 
@@ -511,7 +511,7 @@ def _works(key: LogKey, bases: Sequence[int], run_id: str, fs: Fs) -> Iterator[S
 
 
 class _Archiving:
-    """The archiving of one run, on the driver."""
+    """Archiving of one run, on the driver."""
 
     def __init__(self, sc: Any, path: str, run_id: str, stop: threading.Event, progress: Progress) -> None:
         self._sc = sc
@@ -529,7 +529,9 @@ class _Archiving:
             table = _Archive(self._path)
             for group in _groups(works):
                 if self._stop.is_set():
-                    self._fail({work.key for work in group}, STOPPED, "the run was stopped before this partition")
+                    self._fail(
+                        {work.key for work in group}, STOPPED, "the run was stopped before this partition was done"
+                    )
                     continue
                 self._archive_group(table, group)
         except Exception as error:
@@ -627,13 +629,13 @@ def _short(work: SegmentWork, rows: int, records: int, where: str) -> tuple[str,
     name = segment_file_name(work.base_offset, SegmentFileKind.LOG)
     return (
         "archive-incomplete",
-        f"{name} of {work.source.partition} contains {counted(records, 'record')}, but {rows} {where}; none of it was "
-        "deleted",
+        f"{name} of {work.source.partition} contains {counted(records, 'record')}, but {rows} {where}; nothing of the "
+        "partition was deleted",
     )
 
 
 def _groups(works: Sequence[SegmentWork]) -> Iterator[list[SegmentWork]]:
-    """Yield groups of complete partitions; every group but the last has at least `_GROUP_SEGMENTS` segments."""
+    """Yield groups of complete partitions; every group except the last has at least `_GROUP_SEGMENTS` segments."""
     group: list[SegmentWork] = []
     for index, work in enumerate(works):
         if len(group) >= _GROUP_SEGMENTS and work.key != works[index - 1].key:

@@ -29,10 +29,10 @@ _STOP_POLL_SECONDS = 0.2
 
 
 class RunStopped(KeyboardInterrupt):
-    """A signal ended the command, or Ctrl-C ended a call of a Python function.
+    """A signal ended the command, or Ctrl-C ended the call of a Python function.
 
-    `report` is the `reporting.result.Result` of the run, or None.  Unfinished partitions have failed in it, with the
-    reason code `stopped`.
+    `report` is the `reporting.result.Result` of the run, or None.  In this result, unfinished partitions have failed
+    with the reason code `stopped`.
     """
 
     def __init__(self, report: Any = None) -> None:
@@ -56,7 +56,7 @@ class _Signals:
     def __init__(self) -> None:
         self.stop = threading.Event()
         self.finishing = 0
-        """Number of active blocks that finish the work in progress before they end."""
+        """Number of active `stop_on_signals` blocks, which finish the work in progress after a signal."""
         self._has_raised = False
 
     def handle(self, number: int, _frame: Any) -> None:
@@ -72,7 +72,7 @@ class _Signals:
             self.interrupt()
 
     def interrupt(self) -> None:
-        """End the command at this point."""
+        """Raise `RunStopped` to end the command here."""
         self._has_raised = True
         raise RunStopped
 
@@ -83,7 +83,7 @@ _ended_if_killed: list[Callable[[], None]] = []
 
 @contextmanager
 def ended_if_killed(end: Callable[[], None]) -> Iterator[None]:
-    """Call `end`, which stops a child process, if a signal kills this process during the block."""
+    """If a signal kills this process during the block, call `end` first, which stops a child process."""
     _ended_if_killed.append(end)
     try:
         yield
@@ -92,12 +92,12 @@ def ended_if_killed(end: Callable[[], None]) -> Iterator[None]:
 
 
 def is_stopping() -> bool:
-    """Return True if a signal asked the command of this process to end."""
+    """Return True if a signal has requested the end of this process's command."""
     return _current is not None and _current.stop.is_set()
 
 
 def was_stopped(error: BaseException | None) -> bool:
-    """Return True if a signal ended the command, even if an error of Spark or of a clean-up followed."""
+    """Return True if a signal ended the command, even if an error of Spark or of a clean-up followed the signal."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         if isinstance(error, KeyboardInterrupt):
@@ -126,7 +126,7 @@ def end_on_signals() -> Iterator[None]:
 
 @contextmanager
 def stop_on_signals() -> Iterator[threading.Event]:
-    """Yield an event that SIGINT and SIGTERM set, for a block that ends itself; a second signal interrupts the block.
+    """Yield an event that SIGINT and SIGTERM set; the block then ends itself, or a second signal interrupts it.
 
     Outside `end_on_signals` and outside the main thread, nothing sets the event, because this package handles no
     signals there.
@@ -144,7 +144,7 @@ def stop_on_signals() -> Iterator[threading.Event]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """End the command on a signal in this block, or on an earlier signal in the `stop_on_signals` block around it.
+    """End the command on a signal in this block, or on an earlier signal in the enclosing `stop_on_signals` block.
 
     Raises:
         RunStopped: a signal arrived.
@@ -164,7 +164,7 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def cancel_when(stop: threading.Event, sc: Any, group: str) -> Iterator[None]:
-    """Cancel the Spark jobs of the run as soon as `stop` is set, and all jobs submitted later."""
+    """Cancel the Spark jobs of the run as soon as `stop` is set, and also all jobs that the run submits later."""
     over = threading.Event()
 
     def watch() -> None:

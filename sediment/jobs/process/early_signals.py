@@ -1,6 +1,6 @@
 """Signals during the imports of a command: SIGINT and SIGTERM end the process with one line.
 
-Invariant: this module imports nothing that takes time, because a command imports it first.
+Invariant: this module imports no slow module, because a command imports it first.
 """
 
 from __future__ import annotations

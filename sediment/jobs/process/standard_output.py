@@ -1,7 +1,7 @@
-"""stdout and stderr of a command; either may be full, or a pipe whose reader has closed it.
+"""stdout and stderr of a command; each of them can be a full file, or a pipe whose reader has closed it.
 
 Invariants:
-- A result that cannot be printed causes a single error of one line; the interpreter does not report it again at exit.
+- If a result cannot be printed, one line reports the error; the interpreter does not report the error again at exit.
 - A message that cannot be written to stderr is lost, and the run continues.
 - No text from data reaches the terminal as a control sequence.
 """
@@ -27,7 +27,7 @@ from sediment.segment_io.printable import printable
 
 
 class OutputError(SedimentError):
-    """stdout cannot be written; `reader_left` is True if it is a pipe without a reader."""
+    """stdout cannot be written; `reader_left` is True if stdout is a pipe without a reader."""
 
     def __init__(self, why: str, *, reader_left: bool) -> None:
         super().__init__(f"stdout cannot be written: {why}")
@@ -35,7 +35,7 @@ class OutputError(SedimentError):
 
 
 class SafeConsole(Console):
-    """A console that escapes characters which a terminal would interpret.
+    """A console that escapes the characters that a terminal would interpret.
 
     A string is printed as one line; markup and emoji names in it are not interpreted, and numbers have no colour.
     """
@@ -56,7 +56,7 @@ class SafeConsole(Console):
             yield segment
 
     def on_broken_pipe(self) -> None:
-        """Raise BrokenPipeError, because rich by default ends the process."""
+        """Raise BrokenPipeError, because rich would by default end the process."""
         raise BrokenPipeError
 
 
@@ -83,7 +83,7 @@ def occupy_standard_descriptors() -> None:
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is `number` itself
+            os.open(os.devnull, os.O_RDWR)  # open returns the lowest free number: `descriptor`
 
 
 @contextlib.contextmanager
@@ -106,7 +106,7 @@ def write_result(result: str | bytes) -> None:
     Raises:
         OutputError: stdout is full, closed, or a pipe without a reader.
     """
-    if sys.stdout is None:  # click would print nothing and report nothing
+    if sys.stdout is None:  # otherwise, click would silently print nothing
         raise OutputError(os.strerror(errno.EBADF), reader_left=False)
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     try:
@@ -124,7 +124,7 @@ def stdout_is_terminal() -> bool:
 
 
 def check_stdout_has_reader() -> None:
-    """Check that a process still reads stdout; a command that waits writes nothing, and so would not notice.
+    """Check that a process still reads stdout; a waiting command writes nothing, so it would not notice a closed pipe.
 
     Raises:
         OutputError: stdout is a pipe without a reader.
@@ -134,13 +134,13 @@ def check_stdout_has_reader() -> None:
     except (AttributeError, OSError, ValueError):  # stdout is closed or is not a file
         return
     poll = select.poll()
-    poll.register(descriptor, 0)  # hang-ups and errors are always reported
+    poll.register(descriptor, 0)  # poll always reports hang-ups and errors
     if any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0)):
         raise OutputError(os.strerror(errno.EPIPE), reader_left=True)
 
 
 def as_text(show: Callable[[Console], object], console: Console) -> str:
-    """Return the text that `show` prints on `console`, with the styles that the stream of the console supports."""
+    """Return the text that `show` prints on `console`, with the styles that the console's stream supports."""
     text = _Text(is_terminal=console.file.isatty())
     console.file = text
     show(console)
@@ -148,7 +148,7 @@ def as_text(show: Callable[[Console], object], console: Console) -> str:
 
 
 def _drop_what_is_buffered() -> None:
-    """Discard buffered output; otherwise the interpreter would write it at exit, or report an error."""
+    """Discard buffered output, which the interpreter would otherwise write at exit, with an error if this fails."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -156,7 +156,7 @@ def _drop_what_is_buffered() -> None:
 
 
 class _Text(io.StringIO):
-    """A text buffer whose `isatty` says whether its destination is a terminal."""
+    """A text buffer whose `isatty` returns True if the destination of the text is a terminal."""
 
     def __init__(self, *, is_terminal: bool) -> None:
         super().__init__()

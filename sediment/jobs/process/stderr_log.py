@@ -46,7 +46,7 @@ _is_verbose = False
 
 
 def be_verbose() -> Callable[[], None]:
-    """Show details of this package in the log until the returned function is called."""
+    """Include this package's details in the log until the returned function is called."""
     global _is_verbose
     before = _OURS.level
     _is_verbose = True
@@ -67,7 +67,7 @@ def is_verbose() -> bool:
 
 @contextmanager
 def log_to_stderr(log_format: str, *, quiet: bool, repeats: bool = False) -> Iterator[None]:
-    """Send log messages to stderr during the block: warnings; with JSON also information; with `quiet` only errors.
+    """Send warnings and errors to stderr during the block; with JSON also information, with `quiet` only errors.
 
     Each message is shown once.  `repeats` is for commands that run too long to remember all messages; a message may
     then be shown again.
@@ -81,7 +81,7 @@ def log_to_stderr(log_format: str, *, quiet: bool, repeats: bool = False) -> Ite
 
 
 def log_ready(sentence: str) -> None:
-    """Log that a server is ready, as text or as a JSON line, even if the log is quiet."""
+    """Log that a server is ready, as text or as a JSON line, even with `quiet`."""
     known = {"time": _now(), "level": "INFO", "logger": _LOGGER.name, "message": without_credentials(sentence)}
     with contextlib.suppress(OSError):
         click.echo(json.dumps(known) if _json_is_on else known["message"], err=True)
@@ -102,7 +102,7 @@ def log_fault(sentence: str, error: BaseException, **known: Any) -> None:
         _LOGGER.critical(sentence, exc_info=error, extra=known)
         return
     file = _saved_trace(error)
-    where = f"the trace is in {file}" if file else "set SEDIMENT_TRACEBACK=1 to see the trace"
+    where = f"the trace is in {file}" if file else "set SEDIMENT_TRACEBACK=1 to see the traceback"
     log_error(f"{sentence}; this is a bug in Sediment or Spark: report it ({where})")
 
 
@@ -144,7 +144,7 @@ def log_run(report: str) -> None:
 
 
 def as_line(said: bytes) -> bytes:
-    """Return a line of another program, without credentials, in the format of this log; "" if it has no text."""
+    """Return a line of another program, without credentials, in the format of this log; "" if the line is empty."""
     if not _json_is_on:
         return without_credentials(said.decode(errors="surrogateescape")).encode(errors="surrogateescape")
     text = without_credentials(said.decode(errors="replace").rstrip())
@@ -163,7 +163,7 @@ def stream_of_log() -> IO[str]:
 
 
 def _sentences(*, quiet: bool, repeats: bool) -> None:
-    """Log warnings to stderr as text, with `quiet` only errors; show each message once unless `repeats` is True."""
+    """Log warnings and errors to stderr as text, with `quiet` only errors; show a message twice only with `repeats`."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setLevel(logging.ERROR if quiet else logging.NOTSET)
     if not repeats:

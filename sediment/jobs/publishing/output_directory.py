@@ -1,4 +1,4 @@
-"""The output of a run on the driver: a new, complete log directory of the selected partitions of its sources.
+"""The output of a run, on the driver: a new, complete log directory with the selected partitions of its sources.
 
     open      check the output, list the sources, read their settings and checkpoints; nothing is written
     claim     lock and empty the output; tasks may write to it from now on
@@ -54,7 +54,7 @@ SOURCE_CHANGED = ("source-changed", "the source changed while it was read; stop 
 
 @dataclass(slots=True)
 class OutputSource:
-    """A source: its store, its listed files, and its directory (for a URI, a temporary copy of the small files)."""
+    """A source: its store, its listed files, and a local directory (for a URI, a temporary copy of the small files)."""
 
     store: Store
     files: dict[str, StoredFile]
@@ -65,7 +65,7 @@ class OutputSource:
 
     @property
     def opened(self) -> SelectedDirectory:
-        """The directory with its settings and checkpoints."""
+        """The directory, with its settings and checkpoints."""
         assert self.directory is not None
         return self.directory
 
@@ -93,7 +93,8 @@ class OutputDirectory:
         """Open the sources of the run; return their directories.
 
         Raises:
-            UsageError: the output cannot be used, or the sources cannot become one directory; nothing was written.
+            UsageError: the output cannot be used, or the sources cannot be combined into one directory; nothing was
+                written.
             SedimentError, OSError: a source cannot be read.
         """
         stores = [Store(where) for where in self._options.given_log_dirs]
@@ -141,7 +142,7 @@ class OutputDirectory:
 
     # -------------------------------------------------------------------------------------------------------- output
     def claim(self) -> None:
-        """Lock the output, and empty it if an unfinished run left it.
+        """Lock the output, and delete the files in it that an unfinished run left.
 
         Raises:
             UsageError: the output can no longer be used.
@@ -157,11 +158,11 @@ class OutputDirectory:
             self._print(f"{self.store} was left incomplete by run {before}; starting over")
 
     def abandon(self) -> None:
-        """Report that the output is incomplete because it lacks a partition."""
+        """Report that the output is incomplete because a partition is missing."""
         self._print(f"{self.store} is not complete; run again to start over", style="red")
 
     def withdraw(self) -> None:
-        """Make the complete output incomplete, because a check of it failed."""
+        """Mark the complete output as incomplete, because a check of the output failed."""
         self._publisher.withdraw()
         self.abandon()
 
@@ -174,9 +175,8 @@ class OutputDirectory:
     ) -> set[str] | None:
         """Write the files that belong to the directory as a whole, then a manifest that lists them and `files`.
 
-        `first_dirty` has the cleaner checkpoints that differ from the checkpoints in the sources.  Return None if no
-        source changed.  Otherwise return the names of the changed partitions; the set is empty if only other files
-        changed.
+        `first_dirty` contains the cleaner checkpoint entries that differ from the sources.  Return None if no source
+        changed.  Otherwise return the names of the changed partitions; the set is empty if only other files changed.
         """
         changed = self._changed_partitions()
         if changed is not None:
@@ -191,7 +191,7 @@ class OutputDirectory:
         return None
 
     def _changed_partitions(self) -> set[str] | None:
-        """Return the selected partitions that changed since the listing; None if the sources did not change at all."""
+        """Return the selected partitions that changed since the listing; None if no file of the sources changed."""
         changed: set[str] = set()
         beside = False
         for source in self.sources:
@@ -216,7 +216,7 @@ class OutputDirectory:
         if self.sources[0].opened.checkpoints.clean_shutdown:
             content = _LOCAL.read_bytes(self.sources[0].path / CLEAN_SHUTDOWN_FILE)
             if parse_clean_shutdown(content).is_new:
-                content = b""  # the source has never been started, but the output may become another node
+                content = b""  # no broker has started on the source yet, and the output may become another node
             yield self._publisher.publish(CLEAN_SHUTDOWN_FILE, [content], attempt="driver")
 
     def _checkpoints(self, first_dirty: Mapping[TopicPartition, int]) -> Iterator[tuple[str, bytes]]:
@@ -242,8 +242,8 @@ class OutputDirectory:
     def _marks(self, marked: Sequence[Uncleanable]) -> bytes | None:
         """Return the content of `.sediment-uncleanable`; an output at a URI has no marks.
 
-        Marks are checked by modification times, which a store does not keep.  Marks of copies have no fingerprint,
-        because a copied file has a new ctime.
+        A mark is compared with modification times, which a store does not preserve.  The marks in an output have no
+        fingerprint, because a copied file has a new ctime.
         """
         if not marked or self.store.local_path is None:
             return None
@@ -265,7 +265,7 @@ _DIRECTORY_FILES = frozenset({CLEANER_FILE, CLEAN_SHUTDOWN_FILE, *(name for name
 
 
 def _check_different(stores: Sequence[Store]) -> None:
-    """Check that no source is given twice."""
+    """Check that no source occurs twice in the options."""
     given = Counter(store.identity for store in stores)
     for store in stores:
         if given[store.identity] > 1:
@@ -285,6 +285,7 @@ def _check_alike(sources: Sequence[OutputSource]) -> None:
         for name, one, another in pairs:
             if one != another:
                 raise UsageError(
-                    f"only one of {first.store} and {other.store} has {name}, so they cannot become one directory",
+                    f"only one of {first.store} and {other.store} has {name}, so they cannot be combined into one "
+                    "directory",
                     advice="write each of them to a separate output",
                 )

@@ -1,6 +1,6 @@
-"""Tasks that write one partition to an output: its files in the source and the output, and copies of unchanged files.
+"""Steps of the tasks that write one partition to an output: list the source, write new files, copy unchanged files.
 
-Invariant: a task may write any file of its partition; a file is part of the result only if the manifest names it.
+Invariant: a task may write any file of its partition, but a file is part of the result only if the manifest names it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from sediment.segment_io.format.names import (
 from sediment.segment_io.manifest import ManifestFile
 from sediment.segment_io.stores import Store, StoredFile, by_folder
 
-"""Bytes of kept files that one task copies."""
 _OTHER_FILES = frozenset({LEADER_EPOCH_FILE, PARTITION_METADATA_FILE})
 _REPLACEMENT_SUFFIXES = (SWAP_SUFFIX, CLEANED_SUFFIX)
 
@@ -57,11 +56,11 @@ class PartitionOutput:
         return f"{self.source}/{self.folder}"
 
     def weight(self) -> int:
-        """Return the bytes of all files; tasks are packed by this number."""
+        """Return the size of all files in bytes; tasks are packed by this number."""
         return sum(file.size_bytes for file in self.files.values())
 
     def publisher(self) -> Publisher | None:
-        """Return the writer of the output; None in a dry run."""
+        """Return a writer for the output; None in a dry run."""
         return None if self.dry_run else Publisher(self.output, self.run_id)
 
     def check_listed(self) -> None:
@@ -75,7 +74,7 @@ class PartitionOutput:
                 "the files differ from those that the driver listed",
                 partition=self.folder,
                 path=self.shown,
-                advice="stop the broker, work on a copy, and check if another disk is mounted at this path",
+                advice="stop the broker or work on a copy, and check whether another disk is mounted at this path",
             )
 
     def source_fs(self, on_bytes: OnBytes) -> SourcePublishingFs:
@@ -87,7 +86,7 @@ class PartitionOutput:
         return SourcePublishingFs(None, self.source, self.folder, self.files, lambda _count: None)
 
     def copied(self, names: Iterable[str], attempt: str, on_bytes: OnBytes) -> tuple[ManifestFile, ...]:
-        """Copy files directly from the source; return the copied files, none in a dry run."""
+        """Copy files directly from the source, and return the copied files; in a dry run, copy and return none."""
         publisher = self.publisher()
         if publisher is None:
             return ()
@@ -102,7 +101,7 @@ class PartitionOutput:
 
 
 def files_by_folder(files: Mapping[str, StoredFile]) -> dict[str, dict[str, StoredFile]]:
-    """Return the files of each folder by name, except those that are left out of an output."""
+    """Return the files of each folder by name, except files that an output leaves out."""
     return {
         folder: {name: file for name, file in found.items() if not is_left_out(name)}
         for folder, found in by_folder(files).items()
@@ -112,8 +111,9 @@ def files_by_folder(files: Mapping[str, StoredFile]) -> dict[str, dict[str, Stor
 def is_left_out(name: str) -> bool:
     """Return True if an output leaves out this file of a partition.
 
-    These are files that a broker does not know, such as an operator's copy, and files that the broker's next start
-    removes unread.  Files of an open replacement are not left out, because they determine which segments are valid.
+    These are files unknown to a broker, such as an operator's copy, and files that the broker's next start removes
+    without reading them.  Files of an unfinished segment replacement are not left out, because they determine which
+    segments are valid.
     """
     if name in _OTHER_FILES or name.endswith(_REPLACEMENT_SUFFIXES):
         return False
@@ -122,7 +122,7 @@ def is_left_out(name: str) -> bool:
 
 
 def has_replacement(names: Iterable[str]) -> bool:
-    """Return True if one of `names` is a file of an open replacement."""
+    """Return True if one of `names` is a file of an unfinished segment replacement."""
     return any(name.endswith(_REPLACEMENT_SUFFIXES) for name in names)
 
 
@@ -135,7 +135,7 @@ class CopyTask:
     names: tuple[str, ...]
 
     def weight(self) -> int:
-        """Return the bytes of the files."""
+        """Return the size of the files in bytes."""
         return sum(self.place.files[name].size_bytes for name in self.names)
 
 
@@ -148,7 +148,7 @@ class CopyResult:
 
 
 def copy_tasks(place: PartitionOutput, names: Sequence[str]) -> list[CopyTask]:
-    """Return tasks that copy the files `names`, a piece each."""
+    """Return tasks that copy the files in `names`; each task copies some of them."""
     return [CopyTask(place, tuple(piece)) for piece in in_pieces(names, place.files)]
 
 

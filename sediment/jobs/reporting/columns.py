@@ -1,4 +1,4 @@
-"""Columns of the human-readable tables: the text of a cell, the number by which rows are sorted, and the rank.
+"""Columns of the tables for people: the text of a cell, the number by which rows are sorted, and the rank.
 
 A cell shows one partition, or all partitions of a topic.
 """
@@ -24,11 +24,11 @@ _STATUS_OF_DRY_RUN = "would be"
 class TableColumn(Generic[Row]):
     """Column of a table.
 
-    `show` returns the text of a cell from the rows of the cell's partitions: one, or all partitions of a topic.
-    `number` is None for a column of text; otherwise it returns the number by which a row is sorted, or None.  Columns
-    of rank 0 are always shown, the others only if they fit, lowest rank first.  `style` returns the style of a text.
-    Columns whose numbers cannot be added, such as offsets and ratios, have no sum.  `sort_name` is the name by which
-    --sort knows the column; the default is its name.
+    `show` returns the text of a cell, given the reports of one partition or of all partitions of a topic.  `number` is
+    None for a column of text; otherwise it returns the number by which a row is sorted, or None.  Columns of rank 0 are
+    always shown; the others are shown only if they fit, lowest ranks first.  `style` returns the style of a text.
+    Columns whose numbers cannot be added, such as offsets and ratios, have no sum.  `sort_name` is the name of the
+    column in --sort; the default is the name of the column.
     """
 
     name: str
@@ -45,7 +45,7 @@ class TableColumn(Generic[Row]):
         return (self.sort_name or self.name).removesuffix("?").replace(" ", "-")
 
     def sort_number(self, rows: Sequence[Row]) -> float:
-        """Return the number by which a row of the table is sorted; 0 if it has none."""
+        """Return the number by which a row of the table is sorted; 0 if the row has no number."""
         if self.number is None or (len(rows) > 1 and not self.adds_up):
             return 0
         return sum(self.number(row) or 0 for row in rows)
@@ -62,7 +62,7 @@ def text_column(name: str, of: Callable[[Row], str], *, rank: int = 0) -> TableC
 
 
 def number_column(name: str, of: Callable[[Row], int | None], *, rank: int = 0, about: str = "") -> TableColumn[Row]:
-    """Return a column of numbers; the row of a topic shows the sum.  None is left blank."""
+    """Return a column of numbers; the row of a topic shows the sum.  The cell of None is blank."""
     return TableColumn(name, lambda rows: _total(rows, of, lambda total: f"{about}{total:,}"), of, rank)
 
 
@@ -76,7 +76,7 @@ def offset_column(name: str, of: Callable[[Row], int | None], *, rank: int = 0) 
 
 
 def bytes_column(name: str, of: Callable[[Row], int | None], *, rank: int = 0) -> TableColumn[Row]:
-    """Return a column of bytes; the row of a topic shows the sum.  None is left blank."""
+    """Return a column of sizes in bytes; the row of a topic shows the sum.  The cell of None is blank."""
     return TableColumn(name, lambda rows: _total(rows, of, human_bytes), of, rank)
 
 
@@ -108,7 +108,7 @@ def _total(rows: Sequence[Row], of: Callable[[Row], int | None], shown: Callable
 
 
 def is_stopped(row: OutcomeReport) -> bool:
-    """Return True if a partition failed because a signal ended the run; another run can do it."""
+    """Return True if a partition failed only because a signal ended the run; another run can finish the partition."""
     return row.status in BAD_STATUSES and row.reason_code == STOPPED
 
 
@@ -123,9 +123,9 @@ def status_text(row: OutcomeReport) -> str:
 
 
 def status_counts(rows: Iterable[OutcomeReport], *, dry_run: bool = False) -> str:
-    """Return the number of partitions with each status: changes first, then partitions left as they are, then failures.
+    """Return the number of partitions with each status: first changed partitions, then unchanged ones, then failures.
 
-    In a dry run, nothing is changed yet: "2 would be compacted".
+    In a dry run, nothing has changed yet: "2 would be compacted".
     """
     counts = Counter(map(status_word, rows))
     places = {**dict.fromkeys(IDLE_STATUSES, 1), STOPPED: 2, **dict.fromkeys(BAD_STATUSES, 3)}
@@ -138,7 +138,7 @@ def status_counts(rows: Iterable[OutcomeReport], *, dry_run: bool = False) -> st
 def name_and_status(
     shown: Callable[[Any], str] = status_text, word: Callable[[Any], str] = status_word
 ) -> tuple[TableColumn[Any], TableColumn[Any]]:
-    """Return the columns for name and status of a partition; `shown` and `word` are as in `status_column`."""
+    """Return the columns for name and status of a partition; `status_column` explains `shown` and `word`."""
     return text_column("partition", lambda row: row.partition), status_column(_STATUS, shown, word)
 
 
@@ -159,7 +159,7 @@ def status_column(
 
 
 def of_dry_run(columns: Sequence[TableColumn[Row]]) -> list[TableColumn[Row]]:
-    """Return the columns of a dry run: the heading of the status says that nothing has changed yet."""
+    """Return the columns for a dry run; the heading of the status shows that nothing has changed yet."""
     return [
         replace(column, name=_STATUS_OF_DRY_RUN, sort_name=_STATUS) if column.name == _STATUS else column
         for column in columns
@@ -167,7 +167,7 @@ def of_dry_run(columns: Sequence[TableColumn[Row]]) -> list[TableColumn[Row]]:
 
 
 def status_style(shown: str) -> str:
-    """Return the style of a status: red for a failure, yellow after a stop, dim for a partition left as it is."""
+    """Return the style of a status: red for failed, yellow for stopped, dim for unchanged partitions."""
     words = set(shown.replace(",", " ").replace(":", " ").split())
     if words & BAD_STATUSES:
         return "red"

@@ -18,7 +18,7 @@ _OF_THE_JVM = ("org.apache.spark.", "py4j.", "java.", "scala.")
 
 
 def describe(error: SedimentError | OSError) -> tuple[str, str]:
-    """Return reason code and sentence of an error; the code of `CorruptBatchError` is `corrupt-batch`."""
+    """Return the reason code and the sentence of an error; the code of `CorruptBatchError` is `corrupt-batch`."""
     if isinstance(error, SedimentError):
         return error.reason_code, str(error)
     name = None if error.filename is None else error_line(public_uri(str(error.filename)))
@@ -28,7 +28,7 @@ def describe(error: SedimentError | OSError) -> tuple[str, str]:
     if error.errno in (errno.EACCES, errno.EPERM):
         return "no-permission", f"no permission{f' for {name}' if name else ''}; run as the broker's user or as root"
     if error.errno in (errno.EMFILE, errno.ENFILE):
-        return "io-error", f"too many open files{where}; raise the limit, as with: ulimit -n 65536"
+        return "io-error", f"too many open files{where}; raise the limit, for example: ulimit -n 65536"
     return "io-error", f"{error_line(error.strerror or str(error))}{where}"
 
 
@@ -42,7 +42,7 @@ class ErrorText:
 
 
 def error_text_of(error: BaseException) -> ErrorText:
-    """Return reason code and sentence of the error that ended a command."""
+    """Return the reason code and the sentence of the error that ended a command."""
     if was_stopped(error):
         return ErrorText(*describe(StoppedError()))
     if isinstance(error, SedimentError | OSError):
@@ -56,20 +56,20 @@ def error_text_of(error: BaseException) -> ErrorText:
 
 
 def describe_lost_task(error: Exception | None) -> tuple[str, str]:
-    """Return reason code and sentence of a task that Spark gave up on, or that failed in this process without Spark."""
+    """Return the reason code and the sentence of a task that failed in Spark, after all retries, or in this process."""
     if error is None or type(error).__module__.startswith(_OF_SPARK):
         return TASK_LOST, f"Spark gave up on the task: {error_line(_raised(error))}"
     return TASK_LOST, error_line(f"the task failed: {type(error).__name__}: {first_line(error)}")
 
 
 def _raised(error: BaseException | None) -> str:
-    """Return the line of Spark's error text with the worker's own error; without such a line, return the first."""
+    """Return the line with the worker's own error in Spark's error text; without such a line, return the first line."""
     lines = [line.strip() for line in str(error or "no reason given").splitlines() if line.strip()]
     raised = [line for line in lines if _RAISED.match(line) and not line.startswith(_OF_THE_JVM)]
     return (raised or lines)[-1 if raised else 0]
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of the text of a library's error, or the name of the error if it has no text."""
+    """Return the first line of the text of a library's error, or the name of the error's class if the text is empty."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

@@ -1,4 +1,4 @@
-"""Sizes, times and numbers in a form for people."""
+"""Text of sizes, times and numbers for people."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def show_plain_bytes() -> Callable[[], None]:
 
 
 def utc_time(ms: int) -> str:
-    """Return a time for people, to the second, or the number itself if it is outside the range of the calendar."""
+    """Return the text of a time, to the second; return the number itself if the calendar of Python has no such time."""
     try:
         return datetime.fromtimestamp(ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (ValueError, OverflowError, OSError):
@@ -41,7 +41,7 @@ def human_bytes(size_bytes: int) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun; unless the number is 1, the noun gets an s, or es after ch."""
+    """Return a number with its noun; for any number except 1, the noun gets an s, or es after ch."""
     if number == 1:
         return f"{number} {noun}"
     return f"{number} {noun}es" if noun.endswith("ch") else f"{number} {noun}s"

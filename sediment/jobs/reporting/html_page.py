@@ -3,7 +3,7 @@
     document (JSON report)  ->  Page (figures, widths, sentences)  ->  templates/report.html
 
 Invariants: the page loads no other resource.  The template escapes all text from a disk or a user.  If the report of a
-command lacks a key, the page leaves out the part for that key.
+command lacks a key, the page has no part for this key.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _STAGES = {
     "plan": "plan the cleaning",
     "clean": "read, filter and write segments",
     "commit": "rename segments and write checkpoints",
-    _REST: "wait for the tasks, and work that no stage covers",
+    _REST: "waiting for tasks, and work that belongs to no stage",
 }
 _SHOWN_ELSEWHERE = frozenset(
     {
@@ -106,7 +106,7 @@ _COMPACTION_KEYS = (
 # --------------------------------------------------------------------------------------------------------- page content
 @dataclass(frozen=True, slots=True)
 class StripPart:
-    """Rectangle of a strip, in STRIP_UNITS: one segment, or several narrow neighbours with the same state."""
+    """Rectangle of a strip, in STRIP_UNITS, for one segment or for several small neighbours with the same state."""
 
     x: float
     width: float
@@ -127,7 +127,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Row of one partition; a text that the report lacks is empty; `sort` has the numbers for sorting."""
+    """Row of one partition.  A text that is missing in the report is empty; `sort` contains the numbers for sorting."""
 
     partition: str
     log_dir: str
@@ -152,7 +152,7 @@ class Row:
 class Reason:
     """Partitions of one status and reason code.
 
-    `example` is the explanation; if the explanations differ, it is the explanation of the largest partition,
+    `example` is the explanation; if the partitions have different explanations, it is the one of the largest partition,
     `example_of`.
     """
 
@@ -163,14 +163,14 @@ class Reason:
     example_of: str
     count: int
     names: tuple[str, ...]
-    """Their names; a range of consecutive partitions of a topic is one text."""
+    """Names of the partitions; a range of consecutive partitions of a topic is one text."""
 
     size_text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Check of `verify`: the partitions that failed, and the numbers of those that passed or were not checked."""
+    """Check of `verify`: the partitions that failed it, and the numbers of those that passed or were not checked."""
 
     name: str
     rule: str
@@ -181,7 +181,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class SettingsGroup:
-    """Settings shared by some topics: (key, value, origin)."""
+    """Settings that some topics share: (key, value, origin)."""
 
     topics: tuple[str, ...]
     values: tuple[tuple[str, str, str], ...]
@@ -189,7 +189,7 @@ class SettingsGroup:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Everything the template shows."""
+    """Everything that the template shows."""
 
     command: str
     versions: tuple[str, ...]
@@ -226,10 +226,10 @@ def render_html(
     settings: Mapping[str, Settings] = MappingProxyType({}),
     log_dirs: Sequence[str] = (),
 ) -> str:
-    """Return the page of the run whose JSON report is `document`; an `error` in it means a run without a result.
+    """Return the page of the run whose JSON report is `document`; an `error` in it means that the run gave no result.
 
-    `options` are the given command-line options, as (name, text).  `settings` are keyed by log directory; "" has the
-    settings for all other directories.  `log_dirs` are the given log directories.
+    `options` are the given command-line options, as (name, text).  `settings` are keyed by log directory; the key ""
+    has the settings for all other directories.  `log_dirs` are the given log directories.
     """
     page = make_page(document, options=options, settings=settings, log_dirs=log_dirs)
     return render_template("report.html", page=page, units=STRIP_UNITS)
@@ -294,7 +294,8 @@ def make_page(
 def _for_people(partition: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the report of a partition with the status that the screen shows.
 
-    It is `stopped` if a stopped run did not finish the partition, and `unchanged` if `recover` repaired nothing.
+    The status is `stopped` if a stopped run did not finish the partition, and `unchanged` if `recover` repaired
+    nothing.
     """
     status = str(partition["status"])
     if status in BAD_STATUSES and partition.get("reason_code") == STOPPED:
@@ -303,7 +304,7 @@ def _for_people(partition: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _versions() -> tuple[str, ...]:
-    """Return the versions of Sediment, Python and an installed Spark, and the name of this host."""
+    """Return the versions of Sediment, Python and, if installed, Spark, and the name of this host."""
     versions = [f"Sediment {__version__}", f"Python {platform.python_version()}"]
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         versions.append(f"Spark {importlib.metadata.version('pyspark')}")
@@ -336,7 +337,7 @@ def _tone(status: str) -> str:
 def _tiles(
     document: Mapping[str, Any], partitions: Sequence[Mapping[str, Any]], now_ms: int, *, only_would: bool
 ) -> tuple[tuple[str, str, str], ...]:
-    """Return the figures on top of the page, each as name, value and note."""
+    """Return the figures for the top of the page, each as name, value and note."""
     tiles = [("partitions", f"{len(partitions):,}", "")]
     changed = [p for p in partitions if None not in (_whole(p, "bytes_before"), _whole(p, "bytes_after"))]
     if changed:
@@ -417,9 +418,10 @@ def _sizes(partitions: Sequence[Mapping[str, Any]]) -> tuple[Bar, ...]:
 def _stages(
     document: Mapping[str, Any], partitions: Sequence[Mapping[str, Any]]
 ) -> tuple[tuple[Bar, ...], tuple[Bar, ...]]:
-    """Return the stages of the driver, which add up to the seconds of the run, and the stages of the tasks.
+    """Return the stages of the driver, whose times add up to the time of the run, and the stages of the tasks.
 
-    Stages in the reports of partitions were timed in tasks.  The commit is an exception: the driver makes it.
+    The stages in the reports of partitions were measured in tasks.  The commit is an exception, because it runs in the
+    driver.
     """
     by_stage = {str(stage): float(seconds) for stage, seconds in (document.get("seconds_by_stage") or {}).items()}
     in_tasks = {stage for p in partitions for stage in p.get("seconds_by_stage") or ()} - {COMMIT}
@@ -499,7 +501,7 @@ def _is_empty(partition: Mapping[str, Any]) -> bool:
 
 
 def _checks(partitions: Sequence[Mapping[str, Any]]) -> tuple[Check, ...]:
-    """Return the checks of `verify` over all compared partitions, in the order of their rules."""
+    """Return the results of each check of `verify` over all compared partitions, in the order of the rules."""
     compared = [(str(p["partition"]), p["checks"]) for p in partitions if p.get("checks")]
     return tuple(
         Check(
@@ -567,7 +569,7 @@ def _sentences(partition: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _extras(fields: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, str]]:
-    """Return names and texts of all fields not shown elsewhere on the page; objects are expanded, lists are not."""
+    """Return the names and texts of all fields that are not shown elsewhere; objects are expanded, lists are not."""
     for name, value in fields.items():
         label = f"{prefix}{name.replace('_', ' ')}"
         if not prefix and name in _SHOWN_ELSEWHERE:
@@ -589,13 +591,13 @@ def _whole(partition: Mapping[str, Any], name: str) -> int | None:
 
 
 def _size(partition: Mapping[str, Any]) -> int | None:
-    """Return the size of the log before the run, or its size if the command does not change it; None: unknown."""
+    """Return the size of the log before the run, or its size if the command does not change the log; None: unknown."""
     known = (_whole(partition, name) for name in ("bytes_before", "bytes"))
     return next((size for size in known if size is not None), _segment_bytes(partition))
 
 
 def _segment_bytes(partition: Mapping[str, Any]) -> int | None:
-    """Return the sum of the sizes of segments listed as objects."""
+    """Return the total size of segments that are listed as objects."""
     segments = partition.get("segments") or ()
     sizes = [segment["bytes"] for segment in segments if isinstance(segment, Mapping) and "bytes" in segment]
     return sum(sizes) if sizes else None
@@ -617,7 +619,7 @@ def _states_of(partition: Mapping[str, Any]) -> set[str]:
 
 
 def _strips(partition: Mapping[str, Any], room: int) -> tuple[tuple[str, str, tuple[StripPart, ...]], ...]:
-    """Return the strips that the report has, as (name, text, parts); both have the same scale."""
+    """Return the strips in the report, before and after the run, as (name, text, parts); both have the same scale."""
     found = {which: partition.get(f"strip_{which}") or () for which in ("before", "after")}
     longest = max(sum(size for _, size, _ in strip) for strip in found.values()) or 1
     return tuple((which, _in_words(strip), _pieces(strip, longest, room)) for which, strip in found.items() if strip)
@@ -643,7 +645,7 @@ def _pieces(strip: Sequence[Sequence[Any]], longest: int, room: int) -> tuple[St
 
 
 def _merged(strip: Sequence[Sequence[Any]], room: int) -> Iterable[list[Sequence[Any]]]:
-    """Return one part per segment if all fit, otherwise one part for neighbours with the same state."""
+    """Return one part for each segment; if they do not fit, return one part for neighbours with the same state."""
     each = max(1, -(-len(strip) // room))
     run: list[Sequence[Any]] = []
     for segment in strip:

@@ -26,7 +26,7 @@ class Result(ABC):
         """Return the rows as a `pyarrow.Table`."""
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return the rows as a `pandas.DataFrame`; whole numbers are exact, even in columns with missing values."""
+        """Return the rows as a `pandas.DataFrame`; integers stay exact, even in columns with missing values."""
         return pandas_frame(self.to_arrow())
 
     def _repr_html_(self) -> str:
@@ -35,7 +35,7 @@ class Result(ABC):
 
 
 def page_in_notebook(page: str, title: str) -> str:
-    """Return a frame that shows the HTML document `page`; its styles and script do not reach the notebook."""
+    """Return an HTML frame that shows the document `page`, whose styles and script do not affect the notebook."""
     return (
         f'<iframe title="{html.escape(title)}" sandbox="allow-scripts" '
         f'style="width: 100%; height: {_HEIGHT}; border: 0" srcdoc="{html.escape(encodable(page))}"></iframe>'

@@ -1,7 +1,8 @@
 """Output files of a run besides the ledger: an HTML page and a metrics file, both made from the JSON report.
 
-Invariants: a path that cannot be written, or is inside a log directory, is an error before the run changes anything.
-After the run, no function here raises, because the work is done.  Each file is replaced atomically.
+Invariants: if a path cannot be written or is inside a log directory, an error is raised before the run changes
+anything.  After the run, no function of this module raises an error, because the work is done.  Each file is replaced
+atomically.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ def write_page(
 ) -> None:
     """Write the page of the run whose JSON is `report`; print an error on `messages`.
 
-    `settings` returns the effective settings by log directory; "" has the settings of the run.  `given` are the
-    command-line options, as (name, text), and `log_dirs` are the log directories as they were given.
+    `settings` returns the effective settings by log directory; the key "" has the settings of the run.  `given` are the
+    command-line options, as (name, text), and `log_dirs` are the log directories as the caller wrote them.
     """
 
     def content() -> bytes:
@@ -88,7 +89,7 @@ def _write(file: Path, content: Any, what: str, messages: Console) -> None:
         Fs().replace_file(file, content())
     except Exception as error:
         messages.print(
-            f"sediment: the run is done but {what} could not be written to {file}: {error}",
+            f"sediment: the run is done, but {what} could not be written to {file}: {error}",
             style="red",
             soft_wrap=True,
             markup=False,

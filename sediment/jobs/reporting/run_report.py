@@ -1,4 +1,4 @@
-"""Report of a run; the screen for people and the JSON for programs are both made from it."""
+"""Report of a run, the source of both the screen for people and the JSON for programs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ UNSTATED_CODES = frozenset({POLICY_UNKNOWN, RETENTION_UNKNOWN, TOMBSTONES_KEPT})
 """Reason codes of partitions whose result depends on a setting that is not stated."""
 
 AFTER_PARTITIONS = {"after_partitions": True}
-"""Metadata of a report's field that follows `partitions` in the JSON."""
+"""Metadata of a report's field that comes after `partitions` in the JSON."""
 
 ENDLESS_WIDTH = 1 << 14
 """Width of a console for a pipe or a file; every table fits it."""
@@ -61,7 +61,7 @@ class StripSegment(NamedTuple):
 
 
 class OutcomeReport(Protocol):
-    """Outcome of one partition: its report, or a part of that report."""
+    """Outcome of one partition: its report, or a value from which its report is made."""
 
     @property
     def status(self) -> str:
@@ -106,14 +106,15 @@ Located = TypeVar("Located", bound=LocatedReport)
 class PartitionReport:
     """Report of one partition.  Offsets are log offsets, bytes are `.log` bytes of the whole partition; None: unknown.
 
-    `key_equality` is the method of comparing keys: `hash` or `exact`.  `dirty_ratio` is the ratio before the run.
-    `batches_encoded` counts the batches that got another codec or size.
-    `tombstones_waiting` counts the tombstones in the cleaned part; the delete horizons of their batches lie between
-    `first_delete_horizon_ms` and `last_delete_horizon_ms`.  The strips are the segments before and after the run,
-    ascending.  `seconds_by_stage` covers the partition's task and its commit.
+    `key_equality` is the method by which keys were compared: `hash` or `exact`.  `dirty_ratio` is the ratio before the
+    run.  `batches_encoded` counts the batches that got another codec or size.  `tombstones_waiting` counts the
+    tombstones in the cleaned part; the delete horizons of their batches are from `first_delete_horizon_ms` to
+    `last_delete_horizon_ms`.  `strip_before` and `strip_after` are the segments before and after the run, ascending.
+    `seconds_by_stage` covers the partition's task and its commit.
 
-    `keeps_tombstones` is True if batches got no delete horizon because `delete.retention.ms` is not stated.  It is a
-    separate field because a report has only one reason code, which may name another reason.  The JSON omits it.
+    `keeps_tombstones` is True if batches got no delete horizon because `delete.retention.ms` is not stated.
+    `keeps_tombstones` is a separate field because a report has only one reason code, which may be taken by another
+    reason.  The JSON omits it.
     """
 
     partition: str
@@ -148,7 +149,7 @@ class PartitionReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RunReport(Result, Generic[Partition]):
-    """Report of one run of a command.  `now_ms` is the current time for every rule, and `seconds` is the wall time.
+    """Report of one run of a command; `now_ms` is its current time in every rule, and `seconds` its wall time.
 
     A command adds fields in a subclass.  In the JSON, the added fields come before `partitions`; fields with the
     metadata `AFTER_PARTITIONS` come after it.
@@ -163,7 +164,8 @@ class RunReport(Result, Generic[Partition]):
     seconds: float
     partitions: tuple[Partition, ...]
     fails_on_unknown: bool = field(default=False, metadata=INTERNAL)
-    """True if the run counts as failed when the result for a partition depends on a setting that is not stated."""
+    """True if the run counts as failed as soon as the result for a partition depends on a setting that is not "
+        "stated."""
 
     @property
     def failed(self) -> bool:
@@ -171,7 +173,7 @@ class RunReport(Result, Generic[Partition]):
         return bool(self.failures())
 
     def failures(self) -> tuple[PartitionFailure, ...]:
-        """Return the partitions that failed, with the reasons."""
+        """Return the failed partitions with their reasons."""
         return tuple(
             PartitionFailure(
                 partition.partition, getattr(partition, "log_dir", None), partition.reason_code, partition.reason
@@ -220,9 +222,9 @@ class RunReport(Result, Generic[Partition]):
 
 
 def _json_fields(value: Any) -> dict[str, Any]:
-    """Return the fields of a report or of a part of it, without internal ones.
+    """Return the fields of a report, or of a value inside a report, without internal fields.
 
-    The values are shared, unlike those of `asdict`, because reports of 100,000 partitions are large.
+    Unlike `asdict`, this function does not copy the values, because reports of 100,000 partitions are large.
     """
     return {each.name: getattr(value, each.name) for each in fields(value) if each.metadata != INTERNAL}
 
@@ -235,7 +237,7 @@ def report_lines(report: str) -> Iterator[str]:
 
 
 def counts_as_failed(partition: OutcomeReport, *, fails_on_unknown: bool) -> bool:
-    """Return True if a partition makes the exit status 1."""
+    """Return True if a partition causes exit status 1."""
     return partition.status in BAD_STATUSES or (fails_on_unknown and _has_unstated(partition))
 
 
@@ -251,8 +253,8 @@ def _has_unstated(partition: object) -> bool:
 class CompactionRunReport(RunReport[PartitionReport]):
     """Report of a run of `compact`.
 
-    `seconds_by_stage` has the driver's wall time; for stages in tasks it has the sum over all tasks, which may run in
-    parallel.
+    `seconds_by_stage` contains the driver's wall time for its own stages, and the sum over all tasks, which may run in
+    parallel, for the stages of tasks.
     """
 
     row_type: ClassVar[type] = PartitionReport
@@ -267,7 +269,7 @@ def in_order(reports: Iterable[Located]) -> tuple[Located, ...]:
 
 
 def read_report(text: str) -> Any:
-    """Return the JSON document `text` with every string encodable, so it can be stored and shown.
+    """Return the JSON document `text` with every string encodable in UTF-8, so that it can be stored and shown.
 
     Raises:
         ValueError: `text` is not JSON.
@@ -286,11 +288,11 @@ def _encodable(value: Any) -> Any:
 def result_console() -> Console:
     """Return a console on stdout, wide enough for any row if stdout is not a terminal and $COLUMNS is not set.
 
-    A width that is too small for a table, such as COLUMNS=0, is ignored.
+    If $COLUMNS is too small for a table, for example 0, it is ignored.
     """
     console = SafeConsole()
     is_given = stdout_is_terminal() or "COLUMNS" in os.environ
     if is_given and console.width >= _LEAST_COLUMNS:
         return console
-    # Without a height, rich ignores the width if $FORCE_COLOR is set and $TERM is dumb.
+    # If no height is given, rich ignores the width when $FORCE_COLOR is set and $TERM is dumb.
     return SafeConsole(width=ENDLESS_WIDTH, height=console.height)

@@ -1,12 +1,12 @@
-"""Screen of a report: the one place that filters, sorts, folds and lays out the rows of every command's table.
+"""Screen of a report: this module alone filters, sorts, folds and lays out the rows of every command's table.
 
     rows ──changed──> ──sort──> ──by topic──> ──folded──> table that fits the width
                                                   └─────> one line for each reason
 
-Invariants: no number and no name is cut or broken.  A column of a higher rank is left out if the console is too narrow
-for it; a line then names the column.  If a name is too long for the columns of rank 0, or if one of a few long names
-costs all rows a column, the name gets a line of its own above its row.  If this is not enough, each row is printed as a
-list of lines.  JSON and the counts of a summary always cover every row.
+Invariants: no number and no name is shortened or split over lines.  If the console is too narrow, columns of higher
+ranks are left out; a line then names these columns.  A long name gets a line of its own above its row if it leaves no
+room for the columns of rank 0, or if it is one of a few names that would cost all rows a column.  If this is not
+enough, each row is printed as a list of lines.  JSON and the counts of a summary always cover every row.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ class Screen:
     view: View = View()
 
     def say(self, sentence: str, *, style: str | None = None) -> None:
-        """Print one line; only the terminal wraps it, so it can be copied in one piece."""
+        """Print one line; only the terminal wraps the line, so it can be copied in one piece."""
         self.console.print(sentence, style=style, soft_wrap=True, markup=False, highlight=False)
 
     @property
     def is_terminal(self) -> bool:
-        """True if the text goes to a terminal; only there rows are left out.  No environment variable affects this."""
+        """True if the text goes to a terminal, where rows may be left out; no environment variable affects this."""
         return self.console.file.isatty()
 
     def partitions(
@@ -77,13 +77,13 @@ class Screen:
         is_empty: Callable[[Reported], bool] | None = None,
         dry_run: bool = False,
     ) -> None:
-        """Print a table of partitions; with `dry_run`, it shows the future status of each.
+        """Print a table of partitions; with `dry_run`, the table shows the status that each partition would get.
 
         `is_idle` is True for a partition that the run does not change (default: by status); --changed hides it.
         `is_empty` is True for a partition without records.  On a terminal, many idle or empty partitions with the same
-        reason get no rows: `reasons` or the summary counts them.  The same holds for many partitions that a stopped run
-        did not finish, which `failed` counts.  Other partitions that make the run fail come first; they are neither
-        idle nor empty.
+        reason get no rows: `reasons` or the summary counts them.  Many partitions that a stopped run did not finish get
+        no rows either; `failed` counts them.  Other partitions that make the run fail come first; they are neither idle
+        nor empty.
         """
         columns = of_dry_run(columns) if dry_run else columns
         idle = self._idle(is_idle)
@@ -108,7 +108,7 @@ class Screen:
             self.table(self._sorted([[row] for row in shown], columns), columns)
 
     def _idle(self, is_idle: Callable[[Reported], bool] | None) -> Callable[[Reported], bool]:
-        """Return `is_idle`, or the rule by status, but False for a partition that makes the run fail."""
+        """Return `is_idle` (default: by status), changed to be False for a partition that makes the run fail."""
         idle = is_idle or _is_idle
         return lambda row: idle(row) and not self._fails(row)
 
@@ -145,7 +145,7 @@ class Screen:
     ) -> None:
         """Print a table for each section, (heading, groups); all tables have the same columns with the same widths.
 
-        A section without groups is only its heading; an empty heading gets no line.
+        A section without groups prints only its heading; an empty heading prints no line.
         """
         cells = [[[printable(column.show(group)) for column in columns] for group in groups] for _, groups in sections]
         every = [row for rows in cells for row in rows]
@@ -210,8 +210,8 @@ class Screen:
         """Print one line for each reason: its partitions, their bytes, and the largest partition as an example.
 
         Reports with the same `key` share a line (default: the reason code).  The reason with the most bytes comes
-        first.  If `size_of` is None for all its partitions, the line has no bytes.  With --changed, idle partitions get
-        no line.
+        first.  If `size_of` returns None for all partitions of a line, the line has no bytes.  With --changed, idle
+        partitions get no line.
         """
         idle = self._idle(is_idle)
         for line in reason_lines(
@@ -225,7 +225,7 @@ class Screen:
     def failed(
         self, rows: Sequence[Reported], *, noun: str = "partition", name: Callable[[Reported], str] | None = None
     ) -> None:
-        """Print the reasons of the rows that failed, then one line for those that a stopped run did not finish.
+        """Print the reasons of the failed rows, then one line for the rows that a stopped run did not finish.
 
         A row is a `noun` with this `name` (default: the name of its partition).
         """
@@ -263,10 +263,10 @@ def reason_lines(
     explain: Callable[[Reported], str | None] | None = None,
     size_of: Callable[[Reported], int | None] | None = None,
 ) -> list[str]:
-    """Return one line for each reason, in descending order of bytes.
+    """Return one line for each reason, the reason with the most bytes first.
 
-    The line for a reason of only one partition is `name: reason`.  Otherwise the line has the code, the number of
-    partitions, their bytes if `size_of` knows any, and the reason of the largest partition.
+    If only one partition has the reason, its line is `name: reason`.  Otherwise, the line has the code, the number of
+    partitions, their bytes unless `size_of` returns None for all of them, and the reason of the largest partition.
     """
     reason = explain or (lambda row: row.reason)
     bytes_of = size_of or _bytes_before
@@ -290,7 +290,7 @@ def reason_lines(
 
 
 def named(partitions: Sequence[str]) -> str:
-    """Return the names of the first ten partitions, and the number of the others."""
+    """Return a text with the names of the first ten partitions, and with the number of the others."""
     left = len(partitions) - _MOST_NAMED
     more = f" and {left} more ({len(partitions)} partitions)" if left > 0 else ""
     return ", ".join(partitions[:_MOST_NAMED]) + more
@@ -311,17 +311,17 @@ def _bytes_before(row: object) -> int | None:
 def _layout(
     columns: Sequence[TableColumn[Row]], cells: Sequence[Sequence[str]], width: int
 ) -> tuple[list[int], list[int] | None]:
-    """Return the width of each column, and the indexes of the columns that fit into `width`; None if rows are lists.
+    """Return the width of each column, and the indexes of the columns that fit into `width`; None: print lists.
 
-    A name that leaves no room for the other columns of rank 0 does not count in the width of the first column.  Nor do
-    the longest of many names, if another column fits without them.
+    For the width of the first column, names are ignored that would leave no room for the other columns of rank 0.  The
+    longest of many names are also ignored if another column then fits.
     """
     widths = [
         max([cell_len(column.name), *(cell_len(row[number]) for row in cells)]) for number, column in enumerate(columns)
     ]
     kept = _that_fit(columns, widths, cells, width)
     if kept is not None and not columns[0].rank:
-        # A few long names must not cost all other rows a column.
+        # Because of a few long names, the other rows must not lose a column.
         names = sorted(cell_len(row[0]) for row in cells)
         usual = max([cell_len(columns[0].name), *names[: len(names) - len(names) // _ROWS_PER_LONG_NAME]])
         with_usual = _that_fit(columns, [usual, *widths[1:]], cells, width)

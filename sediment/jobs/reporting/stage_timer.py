@@ -1,4 +1,4 @@
-"""Timer of the stages of a run; driver and tasks have one each."""
+"""Timer of the stages of a run; the driver has one timer, and each task has its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COMMIT = "commit"
 
 
 class StageTimer:
-    """Seconds by stage; a lap adds the time since the last lap, or since the timer was made."""
+    """Seconds by stage; a lap adds the time since the previous lap, or since the creation of the timer."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 BAD_STATUSES = frozenset({"failed", "quarantined", "wrong", "refused"})
-"""Statuses of a partition that make the exit status 1."""
+"""Statuses of a partition that cause exit status 1."""
 
 IDLE_STATUSES = frozenset({"skipped", "unchanged", "blocked", "kept"})
 """Statuses of a partition that a run does not change, or would not change."""
@@ -12,4 +12,4 @@ RECOVERED = "recovered"
 UNCHANGED = "unchanged"
 
 STOPPED = "stopped"
-"""Reason code of a partition that failed because a signal ended the run; for people it is also the status."""
+"""Reason code of a partition that failed because a signal ended the run; people see it as the status, too."""

@@ -1,4 +1,4 @@
-"""The common part of commands that rewrite segments and keep every offset.
+"""Shared code of the commands that rewrite segments and keep every offset.
 
     options            options of every such command, and `validate`
     partition_task     tasks: plan one partition, rewrite one segment, in its place
@@ -7,5 +7,5 @@
     destination        the steps that depend on where the new segments go: `in_place`, or `to_output`
     report             report of a partition, and the table for people
 
-A command gives each partition a `PartitionRewrite`, and makes its report from the results of the segments.
+Each command creates a `PartitionRewrite` for every partition, and makes its report from the results of the segments.
 """

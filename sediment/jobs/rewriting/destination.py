@@ -32,7 +32,7 @@ from sediment.segment_io.partition.listing import LogListing
 
 
 class Destination(ABC):
-    """The destination of a run; `catalogue` is the file that lists the originals kept by the run."""
+    """The destination of a run; `catalogue` is the file that lists the original files that the run kept."""
 
     catalogue: Path | None = None
 
@@ -64,23 +64,23 @@ class Destination(ABC):
 
     @abstractmethod
     def settle(self, listing: LogListing) -> LogListing | None:
-        """Complete an interrupted replacement and return the new listing; None if this is impossible here."""
+        """Complete an interrupted replacement, and return the new listing; return None if this is impossible."""
 
     @abstractmethod
     def free_bytes(self, listing: LogListing) -> int:
-        """Return the bytes that may still be written for the new segments of a partition."""
+        """Return how many bytes can still be written for the new segments of a partition."""
 
     @abstractmethod
     def place_of(self, listing: LogListing) -> Place:
-        """Return the place for the tasks of a partition."""
+        """Return the `Place` for the tasks of a partition."""
 
     @abstractmethod
     def begin(self, planned: Sequence[PlannedPartition]) -> list[tuple[LogListing, CleaningResult]]:
-        """Prepare the first change; return the partitions that must not be changed, with their failures."""
+        """Prepare the first change; return the partitions that must stay unchanged, with their failures."""
 
     @abstractmethod
     def commit(self, planned: PlannedPartition, swap: PreparedSwap) -> bool:
-        """Commit a partition whose segments are all written; return False if a stop interrupted the commit."""
+        """Commit a partition after all its segments are written; return False if a stop interrupted the commit."""
 
     @abstractmethod
     def mark(self, listing: LogListing, mark: Uncleanable) -> None:
@@ -96,11 +96,11 @@ class Destination(ABC):
 
     @abstractmethod
     def withdraw(self) -> None:
-        """Withdraw a complete result whose check failed."""
+        """Mark a complete result as incomplete, because a check of the result failed."""
 
     @abstractmethod
     def complete(self, reports: Sequence[RewriteReport], spark: Callable[[], Any]) -> dict[int, tuple[str, str]]:
-        """Complete the result; return the reason code and text of each report that fails here, by index.
+        """Complete the result; return the reason code and text of each report that fails in this step, by index.
 
         `spark` returns the run's SparkContext, or raises `RunStopped`.
         """

@@ -36,7 +36,7 @@ from sediment.segment_io.partition.listing import LogListing, list_log
 
 
 class LogDirectories(Destination):
-    """The log directories of the run; the stack releases locks and removes tokens."""
+    """The log directories of the run; the exit stack releases locks and removes tokens."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class LogDirectories(Destination):
         self._originals: BackupLinks | None = None
 
     def open(self) -> list[SelectedDirectory]:
-        """Check every directory before any change; read each again under its lock."""
+        """Check every directory before any change; read each directory again under its lock."""
         options, own = self._options, self._own
         options.open_directories(self._fs, in_place=not own.dry_run)
         if own.keep_originals is not None:
@@ -84,7 +84,7 @@ class LogDirectories(Destination):
         return list_log(partition, directory.path / str(partition), self._fs)
 
     def listing_now(self, listing: LogListing) -> LogListing:
-        """List the partition's directory again, because a commit may have ended halfway."""
+        """List the partition's directory again, because a commit may have been interrupted."""
         return list_log(listing.partition, listing.path, self._fs)
 
     def shown(self, log_dir: str) -> str:
@@ -141,7 +141,7 @@ class LogDirectories(Destination):
             discard_parts(each.listing.path, self._run_id, self._fs)
 
     def withdraw(self) -> None:
-        """Do nothing: a result in place cannot be withdrawn."""
+        """Do nothing, because a change in place cannot be marked as incomplete."""
 
     def complete(self, reports: Sequence[RewriteReport], _spark: Callable[[], Any]) -> dict[int, tuple[str, str]]:
         """Complete the catalogue of originals."""

@@ -24,7 +24,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class RewriteOptions:
-    """Options of all rewriting commands, in addition to the common options; a command adds its own in a subclass."""
+    """Options of all rewriting commands, in addition to the common options; a subclass adds those of one command."""
 
     dry_run: bool = False
     keep_originals: Path | None = None
@@ -32,11 +32,11 @@ class RewriteOptions:
 
     allow_network_fs: bool = False
     output: str | None = None
-    """Path or URI of a complete new log directory; the source stays unchanged."""
+    """Path or URI of a complete new log directory, to which the result is written; the source stays unchanged."""
 
     @property
     def local_output(self) -> Path | None:
-        """The directory of the output; None without an output, or if the output is not on this machine."""
+        """Directory of the output; None without an output, or if the output is not on this machine."""
         path = None if self.output is None else local_directory(self.output)
         return None if path is None else Path(path).absolute()
 
@@ -120,8 +120,8 @@ def rewrite_options(command: _Command) -> _Command:
                 "--keep-originals",
                 type=click.Path(path_type=Path, file_okay=False),
                 metavar="DIR",
-                help="Before files are replaced, hard-link them into DIR (same filesystem), and write a catalogue "
-                "there, so that `restore` can undo the run.",
+                help="Before files are replaced, hard-link them into DIR (on the same filesystem) and list them there "
+                "in a catalogue, so that `restore` can undo the run.",
             ),
             click.option(
                 "--output",

@@ -3,11 +3,11 @@
     driver   RewriteTask ──> plan_partition ──> PartitionPlan ──> a SegmentTask each ──> rewrite_segment ──> driver
                               view, free space                     .part files, or files of an output
 
-A `Place` determines where the new segments go: next to the old ones, or to an output.
+A `Place` determines where the new segments are written: next to the old segments, or to an output.
 
-Invariants: nothing in a source directory is renamed here.  A segment's task needs no other segment, so tasks run
-anywhere and in any order.  An error of a partition is part of its result, so Spark does not retry a task that would
-fail again.
+Invariants: tasks rename nothing in a source directory.  The task of a segment needs no other segment, so tasks can run
+on any executor and in any order.  An error of a partition is part of its result, so Spark does not retry a task that
+would fail again.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SegmentResult(Protocol):
 
 
 class SegmentRewrite(Protocol):
-    """Rewrite of one segment; it is pickled."""
+    """Rewrite of one segment, pickled for the executors."""
 
     @property
     def segment(self) -> SegmentRef:
@@ -80,7 +80,7 @@ class PartitionPlan:
 
 
 class PartitionRewrite(Protocol):
-    """Rewrite of one partition; it is pickled."""
+    """Rewrite of one partition, pickled for the executors."""
 
     def plan(self, view: LogView, config: CompactionConfig, fs: Fs) -> PartitionPlan:
         """Return the segments to rewrite.
@@ -102,7 +102,7 @@ class TaskOfPartition(TaskOfRun, Protocol):
 
 
 class Place(Protocol):
-    """The place where a task reads a partition and writes new segments; it is pickled."""
+    """The place where a task reads a partition and writes new segments, pickled for the executors."""
 
     def environment(self, task: TaskOfPartition) -> AbstractContextManager[tuple[Fs, OnBytes]]:
         """Yield the file operations of a task, and the callback for the bytes that it reads.
@@ -113,7 +113,7 @@ class Place(Protocol):
         ...
 
     def reading(self, listing: LogListing) -> AbstractContextManager[Fs]:
-        """Yield file operations that read the partition; errors name its directory as reports do."""
+        """Yield file operations that read the partition; errors show the same path of its directory as reports."""
         ...
 
     def publish(self, fs: Fs, group: CleanedGroup) -> tuple[ManifestFile, ...]:
@@ -123,10 +123,10 @@ class Place(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class InPlace:
-    """New segments are parts next to the old ones, until the driver commits them."""
+    """New segments are `.part` files next to the old segments until the driver commits them."""
 
     def environment(self, task: TaskOfPartition) -> AbstractContextManager[tuple[Fs, OnBytes]]:
-        """Yield file operations that write only while the run holds the directory (`task_environment`)."""
+        """Yield file operations that write only while the run's token is in the directory (`task_environment`)."""
         return task_environment(task)
 
     def reading(self, _listing: LogListing) -> AbstractContextManager[Fs]:
@@ -146,7 +146,7 @@ class InOutput:
 
     @contextmanager
     def environment(self, task: TaskOfPartition) -> Iterator[tuple[Fs, OnBytes]]:
-        """Yield file operations that read the source, and write parts to the output as long as the run holds it.
+        """Yield file operations that read the source, and write parts to the output as long as the run owns the output.
 
         Errors name the source, and not its temporary directory.
         """
@@ -161,7 +161,7 @@ class InOutput:
             yield self.files.reading_fs()
 
     def publish(self, fs: Fs, group: CleanedGroup) -> tuple[ManifestFile, ...]:
-        """Rename the parts; only the manifest makes them part of the result."""
+        """Rename the parts; they belong to the result only after the manifest lists them."""
         assert isinstance(fs, SourcePublishingFs)
         return tuple(fs.take(part) for segment in group.parts for part in segment.files)
 
@@ -215,7 +215,7 @@ class SegmentTask:
 
 def plan_partition(task: RewriteTask, _attempt: str) -> PartitionPlan | CleaningResult:
     """Plan one partition; return a failure if it cannot be planned."""
-    # Imported late: it compiles kernels, which the driver never needs.
+    # Imported late, because this module compiles kernels that the driver never needs.
     from sediment.segment_io.partition.log_view import open_view
 
     listing = task.listing
@@ -243,7 +243,7 @@ def _check_listed(task: RewriteTask, fs: Fs) -> None:
             "the segments differ from those that the driver listed",
             partition=str(listing.partition),
             path=str(listing.path),
-            advice="check if another disk is mounted at this path, or if another process writes to it",
+            advice="check whether another disk is mounted at this path, or whether another process writes to it",
         )
 
 

@@ -1,4 +1,4 @@
-"""Partitions of a rewriting run on the driver: those that are selected, and those with a plan."""
+"""Partitions of a rewriting run on the driver: the selected partitions, and the partitions with a plan."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class PlannedPartition:
         return self.selected.listing
 
     def lowered_checkpoint(self) -> int | None:
-        """Return the partition's cleaner checkpoint after the rewrite if the rewrite lowers it, else None."""
+        """Return the partition's new cleaner checkpoint entry if the rewrite lowers the entry, else None."""
         now = self.selected.directory.checkpoints.of(self.selected.partition).first_dirty
         lowered = self.plan.next_dirty_offset
         return lowered if now is not None and lowered is not None and lowered < now else None

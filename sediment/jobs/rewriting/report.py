@@ -40,9 +40,9 @@ class RewriteReport:
 class RewriteRunReport(RunReport[Partition]):
     """Report of a run of a rewriting command.
 
-    `originals` is the directory of --keep-originals, and `catalogue` is the file there that lists the files kept by
-    this run.  `output` is the directory or URI of --output.  A field is None if the run did not use its option.
-    `seconds_by_stage` has the driver's wall time.
+    `originals` is the directory of --keep-originals, and `catalogue` is the file in it that lists the files that this
+    run kept.  `output` is the directory or URI of --output.  A field is None if the run did not use its option.
+    `seconds_by_stage` contains the driver's wall time.
     """
 
     dry_run: bool
@@ -68,7 +68,7 @@ def listed(listing: LogListing, status: str, code: str | None = None, reason: st
 
 
 def segments_after(listing: LogListing, groups: Iterable[CleanedGroup]) -> list[tuple[int, int]]:
-    """Return (base offset, `.log` bytes) of the segments, ascending, once `groups` have replaced their sources."""
+    """Return (base offset, `.log` bytes) of the segments, ascending, after `groups` have replaced their sources."""
     after = {segment.base_offset: segment.log_bytes for segment in listing.segments}
     for group in groups:
         if group.parts:
@@ -93,7 +93,7 @@ def _segments(rows: Sequence[RewriteReport]) -> str:
 
 
 def print_table(report: RewriteRunReport[Any], columns: Sequence[TableColumn[Any]], screen: Screen) -> None:
-    """Print a row for each partition, the failures, and why partitions were skipped or stay unchanged."""
+    """Print a row for each partition, the failures, and the reasons why partitions were skipped or stay unchanged."""
     screen.partitions(report.partitions, columns, dry_run=report.dry_run)
     screen.failed(report.partitions)
     screen.reasons(row for row in report.partitions if row.status in (SKIPPED, UNCHANGED))

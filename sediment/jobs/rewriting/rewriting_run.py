@@ -5,11 +5,11 @@
 
 1. Open the directories, list the selected partitions, and complete interrupted replacements.
 2. Plan every partition.
-3. Let the command approve the plans or end the run; nothing has changed yet.
+3. Let the command approve the plans, or end the run before any change.
 4. Begin, and rewrite the segments.  A dry run rewrites them in memory, so its figures are exact.
 5. Once all segments of a partition are written, commit it.
 
-The `destination` has the steps that depend on where the new segments are written.
+The `destination` performs the steps that depend on where the new segments are written.
 
 Invariants: a partition is committed only if all of its segments were rewritten.  A partition that fails stays
 unchanged, and the others continue.
@@ -67,11 +67,12 @@ NO_HIGH_WATERMARK = "no-high-watermark"
 
 
 class RewritingRun(ABC, Generic[Own, Report]):
-    """Run of a rewriting command; the stack closes locks, tokens and Spark."""
+    """Run of a rewriting command; the exit stack releases locks and tokens, and stops Spark."""
 
     command: ClassVar[str]
     output_keeps_failed: ClassVar[bool]
-    """True if an output gets an identical copy of a partition that fails; False if such an output stays incomplete."""
+    """True if the output gets an identical copy of a partition that fails; False if a failure leaves the output "
+        "incomplete."""
 
     def __init__(self, options: CommonOptions, own: Own, stop: threading.Event, stack: ExitStack) -> None:
         self.run_id = new_run_id()
@@ -93,13 +94,13 @@ class RewritingRun(ABC, Generic[Own, Report]):
 
     @property
     def catalogue(self) -> Path | None:
-        """The file that lists the originals kept by the run; None if the run kept none."""
+        """The file that lists the original files that the run kept; None if the run kept none."""
         return self._destination.catalogue
 
     # ------------------------------------------------------------------------------------ decisions of a command
     @abstractmethod
     def _why_not(self, selected: SelectedPartition) -> tuple[str, str] | None:
-        """Return the reason code and text if a partition is skipped, else None.
+        """Return the reason code and text if the command skips the partition, else None.
 
         Raises:
             SedimentError: the partition fails.
@@ -117,7 +118,7 @@ class RewritingRun(ABC, Generic[Own, Report]):
 
     @abstractmethod
     def _report(self, report: RewriteReport, planned: PlannedPartition | None) -> Report:
-        """Return the command's report of a partition; `planned` is None if the partition was not planned.
+        """Return the command's report of a partition; `planned` is None if the run did not plan the partition.
 
         The status of `report` is "" if the partition was rewritten, UNCHANGED if nothing had to change, or else the
         status of an error.
@@ -145,7 +146,7 @@ class RewritingRun(ABC, Generic[Own, Report]):
         return self._finish(reports if self._own.dry_run else self._completed(reports))
 
     def _completed(self, reports: Sequence[Report]) -> list[Report]:
-        """Complete the destination; return the reports after that."""
+        """Complete the destination, and return the reports that result."""
         failed = self._destination.complete(reports, self._spark)
         completed = list(reports)
         for index, (code, reason) in failed.items():
@@ -185,7 +186,7 @@ class RewritingRun(ABC, Generic[Own, Report]):
     ) -> SelectedPartition | RewriteReport:
         listing = self._destination.listing(directory, partition)
         if partition.topic in INTERNAL_TOPICS and not self._options.selection.names_topic(partition.topic):
-            reason = f"the topic is internal; name it to change it: --partition {partition}"
+            reason = f"internal topics are skipped by default; to change this one, give --partition {partition}"
             return listed(listing, SKIPPED, INTERNAL_TOPIC, reason)
         checkpoints = directory.checkpoints.of(partition)
         if checkpoints.high_watermark is None and checkpoints.high_watermark_file:
@@ -206,7 +207,7 @@ class RewritingRun(ABC, Generic[Own, Report]):
         if self._own.output is not None:
             reason = f"{what}; run `sediment recover` first, on the directory or on a copy"
             return listed(listing, FAILED, INTERRUPTED, reason)
-        return listed(listing, SKIPPED, INTERRUPTED, f"{what}; run without --dry-run to finish that first")
+        return listed(listing, SKIPPED, INTERRUPTED, f"{what}; run without --dry-run to finish its work first")
 
     # ------------------------------------------------------------------------------------------------ plan and rewrite
     def _plan_and_rewrite(self, selected: Sequence[SelectedPartition]) -> Iterator[Report]:
@@ -247,7 +248,7 @@ class RewritingRun(ABC, Generic[Own, Report]):
         return Progress(self._options.messages(), len(planned), total_bytes, phase=phase)
 
     def _rehearsed(self, sc: Any, planned: Sequence[PlannedPartition]) -> list[PlannedPartition]:
-        """Rewrite all segments in memory; return copies of the plans with the results."""
+        """Rewrite all segments in memory, and return copies of the plans with the results."""
         copies = [PlannedPartition(each.selected, each.plan) for each in planned]
         with self._progress(copies, "counting") as progress:
             for each in self._rewritten(sc, copies, in_memory=True):

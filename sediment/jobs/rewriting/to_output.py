@@ -6,8 +6,8 @@
    files are copied.
 4. The driver lists the sources again and writes the checkpoints, then the manifest.
 
-If a partition failed, segments already written for it are overwritten by its copy, or removed because the manifest does
-not name them.
+If a partition failed, its copy overwrites the segments that are already written for it; others are removed, because the
+manifest does not name them.
 
 Invariants: nothing in a source changes.  Without `keeps_failed`, the output is complete only if no partition failed.
 """
@@ -49,7 +49,7 @@ _INCOMPLETE = (OUTPUT_INCOMPLETE, "another partition could not be written, so th
 
 
 class NewLogDirectory(Destination):
-    """The output of the run; the stack releases its lock.
+    """The output of the run; the exit stack releases its lock.
 
     With `keeps_failed`, the output gets an identical copy of a partition that could not be rewritten.
     """
@@ -78,7 +78,7 @@ class NewLogDirectory(Destination):
         self._marks: dict[TopicPartition, Uncleanable] = {}
 
     def open(self) -> list[SelectedDirectory]:
-        """Check the output, and list and read the sources."""
+        """Check the output; then list the sources, and read their settings and checkpoints."""
         self._opened = self.directory.open()
         if self._own.dry_run:
             warn_of_running(self._opened)
@@ -113,7 +113,7 @@ class NewLogDirectory(Destination):
         return self.directory.store.free_bytes()
 
     def place_of(self, listing: LogListing) -> Place:
-        """Return the partition's place in the output."""
+        """Return the `Place` of the partition in the output."""
         return InOutput(self.directory.partition(listing.partition, dry_run=self._own.dry_run))
 
     def begin(self, planned: Sequence[PlannedPartition]) -> list[tuple[LogListing, CleaningResult]]:
@@ -138,18 +138,18 @@ class NewLogDirectory(Destination):
         return True
 
     def mark(self, listing: LogListing, mark: Uncleanable) -> None:
-        """Record the mark for the output; nothing is written to the source."""
+        """Record the quarantine mark for the output; nothing is written to the source."""
         self._marks[listing.partition] = mark
 
     def end(self, planned: Sequence[PlannedPartition]) -> None:
         """Do nothing: the manifest decides which files belong to the output."""
 
     def withdraw(self) -> None:
-        """Make the output incomplete."""
+        """Mark the output as incomplete."""
         self.directory.withdraw()
 
     def complete(self, reports: Sequence[RewriteReport], spark: Callable[[], Any]) -> dict[int, Reason]:
-        """Copy the unchanged files and complete the output, or leave it incomplete and report why."""
+        """Copy the unchanged files and complete the output, or leave the output incomplete and report the cause."""
         if not reports:
             return {}
         failed = {report.partition for report in reports if report.status in (FAILED, QUARANTINED)}
@@ -205,7 +205,7 @@ class NewLogDirectory(Destination):
 
 
 def _failed(reports: Sequence[RewriteReport], reasons: Mapping[str, Reason], usual: Reason) -> dict[int, Reason]:
-    """Return the reason for each report that failed, by index, except for reports that had failed before."""
+    """Return the reason for each report that fails in this step, by index."""
     return {
         index: reasons.get(report.partition, usual)
         for index, report in enumerate(reports)

@@ -1,1 +1,1 @@
-"""Settings of a run: option and file sources, cluster metadata and log directories."""
+"""Settings of a run, from options, files, cluster metadata and log directories."""

@@ -7,8 +7,8 @@
 
 A new clone has no metadata log yet: until a broker starts on it, `bootstrap.checkpoint` contains the configs of its
 topics.  The marker of a clean stop proves that no broker has started.  The marker must be in the checkpoint's directory
-and in the directory that the checkpoint applies to.  A metadata log takes precedence even if it is empty, because its
-controller may have changed the configs since.
+and in the directory that the checkpoint applies to.  A metadata log takes precedence even if it is empty, because a
+controller may have changed the configs after the clone.
 
 One of a node's log directories contains the metadata log or the checkpoint, which applies to all of the node's
 directories.  The search order is
@@ -64,15 +64,15 @@ def open_directories(
 ) -> list[SelectedDirectory]:
     """Open each of `paths` with `open_directory`, and add the settings of the run that apply to the directory.
 
-    `names` are the paths as the user gave them.  `in_place` means that the run changes data according to these
-    settings.  With `allow_empty` a pattern may match nothing.
+    `names` are the paths as the user gave them.  `in_place` is True if the run changes data according to these
+    settings.  With `allow_empty`, a pattern may match nothing.
 
     Raises:
-        NotALogDirectoryError, CorruptCheckpointError: as `open_directory`.
+        NotALogDirectoryError, CorruptCheckpointError: as in `open_directory`.
         CorruptBatchError, UnsupportedDataError, SourceChangedError: the metadata log cannot be read.
         UsageError: a pattern matches nothing, or `--metadata` names a directory without a metadata log.
-        SettingsError: a `--set cleanup.policy` without a topic would apply to several topics without metadata, or a run
-            would change the directory of a KRaft node without its metadata.
+        SettingsError: without metadata, a `--set cleanup.policy` that names no topic would apply to several topics, or
+            a run would change the directory of a KRaft node.
     """
     directories = [open_directory(path, selection, fs) for path in paths]
     if not allow_empty:
@@ -84,7 +84,8 @@ def open_directories(
     ):
         raise UsageError(
             f"--metadata {settings.metadata_dir} does not contain {METADATA_PARTITION}",
-            advice="name the log directory of the node that has it: metadata.log.dir, else the first of log.dirs",
+            advice="give the node's log directory that contains it: metadata.log.dir, or else the first entry of "
+            "log.dirs",
         )
     found = {directory.path: _metadata_of(directory, directories, settings, known, fs) for directory in directories}
     topics = {partition.topic for directory in directories for partition in directory.partitions}
@@ -96,10 +97,10 @@ def open_directories(
 
 
 def settings_of_logs(logs: Iterable[tuple[TopicPartition, Path]], settings: Settings, fs: Fs) -> list[Settings | None]:
-    """Return the settings of each partition, by partition directory; None if no metadata log is known.
+    """Return the settings of each partition, by partition directory; None if no metadata log was found.
 
     Raises:
-        CorruptCheckpointError, CorruptBatchError, UnsupportedDataError, SourceChangedError: as `open_directories`.
+        CorruptCheckpointError, CorruptBatchError, UnsupportedDataError, SourceChangedError: as in `open_directories`.
     """
     opened: dict[Path, SelectedDirectory] = {}
     known: dict[Path, ClusterMetadata | None] = {}
@@ -118,10 +119,10 @@ def settings_of_logs(logs: Iterable[tuple[TopicPartition, Path]], settings: Sett
 
 # ------------------------------------------------------------------------------------------------------------- metadata
 def find_metadata(log_dirs: Sequence[Path], settings: Settings, fs: Fs) -> dict[Path, ClusterMetadata | None]:
-    """Return the metadata that applies to each of `log_dirs`; None if none is known.
+    """Return the metadata that applies to each of `log_dirs`; None if no metadata was found.
 
     Raises:
-        CorruptCheckpointError, CorruptBatchError, UnsupportedDataError, SourceChangedError: as `open_directories`.
+        CorruptCheckpointError, CorruptBatchError, UnsupportedDataError, SourceChangedError: as in `open_directories`.
     """
     checkpoints = LogDirCheckpoints(None, None, None, None, clean_shutdown=False)
     directories = [
@@ -139,7 +140,7 @@ def _metadata_of(
     known: dict[Path, ClusterMetadata | None],
     fs: Fs,
 ) -> ClusterMetadata | None:
-    """Return the metadata of the directory's node, or None; `known` caches it by path."""
+    """Return the metadata of the directory's node, or None; `known` caches metadata by path."""
     if settings.metadata_dir is not None:
         _check_cluster(directory, settings.metadata_dir, fs)
     places = tuple(_metadata_places(directory, directories, settings, fs))
@@ -185,11 +186,11 @@ def _check_cluster(directory: SelectedDirectory, metadata_dir: Path, fs: Fs) -> 
 
 
 def _check_known(directory: SelectedDirectory, metadata: ClusterMetadata | None, settings: Settings) -> None:
-    """Check that the settings for a directory are those of its node, and for a KRaft node's, those of its topics.
+    """Check that the settings belong to the directory's node and, for a KRaft node, that they cover its topics.
 
     Raises:
-        SettingsError: the file belongs to another node, or neither the metadata nor a `--set topic:` gives the policy
-            of a topic.
+        SettingsError: the `--config` file belongs to another node, or neither the metadata nor a `--set topic:` gives
+            the policy of a topic.
     """
     meta = directory.meta
     check_node(settings, directory.path, meta)
@@ -199,12 +200,12 @@ def _check_known(directory: SelectedDirectory, metadata: ClusterMetadata | None,
     uncovered = sorted(topic for topic in topics if "cleanup.policy" not in settings.topic_sets.get(topic, {}))
     if uncovered:
         raise SettingsError(
-            f"this is a directory of KRaft node {meta.node_id}, and its topics' configs are in {METADATA_PARTITION}, "
-            "which is elsewhere",
+            f"this is a directory of KRaft node {meta.node_id}, but {METADATA_PARTITION}, which contains its topics' "
+            "configs, was not found",
             path=str(directory.path),
             advice=f"name the node's directory that contains {METADATA_PARTITION} with --metadata DIR, give the "
-            f"broker's file with --config FILE, or give --set {uncovered[0]}:cleanup.policy=… and "
-            "the same for each topic",
+            f"broker's file with --config FILE, or give --set {uncovered[0]}:cleanup.policy=… and likewise for each "
+            "other topic",
         )
 
 
@@ -213,7 +214,7 @@ def _holds_log(log_dir: Path, fs: Fs) -> bool:
 
 
 def _metadata(log_dir: Path, known: dict[Path, ClusterMetadata | None], fs: Fs) -> ClusterMetadata | None:
-    """Return the content of the metadata log; without a log, return the content of a new directory's checkpoint."""
+    """Return the content of the metadata log; without a log, return that of a new directory's bootstrap.checkpoint."""
     if log_dir not in known:
         known[log_dir] = _read_metadata(log_dir, fs)
     return known[log_dir]
@@ -235,8 +236,7 @@ def _with_settings(
         return replace(directory, settings=settings)
     meta = directory.meta
     if meta is None and settings.metadata_dir is not None:
-        # A copy without meta.properties belongs to the node that --metadata names, so that node's dynamic configs
-        # apply.
+        # A copy without meta.properties belongs to the node in --metadata, so the dynamic configs of this node apply.
         meta = read_meta_properties(fs, settings.metadata_dir / META_PROPERTIES_FILE)
     of_node = settings.of_node(metadata, None if meta is None else meta.node_id)
     return replace(directory, settings=of_node, topic_ids=metadata.topic_ids)

@@ -1,6 +1,6 @@
 """Log directories of a run: the entries of the `--config` file, their selected partitions and their checkpoints.
 
-`cluster_settings.open_directories` adds the settings that apply to them.
+`cluster_settings.open_directories` adds the settings that apply to the directories.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from sediment.segment_io.partition.partition_directories import find_live_partit
 
 _LOGGER = logging.getLogger(__name__)
 
-_DEFAULT_LOG_DIR = Path("/tmp/kafka-logs")  # Kafka's, if a file has neither log.dirs nor log.dir
+_DEFAULT_LOG_DIR = Path("/tmp/kafka-logs")  # Kafka's default if a file has neither log.dirs nor log.dir
 _COMMA = re.compile(r"\s*,\s*")
 
 
 @dataclass(frozen=True, slots=True)
 class SelectedDirectory:
-    """One entry of a broker's `log.dirs`; `meta` is None if it has no meta.properties.
+    """One entry of a broker's `log.dirs`; `meta` is None if the directory has no meta.properties.
 
     `settings` are the settings of the run that apply to the directory.  `topic_ids` (22 characters, by topic name) come
-    from the cluster's metadata; None without metadata.
+    from the cluster's metadata, and are None without metadata.
     """
 
     path: Path
@@ -58,11 +58,11 @@ class SelectedDirectory:
 
     @property
     def is_unclean(self) -> bool:
-        """True if a broker used the directory and either did not stop cleanly or is still running."""
+        """True if a broker has used the directory, and either did not stop cleanly or is still running."""
         return not self.checkpoints.clean_shutdown and self.checkpoints.recovery_point is not None
 
     def settings_of(self, partition: TopicPartition, fs: Fs, *, name: str | None = None) -> Settings:
-        """Return the settings for a partition; `name` is the name of its directory if it is not the usual `TOPIC-N`.
+        """Return the settings for a partition; `name` is the name of its directory, if this is not the usual `TOPIC-N`.
 
         If a topic was deleted while the broker was down, the cluster no longer knows the topic, and the broker's next
         start renames the partition's directory to `-stray`.  Such a topic is neither compacted nor expired unless
@@ -78,18 +78,18 @@ class SelectedDirectory:
         if known is not None and own in (None, known):
             return self.settings
         _LOGGER.warning(
-            "%s: the cluster has no such topic%s; a broker's start would set the partition aside, and its "
-            "cleanup.policy is taken to be empty",
+            "%s: the cluster has no such topic%s; a broker's start would rename the partition to -stray, so its "
+            "cleanup.policy counts as empty",
             self.path / (name or str(partition)),
             f" of id {own}" if own else "",
         )
         return self.settings.with_metadata({partition.topic: {"cleanup.policy": ""}}, self.settings.broker_overrides)
 
     def config_of(self, partition: TopicPartition, fs: Fs, *, name: str | None = None) -> LogConfig:
-        """Return the config for a partition; `name` is the name of its directory if it is not the usual `TOPIC-N`.
+        """Return the config for a partition; `name` is the name of its directory, if this is not the usual `TOPIC-N`.
 
         Raises:
-            CorruptCheckpointError: as `settings_of`.
+            CorruptCheckpointError: as in `settings_of`.
             SettingsError: values contradict each other, or the metadata has a value that Kafka would refuse.
         """
         return self.settings_of(partition, fs, name=name).for_topic(partition.topic)
@@ -123,10 +123,10 @@ def keeps_metadata_apart(settings: Settings) -> bool:
 
 
 def is_of_other_directories(settings: Settings, directories: Sequence[Path], fs: Fs) -> bool:
-    """Return True if the `--config` file is that of a broker with other log directories.
+    """Return True if the `--config` file belongs to a broker with other log directories.
 
-    `log.dirs` decides: it has one of the directories, and each of the others, except for a `metadata.log.dir` without
-    partitions.
+    The file belongs to the broker of the given directories if its `log.dirs` contains at least one of them, and all of
+    them except a `metadata.log.dir` without partitions.
 
     Raises:
         SettingsError: an entry is not a path.
@@ -145,7 +145,7 @@ def is_of_other_directories(settings: Settings, directories: Sequence[Path], fs:
 
 
 def check_node(settings: Settings, path: Path, meta: MetaProperties | None) -> None:
-    """Check that `--config` is not the file of another node than that of a directory.
+    """Check that the `--config` file and a directory do not belong to different nodes.
 
     Raises:
         SettingsError: it is.
@@ -175,7 +175,7 @@ def open_directory(path: Path, selection: Selection, fs: Fs) -> SelectedDirector
         raise NotALogDirectoryError(
             "this is the directory of one partition",
             path=str(path),
-            advice=f"name its parent and select it: {path.parent} --partition {path.name}",
+            advice=f"give the parent directory, and select the partition: {path.parent} --partition {path.name}",
         )
     found = find_live_partitions(path, (entry.name for entry in names if entry.is_directory))
     if not found and not any(entry.name in LOG_DIRECTORY_FILES for entry in names):
@@ -195,7 +195,7 @@ def open_directory(path: Path, selection: Selection, fs: Fs) -> SelectedDirector
 
 
 def check_filesystem(path: Path, *, allow_network: bool) -> None:
-    """Check that a log directory is on a local filesystem, or that the user allows network filesystems.
+    """Check that a log directory is on a local filesystem, unless the user allows network filesystems.
 
     Raises:
         UsageError: the directory is on a network filesystem that was not allowed.

@@ -1,4 +1,4 @@
-"""Java properties files, read with limits: a path may name a device, a disk image or a file with secrets."""
+"""Java properties files, read with limits, because a path may name a device, a disk image or a file with secrets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sediment.engine.config_keys import QUORUM_KEYS, ValueType, read_value
 from sediment.segment_io.errors import SettingsError
 
 MOST_BYTES = 1 << 20
-"""The largest file that is read; a broker's own file has about ten thousand bytes."""
+"""Largest size of a file that is read; a broker's own file has about ten thousand bytes."""
 
 _NODE_ID = "node.id"
 _BROKER_ID = "broker.id"
@@ -37,9 +37,9 @@ def read_properties(path: Path) -> dict[str, str]:
         raise SettingsError(f"the properties file is larger than {MOST_BYTES} bytes", path=str(path), advice=_ADVICE)
     if content.startswith(_BYTE_ORDER_MARKS):
         raise SettingsError(
-            "the properties file begins with a byte order mark, so a broker does not see its first key",
+            "the properties file begins with a byte order mark, so a broker does not recognise its first key",
             path=str(path),
-            advice="save the file without the mark, and check whether the broker should use that key",
+            advice="save the file without the mark, and check whether the broker should use the first key",
         )
     with _read_errors_as_settings_errors(path):
         found: dict[str, str] = javaproperties.loads(content.decode("latin-1"))
@@ -50,7 +50,7 @@ def read_quorum_keys(path: Path) -> dict[str, str]:
     """Return the `QUORUM_KEYS` of a broker's own file.
 
     Raises:
-        SettingsError: as `read_properties`.
+        SettingsError: as in `read_properties`.
     """
     return quorum_keys_of(read_properties(path))
 
@@ -64,12 +64,12 @@ def quorum_keys_of(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def stated_node_id(properties: Mapping[str, str]) -> int | None:
-    """Return the node id in a broker's properties: `node.id`, or `broker.id`, its default; None if there is none.
+    """Return the node id in a broker's properties: `node.id`, or else `broker.id`; None if neither is set.
 
-    A negative `broker.id` alone gives no id, because a broker before Kafka 4.0 then chose one.
+    A negative `broker.id` without `node.id` gives no id, because brokers before Kafka 4.0 then generated an id.
 
     Raises:
-        SettingsError: an id is not a number, or the two differ; a broker refuses both.
+        SettingsError: an id is not a number, or the two ids differ; a broker refuses such a file, too.
 
     Source: Kafka's KafkaConfig.populateSynonyms and KafkaConfig.validateValues.
     """
@@ -88,14 +88,14 @@ def _whole_number(key: str, text: str) -> int:
     number = read_value(ValueType.INT, text)
     if not isinstance(number, int):
         raise SettingsError(
-            f"{key} in --config is not a number, so it is not known whose file this is",
+            f"{key} in --config is not a number, so the node of this file is unknown",
             advice="give the node's own file",
         )
     return number
 
 
 def shown_key(name: str) -> str:
-    """Return `name` for a message; text that does not look like a key is hidden, because it may be a secret."""
+    """Return `name` for a message, or hide a name that does not look like a key, because it may be a secret."""
     if _LOOKS_LIKE_A_KEY.fullmatch(name):
         return name
     return f"of {len(name)} characters (not shown, as it does not look like a key)"

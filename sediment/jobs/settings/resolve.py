@@ -1,14 +1,14 @@
 """The parsed settings of a run: the config of each topic, and the origin of each value.
 
 Sources, weakest first: Kafka's defaults, the `--config` file, the cluster's metadata, `--set key=value`, `--set
-topic:key=value`.  The file gives only keys of the broker.  Within another source, a topic key takes precedence over the
-broker keys that give its default.  Among broker keys, Kafka's own order applies (kafka-log 06 §1).  This module only
-parses; the config classes are in the packages that use them.
+topic:key=value`.  The file gives only keys of the broker.  Within each other source, a topic key takes precedence over
+the broker keys that give its default.  Among broker keys, Kafka's own order applies (kafka-log 06 §1).  This module
+only parses; the config classes are in the packages that use them.
 
 Invariants:
 - Every value that a user gave is checked before a `Settings` is made.  Metadata is checked only for selected topics,
   because other topics must not make a run fail.
-- A value that is not stated deletes nothing.  If `cleanup.policy` is not stated, the policy is empty. If a retention
+- A setting that is not stated deletes nothing.  If `cleanup.policy` is not stated, the policy is empty. If a retention
   limit is not stated, retention has no limit. If `delete.retention.ms` or `producer.id.expiration.ms` is not stated, it
   is None in the config.
 """
@@ -53,8 +53,8 @@ _LOGGER = logging.getLogger(__name__)
 
 _DEDUPE_SIZE = "log.cleaner.dedupe.buffer.size"
 _LOAD_FACTOR = "log.cleaner.io.buffer.load.factor"
-_LEAST_LIKENESS = 0.8  # of an unknown key and the known key that is named for it; 1: they are equal
-_LEAST_LOAD_FACTOR = 2e-8  # with this load factor, the largest map may fill more than one slot
+_LEAST_LIKENESS = 0.8  # similarity of an unknown key and the known key that a message suggests; 1: equal
+_LEAST_LOAD_FACTOR = 2e-8  # with this load factor, the largest offset map can fill more than one slot
 _NO_RETENTION = -1
 _POLICY_KEYS = ("cleanup.policy", "log.cleanup.policy")
 _DELETING_KEYS = ("cleanup.policy", "retention.ms", "retention.bytes", "delete.retention.ms")
@@ -66,8 +66,8 @@ _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 class Origin(StrEnum):
     """Sources of a value, strongest last.
 
-    CREATION is the config with which Kafka creates an internal topic; it applies if no metadata gives the topic's own
-    config.
+    CREATION is the config with which Kafka creates an internal topic; this config applies if no metadata gives the
+    topic's own config.
     """
 
     DEFAULT = "default"
@@ -79,7 +79,7 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """One value as the user wrote it; its `key` may differ from the requested key."""
+    """One value in the form in which the user wrote it; its `key` may differ from the requested key."""
 
     key: Key
     text: str
@@ -93,14 +93,16 @@ class _Given:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The given settings by source; every mapping is from a key of Kafka to the text of its value."""
+    """The given settings by source; every mapping contains the text of each value by Kafka's key."""
 
     config_file: Mapping[str, str] = field(default_factory=dict)
     is_broker_file: bool = False
-    """True if `--config` named a broker's own file, so the broker uses Kafka's default for every missing key."""
+    """True if `--config` is a broker's own file, so the broker uses Kafka's default for every key that the file "
+        "lacks."""
 
     is_kraft_file: bool = False
-    """True if that broker is a KRaft node: its file has only defaults; the configs of topics are in the metadata."""
+    """True if this broker is a KRaft node, whose file contains only defaults; the configs of topics are in the "
+        "metadata."""
 
     node_id: int | None = None
     """The `node.id` in the `--config` file, or its `broker.id`; None if the file has neither."""
@@ -117,13 +119,14 @@ class Settings:
     sets: Mapping[str, str] = field(default_factory=dict)
     topic_sets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     broker_overrides: Mapping[str, str] = field(default_factory=dict)
-    """The broker's own dynamic configs from the cluster's metadata, completed with the configs for all brokers."""
+    """The broker's own dynamic configs in the cluster's metadata and, for other keys, the dynamic configs of all "
+        "brokers."""
 
     held: frozenset[str] = frozenset()
-    """The keys of the broker that keep their static values, whatever the dynamic configs of `of_node` are."""
+    """The broker keys whose static values take precedence over the dynamic configs in `of_node`."""
 
     topic_overrides: Mapping[str, Mapping[str, str]] | None = None
-    """Every topic's configs from the cluster's metadata; None without metadata."""
+    """Configs of every topic in the cluster's metadata; None without metadata."""
 
     _configs: dict[str, LogConfig] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Cache of `for_topic`: a directory may contain thousands of partitions of one topic."""
@@ -173,8 +176,8 @@ class Settings:
     def of_node(self, metadata: ClusterMetadata, node_id: int | None) -> Settings:
         """Return a copy of the settings with the configs that apply to a node of a cluster.
 
-        Dynamic broker configs also contain passwords, so only those for logs are kept.  A controller stores any key,
-        and a broker ignores those that are not dynamic, such as `log.retention.hours`.
+        Dynamic broker configs can also contain passwords, so only configs for logs are kept.  A controller stores any
+        key, but a broker ignores keys that are not dynamic, such as `log.retention.hours`.
 
         Source: Kafka's DynamicBrokerConfig.removeInvalidConfigs.
         """
@@ -195,11 +198,11 @@ class Settings:
         return self._configs[topic]
 
     def broker_value(self, name: str) -> Value | None:
-        """Return the value of a broker key of kafka-log 06 §2 to §4; None if it is unset."""
+        """Return the value of a broker key that kafka-log 06 §2 to §4 lists; None if the key is not set."""
         return self._resolve(BROKER_KEYS[name], None)[0]
 
     def origin(self, topic: str, name: str) -> str:
-        """Return the `Origin` of a topic or broker key's value, as text.
+        """Return the text of the `Origin` from which a topic key or broker key gets its value.
 
         Raises:
             SettingsError: the key is unknown.
@@ -210,11 +213,11 @@ class Settings:
         return str(self._resolve(key, topic)[1])
 
     def is_stated(self, topic: str, name: str) -> bool:
-        """Return True if the value of `name` is stated, so compaction may use it.
+        """Return True if the value of `name` is stated, so that compaction may use the value.
 
-        Kafka's default counts as stated with `--broker-defaults`.  It also counts as stated if `--config` is the
-        broker's own file and the cluster's metadata shows that the topic does not set the key.  For keys that delete
-        data, the file of a KRaft node counts only if the topic's own configs are known.
+        With `--broker-defaults`, Kafka's default counts as stated.  Kafka's default also counts as stated if `--config`
+        is the broker's own file and the cluster's metadata shows that the topic does not set the key.  For keys that
+        delete data, the file of a KRaft node counts only if the topic's own configs are known.
 
         Raises:
             SettingsError: the key is unknown.
@@ -225,7 +228,7 @@ class Settings:
         return origin != Origin.DEFAULT or self._states_defaults
 
     def is_stated_for_retention(self, topic: str, name: str) -> bool:
-        """Return True if a source states `name`, not counting the config with which Kafka creates an internal topic.
+        """Return True if a source other than CREATION gives a value for `name`.
 
         Raises:
             SettingsError: the key is unknown.
@@ -264,20 +267,20 @@ class Settings:
         }
 
     def check_selection(self, topics: Collection[str], have_metadata: bool) -> None:
-        """Refuse one cleanup policy for several topics; warn of settings for unselected topics.
+        """Refuse a common cleanup policy for several topics, and warn of settings for topics that are not selected.
 
         Raises:
-            SettingsError: a `--set cleanup.policy` without a topic would apply to several topics without metadata.
+            SettingsError: without metadata, a `--set cleanup.policy` that names no topic would apply to several topics.
         """
         bare = next((name for name in _POLICY_KEYS if name in self.sets), None)
         if bare is not None and len(set(topics)) > 1 and not have_metadata:
             raise SettingsError(
-                f"--set {bare}={self.sets[bare]} would apply to all {len(set(topics))} topics, and compacting a topic "
-                "that is not meant for it loses data",
+                f"--set {bare}={self.sets[bare]} would apply to all {len(set(topics))} topics, and compaction loses "
+                "data of a topic that is not meant to be compacted",
                 advice="set it for each topic with --set topic:cleanup.policy=…, or select one topic with --partition",
             )
         for topic in sorted(set(self.topic_sets) - set(topics)):
-            _LOGGER.warning("--set %s:… changes nothing: that topic is not among those selected", topic)
+            _LOGGER.warning("--set %s:… changes nothing, because that topic is not selected", topic)
 
     # ------------------------------------------------------------------------------------------------ finding a value
     def _given(self, key: Key, topic: str | None) -> Iterator[_Given]:
@@ -308,7 +311,7 @@ class Settings:
         return parse_value(key, created, Origin.CREATION), Origin.CREATION
 
     def _created_with(self, key: Key, topic: str | None) -> str | BrokerName | None:
-        """Return the value that Kafka gives an internal topic at creation; None if metadata gives it."""
+        """Return the value with which Kafka creates an internal topic; None if the metadata gives the value."""
         return INTERNAL_TOPIC_CONFIGS.get(topic or "", {}).get(key.name) if self.topic_overrides is None else None
 
     # ----------------------------------------------------------------------------------------------- building configs
@@ -378,13 +381,13 @@ class Settings:
             return
         if not holds_several_keys(INT32_MAX, load_factor):
             raise SettingsError(
-                f"{_LOAD_FACTOR}={load_factor:g} is too small: a map has at most {offset_map_slots(INT32_MAX)} slots, "
-                f"so no {_DEDUPE_SIZE} is large enough",
+                f"{_LOAD_FACTOR}={load_factor:g} is too small: an offset map has at most {offset_map_slots(INT32_MAX)} "
+                f"slots, so no {_DEDUPE_SIZE} is large enough",
                 advice=f"give at least {_LOAD_FACTOR}={_LEAST_LOAD_FACTOR:g}",
             )
         raise SettingsError(
-            f"{_DEDUPE_SIZE}={size_bytes} is too small: a slot takes {MAP_SLOT_BYTES} bytes, and {load_factor:g} "
-            "of the slots may be filled",
+            f"{_DEDUPE_SIZE}={size_bytes} is too small: a slot has {MAP_SLOT_BYTES} bytes, and the load factor "
+            f"{load_factor:g} limits how many slots can be filled",
             advice=f"give at least {(int(1 / load_factor) + 1) * MAP_SLOT_BYTES}",
         )
 
@@ -434,7 +437,7 @@ def _find_broker_keys(given: Mapping[str, str], names: Sequence[BrokerName], ori
 # ------------------------------------------------------------------------------------------------------ reading sources
 @dataclass(frozen=True, slots=True)
 class _ConfigFile:
-    """The known keys of a properties file; `marks` are its `BROKER_FILE_MARKS`, empty if it is not a broker's file."""
+    """Known keys of a properties file; `marks` are its `BROKER_FILE_MARKS`, empty if it is not a broker's file."""
 
     values: dict[str, str]
     marks: frozenset[str]
@@ -451,9 +454,11 @@ def _read_file(path: Path) -> _ConfigFile:
         if name in BROKER_KEYS:
             known[name] = text
         elif name in TOPIC_KEYS:
-            _LOGGER.warning("%s: %s is ignored, as a broker ignores it in its file%s", path, name, _broker_hint(name))
+            _LOGGER.warning(
+                "%s: %s is ignored, because a broker ignores this key in its file%s", path, name, _broker_hint(name)
+            )
         elif name in REMOVED_KEYS:
-            _LOGGER.warning("%s: %s is ignored: it has had no effect since Kafka 4.0", path, name)
+            _LOGGER.warning("%s: %s is ignored, because this key has had no effect since Kafka 4.0", path, name)
         elif not is_other_broker_key(name):
             nearest = _nearest(name, [*BROKER_KEYS, *TOPIC_KEYS])
             hint = f"; the nearest known key is {nearest}" if nearest else ""
@@ -482,7 +487,7 @@ def _read_sets(sets: Sequence[str]) -> tuple[dict[str, str], dict[str, dict[str,
         key = _topic_key(topic, name, given) if colon else _any_key(name)
         _check_given(key, text, Origin.SET)
         if not key.applies:
-            _LOGGER.warning("--set %s changes nothing here: Kafka has that key, but no command depends on it", given)
+            _LOGGER.warning("--set %s has no effect: this is a key of Kafka, but no command depends on it", given)
         target = for_topics.setdefault(topic, {}) if colon else for_all
         if target.get(name, text) != text:
             prefix = f"{topic}:" if colon else ""
@@ -502,9 +507,7 @@ def _any_key(name: str) -> Key:
 
 def _topic_key(topic: str, name: str, given: str) -> Key:
     if not _TOPIC_NAME.fullmatch(topic) or topic in (".", ".."):
-        raise SettingsError(
-            f"--set {given} names no topic: {topic!r} is not a topic's name", advice="write --set topic:key=value"
-        )
+        raise SettingsError(f"--set {given}: {topic!r} is not a valid topic name", advice="write --set topic:key=value")
     if name not in TOPIC_KEYS and name in BROKER_KEYS:
         own = next((key.name for key in TOPIC_KEYS.values() if name in (b.name for b in key.broker_names)), None)
         raise SettingsError(
@@ -537,7 +540,7 @@ def _broker_hint(name: str) -> str:
 
 # ------------------------------------------------------------------------------------------------------ checking values
 def parse_value(key: Key, text: str, origin: Origin) -> Value:
-    """Return the value of `text` as Kafka parses it (ConfigDef.parseType, and the key's range).
+    """Parse the value in `text` as Kafka does (ConfigDef.parseType), and check the range of the key.
 
     Raises:
         SettingsError: the value has the wrong type or is out of range; the error gives key, value and range.
@@ -602,5 +605,5 @@ def _check_tiered_storage(values: _Values, topic: str | None) -> None:
         if limits and (local == _NO_RETENTION or local > total):
             raise SettingsError(
                 f"local.retention.{unit}={local}{of_topic} keeps more than retention.{unit}={total}",
-                advice=f"give at most {total}, or {_SAME_AS_RETENTION} for the same",
+                advice=f"give at most {total}, or {_SAME_AS_RETENTION} for the same value",
             )

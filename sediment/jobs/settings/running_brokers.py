@@ -1,6 +1,6 @@
 """Detection of log directories that a broker or another run is using while a command reads them.
 
-Like a directory after a crash, such a directory has no clean-shutdown marker, but it needs no repair.
+Such a directory has no clean-shutdown marker, like a directory after a crash, but it needs no repair.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ UNCLEAN = "unclean"
 
 
 def warn_of_running(directories: Iterable[SelectedDirectory]) -> dict[str, str]:
-    """Warn of directories whose lock another process holds; for commands that take no lock.
+    """Warn of directories whose lock another process holds; commands that take no lock call this function.
 
     Returns:
-        For each such directory, by path, the reason why segments beyond the recovery point are not cleaned.
+        By path of each such directory, the reason why segments beyond the recovery point are not cleaned.
     """
     running = {}
     for directory in directories:
@@ -30,8 +30,8 @@ def warn_of_running(directories: Iterable[SelectedDirectory]) -> dict[str, str]:
         if worker is not None:
             _LOGGER.warning("%s: a broker or another run uses this directory (%s)", directory.path, worker)
             running[str(directory.path)] = (
-                f"a broker or another run uses this directory ({worker}); nothing beyond the recovery point is cleaned "
-                "until it stops"
+                f"a broker or another run uses this directory ({worker}); until that process stops, nothing beyond the "
+                "recovery point is cleaned"
             )
     return running
 

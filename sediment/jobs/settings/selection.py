@@ -1,4 +1,4 @@
-"""Selection of a run: the globs of `--partition` and `--topic`, which mean the same in every command."""
+"""Selection of partitions: the globs of `--partition` and `--topic`, which have the same meaning in every command."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class Selection:
         return _matches(name, self.partitions) and (not self.topics or _matches(topic_of(name), self.topics))
 
     def names_topic(self, topic: str) -> bool:
-        """Return True if a glob names exactly this topic, or partitions of it."""
+        """Return True if a glob names exactly this topic, or partitions of this topic."""
         return topic in self.topics or any(pattern.startswith(f"{topic}-") for pattern in self.partitions)
 
     def check(self, names: Iterable[str], *, where: str) -> None:
         """Check that every glob selects a partition in `names`; with both options, the partition must match both.
 
         Raises:
-            UsageError: a glob matches nothing, or only names that the globs of the other option exclude; the error
-                gives the nearest names.
+            UsageError: a glob matches nothing, or matches only names that the globs of the other option exclude; the
+                error gives the nearest names.
         """
         known = list(names)
         check_patterns(self.partitions, known, where=where)
@@ -52,7 +52,7 @@ class Selection:
 
 
 def topic_of(partition: str) -> str:
-    """Return the topic in the name of a partition's directory, which may belong to a future replica.
+    """Return the topic in the name of a partition's directory, including directories of future replicas.
 
     If the name has another form, return the part before its last dash.
     """

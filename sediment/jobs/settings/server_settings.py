@@ -1,4 +1,4 @@
-"""The settings of a live server: which sources may state that records are deleted.
+"""The settings of a live server, and the sources whose settings may delete records.
 
     source                                           strength
     a topic's own configs, in the metadata           strongest
@@ -10,10 +10,11 @@
 
 Invariants:
 - A key of the broker never replaces a topic's own config.
-- An internal topic has only its own policy and retention limits.  Its other configs follow the broker, as in Kafka:
-  the coordinators create their topics without `delete.retention.ms` and without lags.
+- An internal topic has only its own policy and retention limits.  Its other configs are those of the broker, as in
+  Kafka: the coordinators create their topics without `delete.retention.ms` and without compaction lags.
 - The file of another node is refused.  A file whose `log.dirs` are other directories deletes nothing.
-- A clone that is held stays held until its server.properties no longer says so, or `--set` says otherwise.
+- A clone with a hold stays on hold until the lines for the hold are removed from its server.properties, or until
+`--set` overrides them.
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ def server_settings(settings: Settings, directories: Sequence[Path], fs: Fs) -> 
         check_node(settings, directory, read_meta_properties(fs, directory / META_PROPERTIES_FILE))
     file = settings.config_file
     if is_of_other_directories(settings, directories, fs):
-        _LOGGER.warning("log.dirs in --config are other directories, so what the file states about deletion is ignored")
+        _LOGGER.warning(
+            "log.dirs in --config are other directories, so the settings in this file that delete records are ignored"
+        )
         file = {key: text for key, text in file.items() if key not in _DELETING_KEYS}
         settings = replace(settings, is_broker_file=False, is_kraft_file=False)
     all_held = held_keys(settings, directories)
@@ -77,7 +80,7 @@ def server_settings(settings: Settings, directories: Sequence[Path], fs: Fs) -> 
 
 
 def _without_keys_of_sets(keys: Mapping[str, str], sets: Mapping[str, str]) -> Mapping[str, str]:
-    """Leave out the keys that `--set` replaces: the same keys, and a retention time in any other unit.
+    """Leave out the keys that `--set` replaces: the same keys, and retention times in other units.
 
     Kafka would prefer the key with the smaller unit.
     """
@@ -87,7 +90,7 @@ def _without_keys_of_sets(keys: Mapping[str, str], sets: Mapping[str, str]) -> M
 
 
 def with_held_keys(settings: Settings, directories: Sequence[Path]) -> Settings:
-    """Return the settings with the keys of a held clone in `directories`, which `--set` may replace.
+    """Return the settings with the keys of the hold of a clone in `directories`; `--set` may replace these keys.
 
     Raises:
         SettingsError: a file cannot be read.
@@ -96,10 +99,10 @@ def with_held_keys(settings: Settings, directories: Sequence[Path]) -> Settings:
 
 
 def held_keys(settings: Settings, directories: Sequence[Path]) -> dict[str, str]:
-    """Return the keys by which a clone deletes nothing.
+    """Return the keys with which a clone on hold deletes nothing.
 
-    They are those in the server.properties of one of the directories.  They may also be in `--config`, which is then
-    the file of a held clone, and has all of them.
+    These keys are in the server.properties of one of the directories.  They may also be in `--config`, if it is the
+    file of a clone on hold and contains all of them.
 
     Raises:
         SettingsError: a file cannot be read.
@@ -115,7 +118,7 @@ def held_keys(settings: Settings, directories: Sequence[Path]) -> dict[str, str]
 
 
 def _states(properties: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
-    """Return the keys of `wanted` that have the same value in `properties`; a retention time may be in any unit."""
+    """Return the keys in `wanted` that have the same value in `properties`; retention times may have any unit."""
     time = next((properties[key].strip() for key in _RETENTION_TIMES if key in properties), "")
     given = {**properties, **({"log.retention.ms": str(_NO_LIMIT)} if time.startswith("-") else {})}
     return {key: text for key, text in wanted.items() if given.get(key, "").strip() == text}
@@ -142,7 +145,7 @@ def config_of_topic(settings: Settings, metadata: ClusterMetadata, topic: str) -
 
 
 def stated_broker_values(settings: Settings, metadata: ClusterMetadata, node_id: int) -> Mapping[str, Value]:
-    """Return the broker keys that a source states, with their values; one that Kafka would refuse is left out."""
+    """Return the values that sources give for broker keys, by key, except values that Kafka would refuse."""
     of_node = settings.of_node(metadata, node_id)
     found: dict[str, Value] = {}
     for name in BROKER_KEYS:
@@ -160,13 +163,14 @@ def _check_sets(settings: Settings) -> None:
     for topic, keys in settings.topic_sets.items():
         key = next(iter(keys))
         raise SettingsError(
-            f"--set {topic}:{key}=… is a config of a topic, and those of a live server are in the metadata",
+            f"--set {topic}:{key}=… is a config of a topic, but a live server reads topic configs only from the "
+            "metadata",
             advice=f"change it with kafka-configs.sh --alter --entity-type topics --entity-name {topic}",
         )
     for key in settings.sets:
         if key in TOPIC_KEYS and key not in BROKER_KEYS:
             names = TOPIC_KEYS[key].broker_names
             raise SettingsError(
-                f"--set {key}=… is a config of topics, and those of a live server are in the metadata",
+                f"--set {key}=… is a config of topics, but a live server reads topic configs only from the metadata",
                 advice=f"the broker's key is {names[0].name}" if names else "change it with kafka-configs.sh",
             )

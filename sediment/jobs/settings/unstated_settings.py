@@ -1,4 +1,4 @@
-"""Reasons to skip a partition because a setting is not stated; each reason names the option that states it.
+"""Reasons to skip a partition because a setting is not stated; each reason names the option with which to state it.
 
 Invariant: a setting that is not stated (`Settings.is_stated`) deletes nothing, and no tombstone gets a delete horizon
 from it.
@@ -24,7 +24,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 def why_not_compacted(partition: TopicPartition, settings: Settings, config: LogConfig) -> tuple[str, str] | None:
-    """Return the reason code and text if `compact` leaves a partition alone because of its policy, else None.
+    """Return the reason code and text if `compact` skips a partition because of its cleanup.policy, else None.
 
     Raises:
         SettingsError: the metadata has a value that Kafka would refuse.
@@ -56,8 +56,8 @@ def why_not_expired(
     whose = weak.get(Origin(settings.origin(topic, "cleanup.policy")))
     if whose and not config.compacts and checkpoints.first_dirty is not None and settings.topic_overrides is None:
         return POLICY_UNKNOWN, (
-            f"the cleaner checkpoint lists the partition as compacted, and cleanup.policy is {whose}; "
-            f"give --set {topic}:cleanup.policy=…"
+            "the cleaner checkpoint lists the partition, so its topic is or was compacted, but cleanup.policy is "
+            f"{whose}; give --set {topic}:cleanup.policy=…"
         )
     has_limit = config.retention.retention_ms >= 0 or config.retention.retention_bytes >= 0
     if config.retention.deletes and not has_limit and not settings.is_stated_for_retention(topic, "retention.ms"):
@@ -75,7 +75,7 @@ def warn_of_unstated_lag(directories: Iterable[SelectedDirectory]) -> None:
 
 
 def warn_of_topics_without_lag(topics: Iterable[tuple[str, Settings]]) -> None:
-    """Warn of compacted topics without a stated `min.compaction.lag.ms`; each topic comes with its settings."""
+    """Warn of compacted topics without a stated `min.compaction.lag.ms`, given each topic with its settings."""
     unstated = {topic: settings for topic, settings in topics if _lacks_lag(settings, topic)}
     if unstated:
         topic = min(unstated)

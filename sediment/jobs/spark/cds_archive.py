@@ -2,7 +2,7 @@
 
 1. Take the lock of the cache folder, and remove files of interrupted attempts.
 2. Start Spark and run a job; the JVM writes the archive when it exits.
-3. Sync the archive, give it its name, write its stamp.
+3. Sync the archive, rename it to its final name, and write its stamp.
 4. Remove archives of other versions that were not used for a month.
 
 Invariant: at most one process per cache folder makes archives.
@@ -35,7 +35,7 @@ _NICENESS = 10
 
 
 def make_archive(master: str = "local[2]") -> Path:
-    """Make the archive, even if there is one, and return its path; wait if another process is making it.
+    """Make the archive, even if one exists, and return its path; wait if another process is making the archive.
 
     Raises:
         UsageError: Spark does not start.
@@ -48,7 +48,7 @@ def make_archive(master: str = "local[2]") -> Path:
 
 def main() -> None:
     """Make the archive in this background process, unless another process is making it."""
-    signal.alarm(_LIMIT_SECONDS)  # the JVM ends when this process does
+    signal.alarm(_LIMIT_SECONDS)  # the JVM ends when this process ends
     os.nice(_NICENESS)
     path = archive_path()
     with suppress(OSError), _locked(path.parent, wait=False):
@@ -111,7 +111,7 @@ def _locked(folder: Path, *, wait: bool) -> Iterator[None]:
 
 
 def _everything(rows: object) -> list[int]:
-    """Return no rows, in a worker that loads the compiled kernels as in a real run."""
+    """Return no rows; the worker that runs this function loads the compiled kernels as in a real run."""
     from sediment.compaction.warm_up import warm_up
 
     warm_up()

@@ -1,13 +1,14 @@
-"""JVM options for an archive of the classes that Spark loads when it starts, and the check whether it may be used.
+"""JVM options that use an archive of the classes that Spark loads at its start, and the check of this archive.
 
-With the archive, a JVM maps the classes instead of parsing JARs.  `cds_archive` makes it: in the background after the
-first local run without one, or when `sediment warm-up` is called.  Every later local run uses it.
+With the archive, a JVM maps the classes instead of parsing JARs.  `cds_archive` makes the archive: in the background
+after the first local run without an archive, or in `sediment warm-up`.  Every later local run uses this archive.
 
     spark-<version>-<digest>.jsa          the archive; the digest is that of Java's and Spark's files
     spark-<version>-<digest>.jsa.stamp    JSON: the state of the complete file, or why there is none
 
-Invariants: an archive is used only if its stamp describes its file, so a torn or changed one is never used.  A run with
-another Java or Spark looks for another file.  A JVM ignores an archive that was made by another JVM or from other JARs.
+Invariants: an archive is used only if its stamp describes its file, so an incomplete or changed archive is never used.
+A run with another Java or Spark version looks for another file.  A JVM ignores an archive that was made by another JVM
+or from other JARs.
 
 Source: JEP 350, dynamic archives of class data sharing.
 """
@@ -33,9 +34,9 @@ from sediment.jobs.spark.java import java_command
 from sediment.segment_io.fs import FileStamp, Fs
 
 BACKGROUND_VARIABLE = "SEDIMENT_CLASS_ARCHIVE"
-"""The environment variable that is `off` if no archive is to be made in the background."""
+"""Environment variable; with the value `off`, no archive is made in the background."""
 
-_MAKER = "sediment.jobs.spark.cds_archive"  # imports Spark, so it is not imported here
+_MAKER = "sediment.jobs.spark.cds_archive"  # a module name, not an import, because the module imports Spark
 _RETRY_SECONDS = 86_400
 _OF_JAVA = ("release", "lib/modules", "lib/server/libjvm.so")
 _STATE, _FAILURE = "file", "failure"
@@ -54,20 +55,20 @@ def stamp_path(archive: Path) -> Path:
 
 
 def usable_archive() -> Path | None:
-    """Return the path of the archive; None if there is none that may be used."""
+    """Return the path of the archive; None if no valid archive exists."""
     path = archive_path()
     is_complete = _stamp(path).get(_STATE) is not None and _stamp(path)[_STATE] == _state(path)
     return path if is_complete and " " not in str(path) else None
 
 
 def archive_options() -> str:
-    """Return the JVM options that use the archive; empty if there is none."""
+    """Return the JVM options that use the archive; empty without an archive."""
     path = usable_archive()
     return "" if path is None else f"-Xshare:auto -Xlog:cds*=off -XX:SharedArchiveFile={path}"
 
 
 def is_worth_making() -> bool:
-    """Return True if a background process is to make the archive: there is none, and no attempt failed today."""
+    """Return True if a background process should make the archive: none exists, and no attempt has failed today."""
     if os.environ.get(BACKGROUND_VARIABLE) == "off" or usable_archive() is not None:
         return False
     path = archive_path()
@@ -77,7 +78,7 @@ def is_worth_making() -> bool:
 
 
 def make_archive_in_background() -> None:
-    """Start a process of low priority that makes the archive if it is worth making; the caller does not wait."""
+    """Start a low-priority process that makes the archive if `is_worth_making`; do not wait for it."""
     if not is_worth_making():
         return
     with suppress(OSError):

@@ -1,4 +1,4 @@
-"""The Java that Spark runs: its command, and its version."""
+"""The Java that Spark runs: its command and its version."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 from sediment.segment_io.errors import UsageError
 
 MIN_JAVA = 17
-INSTALL_JAVA = "install it (for example: sudo apt-get install openjdk-17-jre-headless) or point JAVA_HOME at it"
+INSTALL_JAVA = "install Java (for example: sudo apt-get install openjdk-17-jre-headless), or set JAVA_HOME"
 
 
 def java_command() -> str:
-    """Return the command that starts Java, as Spark's launcher finds it."""
+    """Return the command that starts Java, which is found in the same way as by Spark's launcher."""
     home = os.environ.get("JAVA_HOME")
     return str(Path(home) / "bin" / "java") if home else "java"
 
@@ -28,7 +28,7 @@ def check_java() -> None:
     """
     if shutil.which(java_command()) is None:
         where = "JAVA_HOME names none" if os.environ.get("JAVA_HOME") else "none is on the PATH"
-        raise UsageError(f"Spark needs Java {MIN_JAVA} or newer and {where}", advice=INSTALL_JAVA)
+        raise UsageError(f"Spark needs Java {MIN_JAVA} or newer, but {where}", advice=INSTALL_JAVA)
 
 
 def java_version() -> int | None:

@@ -1,7 +1,7 @@
 """Suppression of messages from Spark's Python workers after Spark has closed their socket, for example at a LIMIT.
 
-`pyspark.daemon` prints a traceback when the last flush of such a worker fails.  At that time the query is complete, and
-the worker ends anyway.  Workers of Sediment's own daemon (`worker_daemon`) do not need this.
+`pyspark.daemon` prints a traceback when the last flush of such a worker fails.  The query is already complete, and the
+worker would end anyway.  Workers of Sediment's own daemon (`worker_daemon`) do not need this module.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""SparkContext and SparkSession of a command: started only when needed, with few services and few messages.
+"""SparkContext and SparkSession of a command, which start only when needed, with few services and few messages.
 
-A SparkContext is enough for a run; a SparkSession takes a second longer and is created only for DataFrames.  Settings
-given to spark-submit or in `spark-defaults.conf` override the settings made here.
+A run needs only a SparkContext; a SparkSession takes a second longer to start and is created only for DataFrames.
+Settings given to spark-submit or in `spark-defaults.conf` override the settings made here.
 
 Invariants: an active context is used unchanged and stays running.  A context made here is stopped, with all of its
 tasks, at the end of the `with` block.  Messages that Spark prints while it starts are shown only if the start fails;
@@ -56,16 +56,16 @@ MoreSettings = Callable[[Mapping[str, str]], Mapping[str, str]]
 _UNDER_SPARK_SUBMIT = "PYSPARK_GATEWAY_PORT"
 _STDERR = 2
 LEAST_FILES, ENOUGH_FILES = 512, 65536
-"""Limits of open files: Spark does not start below the first; the second is enough for every run."""
+"""Limits of open files: Spark does not start below LEAST_FILES; ENOUGH_FILES is enough for every run."""
 
-_WANTED_BY_CONVERTERS = "pyspark.testing.utils"  # needed at the first call to the JVM; this loads pandas and pyarrow
+_WANTED_BY_CONVERTERS = "pyspark.testing.utils"  # imported by the first call to the JVM; loads pandas and pyarrow
 _CAUSE = re.compile(r"(?:Exception|Error): (.+)")
 _JAVA_GONE = re.compile("JAVA_GATEWAY_EXITED")
 _KNOWN_CAUSES = (
     (
         re.compile("Too many open files"),
         "too many open files",
-        "raise the limit, as with: ulimit -n 65536",
+        "raise the limit, for example: ulimit -n 65536",
     ),
     (
         re.compile(
@@ -91,17 +91,18 @@ _EVERYWHERE = {
     "spark.ui.showConsoleProgress": "false",
 }
 
-# For millions of rows an optimising compiler pays off: with the quick compiler a scan takes more than twice as long.
-# With Unix domain sockets, the Python processes that planned a query leave a traceback on stderr when Spark stops.
+# For millions of rows, the optimising compiler is worth its cost: with only the quick compiler, a scan takes more than
+# twice as long. With Unix domain sockets, the Python processes that planned a query print a traceback on stderr when
+# Spark stops.
 _FOR_ROWS = {
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
     "spark.python.unix.domain.socket.enabled": "false",
 }
 
 _WITHOUT_ARCHIVE = (QUICK_JVM, _FOR_ROWS["spark.driver.extraJavaOptions"])
-"""Ends of the driver's options, after Spark's own ones, if a JVM would have used an archive and there was none."""
+"""Ends of the driver's JVM options that show that the JVM could have used an archive, but none existed."""
 
-# A cluster's executors may get this package only with the application's files, after the daemon has started.
+# On a cluster, executors may get this package only with the application's files, after the daemon has started.
 _LOCALLY = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.extraJavaOptions": QUICK_JVM,
@@ -117,8 +118,8 @@ def spark_context(master: str | None, app_name: str, more: MoreSettings | None =
     `more` gets the user's settings and returns the settings that this use of Spark needs, which override the user's.
 
     Raises:
-        UsageError: Spark does not start, because Java is missing or too old, or because of an error of Spark; or the
-            active SparkContext runs another Python, which lacks this package.
+        UsageError: Spark does not start, because Java is missing or too old, or because Spark fails; or the active
+            SparkContext runs another Python, which lacks this package.
         RunStopped: a signal arrived before Spark had started.
     """
     require_spark()
@@ -141,10 +142,10 @@ def spark_context(master: str | None, app_name: str, more: MoreSettings | None =
 
 @contextmanager
 def create_session(master: str | None, app_name: str, given: SparkSession | None = None) -> Iterator[SparkSession]:
-    """Yield a SparkSession on the context of `spark_context`; the errors are the same as there.
+    """Yield a SparkSession on the context of `spark_context`; the errors are those of `spark_context`.
 
-    The settings of `given`, and of a session that was active, stay unchanged, because the new session is a separate
-    session of the same context.  A caller that reads `kafka-log` registers the format (`datasource.register`).
+    The settings of `given` and of an active session stay unchanged, because the new session is a separate session of
+    the same context.  A caller that reads `kafka-log` registers the format (`datasource.register`).
     """
     require_spark()
     from pyspark import SparkContext
@@ -163,7 +164,7 @@ def require_spark() -> None:
         UsageError: PySpark is not installed.
     """
     if importlib.util.find_spec("pyspark") is None:
-        raise UsageError("this needs Spark, and the Python package pyspark is missing", advice=INSTALL_SPARK)
+        raise UsageError("this command needs Spark, but the Python package pyspark is missing", advice=INSTALL_SPARK)
 
 
 def own_session(given: SparkSession | None) -> SparkSession:
@@ -177,13 +178,13 @@ def check_session(given: SparkSession) -> None:
     """Check a session that a caller gave.
 
     Raises:
-        UsageError: it is a session of Spark Connect, or it was stopped.
+        UsageError: the session is a session of Spark Connect, or it was stopped.
     """
     from pyspark.sql import SparkSession
 
     if not isinstance(given, SparkSession):
         raise UsageError(
-            "spark is not a session with a SparkContext", advice="give a session that is not one of Spark Connect"
+            "spark is not a session with a SparkContext", advice="give a session that is not a Spark Connect session"
         )
     if given.sparkContext._jsc is None:
         raise UsageError("spark was stopped", advice="give a running session, or none")
@@ -254,14 +255,14 @@ def _start(master: str | None, app_name: str, more: MoreSettings | None) -> Spar
 
 
 class _Launched(subprocess.Popen[bytes]):
-    """A JVM that is being launched; a signal during the launch is raised once the JVM's process is known."""
+    """Launch of a JVM; a signal during the launch raises `RunStopped` only after the JVM's process is known."""
 
     def __init__(self, *given: Any, **more: Any) -> None:
         with end_on_signals(), stop_on_signals():
             super().__init__(*given, **more)
             _launched.append(self)
             with interruptible():
-                pass  # if a signal arrived meanwhile, `RunStopped` is raised here
+                pass  # if a signal arrived during the launch, this raises `RunStopped`
 
 
 _launched: list[_Launched] = []
@@ -270,8 +271,8 @@ _launched: list[_Launched] = []
 def _launch_gateway(*given: Any) -> Any:
     """Call PySpark's `launch_gateway`; if it is interrupted, end the JVM.
 
-    PySpark then removes the directory to which the JVM writes its port.  A JVM that does not find this directory fails
-    before it starts to wait for the end of its stdin, but the thread of its gateway would keep the JVM running forever.
+    PySpark then removes the directory to which the JVM writes its port.  Without this directory, the JVM fails before
+    it waits for the end of its stdin, but the thread of its gateway would keep the JVM running forever.
     """
     java_gateway: Any = importlib.import_module("pyspark.java_gateway")
     popen, java_gateway.Popen = java_gateway.Popen, _Launched
@@ -291,12 +292,12 @@ def _end_launched() -> None:
         process.terminate()
 
 
-# A logger's filters do not see the records of its children.
+# A logger's filters do not apply to the records of its children.
 _LOGGERS_OF_PY4J = (None, "py4j.clientserver", "py4j.java_gateway")
 
 
 def _unless_stopping(_record: logging.LogRecord) -> bool:
-    """Drop the traceback that Py4J logs about an interruption."""
+    """Drop the traceback that Py4J logs after an interruption."""
     return not is_stopping()
 
 
@@ -350,7 +351,7 @@ _stopping: list[threading.Thread] = []
 
 
 def _stop(sc: SparkContext) -> None:
-    """Stop the JVM's side now; stop Python's side, which waits a second for accumulators, in the background."""
+    """Stop Spark in the JVM now; stop PySpark's context, which waits a second for accumulators, in the background."""
     from py4j.protocol import Py4JError
 
     address = sc._accumulatorServer.server_address
@@ -374,13 +375,13 @@ def _stop_in_background(sc: SparkContext) -> None:
 
 
 def finish_stopping() -> None:
-    """Wait until all contexts being stopped in the background have stopped."""
+    """Wait until all contexts that stop in the background have stopped."""
     while _stopping:
         _stopping.pop().join()
 
 
 class _Chatter:
-    """Output of the JVM and its launcher: stored while Spark starts, and afterwards written to stderr."""
+    """Output of the JVM and its launcher, which is stored while Spark starts and later written to stderr."""
 
     def __init__(self) -> None:
         self._source, self.pipe = os.pipe()
@@ -390,7 +391,7 @@ class _Chatter:
         self._thread.start()
 
     def close_pipe(self) -> None:
-        """Leave the JVM as the only writer."""
+        """Close this process's end of the pipe, so that only the JVM can write to it."""
         if self.pipe >= 0:
             os.close(self.pipe)
             self.pipe = -1
@@ -410,7 +411,7 @@ class _Chatter:
                 if is_stopping():
                     continue
                 if self._passing_on:
-                    # Do not write through sys.stderr: this thread might hold the lock of sys.stderr when the
+                    # Do not write through sys.stderr, because this thread might hold the lock of sys.stderr when the
                     # interpreter ends.
                     with contextlib.suppress(OSError):
                         os.write(_STDERR, as_line(line))
@@ -431,8 +432,8 @@ def _check_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     if wanted < LEAST_FILES:
         raise UsageError(
-            f"Spark needs about {LEAST_FILES} open files, and this process may open only {wanted}",
-            advice=f"raise the limit, as with: ulimit -n {ENOUGH_FILES}",
+            f"Spark needs about {LEAST_FILES} open files, but this process may open only {wanted}",
+            advice=f"raise the limit, for example: ulimit -n {ENOUGH_FILES}",
         )
 
 
@@ -452,7 +453,7 @@ def _check_python(master: str, given: Mapping[str, str]) -> None:
 def _not_started(error: Exception, heard: str) -> UsageError:
     version = java_version()
     if version is not None and version < MIN_JAVA:
-        return UsageError(f"Spark needs Java {MIN_JAVA} or newer and this is Java {version}", advice=INSTALL_JAVA)
+        return UsageError(f"Spark needs Java {MIN_JAVA} or newer, but this is Java {version}", advice=INSTALL_JAVA)
     for said, what, advice in _KNOWN_CAUSES:
         if said.search(heard):
             return UsageError(f"Spark does not start: {what}", advice=advice)

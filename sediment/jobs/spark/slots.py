@@ -1,4 +1,4 @@
-"""The number of tasks that Spark's default master `local[*]` runs at the same time: the CPUs that this process may use.
+"""Number of tasks that Spark's default master `local[*]` runs at the same time: one for each CPU of this process.
 
     affinity   `taskset`, or a container's set of CPUs
     cgroup     a quota of CPU time: `docker run --cpus`, a Kubernetes limit, systemd's CPUQuota
@@ -22,7 +22,7 @@ def available_slots(cgroups: Path = _CGROUPS, own_cgroups: Path = _OWN_CGROUPS) 
 
 
 def _quotas(cgroups: Path, own_cgroups: Path) -> Iterator[int]:
-    """Yield the CPU quota of each cgroup of this process that has one, in CPUs, rounded up."""
+    """Yield the CPU quotas of the cgroups of this process, in CPUs, rounded up; cgroups without a quota are skipped."""
     for line in _text(own_cgroups).splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:
@@ -32,7 +32,7 @@ def _quotas(cgroups: Path, own_cgroups: Path) -> Iterator[int]:
         else:
             continue
         own = root / path.lstrip("/")
-        # Inside a container, its own cgroup is often the root of the mount.
+        # Inside a container, the container's cgroup is often the root of the mount.
         for folder in (own, *own.parents):
             if controllers:
                 quota, period = _text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")

@@ -23,12 +23,12 @@ from sediment.segment_io.fs import DryRunFs, Fs
 OnBytes = Callable[[int], None]
 """Callback for the number of bytes just read or written; it waits for the throttle, and raises after the deadline."""
 
-_WRITE_BYTES = 8 << 20  # bytes written between two calls of the throttle
+_WRITE_BYTES = 8 << 20  # number of bytes to write between two calls of the throttle
 
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """Limits on the speed and the time of tasks; None: no limit.
+    """Limits on the I/O rate and the time of tasks; None: no limit.
 
     All tasks of one executor share `bytes_per_second` through the file `throttle_name` in Spark's folder for the run.
     `deadline_s` is in seconds since the epoch.
@@ -57,7 +57,7 @@ class TaskOfRun(Protocol):
 
     @property
     def dry_run(self) -> bool:
-        """True if nothing is written."""
+        """True if the task writes nothing."""
         ...
 
     @property
@@ -85,7 +85,7 @@ def task_environment(task: TaskOfRun) -> Iterator[tuple[Fs, OnBytes]]:
 
 @contextmanager
 def throttled(limit: RateLimit) -> Iterator[OnBytes]:
-    """Yield a callback that throttles a task; after the deadline, it and this function raise `LimitReachedError`."""
+    """Yield a callback that throttles a task; after the deadline, callback and function raise `LimitReachedError`."""
     throttle = None
     if limit.bytes_per_second is not None:
         from pyspark import SparkFiles

@@ -1,10 +1,10 @@
 """Pool of Spark tasks: items packed by weight, results in the order in which the tasks finish.
 
 Each packed task is a separate Spark job, so the driver can commit a partition as soon as its task is done.  A few
-threads submit the jobs, largest first.  The tasks use an RDD, because a first Catalyst plan takes seconds, which is
-noticeable in a small run.
+threads submit the jobs, largest first.  The tasks use an RDD, because Catalyst needs seconds for its first plan, which
+is noticeable in a small run.
 
-If the last step of an item only waits for a disk, the item is `Pending`: the next item of the task starts before that
+If the last step of an item only waits for a disk, the item is `Pending`: the task starts its next item before that
 step.
 
 Invariant: every item has exactly one result, or the error with which Spark gave up on its task.  Items that shared a
@@ -26,7 +26,7 @@ from sediment.segment_io.packing import pack_by_weight, pack_in_order
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_TASK_WEIGHT, _TASK_ITEMS = 2 << 30, 128  # limits of a task; more would delay its results
+_TASK_WEIGHT, _TASK_ITEMS = 2 << 30, 128  # limits of a task; larger tasks would delay the results
 _LEAST_ROUNDS = 4  # unless fewer are better; with this number, slots of different speed finish at about the same time
 _LOST_ALONE = 8  # maximum number of items lost in separate tasks; if more are lost, the items are not the cause
 _NEIGHBOURS, _NEIGHBOURS_WEIGHT = 8, 64 << 20  # maximum items and bytes of a task if items start in order
@@ -49,7 +49,7 @@ class NotStartedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Pending(Generic[Result]):
-    """Item in progress; `finish` returns its result, and the next item may start before `finish` is called."""
+    """Item in progress; `finish` completes it and returns its result, possibly after the next item has started."""
 
     finish: Callable[[], Result]
 
@@ -64,9 +64,9 @@ def _never() -> bool:
 
 
 def pack_in_rounds(weights: Sequence[int], slots: int, at_least: int = 1) -> int:
-    """Return the number of tasks that each slot runs one after another: as few as the weights allow.
+    """Return how many tasks each slot should run, one after another: as few as the weights allow.
 
-    Fewer tasks are better: items of one task overlap, and each task costs Spark some CPU time.
+    Few tasks are better, because the items of one task overlap, and each task costs Spark some CPU time.
     """
     return max(at_least, -(-sum(weights) // (_TASK_WEIGHT * slots)), -(-len(weights) // (_TASK_ITEMS * slots)))
 
@@ -82,7 +82,7 @@ def run_on_executors(
     least_rounds: int = _LEAST_ROUNDS,
     is_stopped: Callable[[], bool] = _never,
 ) -> Iterator[list[TaskResult[Item, Result]]]:
-    """Perform `items` on the executors of the SparkContext `sc`; yield the results of each task when it finishes.
+    """Run `items` on the executors of the SparkContext `sc`; yield the results of each task when the task finishes.
 
     `perform(item, attempt)` runs in a task; `attempt` is unique among all attempts of the application.  `group` names
     the Spark job group, with which a caller can cancel running jobs.  With `in_order` the items start in their order,
@@ -96,7 +96,7 @@ def run_on_executors(
 
 
 def run_here(items: Iterable[Item], perform: Callable[[Item, str], Result]) -> Iterator[TaskResult[Item, Result]]:
-    """Perform `items` one after the other in this process, without Spark; an error of an item is part of its result."""
+    """Run `items` one after another in this process, without Spark; an error of an item is part of its result."""
     for item in items:
         try:
             result = perform(item, _HERE)
@@ -116,7 +116,7 @@ def run_pending(
     in_order: bool = False,
     is_stopped: Callable[[], bool] = _never,
 ) -> Iterator[list[TaskResult[Item, Result]]]:
-    """Perform `items` like `run_on_executors`, but finish each item of a task only after the next item has started."""
+    """Run `items` like `run_on_executors`, but finish each item of a task only after the next item has started."""
     slots = max(1, sc.defaultParallelism)
     tasks = _packed(items, weight, slots, in_order=in_order, least_rounds=1)
     return _results(sc, tasks, start, slots, group, is_stopped)
@@ -146,7 +146,7 @@ def _results(
         finished.put([TaskResult(item, None, error) for item in task])
 
     def submit(task: list[Item], lost_with: Exception | None = None) -> None:
-        """Run `task`; `lost_with` is the error with which an earlier task of the same items ended."""
+        """Run `task`; `lost_with` is the error of an earlier task with the same items, or None."""
         nonlocal lost_alone
         if is_stopped():
             fail(task, NotStartedError("the run was stopped"))
@@ -193,11 +193,11 @@ class _JobThreads:
             threading.Thread(target=self._work, name=f"sediment-task_{number}", daemon=True).start()
 
     def submit(self, call: Callable[[], None]) -> None:
-        """Let the next free thread run `call`."""
+        """Queue `call`; the next free thread runs it."""
         self._calls.put(call)
 
     def close(self) -> None:
-        """Drop waiting calls; the threads end after their current calls."""
+        """Drop the queued calls; the threads end after their current calls."""
         self._is_closed = True
         for _ in range(self._count):
             self._calls.put(None)
@@ -218,7 +218,7 @@ class _Completed(Generic[Item, Result]):
 
 @dataclass(frozen=True, slots=True)
 class _TaskFunction(Generic[Item, Result]):
-    """Function of a Spark task; a class, because pickle stores a class by name and a closure by its code."""
+    """Function of a Spark task.  It is a class because pickle stores a class by its name, but a closure by its code."""
 
     start: Callable[[Item, str], Pending[Result]]
 

@@ -1,7 +1,7 @@
-"""The daemon from which Spark forks its Python workers, with kernels loaded (`spark.python.daemon.module`).
+"""Daemon from which Spark forks its Python workers (`spark.python.daemon.module`), with all kernels loaded.
 
-Spark starts it once per executor and talks to it over stdin and stdout.  Before the first fork it loads and runs every
-compiled kernel and imports PySpark's worker, so all workers inherit them.
+Spark starts the daemon once per executor, and communicates with it over stdin and stdout.  Before the first fork, the
+daemon loads and runs every compiled kernel and imports PySpark's worker, so all workers inherit these modules.
 
 Invariant: only Spark's own protocol reaches stdout; if the warm-up fails, the run is slower but does not fail.
 """
@@ -28,8 +28,8 @@ _Worker = Callable[..., int]
 def installed_first(path: Sequence[str]) -> list[str]:
     """Return `path` with the archives of an installed PySpark moved to its end.
 
-    Spark puts these archives first.  They contain the modules of the installed package as sources, which every process
-    would compile again.
+    Spark puts these archives at the start of the path.  They contain the source code of the installed package's
+    modules, which every process would compile again.
     """
 
     def is_own_archive(entry: str) -> bool:
@@ -43,7 +43,7 @@ def installed_first(path: Sequence[str]) -> list[str]:
 
 
 def warm_up() -> None:
-    """Run the kernels once; an error is printed on stderr and raised again in the task that needs them."""
+    """Run the kernels once; an error is printed on stderr, and occurs again in the task that needs the kernels."""
     with contextlib.redirect_stdout(sys.stderr):
         try:
             importlib.import_module(_KERNELS).warm_up()
@@ -91,8 +91,8 @@ def main() -> None:
 
     silence_once_nobody_listens(daemon)
 
-    # Spark collects garbage in a worker after every task.  A scan of all these objects would take up to a tenth of a
-    # second, and writing to them would copy the pages that workers share.
+    # Spark collects garbage in a worker after every task.  A collection would scan all objects of the daemon, which
+    # takes up to a tenth of a second, and write to them, which copies the memory pages that workers share.
     gc.collect()
     gc.freeze()
     daemon.manager()

@@ -1,4 +1,4 @@
-"""Check that the Python that Spark runs has this package, without which its tasks fail."""
+"""Check that the Python that Spark runs has this package, because the run's tasks would otherwise fail."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def check_worker_python(sc: SparkContext) -> None:
 
 
 def is_beside(file: str, other: str) -> bool:
-    """Return True if both files are in one folder."""
+    """Return True if both files are in the same folder."""
     return Path(file).parent.resolve() == Path(other).parent.resolve()
 
 
@@ -48,4 +48,4 @@ def _has_package(python: str) -> bool:
     try:
         return subprocess.run([python, "-c", _HAS_PACKAGE], timeout=_LIMIT_SECONDS, check=False).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
-        return True  # Spark reports a Python that does not run
+        return True  # Spark itself reports an error if its Python does not start

@@ -2,8 +2,8 @@
 
     partition of __consumer_offsets --replay--> groups --ends of the partitions beside it--> rows
 
-A group is in one partition of `__consumer_offsets`, so the rows of each partition are independent.  Partitions of other
-topics have no rows.
+Each group is stored in one partition of `__consumer_offsets`, so the rows of each partition are independent.
+Partitions of other topics have no rows.
 
 Invariant: a topic name in a record never becomes a path.  The end of a log is read only if the log directory lists the
 partition.
@@ -101,7 +101,7 @@ def _committed(topic: str, partition: int, offset: CommittedOffset) -> dict[str,
 
 
 class _Ends:
-    """Log end offsets of partitions by log directory; each is read once."""
+    """Cache of the log end offsets of partitions, by log directory."""
 
     def __init__(self, fs: Fs, *, are_wanted: bool) -> None:
         self._fs = fs
@@ -127,7 +127,7 @@ class _Ends:
     def _read(self, source: Source) -> int | None:
         try:
             return end_offset(READ_UNCOMMITTED, source, self._fs)
-        except NotALogDirectoryError:  # it was removed after it was listed
+        except NotALogDirectoryError:  # the partition was removed after it was listed
             return None
 
 

@@ -28,7 +28,7 @@ def read_rows(
     if request.what not in CLUSTER_TABLES:
         yield from read_table(request, task, fs, on_unreadable=on_unreadable, on_lost=on_lost, follow=follow)
         return
-    # Imported late, because each of them loads modules that no other table needs.
+    # Imported late, because each of these readers loads modules that no other table needs.
     if request.what == "topics":
         from sediment.jobs.table_readers.topics import read_topics
 

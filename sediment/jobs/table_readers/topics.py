@@ -1,4 +1,4 @@
-"""The table `topics`: the config of each topic, and the source of each value.
+"""The table `topics`: the configs of each topic, and the source of each value.
 
     DYNAMIC_TOPIC_CONFIG               the topic's own config in the metadata log
     BOOTSTRAP_CHECKPOINT               the same in bootstrap.checkpoint, before a node writes a metadata log
@@ -9,8 +9,8 @@
 
 All but BOOTSTRAP_CHECKPOINT and NOT_STATED are Kafka's names (ConfigEntry.ConfigSource).
 
-Invariant: `value` is never Kafka's default.  If none of these sources states a key, its value is null, because the
-broker's own file may set it.
+Invariant: `value` is never Kafka's default.  If none of these sources sets a key, its value is null, because the
+broker's own file may set the key.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def read_topics(request: TableRequest, sources: Sequence[Source], fs: Fs) -> Ite
     for log_dir, names in topics.items():
         node = _Node(log_dir, found[log_dir], settings, fs)
         for topic in sorted(names):
-            # Directories of one cluster share a topic; two clusters may have different topics with the same name.
+            # A topic can be in several directories of one cluster; two clusters can have different topics with the same
+            # name.
             identity = (node.cluster_id or str(log_dir), topic)
             if identity not in seen:
                 seen.add(identity)
@@ -67,7 +68,7 @@ def read_topics(request: TableRequest, sources: Sequence[Source], fs: Fs) -> Ite
 
 
 class _Node:
-    """The broker of a log directory: its settings, with the cluster's metadata if the metadata is known."""
+    """Broker of a log directory: the broker's settings, including the cluster's metadata if it was found."""
 
     def __init__(self, log_dir: Path, metadata: ClusterMetadata | None, settings: Settings, fs: Fs) -> None:
         meta = read_meta_properties(fs, log_dir / META_PROPERTIES_FILE)
@@ -106,7 +107,7 @@ class _Node:
 
 
 def _text(value: Value | None) -> str | None:
-    """Return a value as it is written in a properties file, such as `true` or `compact,delete`; None stays None."""
+    """Return the text of a value in a properties file, such as `true` or `compact,delete`; None stays None."""
     if isinstance(value, bool):
         return str(value).lower()
     return None if value is None else ",".join(value) if isinstance(value, tuple) else str(value)

@@ -4,8 +4,8 @@
         |------------|---------------------------|----------------|----------------|-------->
          clean       ^ keys are mapped from here ^ up to here      ^ segments from here on are unchanged
 
-Pure: nothing here opens a file.  Without a cleaner checkpoint in AFTER, the end of the cleaning is unknown.  Then every
-missing record still needs a reason, but no record is required to be missing.
+Pure: this module opens no file.  Without a cleaner checkpoint in AFTER, the end of the cleaning is unknown.  In this
+case, every missing record still needs a reason, but no record must be missing.
 
 Source: kafka-log 02 §2.1, §2.2, §3, §6.4.
 """
@@ -24,10 +24,10 @@ from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """A segment; without batches, its offsets are None and `largest_ms` is -1.
+    """A segment; if it has no batches, its offsets are None and `largest_ms` is -1.
 
-    `disorder` counts the batches whose offsets are not above the offsets of the previous batch.  `has_legacy` is True
-    if some batches have magic 0 or 1.
+    `disorder` counts the batches whose offsets are not above those of the previous batch.  `has_legacy` is True if some
+    batches have magic 0 or 1.
     """
 
     base_offset: int
@@ -44,7 +44,7 @@ class SegmentFacts:
 class LogFacts:
     """One log: its ascending segments, the first offset of an open transaction or None, and its checkpoints.
 
-    `first_corrupt` is the base offset of the first segment with unreadable batches, None if every batch is readable.
+    `first_corrupt` is the base offset of the first segment with unreadable batches, or None if every batch is readable.
     """
 
     segments: tuple[SegmentFacts, ...]
@@ -54,7 +54,7 @@ class LogFacts:
 
     @property
     def log_start_offset(self) -> int:
-        """Log start offset as a broker computes it."""
+        """Log start offset, computed as in a broker."""
         return max(self.checkpoints.log_start or 0, self.segments[0].base_offset if self.segments else 0)
 
     @property
@@ -65,7 +65,7 @@ class LogFacts:
 
     @property
     def last_stable_offset(self) -> int:
-        """Last stable offset, from high watermark and open transactions; without a high watermark, the log start."""
+        """Last stable offset, from the high watermark and open transactions; the log start without a high watermark."""
         end = self.log_end_offset
         if self.checkpoints.high_watermark is not None:
             end = min(end, max(self.checkpoints.high_watermark, self.log_start_offset))
@@ -78,10 +78,10 @@ class LogFacts:
 class CleanedRange:
     """The offsets that may have been cleaned, and those that must have been cleaned.
 
-    Records in [`first_dirty`, `limit`) supersede older records of their keys.  Records at or above `limit` survive, but
-    aborted records survive only at or above `end`, the base of the first segment that no cleaning changed.  If
-    `is_claimed`, a cleaner checkpoint proves a cleaning up to `limit`.  The checkpoint of a corrupt log proves nothing,
-    because it always stays below the corruption.
+    Records in [`first_dirty`, `limit`) supersede older records of their keys.  Records at or above `limit` survive;
+    aborted records survive only at or above `end`, the base offset of the first segment that no cleaning changed.  If
+    `is_claimed`, a cleaner checkpoint proves a cleaning up to `limit`.  The checkpoint of a corrupt log proves no
+    cleaning, because it always stays below the corruption.
     """
 
     first_dirty: int
@@ -95,7 +95,7 @@ class CleanedRange:
 def cleaned_range(
     before: LogFacts, after: LogFacts, *, now_ms: int, min_lag_ms: int, delete_retention_ms: int | None
 ) -> CleanedRange:
-    """Return the range that was or could be cleaned between BEFORE and AFTER; `now_ms` may be later than the cleaning.
+    """Return the range that was or could be cleaned between BEFORE and AFTER, at or before the time `now_ms`.
 
     `legacy_expired` are the base offsets of segments whose tombstones of magic 0 and 1 have expired; empty if
     `delete.retention.ms` is not stated.
@@ -122,7 +122,7 @@ def cleaned_range(
 
 
 def _is_rolled(before: LogFacts, after: LogFacts) -> bool:
-    """Return True if the active segment was rolled, so a cleaning could include it."""
+    """Return True if the active segment of BEFORE was rolled, so a cleaning could include it."""
     if not before.segments or not after.segments:
         return False
     return after.segments[-1].base_offset == before.log_end_offset > before.segments[-1].base_offset
@@ -208,7 +208,7 @@ def _may_be_new(base: int, before: LogFacts, after: LogFacts) -> bool:
 
 def _order(before: LogFacts, segments: Sequence[SegmentFacts]) -> Iterator[Difference]:
     if any(segment.disorder for segment in before.segments):
-        return  # batches out of order in BEFORE keep their positions
+        return  # batches that are out of order in BEFORE keep their positions
     for segment in segments:
         if segment.disorder:
             yield Difference(
@@ -234,16 +234,16 @@ def _order(before: LogFacts, segments: Sequence[SegmentFacts]) -> Iterator[Diffe
             yield Difference(
                 "order",
                 segment.last_offset,
-                f"segment {segment.base_offset} reaches to offset {segment.last_offset}, "
-                f"and segment {following.base_offset} begins below it",
+                f"segment {segment.base_offset} ends at offset {segment.last_offset}, but segment "
+                f"{following.base_offset} begins at or below this offset",
             )
 
 
 def _modified(before: LogFacts, after: LogFacts) -> Iterator[Difference]:
     """Yield cleaned segments that do not have the modification time of their last source segment.
 
-    Only segments whose modification time matters are checked: those without timestamps, which retention needs, and
-    those with tombstones of old formats.
+    Only segments whose modification time has an effect are checked: segments without timestamps, for retention, and
+    segments with tombstones of magic 0 and 1.
     """
     if not after.segments:
         return
@@ -265,7 +265,7 @@ def _checkpoint(before: LogFacts, after: LogFacts, cleaned: CleanedRange) -> Ite
     old, new = before.checkpoints.first_dirty, after.checkpoints.first_dirty
     if new is None:
         if old is not None:
-            yield Difference("checkpoint", old, f"the cleaner checkpoint, {old} in BEFORE, is gone")
+            yield Difference("checkpoint", old, f"the cleaner checkpoint, {old} in BEFORE, is missing")
         return
     if new > max(cleaned.first_uncleanable, old if old == cleaned.first_dirty and old is not None else 0):
         yield Difference(
@@ -274,10 +274,10 @@ def _checkpoint(before: LogFacts, after: LogFacts, cleaned: CleanedRange) -> Ite
             f"the cleaner checkpoint is {new}, but BEFORE could be cleaned only up to {cleaned.first_uncleanable}",
         )
     if old is not None and new < old and old == cleaned.first_dirty and before.first_corrupt is None:
-        yield Difference("checkpoint", new, f"the cleaner checkpoint goes back from {old} to {new}")
+        yield Difference("checkpoint", new, f"the cleaner checkpoint has decreased from {old} to {new}")
 
 
 def _high_watermark(before: PartitionCheckpoints, after: PartitionCheckpoints) -> Iterator[Difference]:
     old, new = before.high_watermark, after.high_watermark
     if old is not None and after.high_watermark_file and (new is None or new < old):
-        yield Difference("checkpoint", new, f"the high watermark goes back from {old} to {new or 0}")
+        yield Difference("checkpoint", new, f"the high watermark has decreased from {old} to {new or 0}")

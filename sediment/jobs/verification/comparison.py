@@ -1,8 +1,8 @@
-"""Comparison of one partition in two directories, inside one task or in the driver.
+"""Comparison of one partition in two directories, in one task or in the driver.
 
     headers of both logs --> range of the cleaning --> records and batches --> bytes and files --> report of the pair
 
-Invariants: a partition is CORRECT only if every check was made and found no difference.  Memory use is that of
+Invariants: a partition is CORRECT only if every check was made and found no difference.  Memory use is the sum of
 `record_rules` and `header_scan`, and does not depend on the size of the log.
 """
 
@@ -44,7 +44,7 @@ _OF_CLAIMS = frozenset({"superseded", "aborted"})
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One log of a pair, with the files of its segments at the start of the run."""
+    """One log of a pair, with the segment files that existed at the start of the run."""
 
     source: Source
     segments: tuple[LiveSegment, ...]
@@ -57,13 +57,13 @@ class Side:
 
     @property
     def readable_bytes(self) -> int:
-        """Upper bound of the bytes to read; bytes beyond 32-bit positions, as in a sparse file, are not counted."""
+        """Upper bound of the bytes to read, without bytes beyond 32-bit positions, which only a sparse file has."""
         return sum(min(segment.ref.log_bytes, INT32_MAX) for segment in self.segments)
 
 
 @dataclass(frozen=True, slots=True)
 class PairSettings:
-    """Settings of the cleaning, and the clocks as in `rules.PairRules`; a table of keys takes `table_bytes` at most."""
+    """Settings of the cleaning, and clocks as in `rules.PairRules`; the table of keys takes at most `table_bytes`."""
 
     now_ms: int
     now_is_exact: bool
@@ -91,7 +91,7 @@ class Pair:
 
 
 def compare(pair: Pair, _attempt: str) -> PairReport | SourceChangedError:
-    """Return the report of a pair, or an error if a log changed meanwhile."""
+    """Return the report of a pair, or a failure if a log changed during the comparison."""
     try:
         report = _Comparison(pair).report()
     except (SedimentError, OSError) as error:
@@ -103,7 +103,7 @@ def compare(pair: Pair, _attempt: str) -> PairReport | SourceChangedError:
                 "the log changed while it was compared",
                 partition=str(side.source.partition),
                 path=str(side.source.directory),
-                advice="stop the process that writes to it, or compare a copy",
+                advice="stop the process that writes to the log, or compare a copy",
             )
     return report
 
@@ -253,7 +253,7 @@ def _segment_facts(segment: LiveSegment, found: ScannedSegment | None) -> Segmen
 
 
 def _checksum_differences(before: HeaderFacts, after: HeaderFacts) -> list[Difference]:
-    """Return the batches of AFTER that BEFORE lacks and that are unreadable or have a wrong checksum."""
+    """Return the unreadable batches of AFTER, including those with a wrong checksum, that BEFORE lacks."""
     known = {batch.identity for batch in before.unreadable}
     return [
         Difference("crc", batch.base_offset, batch.what) for batch in after.unreadable if batch.identity not in known
@@ -261,7 +261,7 @@ def _checksum_differences(before: HeaderFacts, after: HeaderFacts) -> list[Diffe
 
 
 def _add_hidden(transactions: Transactions, entries: Sequence[AbortedTransaction], tally: Tally) -> None:
-    """Add batches of AFTER that the transaction index hides wrongly or fails to hide."""
+    """Add the batches of AFTER that the transaction index wrongly lists as aborted, or wrongly omits."""
     hidden = np.zeros(len(transactions.bases), dtype=np.bool_)
     by_producer: dict[int, list[tuple[int, int]]] = {}
     for entry in entries:

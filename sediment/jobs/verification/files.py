@@ -1,6 +1,6 @@
 """Checks of the indexes, snapshots and checkpoints of two logs, and of the segments that no cleaning changed.
 
-Invariant: memory use is two chunks, and the headers of one segment.
+Invariant: memory use is limited to two chunks and the headers of one segment.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _CHUNK_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class FilesToCheck:
-    """Files of one pair to check: the small files, and the bytes of the `untouched` segments, by base offset.
+    """Files of one pair to check: the small files, and the logs of the `untouched` segments, by base offset.
 
     `corrupt` are base offsets of segments of AFTER with unreadable batches; their indexes are not checked.
-    `first_open` is the first offset of an open transaction, or None.  Producers idle since `idle_since_ms` may be
-    expired.
+    `first_open` is the first offset of an open transaction, or None.  Producers that were idle since `idle_since_ms`
+    can be expired.
     """
 
     before: Source
@@ -81,7 +81,9 @@ def _same_bytes(before: Source, after: Source, base_offset: int) -> Iterator[Dif
     position = first_difference(before.directory / name, after.directory / name)
     if position is not None:
         yield Difference(
-            "untouched", base_offset, f"segment {base_offset} above the cleaned range differs from byte {position} on"
+            "untouched",
+            base_offset,
+            f"segment {base_offset}, which is above the cleaned range, differs from BEFORE at byte {position}",
         )
 
 
@@ -89,7 +91,7 @@ def first_difference(left: Path, right: Path) -> int | None:
     """Return the first position at which two files differ, or the end of the shorter file; None if they are equal."""
     with open(open_to_read(left), "rb") as one, open(open_to_read(right), "rb") as other:
         if os.path.sameopenfile(one.fileno(), other.fileno()):
-            return None  # both are hard links to one file, made by `--keep-before`
+            return None  # both paths are hard links to the same file, which `--keep-before` made
         position = 0
         while True:
             ours, theirs = one.read(_CHUNK_BYTES), other.read(_CHUNK_BYTES)
@@ -112,7 +114,7 @@ def _leftovers(after: Source, fs: Fs) -> Iterator[Difference]:
 
 def _indexes(files: FilesToCheck, fs: Fs) -> Iterator[Difference]:
     wrong = [found for found in check_indexes(files.after, fs) if found.problems and found.segment not in files.corrupt]
-    # BEFORE is read only if there is something to compare with.
+    # BEFORE is read only if AFTER has a file to compare.
     known = (
         {(found.file, found.problem) for found in check_indexes(files.before, fs) if found.problems} if wrong else ()
     )
@@ -137,7 +139,7 @@ def transaction_entries(source: Source, fs: Fs) -> list[AbortedTransaction]:
 
 
 def _transaction_indexes(files: FilesToCheck, fs: Fs) -> Iterator[Difference]:
-    """Yield the differences of AFTER's transaction indexes: wrong bytes, wrong order, and entries that readers miss."""
+    """Yield the differences of AFTER's transaction indexes: wrong bytes, wrong order, and unreachable entries."""
     before, after = (_aborted(source, fs) for source in (files.before, files.after))
     known = {
         (entry.producer_id, entry.last_offset): entry
@@ -163,7 +165,7 @@ def _aborted(source: Source, fs: Fs) -> dict[int, bytes]:
             content = fs.read_bytes(path)
             parse_transaction_index(content)
         except (FileNotFoundError, SedimentError):
-            continue  # the check of indexes reports an unreadable file
+            continue  # an unreadable file is reported by the check of indexes
         found[segment.base_offset] = content
     return found
 
@@ -181,7 +183,7 @@ def _entry_bytes(base: int, content: bytes, entries: Sequence[AbortedTransaction
 def _entry(
     entry: AbortedTransaction, known: AbortedTransaction | None, later_offsets: Sequence[int]
 ) -> Iterator[Difference]:
-    """Yield entries that readers miss: a reader stops at the first entry whose last stable offset it has reached."""
+    """Yield a difference if the entry differs from BEFORE, or if readers stop at it and miss `later_offsets`."""
     what = f"the aborted transaction of producer {entry.producer_id} that ends at offset {entry.last_offset}"
     if known is not None:
         if entry != known:
@@ -197,7 +199,8 @@ def _entry(
         yield Difference(
             "transaction_index",
             entry.last_offset,
-            f"{what} has last stable offset {entry.last_stable_offset}, above {limit}: readers miss later entries",
+            f"{what} has last stable offset {entry.last_stable_offset}, above {limit}, so readers do not reach later "
+            "entries",
         )
 
 
@@ -238,7 +241,7 @@ def _snapshots(files: FilesToCheck, fs: Fs) -> Iterator[Difference]:
     rolled = bases - {segment.base_offset for segment in theirs.segments}
     for offset in theirs.snapshots:
         if offset not in ours.snapshots and offset not in removed:
-            yield Difference("snapshots", offset, f"the producer snapshot at offset {offset} is gone")
+            yield Difference("snapshots", offset, f"the producer snapshot at offset {offset} is missing")
     for offset in ours.snapshots:
         if offset in theirs.snapshots:
             yield from _same_snapshot(files, offset, fs)
@@ -249,7 +252,7 @@ def _snapshots(files: FilesToCheck, fs: Fs) -> Iterator[Difference]:
 
 
 def _new_snapshot(files: FilesToCheck, before: LogListing, offset: int, fs: Fs) -> Iterator[Difference]:
-    """Check that the snapshot of a rolled segment lists the unexpired producers at the end of BEFORE."""
+    """Check that the producer snapshot of a rolled segment lists the unexpired producers at the end of BEFORE."""
     name = segment_file_name(offset, SegmentFileKind.SNAPSHOT)
     try:
         found = {entry.producer_id: entry for entry in parse_snapshot(fs.read_bytes(files.after.directory / name))}
@@ -257,7 +260,7 @@ def _new_snapshot(files: FilesToCheck, before: LogListing, offset: int, fs: Fs) 
             before, PartitionCheckpoints(clean_shutdown=True), fs, now_ms=0, producer_id_expiration_ms=INT64_MAX
         )
     except SedimentError:
-        return  # the check of indexes reports the snapshot, or the check of checksums reports the batch
+        return  # other checks report the snapshot or the batch
     if view.log_end_offset != offset:
         return
     known = {entry.producer_id: entry for entry in view.producers}

@@ -1,10 +1,10 @@
-r"""The first pass over a log: check checksums, and collect from headers the facts that the rules need.
+r"""The first pass over a log: check the checksums, and collect from the headers the facts that the rules need.
 
     spans of batches --check_batches--> readable batches --> segments, transactions, last batches of producers
                                    \--> unreadable batches, with their bytes' hash
 
 Invariants: memory use is two chunks, the facts of each segment and producer, and about 30 bytes for each transactional
-batch.  A batch counts as readable only if its checksum is right.
+batch.  A batch counts as readable only if its checksum is correct.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ Int64s = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 _ROWS_AT_ONCE = 1 << 14
-_SAMPLED = 64  # the sample gets the base offset of one batch out of this many
-_DATA = -1  # of `kinds`; the others are control types
+_SAMPLED = 64  # the sample contains the base offset of one batch out of this many
+_DATA = -1  # the kind of data batches in `kinds`; other values are control types
 
 
 @dataclass(frozen=True, slots=True)
 class Transactions:
-    """The data batches of transactions, by base offset, with the marker that decides each.
+    """The data batches of transactions, by base offset, and for each batch the marker that commits or aborts it.
 
     `markers` and `outcomes` are NO_MARKER and NO_OUTCOME in an open transaction.
     """
@@ -65,7 +65,7 @@ class Transactions:
     def decide(bases: Int64s, producers: Int64s, kinds: npt.NDArray[np.int8]) -> Transactions:
         """Return the data batches among the given batches; `kinds` is _DATA, CONTROL_ABORT or CONTROL_COMMIT.
 
-        A batch is decided by the first later marker of its producer.
+        The first later marker of its producer commits or aborts a batch.
         """
         order = np.lexsort((bases, producers))
         bases, producers, kinds = bases[order], producers[order], kinds[order]
@@ -91,11 +91,11 @@ class Transactions:
         return int(opened[0]) if len(opened) else None
 
     def marked(self) -> Int64s:
-        """Return the offsets of the markers that decide a batch, ascending."""
+        """Return the offsets of the markers that commit or abort a batch, ascending."""
         return np.unique(self.markers[self.outcomes != NO_OUTCOME])
 
     def decisions(self, bases: Int64s) -> tuple[Int64s, npt.NDArray[np.int8]]:
-        """Return marker and outcome of the batches with these base offsets."""
+        """Return the marker and the outcome of each batch with one of these base offsets."""
         if not len(self.bases):
             return np.full(len(bases), NO_MARKER), np.full(len(bases), NO_OUTCOME, dtype=np.int8)
         slots = np.minimum(np.searchsorted(self.bases, bases), len(self.bases) - 1)
@@ -105,7 +105,7 @@ class Transactions:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableBatch:
-    """Bytes that are not a readable batch; fields of the header are None if the header is missing."""
+    """Bytes that are not a readable batch; the header fields are None if no header was found."""
 
     segment: int
     position: int
@@ -117,7 +117,7 @@ class UnreadableBatch:
 
     @property
     def identity(self) -> tuple[int, int | None, int | None, int | None]:
-        """Value for comparing the regions of two logs: regions with equal bytes have equal values."""
+        """Value with which regions of two logs are compared: regions with equal bytes have equal values."""
         return self.size_bytes, self.crc, self.base_offset, self.last_offset
 
 
@@ -155,7 +155,7 @@ class _Producer:
     data: tuple[int, int] | None
 
     def protected_offset(self) -> int:
-        """Return the base offset of the batch from which a broker restores the producer's state."""
+        """Return the base offset of the batch from which a broker reads the producer's state when it loads the log."""
         return self.data[0] if self.data is not None and self.data[1] == self.last[1] else self.last[0]
 
 
@@ -181,7 +181,7 @@ class HeaderFacts:
         return frozenset(batch.segment for batch in self.unreadable)
 
     def legacy_end(self) -> int:
-        """Return the offset after the last batch of magic 0 or 1; -(2^63 - 1) without such a batch."""
+        """Return the offset after the last batch of magic 0 or 1; if there is none, return -(2^63 - 1)."""
         ends = [segment.last_legacy + 1 for segment in self.segments.values() if segment.last_legacy is not None]
         return max(ends, default=-INT64_MAX)
 
@@ -203,7 +203,7 @@ class HeaderFacts:
     def remembered(self) -> Int64s:
         """Return the base offsets of the last five data batches of each producer in each segment.
 
-        A broker that has loaded the segment recognises them if a client sends them again.
+        A broker that has loaded the segment recognises these batches if a client sends them again.
         """
         return np.concatenate([np.zeros(0, dtype=np.int64), *(found[:, 1] for found in self._last_batches.values())])
 
@@ -233,7 +233,7 @@ class HeaderFacts:
 
 
 def _last_five(known: Int64s, rows: Rows) -> Int64s:
-    """Return (producer id, base offset) of each producer's last five batches; `rows` follow the batches in `known`."""
+    """Return (producer id, base offset) of each producer's last five batches; `rows` come after those in `known`."""
     every = np.concatenate([known, np.stack([rows["producer_id"], rows["base_offset"]], axis=1)])
     every = every[np.argsort(every[:, 0], kind="stable")]
     ends = np.searchsorted(every[:, 0], every[:, 0], side="right")
@@ -241,7 +241,7 @@ def _last_five(known: Int64s, rows: Rows) -> Int64s:
 
 
 def _last_of_each(rows: Rows) -> Iterator[np.void]:
-    """Yield each producer's row with the highest base offset."""
+    """Yield for each producer the row with the highest base offset."""
     order = np.lexsort((rows["base_offset"], rows["producer_id"]))
     ids = rows["producer_id"][order]
     ends = np.flatnonzero(np.diff(ids, append=ids[-1:] - 1)) if len(ids) else np.zeros(0, dtype=np.int64)
@@ -258,7 +258,7 @@ def spans_ahead(tasks: Sequence[ScanTask], fs: Fs) -> Iterator[tuple[ScanTask, B
     """Yield the spans and unreadable ranges of a log; each span has its own buffer.
 
     Raises:
-        SedimentError, OSError: the log changed, or cannot be read at all.
+        SedimentError, OSError: the log changed, or it cannot be read at all.
     """
 
     def found() -> Generator[tuple[ScanTask, BatchSpan] | UnreadableRange, None, None]:
@@ -298,7 +298,7 @@ def scan_headers(source: Source, tasks: Sequence[ScanTask], fs: Fs) -> HeaderFac
 
 
 def _add(gathered: list[Rows], segment: int, facts: HeaderFacts) -> list[Rows]:
-    """Add rows to the facts; return the rows of transactions: their batches and markers."""
+    """Add rows to the facts; return the rows of transactional batches and markers."""
     rows = np.concatenate(gathered) if gathered else np.zeros(0, dtype=BATCH_ROW)
     if not len(rows):
         return []
@@ -349,9 +349,9 @@ def _wrong_checksum(row: np.void, crc: int, segment: int) -> UnreadableBatch:
 
 
 def complete_legacy(rows: Rows, span: BatchSpan) -> Rows:
-    """Return the rows, with base offset and number of records filled in for messages of magic 0 and 1.
+    """Return the rows; for messages of magic 0 and 1, set the base offset and the number of records.
 
-    Compressed messages that cannot be unwrapped are left out.
+    Compressed messages that cannot be decompressed are left out.
     """
     completed = rows.copy()
     kept = np.ones(len(rows), dtype=np.bool_)

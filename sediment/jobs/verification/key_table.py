@@ -1,4 +1,4 @@
-"""The key table of one pass over both logs, and the histories of keys with differences.
+"""The table of keys of one pass over both logs, and the histories of keys with differences.
 
 Invariants: the table takes at most `limit_bytes`, even while it grows.  Histories exist for at most MOST_HISTORIES
 keys: the keys that come first in the log.
@@ -24,7 +24,7 @@ _SLOT_BYTES = 8 * k.SLOT_FIELDS
 
 
 class KeyTable:
-    """Slots for keys; `slots` is int64[n, SLOT_FIELDS]."""
+    """Hash table of keys; `slots` is int64[n, SLOT_FIELDS]."""
 
     def __init__(self, limit_bytes: int, keys: int) -> None:
         """Make a table for about `keys` keys."""
@@ -49,7 +49,7 @@ class KeyTable:
 
 @dataclass(slots=True)
 class _History:
-    """One key: its first offset, its latest offset in each view (committed, all) of each log, and open differences."""
+    """History of one key: its first offset, its latest offsets by log and view, and its unresolved differences."""
 
     first_offset: int
     before: list[int | None] = field(default_factory=lambda: [None, None])
@@ -76,7 +76,7 @@ class _History:
 
 
 class Histories:
-    """Histories of a table's keys with differences, from the events of a second pass."""
+    """Histories of the keys with differences in a table, built from the events of a second pass."""
 
     def __init__(self, table: KeyTable, dirty: int) -> None:
         self._words = table.slots[:, k.WORD]
@@ -84,7 +84,7 @@ class Histories:
         self._by_slot: dict[int, _History] = {}
 
     def add(self, events: Int64s) -> None:
-        """Add events; they must come in the order in which the pass found them."""
+        """Add events, in the order in which the pass found them."""
         for slot, offset, facts, horizon_ms in events.tolist():
             history = self._by_slot.get(slot)
             if history is None:
@@ -126,4 +126,4 @@ def lost_record(offset: int, is_tombstone: bool, horizon_ms: int) -> Difference:
     """Return the difference for a missing record whose key has no later record."""
     if is_tombstone:
         return Difference("tombstones", offset, f"the tombstone is gone, {horizon_text(horizon_ms)}")
-    return Difference("lost", offset, "the record is gone, but its key has no later record")
+    return Difference("lost", offset, "the record is missing, but its key has no later record")

@@ -1,7 +1,7 @@
-"""Spans and blocks that a thread prepares while the caller works on earlier ones.
+"""Preparation of spans and blocks in a thread, while the caller works on earlier spans and blocks.
 
-Invariants: items keep their order, and the caller gets every error.  One item is prepared at a time, so at most two
-items are in use: the caller's, and the one in preparation.
+Invariants: items keep their order, and every error is raised in the caller.  One item is prepared at a time, so at most
+two items are in memory: the caller's item and the next item.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 LEAST_BYTES = 8 << 20
-"""Size of a log from which a thread reads ahead; for a smaller log, its start would take too long."""
+"""Minimum size of a log for which a thread reads ahead; for a smaller log, starting the thread would take too long."""
 
 CHUNK_BYTES = 2 << 20
-"""Bytes of a span; the Python code for a span takes about as long for 2 MiB as for 1 MiB."""
+"""Size of a span in bytes; the Python code for a span takes about the same time for 2 MiB as for 1 MiB."""
 
 _Item = TypeVar("_Item")
 
 
 def ahead(items: Generator[_Item, None, None], size_bytes: int) -> Iterator[_Item]:
-    """Yield the `items` of a log of `size_bytes`; if it is large, a thread prepares the next while the caller uses one.
+    """Yield the `items` of a log of `size_bytes`; for a large log, a thread prepares the next item in advance.
 
     Raises:
-        Exception: every error of `items`.
+        Exception: every error that `items` raises.
     """
     if size_bytes < LEAST_BYTES:
         yield from items

@@ -1,4 +1,4 @@
-r"""Compiled loops that decode the records of two logs and compare both in the order of offsets.
+r"""Compiled loops that decode the records of two logs and compare the logs in offset order.
 
     records of BEFORE --\                      /--> differences of single records, counted, with the first offsets
                          merge by offset and key
@@ -7,10 +7,10 @@ r"""Compiled loops that decode the records of two logs and compare both in the o
 Because offsets ascend, one 64-bit integer for each key (its word) is enough:
 
 * for each view, whether both logs have the same latest record;
-* whether the latest missing record still needs a later record of its key;
+* whether the latest missing record still needs a later record of the same key as its reason;
 * the number of kept records that a later record of the dirty section would supersede.
 
-A word contains no offsets.  If the words of some keys show a difference, a second pass traces these keys and yields
+A word contains no offsets.  If the words of some keys show a difference, a second pass follows these keys and produces
 events.
 
 Invariants: offsets ascend in both inputs.  A kernel allocates nothing and returns a status.  Keys are compared by 128
@@ -93,9 +93,9 @@ DIRTY = 2
 STABLE_BEFORE = 3
 STABLE_AFTER = 4
 IS_CLAIMED = 5
-IS_CHECKED = 6  # superseded records below the limit are differences
+IS_CHECKED = 6  # records below the limit that are superseded but still exist are differences
 REMOVABLE_END = 7
-FIRST_PART = 8  # of the keys whose hash is in [FIRST_PART, END_PART)
+FIRST_PART = 8  # the pass handles the keys whose hash is in [FIRST_PART, END_PART)
 END_PART = 9
 IS_TRACING = 10
 SEED = 11
@@ -112,7 +112,7 @@ AFTER_ENDED = 5
 USED = 6  # keys in the table
 SUPERSEDED = 7
 EVENTS = 8
-MET_OFFSET = 9  # of the last record that both logs have
+MET_OFFSET = 9  # offset of the last record that both logs have
 MET_HASH = 10
 REGISTERS = 11
 
@@ -145,7 +145,7 @@ UNCOMMITTED_SHIFT = 4  # the same four bits for the view of all records
 LOST = 512
 LOST_IS_TOMBSTONE = 1024
 WAS_SUPERSEDED = 2048
-LEFT_ONE = 1 << 16  # the bits from here on count kept records
+LEFT_ONE = 1 << 16  # the bits from this bit upwards count kept records
 
 # ---------------------------------------------------------------------------------------- an event, int64[EVENT_FIELDS]
 EVENT_SLOT = 0
@@ -176,13 +176,13 @@ def decode_batches(
     counts: Int64s,
     contents: Int64s,
 ) -> tuple[int, int, int]:
-    """Decode rows[first:] into `records` from `filled` on; file position + `shift` = position in the buffer.
+    """Decode rows[first:] into `records`, starting at index `filled`; file position + `shift` = position in the buffer.
 
     The function also fills `counts`, int64[rows], and `contents`, int64[rows, CONTENT_FIELDS].
 
     Returns:
-        (status, batch, records filled): OK with the number of batches, or a request or an error with the batch that
-        caused it.
+        (status, batch, records filled): OK with the number of batches, or else a request or error status with the index
+        of the batch that caused it.
     """
     for index in range(first, rows.size):
         counts[index] = 0
@@ -214,7 +214,7 @@ def decode_batches(
 def complete_records(
     base: int, row: np.void, index: int, records: Int64s, first: int, count: int, contents: Int64s
 ) -> None:
-    """Turn decoded rows of batch `index` into rows of WALKED_FIELDS, and describe the batch in `contents`."""
+    """Convert the decoded rows of batch `index` to rows of WALKED_FIELDS, and describe the batch in `contents`."""
     absolute = row["magic"] < 2
     base_offset = np.int64(0) if absolute else row["base_offset"]
     base_timestamp = np.int64(0) if absolute else row["base_timestamp"]
@@ -250,7 +250,7 @@ def complete_records(
 
 @kernel
 def hash_keys(records: Int64s, count: int, seed: int, secrets: Flags) -> None:
-    """Fill in the hashes of the keys of the first `count` records."""
+    """Set the key hashes of the first `count` records."""
     for at in range(count):
         if records[at, KEY_BYTES] >= 0:
             low, high = hash_key(records[at, KEY_START], records[at, KEY_BYTES], np.uint64(seed), secrets.ctypes.data)
@@ -270,7 +270,7 @@ def _equal_fields(one: Int64s, i: int, other: Int64s, j: int, start: int, count:
 
 @kernel
 def equal_headers(one: int, other: int) -> bool:
-    """Return True if the headers at two addresses are equal; 0 means no headers.  Their bounds were checked."""
+    """Return True if the headers at two addresses, with checked bounds, are equal; 0 means no headers."""
     count = 0
     other_count = 0
     if one > 0:
@@ -333,7 +333,7 @@ def _compare(
     found: Int64s,
     first: Int64s,
 ) -> bool:
-    """Note each field in which two records with the same offset and key differ; return True for equal values."""
+    """Record every field in which two records with equal offset and key differ; return True for equal values."""
     offset = before[i, OFFSET]
     same_value = _equal_fields(before, i, after, j, VALUE_START, VALUE_BYTES)
     if not same_value or (is_control and not _equal_fields(before, i, after, j, KEY_START, KEY_BYTES)):
@@ -358,7 +358,7 @@ def _same_identity(before: Int64s, i: int, after: Int64s, j: int, b_flags: int, 
 # ---------------------------------------------------------------------------------------------------------------- table
 @kernel
 def find_slot(table: Int64s, low: int, high: int) -> int:
-    """Return the slot of a key, or the empty slot where it belongs; the number of slots is a power of two."""
+    """Return the slot of a key, or the empty slot for a missing key; the number of slots must be a power of two."""
     mask = len(table) - 1
     slot = low & mask
     while table[slot, WORD] != 0:
@@ -386,7 +386,7 @@ def _part_of(high: int) -> int:
 
 @kernel
 def is_view_wrong(word: int) -> bool:
-    """Return True if the latest records of the committed view differ; for the other view, the caller shifts `word`."""
+    """Return True if the latest records in the committed view differ; for the other view, the caller shifts `word`."""
     has_before = word & COMMITTED_BEFORE
     if word & COMMITTED_AFTER:
         return has_before == 0 or word & COMMITTED_SAME == 0
@@ -395,7 +395,7 @@ def is_view_wrong(word: int) -> bool:
 
 @kernel
 def count_wrong_keys(table: Int64s, counts: Int64s) -> None:
-    """Count, each separately, keys with a wrong committed view, a wrong full view, a lost record, a lost tombstone."""
+    """Count separately the keys with a wrong committed view, a wrong full view, a lost record, and a lost tombstone."""
     for at in range(len(table)):
         word = table[at, WORD]
         if is_view_wrong(word):
@@ -408,7 +408,7 @@ def count_wrong_keys(table: Int64s, counts: Int64s) -> None:
 
 @kernel
 def _with_view(word: int, shift: int, in_before: bool, in_after: bool, same_value: bool, is_tombstone: bool) -> int:
-    """Return a key's word after a record; `in_before` and `in_after` say if the view of that log has the record."""
+    """Return a key's word after a record; `in_before` and `in_after` are True if that log's view has the record."""
     view = word >> shift
     if in_before:
         view |= COMMITTED_BEFORE
@@ -437,9 +437,9 @@ def merge_records(
     events: Int64s,
     state: Int64s,
 ) -> int:
-    """Compare both blocks from AT_BEFORE and AT_AFTER on; the batches are rows of `rules.BATCH`.
+    """Compare both blocks, starting at the indexes AT_BEFORE and AT_AFTER; the batches are rows of `rules.BATCH`.
 
-    Returns NEEDS_BEFORE or NEEDS_AFTER when a block is used up, NEEDS_MAP_ROOM or NEEDS_EVENT_ROOM before a record that
+    Returns NEEDS_BEFORE or NEEDS_AFTER at the end of a block, NEEDS_MAP_ROOM or NEEDS_EVENT_ROOM before a record that
     does not fit, or OK at the end of both logs.
     """
     limit, end, dirty = parameters[LIMIT], parameters[END], parameters[DIRTY]

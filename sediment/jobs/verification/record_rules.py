@@ -5,11 +5,12 @@ r"""Rules of a correct compaction for records, and the pass over both logs that 
     AFTER  --blocks--/                    \--> records with the same offset, and a state for each key: `record_kernels`
 
 A record may be missing if it was aborted, had no key, had a later record of its key below the limit, or was a tombstone
-past its delete horizon.  A record that remains must be unchanged.  In addition, the last committed record of each key
-is compared, independently of these reasons.
+past its delete horizon.  A remaining record must be unchanged.  In addition, the latest committed record of each key is
+compared, independently of these reasons.
 
-If the keys do not fit the memory limit, the pass starts again with half of the keys, selected by hash; another pass
-handles the other half. If keys have differences, a further pass traces them and finds the offsets and texts.
+If the keys do not fit into the memory limit, the pass starts again with half of the keys, selected by hash; another
+pass handles the other half. If some keys have differences, a further pass follows these keys and finds the offsets and
+texts.
 
 Invariant: memory use is two blocks of each log, the batches between the two positions, and the table of keys.
 """
@@ -47,7 +48,7 @@ Batches = npt.NDArray[np.void]
 
 _BATCHES_AT_ONCE = 1 << 13
 _EVENTS_AT_ONCE = 1 << 14
-_RECORDS_PER_KEY = 8  # expected, for the first size of a table
+_RECORDS_PER_KEY = 8  # expected number; determines the first size of the table
 _NO_RECORDS = np.zeros((0, k.WALKED_FIELDS), dtype=np.int64)
 _NO_BATCHES = np.zeros(0, dtype=r.BATCH)
 _NO_OFFSETS = np.zeros(0, dtype=np.int64)
@@ -57,7 +58,7 @@ _TEXTS = {
     k.NEW_KEYED: ("records", "BEFORE has no such record of this key"),
     k.NEW_KEYLESS: ("records", "BEFORE has no such record"),
     k.REPEATED: ("order", "the record appears more than once"),
-    k.LOST_KEYLESS: ("lost", "the record without a key is gone, but its offset is above the cleaned range"),
+    k.LOST_KEYLESS: ("lost", "the record without a key is missing, but its offset is above the cleaned range"),
     k.LEFT_KEYLESS: ("superseded", "a record without a key remains below the cleaner checkpoint"),
     k.OTHER_VALUE: ("records", "the value of the record differs from BEFORE"),
     k.OTHER_HEADERS: ("records", "the headers of the record differ from BEFORE"),
@@ -88,7 +89,7 @@ def compare_records(
         SedimentError, OSError: a log changed, or cannot be read at all.
     """
     waiting = [(0, k.PARTS)]
-    seed = draw_seed()  # one seed for all passes, because it decides the range that a key belongs to
+    seed = draw_seed()  # one seed for all passes, because the hash determines in which pass a key is handled
     reencoded = ReencodedBatches()
     while waiting:
         first, end = waiting.pop()
@@ -121,7 +122,7 @@ class _Walk:
         self._table = KeyTable(0, 0)
 
     def fold(self, first: int, end: int, limit_bytes: int) -> bool:
-        """Read both logs for the keys whose hash is in [`first`, `end`); return False if they do not fit the memory.
+        """Read both logs for the keys with a hash in [`first`, `end`); return False if the keys do not fit into memory.
 
         The pass with `first` 0 also compares batches, and records without a key.
         """
@@ -139,7 +140,7 @@ class _Walk:
         return True
 
     def add_to(self, tally: Tally) -> None:
-        """Add the differences that the pass found; trace the keys that are wrong."""
+        """Add the differences that the pass found, and follow the keys with differences in a further pass."""
         for check, number in self._batches.counts.items():
             tally.count(check, number)
         tally.show(self._batches.first())
@@ -240,7 +241,7 @@ class _Walk:
 
 @dataclass(frozen=True, slots=True)
 class _Flags:
-    """Function that returns the flags of batches for the kernels; only BEFORE has `rules`."""
+    """Function that returns the flags of batches for the kernels; `rules` is set only for BEFORE."""
 
     rules: r.PairRules | None
 
@@ -265,7 +266,7 @@ class _Side:
         self.records, self.batches, self.flags = _NO_RECORDS, _NO_BATCHES, _NO_FLAGS
 
     def advance(self) -> bool:
-        """Take the next block; return False at the end of the log."""
+        """Advance to the next block; return False at the end of the log."""
         self._block = next(self._blocks, None)
         if self._block is None:
             self.records, self.batches, self.flags = _NO_RECORDS, _NO_BATCHES, _NO_FLAGS
@@ -297,12 +298,12 @@ class _Queue:
             self.last_base = int(batches["base"][-1])
 
     def waiting(self) -> Batches:
-        """Return the batches that wait."""
+        """Return the waiting batches."""
         self._parts = [np.concatenate(self._parts)] if self._parts else [_NO_BATCHES]
         return self._parts[0]
 
     def take(self, end: int | None) -> Batches:
-        """Return the batches with a base offset below `end` (None: all batches), and keep the others."""
+        """Remove and return the waiting batches with a base offset below `end` (None: all batches)."""
         batches = self.waiting()
         kept = 0 if end is None else int(np.searchsorted(batches["base"], end))
         taken, rest = (batches, _NO_BATCHES) if end is None else (batches[:kept], batches[kept:])
@@ -376,7 +377,7 @@ class _Judge:
 
 
 def _joined(before: Batches, after: Batches) -> tuple[Batches, Batches, Batches, Batches]:
-    """Return the batches whose base offset is in BEFORE only, in AFTER only, and in both."""
+    """Return the batches whose base offset is only in BEFORE, only in AFTER, and in both."""
     if not len(before) or not len(after):
         return before, after, before[:0], after[:0]
     slots = np.minimum(np.searchsorted(before["base"], after["base"]), len(before) - 1)
@@ -388,6 +389,6 @@ def _joined(before: Batches, after: Batches) -> tuple[Batches, Batches, Batches,
 
 def _corruption(before: set[bytes], after: set[bytes]) -> Iterator[Difference]:
     for _ in range(len(after - before)):
-        yield Difference("crc", -1, "a batch of AFTER cannot be read, and BEFORE has no such bytes")
+        yield Difference("crc", -1, "a batch of AFTER cannot be read, and BEFORE does not contain the same bytes")
     for _ in range(len(before - after)):
-        yield Difference("crc", -1, "a batch of BEFORE that cannot be read is gone")
+        yield Difference("crc", -1, "an unreadable batch of BEFORE is missing")

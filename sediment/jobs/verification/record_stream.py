@@ -1,11 +1,11 @@
-"""The second pass over a log: blocks of readable batches and their records, in the order of offsets.
+"""The second pass over a log: blocks of readable batches and their records, in offset order.
 
     spans of batches --without those that the first pass found unreadable--> decoded records --> blocks
 
 A log whose batches do not ascend is read in several windows of offsets, each sorted in memory.
 
 Invariants: batches and records of all blocks ascend.  If the batches ascend, memory use is three chunks, two blocks and
-the largest batches, because threads prepare the next ones; otherwise it is one window.
+the largest batches, because threads prepare the next chunks and blocks; otherwise, memory use is one window.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _RECORDS_AT_ONCE = 1 << 14
 class Block:
     """Batches, rows of `rules.BATCH`, and their records, int64[n, WALKED_FIELDS]; `buffers` contain the bytes.
 
-    `is_first` is True for batches that no earlier block had.
+    `is_first` is True for batches that no earlier block contained.
     """
 
     batches: npt.NDArray[np.void]
@@ -75,7 +75,7 @@ class _Room:
     records: Int64s = field(default_factory=lambda: _new_records(_RECORDS_AT_ONCE))
 
     def grow(self, count: int, filled: int) -> None:
-        """Make space for `count` more records after the `filled` ones."""
+        """Make space for `count` more records after the `filled` records."""
         larger = _new_records(max(filled + count, 2 * len(self.records)))
         larger[:filled] = self.records[:filled]
         self.records = larger
@@ -90,14 +90,14 @@ _NO_ROOM = _Room(_new_records(0))
 
 @dataclass(frozen=True, slots=True)
 class HashSeed:
-    """Seed of the hashes of keys, and the secrets that `hash_secrets` derives from it."""
+    """Seed of the key hashes, and the secrets that `hash_secrets` derives from this seed."""
 
     seed: int
     secrets: npt.NDArray[np.uint8]
 
 
 class RecordStream:
-    """The blocks of a log.  `corrupt` has a hash of each unreadable batch, once all blocks were read."""
+    """The blocks of a log.  After all blocks are read, `corrupt` contains a hash of each unreadable batch."""
 
     def __init__(self, tasks: Sequence[ScanTask], facts: HeaderFacts, fs: Fs, hash_seed: HashSeed | None) -> None:
         self._tasks = tasks
@@ -111,7 +111,7 @@ class RecordStream:
         """Yield the blocks; none is empty.
 
         Raises:
-            SedimentError, OSError: the log cannot be read at all, or changed.
+            SedimentError, OSError: the log cannot be read at all, or has changed.
         """
         return ahead(self._blocks(), self._size_bytes())
 
@@ -183,7 +183,7 @@ class RecordStream:
 
     # ----------------------------------------------------------------------------------------------------- of one span
     def _blocks_of(self, span: BatchSpan, segment: int, low: int, high: int) -> Iterator[Block]:
-        """Yield the blocks of a span with the batches that can hold offsets in [`low`, `high`)."""
+        """Yield the blocks of a span, with the batches that can contain offsets in [`low`, `high`)."""
         rows = self._readable(span, segment)
         is_wrapper = (rows["magic"] < MAGIC_V2) & (rows["attributes"] & CODEC_MASK != 0)
         skip = (rows["last_offset"] < low) | ~is_wrapper & (rows["base_offset"] >= high)
@@ -207,7 +207,7 @@ class RecordStream:
             first = end
 
     def _readable(self, span: BatchSpan, segment: int) -> Rows:
-        """Return the rows that have a correct checksum and can be unwrapped; note the others."""
+        """Return the rows that have a correct checksum and can be decompressed; record the others as corrupt."""
         rows = span.rows
         if self._wrong:
             wrong = np.array([(segment, position) in self._wrong for position in rows["position"].tolist()])
@@ -276,7 +276,7 @@ def _crcs(span: BatchSpan, rows: Rows) -> Int64s:
 
 
 def _sorted(batches: npt.NDArray[np.void], records: Int64s) -> Int64s:
-    """Return the records in the order of their offsets, even if the offsets in a batch do not ascend."""
+    """Return the records in offset order, even if the offsets in a batch do not ascend."""
     return records[np.argsort(records[:, k.OFFSET], kind="stable")] if batches["descending"].any() else records
 
 
@@ -295,7 +295,7 @@ class _Decoded:
         self._new: list[int] = []
 
     def run(self, first: int, room: _Room) -> tuple[int, int]:
-        """Decode the batches from index `first` on into `room`; return the index after the last, and the count."""
+        """Decode batches from index `first` into `room`; return the index after the last one, and the record count."""
         self._room = room
         at, filled = first, 0
         self.buffers = []

@@ -1,12 +1,12 @@
-"""Batches of AFTER in another codec or size than in BEFORE, and the rules for batches that were merged.
+"""Batches of AFTER with another codec or size than in BEFORE, and the rules for merged batches.
 
     BEFORE   | A | B | C | D | E |        A' has the offsets of A to C, so it must agree with each of them
     AFTER    |     A'    | D'| E |        D' has other bytes, but the same records
 
-The rules for a pair of batches then apply to A' and to one row for A to C.  The rules for records apply as always, so
-a re-encoded batch can neither lose nor change a record.
+The rules for a pair of batches then apply to A' and to one row for A to C.  The rules for records apply unchanged, so a
+re-encoded batch can neither lose nor change a record.
 
-Only data batches of magic 2 in the cleaned range may be re-encoded.  Pure: nothing here opens a file.
+Only data batches of magic 2 in the cleaned range may be re-encoded.  Pure: this module opens no file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _EQUAL_FIELDS = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MergedBatches:
-    """Batches of BEFORE that were merged in AFTER: row n of `originals` is a part of row n of `merged`.
+    """Batches of BEFORE that were merged in AFTER: row n of `merged` is the batch that contains row n of `originals`.
 
     Row n of `previous` is the batch that precedes row n of `originals` in BEFORE.
     """
@@ -43,9 +43,9 @@ class MergedBatches:
 
 
 def window_end(after: r.Batches, end: int | None) -> int | None:
-    """Return the largest offset, at most `end`, that divides no batch of AFTER, so both logs can be cut there.
+    """Return the largest offset, at most `end`, at which both logs can be divided, because no batch of AFTER spans it.
 
-    `after` are the waiting batches of AFTER. If `end` is None, the logs are not cut, and the result is None.
+    `after` are the waiting batches of AFTER. If `end` is None, the logs are not divided, and the result is None.
     """
     if end is None:
         return None
@@ -82,7 +82,9 @@ def join_originals(before: r.Batches, after: r.Batches) -> tuple[r.Batches, Merg
 def merged_batches(found: MergedBatches, rules: r.PairRules) -> Iterator[r.Found]:
     """Yield the differences between merged batches and their originals."""
     before, after = found.originals, found.merged
-    is_current = before["magic"] == MAGIC_V2  # others are converted by the cleaning; their records are compared
+    is_current = (
+        before["magic"] == MAGIC_V2
+    )  # cleaning converts batches of magic 0 and 1, so only their records are compared
     yield r.Found("untouched", before["segment"] >= rules.cleaned.end, lambda b, _: f"{_original(b)} was merged")
     for name, label in _EQUAL_FIELDS.items():
         yield r.Found(
@@ -100,7 +102,7 @@ def merged_batches(found: MergedBatches, rules: r.PairRules) -> Iterator[r.Found
     yield r.Found(
         "batches",
         before["base"] != found.previous["last"] + 1,
-        lambda b, _: f"offsets below {_original(b)} are missing in BEFORE, so it cannot be merged with others",
+        lambda b, _: f"offsets below {_original(b)} are missing in BEFORE, so this batch cannot be merged with others",
     )
     yield r.Found("batches", after["magic"] != MAGIC_V2, lambda _, a: f"merged batch of magic {a['magic']}")
     yield r.Found("batches", before["records"] == 0, lambda b, _: f"{_original(b)} has no records, but was merged")
@@ -118,7 +120,7 @@ def last_of_producers(after: r.Batches, is_merged: r.Mask, is_remembered: r.Mask
     """Return the merged batches for which `is_remembered` is True: the last five of a producer in a segment.
 
     A broker that loads the segment would not recognise an original of such a batch if a client sent it again.  After
-    several cleanings the last five are unknown, because a later cleaning can have removed later batches.
+    several cleanings, the last five are unknown, because a later cleaning can have removed later batches.
     """
     return r.Found(
         "producers",
@@ -128,7 +130,7 @@ def last_of_producers(after: r.Batches, is_merged: r.Mask, is_remembered: r.Mask
 
 
 class ReencodedBatches:
-    """The number of re-encoded batches, and the first few of these batches."""
+    """Number of re-encoded batches, and a list of the first of these batches."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -148,7 +150,7 @@ def _original(batch: np.void) -> str:
 
 
 def _sequences(before: r.Batches, after: r.Batches) -> r.Mask:
-    """Return the base sequences that originals must have; 0 follows 2^31 - 1, and without a producer all are equal."""
+    """Return the base sequences that originals must have; 0 follows 2^31 - 1; without a producer, all are equal."""
     steps = before["base"] - after["base"]
     continued = (after["base_sequence"].astype(np.int64) + steps) & INT32_MAX
     result: r.Mask = np.where(after["base_sequence"] < 0, after["base_sequence"], continued)

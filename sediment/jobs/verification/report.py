@@ -1,4 +1,4 @@
-"""Report of `verify`; the table for people and the JSON for programs are both made from it."""
+"""Report of `verify`, the source of both the table for people and the JSON for programs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class ReencodedBatch:
-    """A batch of AFTER in another encoding: its base and last offset, and the number of its originals in BEFORE."""
+    """A re-encoded batch of AFTER: its base and last offset, and the number of its originals in BEFORE."""
 
     base_offset: int
     last_offset: int
@@ -45,11 +45,11 @@ class ReencodedBatch:
 
 @dataclass(frozen=True, slots=True)
 class PairReport:
-    """Report of one partition.  `checks` counts the differences of each check; None for a check that could not be made.
+    """Report of one partition; `checks` has the number of differences by check, None if the check was not made.
 
-    `first_uncleanable_offset` is the highest offset to which BEFORE could be cleaned.  `next_dirty_offset` is AFTER's
-    cleaner checkpoint or None.  `reason` explains the status FAILED or SKIPPED; an unchanged partition, which
-    --keep-before did not link, is SKIPPED with NOT_CHANGED.  `reencoded` has the first re-encoded batches.
+    `first_uncleanable_offset` is the offset up to which BEFORE could be cleaned.  `next_dirty_offset` is AFTER's
+    cleaner checkpoint, or None.  `reason` explains the status FAILED or SKIPPED; an unchanged partition, which
+    --keep-before did not link, is SKIPPED with NOT_CHANGED.  `reencoded` lists the first re-encoded batches.
     """
 
     partition: str

@@ -3,7 +3,8 @@
     batches of BEFORE --same base offset--> pairs --rules--> differences
     batches of AFTER  --------------------/
 
-A batch only in BEFORE is gone; a batch only in AFTER is new.  The rules for records are in `record_rules`.
+A batch that is only in BEFORE was removed; a batch that is only in AFTER was added.  The rules for records are in
+`record_rules`.
 
 Invariants: the cleaner's code is not used.  Every function is pure: it takes arrays and returns masks.
 
@@ -110,7 +111,7 @@ class PairRules:
     time of a single cleaning is `now_ms` if `now_is_exact`, else some earlier time.  `stable_before` and `stable_after`
     are last stable offsets.  All batches of magic 0 or 1 in BEFORE are below `legacy_end`.  `corrupt_from` is the base
     offset of the first segment of BEFORE with unreadable batches, or None if every batch is readable.
-    `delete_retention_ms` and `producer_id_expiration_ms` are None if they are not stated.  Without
+    `delete_retention_ms` and `producer_id_expiration_ms` are None if these settings are not stated.  Without
     `delete_retention_ms`, every new delete horizon is wrong.  Without `producer_id_expiration_ms`, no producer expires.
     With `may_be_reencoded`, batches may have another codec or size than in BEFORE.
     """
@@ -137,13 +138,13 @@ class PairRules:
         return saturated(earliest_ms + self.delete_retention_ms), saturated(self.now_ms + self.delete_retention_ms)
 
     def first_round_horizon(self) -> int | None:
-        """Return the horizon that the first of several cleanings wrote; None without such a horizon."""
+        """Return the delete horizon that the first of several cleanings wrote; None if it wrote none."""
         if self.since_ms is None or self.delete_retention_ms is None:
             return None
         return saturated(self.since_ms + self.delete_retention_ms)
 
     def idle_since_ms(self) -> int:
-        """Return a time in ms; a producer counts as expired if its last timestamp is not after this time."""
+        """Return the largest last timestamp, in ms, with which a producer counts as expired."""
         if self.producer_id_expiration_ms is None:
             return -INT64_MAX
         return max(self.now_ms - self.producer_id_expiration_ms, -INT64_MAX)
@@ -166,14 +167,14 @@ class PairRules:
     def removable_end(self) -> int:
         """Return the offset at and above which every tombstone and every marker must still exist.
 
-        Past an unreadable batch, tombstones and markers must stay, because the batch may contain an older value of
-        their key.
+        After an unreadable batch, tombstones and markers must stay, because the batch may contain an older value of the
+        key, or records of the transaction.
         """
         return INT64_MAX if self.corrupt_from is None else self.corrupt_from
 
 
 def saturated(time_ms: int) -> int:
-    """Return a delete horizon as stored in a batch: at most the largest int64."""
+    """Return the delete horizon to store in a batch, which is at most the largest int64."""
     return min(time_ms, INT64_MAX)
 
 
@@ -198,7 +199,7 @@ def _is_transaction_marker(batches: Batches) -> Mask:
 
 
 def horizon_text(horizon_ms: int) -> str:
-    """Return the reason why the delete horizon of a batch does not permit a removal."""
+    """Return the reason why the delete horizon of a batch does not permit the removal of its records."""
     if horizon_ms == NO_HORIZON:
         return "and its batch had no delete horizon"
     return f"before its delete horizon {horizon_ms}"
@@ -231,7 +232,9 @@ def gone_batches(before: Batches, protected: Mask, rules: PairRules) -> Iterator
     yield Found(
         "producers",
         in_range & protected,
-        lambda b, _: f"{_range(b)} was the last of producer {b['producer_id']}, so the state of the producer is lost",
+        lambda b, _: (
+            f"{_range(b)} was the last batch of producer {b['producer_id']}, so the state of this producer is lost"
+        ),
     )
 
 
@@ -240,7 +243,7 @@ def new_batches(after: Batches, rules: PairRules) -> Iterator[Found]:
     yield Found(
         "batches",
         after["base"] >= rules.legacy_end,
-        lambda _, a: f"{_range(a)} has a base offset that no batch in BEFORE has",
+        lambda _, a: f"{_range(a)} has a base offset that no batch of BEFORE has",
     )
     everything = np.ones(len(after), dtype=np.bool_)
     yield from _rebuilt(after, everything, everything)
@@ -249,7 +252,7 @@ def new_batches(after: Batches, rules: PairRules) -> Iterator[Found]:
 
 # --------------------------------------------------------------------------------------------------------------- pairs
 def kept_batches(before: Batches, after: Batches, marked: Mask, rules: PairRules) -> Iterator[Found]:
-    """Yield the differences of batches in both logs; `marked` is True for markers that decide a batch of BEFORE."""
+    """Yield the differences of batches in both logs; `marked` is True for markers that end a transaction of BEFORE."""
     same_bytes = have_same_bytes(before, after)
     yield from _header(before, after, same_bytes, rules)
     yield from _rebuilt(after, ~same_bytes, before["magic"] < 2)
@@ -314,7 +317,7 @@ def _header(before: Batches, after: Batches, same_bytes: Mask, rules: PairRules)
     yield Found(
         "batches",
         full & ~same_bytes & ~encodable,
-        lambda _b, _a: "it lost no record, but its bytes differ from those in BEFORE",
+        lambda _b, _a: "the batch lost no record, but its bytes differ from BEFORE",
     )
     yield Found(
         "batches",
@@ -329,7 +332,7 @@ def _codec(batch: np.void) -> str:
 
 
 def _rebuilt(after: Batches, differs: Mask, is_upgraded: Mask) -> Iterator[Found]:
-    """Yield batches whose bytes differ from BEFORE (`differs`) and whose header does not match their records."""
+    """Yield batches whose bytes differ from BEFORE (`differs`) and whose header contradicts their records."""
     rebuilt = differs & (after["magic"] == 2)
     filled = after["known"] & (after["records"] > 0)
     yield Found(
@@ -341,14 +344,14 @@ def _rebuilt(after: Batches, differs: Mask, is_upgraded: Mask) -> Iterator[Found
         "batches",
         rebuilt & filled & (outside | is_upgraded & not_tight),
         lambda _, a: (
-            f"its records have the offsets {a['first_record']}–{a['last_record']}, "
-            f"its header has {a['base']}–{a['last']}"
+            f"its records have the offsets {a['first_record']}–{a['last_record']}, but its header has "
+            f"{a['base']}–{a['last']}"
         ),
     )
     yield Found(
         "batches",
         rebuilt & filled & (after["largest_ms"] != after["max_ms"]),
-        lambda _, a: f"largest timestamp {a['max_ms']}, of its records {a['largest_ms']}",
+        lambda _, a: f"largest timestamp {a['max_ms']}, but {a['largest_ms']} in its records",
     )
     allowed = np.where(after["records"] == 0, _EMPTY_BITS, _KNOWN_BITS)
     yield Found(
@@ -385,7 +388,7 @@ def new_horizons(after: Batches, is_new: Mask, has_all: Mask, rules: PairRules) 
         "horizons",
         fresh & ~((after["horizon_ms"] >= low) & (after["horizon_ms"] <= high)),
         lambda _, a: (
-            f"delete horizon {a['horizon_ms']} is new, but no setting states delete.retention.ms; give it with --set"
+            f"delete horizon {a['horizon_ms']} is new, but delete.retention.ms is not stated; give it with --set"
             if allowed is None
             else f"delete horizon {a['horizon_ms']}, but delete.retention.ms is {rules.delete_retention_ms} "
             f"and the clock was {saturated(rules.now_ms)}"
@@ -404,7 +407,7 @@ def _markers(before: Batches, after: Batches, marked: Mask, rules: PairRules) ->
     yield Found(
         "markers",
         before["control"] & got & marked & (rules.since_ms is None),
-        lambda _b, _a: "the marker got a delete horizon, but batches of its transaction were left",
+        lambda _b, _a: "the marker got a delete horizon, but batches of its transaction remain",
     )
     yield Found(
         "markers",
@@ -422,7 +425,7 @@ def _markers(before: Batches, after: Batches, marked: Mask, rules: PairRules) ->
 
 
 def decisions(before: Batches, after: Batches, rules: PairRules) -> Iterator[Found]:
-    """Yield transactional batches decided by a different marker than in BEFORE, and aborted batches with records."""
+    """Yield transactional batches with another marker than in BEFORE, and aborted batches that still have records."""
     live = before["in_transaction"]
     same = (before["marker"] == after["marker"]) & (before["outcome"] == after["outcome"])
     yield Found("markers", live & ~same, _decision_text)
@@ -432,7 +435,8 @@ def decisions(before: Batches, after: Batches, rules: PairRules) -> Iterator[Fou
         "aborted",
         live & left & is_checked,
         lambda b, _: (
-            f"records of producer {b['producer_id']}, whose transaction was aborted at offset {b['marker']}, are left"
+            f"records of producer {b['producer_id']} remain, although their transaction was aborted at offset "
+            f"{b['marker']}"
         ),
     )
 

@@ -1,6 +1,6 @@
-"""Differences between the two logs of a pair: a count for each check, and the first differences that it found.
+"""Differences between the two logs of a pair: the number for each check, and the first differences of each check.
 
-Invariant: memory does not grow with the number of differences.
+Invariant: memory use does not grow with the number of differences.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Tally:
     def add_masked(
         self, check: str, mask: npt.NDArray[np.bool_], offsets: npt.NDArray[np.int64], text: Callable[[int], str]
     ) -> None:
-        """Add a difference for each True of `mask`; `text` gets its index."""
+        """Add a difference for each True in `mask`; `text` is called with the index of the difference."""
         if not mask.any():
             return
         found = np.flatnonzero(mask)
@@ -46,12 +46,12 @@ class Tally:
         self.show(Difference(check, int(offsets[index]), text(int(index))) for index in first)
 
     def count(self, check: str, number: int) -> None:
-        """Count differences that are shown separately."""
+        """Count differences whose texts are added separately."""
         if number:
             self.counts[check] += number
 
     def show(self, differences: Iterable[Difference]) -> None:
-        """Add differences that are already counted; show them if they are among the first of their check."""
+        """Add the texts of differences that are already counted; keep only the first texts of each check."""
         for difference in differences:
             known = self._first.setdefault(difference.check, [])
             known.append(difference)

@@ -1,6 +1,6 @@
-"""Warm-up: comparing a tiny log with a part of it compiles every kernel of the verification.
+"""Warm-up: a comparison of a tiny log with an empty log compiles every kernel of the verification.
 
-The log is Kafka's own bytes (kafka-log 01 §3.5): a batch in which one key is written twice.
+The tiny log consists of a batch that Kafka wrote (kafka-log 01 §3.5); the batch contains two records of one key.
 """
 
 from __future__ import annotations

@@ -242,7 +242,7 @@ def test_several_log_directories_become_one(tmp_path):
     (logs[1] / ".kafka_cleanshutdown").unlink()
     refused = sediment("compact", *logs, "--output", tmp_path / "o2", "--force", COMPACT)
     assert refused.status == 2
-    assert "has .kafka_cleanshutdown, so they cannot become one directory" in refused.stderr
+    assert "has .kafka_cleanshutdown, so they cannot be combined into one directory" in refused.stderr
     refused = sediment("compact", logs[0], make_log_dir(tmp_path / "twin", {"t-0": tmp_path / "t-0"}), "--output", "o")
     assert refused.status == 2
     assert "both contain t-0" in refused.stderr

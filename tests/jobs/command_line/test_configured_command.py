@@ -128,9 +128,9 @@ def test_the_source_of_each_value_is_shown_with_v(
     ("text", "said"),
     [
         ("ledgr = 1", "'ledgr' is unknown; did you mean ledger?"),
-        ("dry-run = true", "'dry-run' is not for all commands"),
-        ("force = true", "'force' is not a setting; give --force on the command line"),
-        ("[compact]\nforce = true", "'force' is not a setting"),
+        ("dry-run = true", "'dry-run' is not an option of all commands"),
+        ("force = true", "'force' is not allowed in a settings file; give --force on the command line"),
+        ("[compact]\nforce = true", "'force' is not allowed in a settings file"),
         ("[compact]\ndryrun = true", "in [compact] 'dryrun' is unknown; did you mean dry-run?"),
         ("[compat]\ndry-run = true", "'compat' is not a command; did you mean compact?"),
         ("[compact]\nmax-bytes = 'x'", "(from "),
@@ -147,7 +147,7 @@ def test_a_wrong_file_is_refused(settings: Path, text: str, said: str) -> None:
     ("variable", "said"),
     [
         ("SEDIMENT_LEDGR", "unknown; did you mean SEDIMENT_LEDGER?"),
-        ("SEDIMENT_DRY_RUN", "not for all commands; set SEDIMENT_COMPACT_DRY_RUN"),
+        ("SEDIMENT_DRY_RUN", "not an option of all commands; set SEDIMENT_COMPACT_DRY_RUN"),
         ("SEDIMENT_COMPACT_DRYRUN", "did you mean SEDIMENT_COMPACT_DRY_RUN?"),
         ("SEDIMENT_COMPACT_WORDS", "SEDIMENT_COMPACT_WORDS is unknown"),
         ("SEDIMENT_FORCE", "give --force on the command line"),

@@ -112,7 +112,7 @@ def test_a_fault_is_one_line_of_json_with_its_trace(tmp_path):
         ("MemoryError", "there is not enough memory; free some and run again"),
         (
             "OSError(24, 'Too many', 'x')",
-            "too many open files (x); raise the limit, as with: ulimit -n 65536",
+            "too many open files (x); raise the limit, for example: ulimit -n 65536",
         ),
         ("OSError(28, 'No space left on device')", "the disk is full; free some space and run again"),
         ("KeyboardInterrupt", "the run was stopped before it was done; run again"),

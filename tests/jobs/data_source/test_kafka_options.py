@@ -113,7 +113,7 @@ def test_an_offset_that_the_log_does_not_hold_is_an_error_if_the_query_fails_on_
     for given, offset in (("startingOffsets", 3), ("startingOffsets", 41), ("endingOffsets", 41)):
         options = {"assign": '{"a": [0]}', given: positions(a={"0": offset})}
         assert len(read(log_dir, failOnDataLoss="false", **options).get("a-0", [])) in (0, 30)
-        sentence = f"{given} is {offset}, and the log contains the offsets from 10 to below 40"
+        sentence = f"{given} is {offset}, but the log contains the offsets from 10 up to but not including 40"
         with pytest.raises(OffsetOutOfRangeError, match=sentence):
             read(log_dir, failOnDataLoss="TRUE", **options)
 
@@ -227,7 +227,7 @@ def test_headers_are_a_column_unless_they_are_left_out(log_dir):
         ({"failOnDataLoss": "maybe"}, "failOnDataLoss cannot be 'maybe'; it is true or false"),
         ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger cannot be '0'"),
         ({"startingOffset": "1"}, "kafka-log has no option 'startingoffset'; did you mean 'startingOffsets'"),
-        ({"kafka.bootstrap.servers": "h:9092"}, "it reads files and needs no broker; leave it out"),
+        ({"kafka.bootstrap.servers": "h:9092"}, "leave the option out: kafka-log reads files and needs no broker"),
         ({"kafka.isolation.level": "read_committed"}, "give isolation instead"),
         ({"minPartitions": "9"}, "give task_bytes instead"),
         ({"startingOffsets": "latest"}, "startingOffsets cannot be latest in a batch query; give earliest"),

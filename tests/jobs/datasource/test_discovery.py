@@ -61,7 +61,7 @@ def test_a_table_is_never_written_and_dropping_it_deletes_no_file(spark, log_dir
     ("definition", "sentence"),
     [
         ("using `kafka-log` options (path '{}', subscrbe 't')", "no option 'subscrbe'; did you mean 'subscribe'"),
-        ("using `kafka-log` options (what 'batches')", "no path is given; give load a path"),
+        ("using `kafka-log` options (what 'batches')", "no path is given; give a path to load"),
     ],
 )
 def test_a_table_with_wrong_options_is_refused_when_it_is_created(definition, sentence, spark, log_dir):

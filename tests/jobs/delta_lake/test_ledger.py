@@ -237,7 +237,7 @@ def test_a_path_for_a_ledger_is_one_that_holds_nothing_else(tmp_path):
     ledger.check(str(tmp_path / "new"), [log_dir])
     with pytest.raises(UsageError, match="outside"):
         ledger.check(str(log_dir / "ledger"), [log_dir])
-    with pytest.raises(UsageError, match="this is one Delta table"):
+    with pytest.raises(UsageError, match="this path is one Delta table"):
         ledger.check(str(tmp_path / "new" / "runs"), [log_dir])
     (tmp_path / "file").write_text("x")
     with pytest.raises(UsageError, match="a ledger is a directory"):

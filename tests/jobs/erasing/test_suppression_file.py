@@ -94,7 +94,7 @@ def test_a_list_of_another_secret_stops_the_run_before_anything_changes(logs, tm
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("--where=true", "--suppress-out=@/list", "--secret-file=@/secret"), "lists whole keys"),
+        (("--where=true", "--suppress-out=@/list", "--secret-file=@/secret"), "lists complete keys"),
         (("--keys-file=@/keys.txt", "--suppress-out=@/list"), "needs --secret-file"),
         (
             (

@@ -270,6 +270,6 @@ def test_a_catalogue_that_cannot_be_completed_stays_as_planned_and_is_named(log_
     result = run(log_dir, kept, SOME, FailsLater())
     assert not result.failed
     (catalogue,) = catalogues(kept)
-    assert catalogue["state"] == "planned" and "stays in state planned" in caplog.text
+    assert catalogue["state"] == "planned" and "stays in the state `planned`" in caplog.text
     put_back(kept, catalogue)
     assert tree(log_dir) == before

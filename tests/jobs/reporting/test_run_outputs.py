@@ -164,7 +164,7 @@ def test_an_account_that_fails_after_the_run_does_not_fail_the_run(run, tmp_path
     monkeypatch.setattr("sediment.jobs.reporting.html_page.render_html", no_room)
     outcome = run()
     assert outcome.status == 0
-    assert "the run is done but the report could not be written" in outcome.stderr
+    assert "the run is done, but the report could not be written" in outcome.stderr
     assert metrics(tmp_path / "run.prom")["sediment_run_success"] == 1
 
 

@@ -121,7 +121,10 @@ def test_a_formatted_node_states_nothing(adopted: Path) -> None:
     (adopted / "bootstrap.checkpoint").write_bytes(format_bootstrap_checkpoint([record], now_ms=NOW_MS))
     before = tree(adopted)
     outcome = expire(adopted)
-    assert outcome.status == 2 and "its topics' configs are in __cluster_metadata-0" in outcome.stderr
+    assert (
+        outcome.status == 2
+        and "__cluster_metadata-0, which contains its topics' configs, was not found" in outcome.stderr
+    )
     assert {row["reason_code"] for row in plan(adopted).values()} == {"policy-unknown"}
     outcome = expire(adopted, f"--metadata={adopted}")
     assert outcome.status == 2 and "does not contain __cluster_metadata-0" in outcome.stderr

@@ -95,7 +95,11 @@ def test_the_directory_of_a_deleted_topic_is_neither_compacted_nor_expired(log_d
     partition = TopicPartition(name[:-2], 0)
     with caplog.at_level(logging.WARNING):
         assert opened(log_dir).config_of(partition, Fs()).cleanup_policy == ()
-    assert len(caplog.messages) == 1 and name in caplog.messages[0] and "set the partition aside" in caplog.messages[0]
+    assert (
+        len(caplog.messages) == 1
+        and name in caplog.messages[0]
+        and "rename the partition to -stray" in caplog.messages[0]
+    )
     asked = opened(log_dir, None, f"{partition.topic}:cleanup.policy=compact")
     assert asked.config_of(partition, Fs()).cleanup_policy == ("compact",)
 

@@ -59,7 +59,7 @@ def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
 def test_a_byte_order_mark_is_refused_because_it_hides_a_key_from_the_broker(tmp_path: Path, mark: bytes) -> None:
     path = tmp_path / "some.properties"
     path.write_bytes(mark + b"log.retention.ms=-1\n")
-    assert "byte order mark, so a broker does not see its first key" in refusal(path)
+    assert "byte order mark, so a broker does not recognise its first key" in refusal(path)
 
 
 @pytest.mark.parametrize("name", ["log.retention.hour", "listener.name.INTERNAL.ssl.x_y", "a.b"])

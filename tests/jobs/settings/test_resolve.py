@@ -238,7 +238,7 @@ def test_a_set_without_key_and_value_is_refused(given: str) -> None:
 
 @pytest.mark.parametrize("topic", ["a b", "ä", "x" * 250, "a:b"])
 def test_a_topic_that_kafka_would_not_name_so_is_refused(topic: str) -> None:
-    assert "is not a topic's name" in refusal(f"{topic}:segment.ms=1")
+    assert "is not a valid topic name" in refusal(f"{topic}:segment.ms=1")
 
 
 @pytest.mark.parametrize(

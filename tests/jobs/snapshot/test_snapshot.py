@@ -470,7 +470,7 @@ def test_a_table_of_the_latest_and_one_of_a_moment_do_not_mix(spark, log_dir, to
         refresh(spark, log_dir, to, as_of=AsOf({}, NOW_MS))
     moment = tmp_path / "moment"
     refresh(spark, log_dir, moment, as_of=AsOf({}, NOW_MS))
-    with pytest.raises(UsageError, match="contains the state at a moment"):
+    with pytest.raises(UsageError, match="contains the state as of an offset or time"):
         refresh(spark, log_dir, moment)
     foreign = tmp_path / "foreign"
     spark.range(3).write.format("delta").save(str(foreign))

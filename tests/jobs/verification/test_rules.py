@@ -122,7 +122,7 @@ def test_without_stated_settings_only_horizons_that_are_there_count(results):
     assert [checks for checks, _ in right] == [Counter()] * 3
     assert gone["producers"] == 0
     assert set(new[0]) == {"horizons"}
-    assert "no setting states delete.retention.ms; give it with --set" in new[1]
+    assert "delete.retention.ms is not stated; give it with --set" in new[1]
     assert expired[0] == Counter()
     assert both[0]["tombstones"] > 0
     assert kept[0]["producers"] > 0

@@ -231,7 +231,7 @@ def test_wrong_use_is_reported_in_one_line(tmp_path):
     given = load_case("one-key", tmp_path).rounds[0]
     log_dir = make_log_dir(tmp_path / "logs", {"t-0": given.before})
     for arguments, words in (
-        ((given.before, log_dir), "a log directory and the directory of one partition"),
+        ((given.before, log_dir), "is a log directory, and the other is the directory of one partition"),
         ((given.before, tmp_path / "none"), "no such directory"),
         ((log_dir, log_dir, "--partition", "u-*"), "'u-*' matches no partition"),
         ((log_dir, log_dir, "--partition", "t-*", "--partition", "u-*"), "'u-*' matches no partition"),

@@ -215,7 +215,7 @@ def test_a_key_of_the_broker_does_not_replace_a_topics_own_config(tmp_path: Path
 
 @pytest.mark.parametrize("given", ["t:retention.ms=5", "retention.ms=5", "delete.retention.ms=5"])
 def test_a_set_option_cannot_be_a_config_of_topics(tmp_path: Path, given: str) -> None:
-    with pytest.raises(SettingsError, match=r"is a config of (a topic|topics), and those of a live server"):
+    with pytest.raises(SettingsError, match=r"is a config of (a topic|topics), but a live server reads"):
         options_of(new_node(tmp_path / "data", {}), sets=[given])
 
 
