@@ -110,7 +110,7 @@ with create_session("local[1]", "test") as session:
 @pytest.mark.parametrize(
     ("script", "environment", "sentence"),
     [
-        (None, {"JAVA_HOME": "/no/such/java"}, "JAVA_HOME names none; install it"),
+        (None, {"JAVA_HOME": "/no/such/java"}, "JAVA_HOME names none; install Java"),
         ("echo 'openjdk version \"11.0.2\" 2019-01-15' >&2; exit 1", {}, "Java 17 or newer, but this is Java 11"),
         ("echo 'openjdk version \"1.8.0_292\"' >&2; exit 1", {}, "Java 17 or newer, but this is Java 8"),
     ],
