@@ -20,7 +20,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from sediment.segment_io.compiled.huge_pages import LARGE_PAGE_BYTES, PageReserve
+from sediment.segment_io.compiled.huge_pages import LARGE_PAGE_BYTES, TABLE_PAGES
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import load_i64, load_word64, prefetch, store_i64, store_word64
 
@@ -38,8 +38,6 @@ LIMIT = 3
 
 NOT_FOUND = -1
 FULL = -1
-
-TABLE_PAGES = PageReserve(in_large_pages=True)  # for all maps of this process
 
 
 @kernel
