@@ -171,15 +171,9 @@ class OffsetMap:
         self._memories = list(block.reshape(TABLES, -1))
         self._blocks = [block] * TABLES
         self._newest_block, self._newest_used_bytes = block, block.size
-        for table in range(TABLES):
-            self._describe(table)
-
-    def _describe(self, table: int) -> None:
-        memory = self._memories[table]
-        slots = memory.size // self.slot_bytes
-        self.tables[table, ADDRESS] = memory.ctypes.data
-        self.tables[table, MASK] = slots - 1
-        self.tables[table, LIMIT] = slots * 3 // 4
+        first_bytes = block.size // TABLES
+        self.tables[:, ADDRESS] = np.arange(TABLES) * first_bytes + block.ctypes.data
+        self.tables[:, [MASK, LIMIT]] = _mask_and_limit(_FIRST_SLOTS)
 
     def __len__(self) -> int:
         return int(self.tables[:, USED].sum())
@@ -223,4 +217,9 @@ class OffsetMap:
         mask = size_bytes // self.slot_bytes - 1
         _move(old.ctypes.data, old.size // self.slot_bytes, self.slot_bytes, new.ctypes.data, mask)
         self._memories[table] = new
-        self._describe(table)
+        self.tables[table, ADDRESS] = new.ctypes.data
+        self.tables[table, [MASK, LIMIT]] = _mask_and_limit(mask + 1)
+
+
+def _mask_and_limit(slots: int) -> tuple[int, int]:
+    return slots - 1, slots * 3 // 4
