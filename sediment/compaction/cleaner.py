@@ -136,7 +136,7 @@ class CleaningPass:
                 if pending:
                     pending[-1].result()
                 self._kernels.being_written_bytes = output.used_bytes()
-                pending.append(self._parts.write_behind.submit(output.finish))
+                pending.append(self._parts.write_behind.submit(output.finish, output.used_bytes()))
         except BaseException:
             # Wait, because the caller removes the parts, which no thread may still be writing then.
             wait(pending)

@@ -31,11 +31,12 @@ from sediment.compaction.kernels.cleaned_transaction_metadata import UNREADABLE
 from sediment.compaction.kernels.collect_keys import RunKeys, collect_keys, digest_of
 from sediment.compaction.kernels.delete_horizon import next_horizon_ms
 from sediment.compaction.kernels.fill_map import fill_map
-from sediment.compaction.kernels.offset_map import TABLE_PAGES, OffsetMap
+from sediment.compaction.kernels.offset_map import OffsetMap
 from sediment.compaction.offset_map_size import offset_map_keys
 from sediment.compaction.partition_splits import SplitContents
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.compiled import padding
+from sediment.segment_io.compiled.huge_pages import TABLE_PAGES
 from sediment.segment_io.compiled.padding import padded_buffer
 from sediment.segment_io.compiled.status import (
     BEYOND_SIGHTED,

@@ -1,47 +1,62 @@
-"""The write-behind thread, which writes finished outputs in order while the sweep fills the next one.
+"""Write-behind threads, which write finished outputs while the sweep fills the next one.
 
-Invariant: an output is submitted only after the previous one is written.  So a process has at most two outputs in
-memory, even if several partitions share the thread: the sweep fills one while the other is written.
+Most of the time that a small output needs is spent in its syncs.  If several threads sync at the same time, the
+filesystem may flush once for all of them.  So several small outputs are written at the same time.
+
+Invariant: an output is submitted only if no output is being written, or if this output and those being written have at
+most SMALL_BYTES in total.  So a process has at most two large outputs in memory, even if several partitions share the
+threads: the sweep fills one while the other is written.
 """
 
 from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
 Written = TypeVar("Written")
 
+MOST_WRITES = 16
+"""Largest number of outputs that are written at the same time."""
+
+SMALL_BYTES = 8 << 20
+"""Largest total size of outputs that are written at the same time; one output alone may be larger."""
+
 
 class WriteBehind:
-    """A thread that does the writes of another thread, in order; the first write starts the thread."""
+    """Threads that do the writes of another thread; the first write starts the first thread."""
 
     def __init__(self) -> None:
-        self._thread: ThreadPoolExecutor | None = None
-        self._last: Future[Any] | None = None
+        self._threads: ThreadPoolExecutor | None = None
+        self._running: dict[Future[Any], int] = {}
 
     def __enter__(self) -> WriteBehind:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._thread is not None:
-            self._thread.shutdown()
+        if self._threads is not None:
+            self._threads.shutdown()
 
-    def submit(self, write: Callable[[], Written]) -> Future[Written]:
-        """Wait for the previous write, then submit `write`; return the future of `write`."""
-        self.settle()
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="sediment-write")
-        future = self._thread.submit(_call, write)
-        self._last = future
+    def submit(self, write: Callable[[], Written], size_bytes: int) -> Future[Written]:
+        """Wait until an output of `size_bytes` may be written, then submit `write`; return its future."""
+        while not self._has_room(size_bytes):
+            wait(self._running, return_when=FIRST_COMPLETED)
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(MOST_WRITES, thread_name_prefix="sediment-write")
+        future = self._threads.submit(_call, write)
+        self._running[future] = size_bytes
         return future
 
     def settle(self) -> None:
         """Wait until no write is running; errors are in the futures."""
-        if self._last is not None:
-            wait([self._last])
-            self._last = None
+        wait(self._running)
+        self._running = {}
+
+    def _has_room(self, size_bytes: int) -> bool:
+        self._running = {future: size for future, size in self._running.items() if not future.done()}
+        together = sum(self._running.values()) + size_bytes
+        return not self._running or (len(self._running) < MOST_WRITES and together <= SMALL_BYTES)
 
 
 def _call(write: Callable[[], Written]) -> Written:

@@ -56,7 +56,8 @@ from sediment.jobs.settings.running_brokers import UNCLEAN, warn_of_running
 from sediment.jobs.settings.unstated_settings import warn_of_unstated_lag, why_not_compacted, why_not_expired
 from sediment.jobs.spark.session import spark_context
 from sediment.jobs.spark.slots import available_slots
-from sediment.jobs.spark.task_pool import run_here, run_on_executors
+from sediment.jobs.spark.task_pool import run_on_executors
+from sediment.jobs.spark.two_processes import run_here_in_two
 from sediment.retention.policy import RetentionConfig, plan_view
 from sediment.segment_io.errors import CorruptCheckpointError, CorruptDataError, SedimentError
 from sediment.segment_io.format.names import new_run_id
@@ -461,7 +462,7 @@ def _plan_each(
         resources = find_resources(sc, cleaned_bytes, asked=None)
         tasks = [replace(task, cleaning=replace(task.cleaning, resources=resources)) for task in tasks]
         if sc is None:
-            found_by_task = run_here(tasks, plan_partition)
+            found_by_task = run_here_in_two(tasks, plan_partition)
         else:
             found_by_task = chain.from_iterable(
                 run_on_executors(sc, tasks, plan_partition, PlanningTask.weight, group=group)

@@ -21,7 +21,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from sediment.segment_io.compiled.huge_pages import LARGE_PAGE_BYTES, PageReserve
+from sediment.segment_io.compiled.huge_pages import LARGE_PAGE_BYTES, TABLE_PAGES
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import load_i64, load_word64, prefetch, store_i64, store_word64
 
@@ -39,8 +39,6 @@ LIMIT = 3
 
 NOT_FOUND = -1
 FULL = -1
-
-TABLE_PAGES = PageReserve(in_large_pages=True)  # for all maps of this process
 
 
 @kernel
@@ -174,15 +172,9 @@ class OffsetMap:
         self._memories = list(block.reshape(TABLES, -1))
         self._blocks = [block] * TABLES
         self._newest_block, self._newest_used_bytes = block, block.size
-        for table in range(TABLES):
-            self._describe(table)
-
-    def _describe(self, table: int) -> None:
-        memory = self._memories[table]
-        slots = memory.size // self.slot_bytes
-        self.tables[table, ADDRESS] = memory.ctypes.data
-        self.tables[table, MASK] = slots - 1
-        self.tables[table, LIMIT] = slots * 3 // 4
+        first_bytes = block.size // TABLES
+        self.tables[:, ADDRESS] = np.arange(TABLES) * first_bytes + block.ctypes.data
+        self.tables[:, [MASK, LIMIT]] = _mask_and_limit(_FIRST_SLOTS)
 
     def __len__(self) -> int:
         return int(self.tables[:, USED].sum())
@@ -226,4 +218,9 @@ class OffsetMap:
         mask = size_bytes // self.slot_bytes - 1
         _move(old.ctypes.data, old.size // self.slot_bytes, self.slot_bytes, new.ctypes.data, mask)
         self._memories[table] = new
-        self._describe(table)
+        self.tables[table, ADDRESS] = new.ctypes.data
+        self.tables[table, [MASK, LIMIT]] = _mask_and_limit(mask + 1)
+
+
+def _mask_and_limit(slots: int) -> tuple[int, int]:
+    return slots - 1, slots * 3 // 4

@@ -4,7 +4,7 @@ Each packed task is a separate Spark job, so the driver can commit a partition a
 threads submit the jobs, largest first.  The tasks use an RDD, because Catalyst needs seconds for its first plan, which
 is noticeable in a small run.
 
-If the last step of an item only waits for a disk, the item is `Pending`: the task starts its next item before that
+If the last step of an item only waits for a disk, the item is `Pending`: the next items of the task start before that
 step.
 
 Invariant: every item has exactly one result, or the error with which Spark gave up on its task.  Items that shared a
@@ -31,6 +31,7 @@ _LEAST_ROUNDS = 4  # unless fewer are better; with this number, slots of differe
 _LOST_ALONE = 8  # maximum number of items lost in separate tasks; if more are lost, the items are not the cause
 _NEIGHBOURS, _NEIGHBOURS_WEIGHT = 8, 64 << 20  # maximum items and bytes of a task if items start in order
 _HERE = "driver"  # name of the one attempt outside Spark
+_MOST_PENDING = 16  # items of a task whose last step waits for a disk
 _WAITING_JOBS = 2  # in addition to one for each slot, so no slot waits for the driver
 
 
@@ -49,7 +50,7 @@ class NotStartedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Pending(Generic[Result]):
-    """Item in progress; `finish` completes it and returns its result, possibly after the next item has started."""
+    """Item in progress; `finish` completes it and returns its result, possibly after the next items have started."""
 
     finish: Callable[[], Result]
 
@@ -116,7 +117,7 @@ def run_pending(
     in_order: bool = False,
     is_stopped: Callable[[], bool] = _never,
 ) -> Iterator[list[TaskResult[Item, Result]]]:
-    """Run `items` like `run_on_executors`, but finish each item of a task only after the next item has started."""
+    """Run `items` like `run_on_executors`, but finish each item of a task only after the next items have started."""
     slots = max(1, sc.defaultParallelism)
     tasks = _packed(items, weight, slots, in_order=in_order, least_rounds=1)
     return _results(sc, tasks, start, slots, group, is_stopped)
@@ -227,7 +228,7 @@ class _TaskFunction(Generic[Item, Result]):
         started: deque[Pending[Result]] = deque()
         for item in items:
             started.append(self.start(item, attempt))
-            if len(started) > 1:
+            if len(started) > _MOST_PENDING:
                 yield started.popleft().finish()
         for last in started:
             yield last.finish()

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.jobs.verification.read_ahead import CHUNK_BYTES, ahead
-from sediment.jobs.verification.rules import NO_MARKER, NO_OUTCOME
+from sediment.jobs.verification.record_kernels import NO_MARKER, NO_OUTCOME
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.batch_headers import BATCH_ROW
 from sediment.segment_io.format.layout import (
@@ -37,7 +37,7 @@ from sediment.segment_io.partition.producer_replay import REMEMBERED_BATCHES
 from sediment.segment_io.partition.slices import ALL, plan_slices
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.segment.columns import MAX_RECORDS_BYTES, check_batches
-from sediment.segment_io.segment.reader import BatchSpan, Rows
+from sediment.segment_io.segment.reader import BatchSpan, Rows, joined
 from sediment.segment_io.tables.planning import ScanTask, UnreadableRange
 from sediment.segment_io.tables.scan import has_bit, read_spans
 
@@ -299,7 +299,7 @@ def scan_headers(source: Source, tasks: Sequence[ScanTask], fs: Fs) -> HeaderFac
 
 def _add(gathered: list[Rows], segment: int, facts: HeaderFacts) -> list[Rows]:
     """Add rows to the facts; return the rows of transactional batches and markers."""
-    rows = np.concatenate(gathered) if gathered else np.zeros(0, dtype=BATCH_ROW)
+    rows = joined(gathered) if gathered else np.zeros(0, dtype=BATCH_ROW)
     if not len(rows):
         return []
     facts.add(rows, segment)
@@ -315,7 +315,7 @@ def _decided(rows: list[Rows]) -> Transactions:
     if not rows:
         empty = np.zeros(0, dtype=np.int64)
         return Transactions.decide(empty, empty, empty.astype(np.int8))
-    found = np.concatenate(rows)
+    found = joined(rows)
     return Transactions.decide(found["base_offset"], found["producer_id"], found["control_type"].astype(np.int8))
 
 

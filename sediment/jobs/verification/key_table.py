@@ -15,12 +15,24 @@ import numpy.typing as npt
 from sediment.jobs.verification import record_kernels as k
 from sediment.jobs.verification.report import SHOWN_DIFFERENCES, Difference
 from sediment.jobs.verification.rules import horizon_text
+from sediment.segment_io.compiled.huge_pages import LARGE_PAGE_BYTES, TABLE_PAGES
 
 Int64s = npt.NDArray[np.int64]
 
 MOST_HISTORIES = 1 << 16
 _LEAST_SLOTS = 1 << 10
 _SLOT_BYTES = 8 * k.SLOT_FIELDS
+
+
+def _empty_slots(count: int) -> Int64s:
+    """Return int64[count, SLOT_FIELDS] of zeros; a large table is in huge pages, because keys are looked up at random.
+
+    A small table would waste most of a huge page.
+    """
+    size_bytes = count * _SLOT_BYTES
+    if size_bytes < LARGE_PAGE_BYTES:
+        return np.zeros((count, k.SLOT_FIELDS), dtype=np.int64)
+    return TABLE_PAGES.take_zeroed(size_bytes).view(np.int64).reshape(count, k.SLOT_FIELDS)
 
 
 class KeyTable:
@@ -32,7 +44,7 @@ class KeyTable:
         count = _LEAST_SLOTS
         while count * 3 // 4 <= keys and self._fits(2 * count):
             count *= 2
-        self.slots = np.zeros((count, k.SLOT_FIELDS), dtype=np.int64)
+        self.slots = _empty_slots(count)
 
     def _fits(self, count: int) -> bool:
         return count <= _LEAST_SLOTS or count * _SLOT_BYTES * 3 // 2 <= self._limit_bytes
@@ -41,7 +53,7 @@ class KeyTable:
         """Double the table; return False if it would exceed the limit."""
         if not self._fits(2 * len(self.slots)):
             return False
-        larger = np.zeros((2 * len(self.slots), k.SLOT_FIELDS), dtype=np.int64)
+        larger = _empty_slots(2 * len(self.slots))
         k.move_keys(self.slots, larger)
         self.slots = larger
         return True

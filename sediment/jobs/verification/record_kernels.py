@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from sediment.segment_io.compiled.compare import equal_bytes
 from sediment.segment_io.compiled.jit import kernel
-from sediment.segment_io.compiled.memory import prefetch
+from sediment.segment_io.compiled.memory import load_u32, prefetch
 from sediment.segment_io.compiled.status import (
     NEEDS_AFTER,
     NEEDS_BEFORE,
@@ -40,8 +40,14 @@ from sediment.segment_io.format.hashing import hash_key
 from sediment.segment_io.format.layout import (
     BATCH_HEADER_BYTES,
     CODEC_MASK,
+    CONTROL_BIT,
+    CRC,
+    DELETE_HORIZON_BIT,
     INT32_MAX,
+    LEGACY_CRC,
     NO_SEQUENCE,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
 )
 from sediment.segment_io.format.legacy import decode_entry
 from sediment.segment_io.format.record_decoder import (
@@ -79,12 +85,16 @@ LAST_RECORD = 1
 LARGEST_TIMESTAMP = 2
 DESCENDING = 3
 NULL_VALUE = 4
-CONTENT_FIELDS = 5
+STORED_CRC = 5
+CONTENT_FIELDS = 6
 
 # ---------------------------------------------------------------------------------------------- flags of a batch, uint8
 ABORTED = 1
 CONTROL = 2
 TOMBSTONES_MAY_GO = 4  # only of BEFORE
+
+NO_HORIZON = -1
+NO_MARKER, NO_OUTCOME = -1, -1
 
 # ------------------------------------------------------------------------------ parameters of a pass, int64[PARAMETERS]
 LIMIT = 0
@@ -190,6 +200,7 @@ def decode_batches(
             continue
         row = rows[index]
         is_legacy = row["magic"] < 2
+        contents[index, STORED_CRC] = load_u32(base + row["position"] + shift + (LEGACY_CRC if is_legacy else CRC))
         count = 1 if is_legacy else row["record_count"]
         if count == 0:
             continue
@@ -246,6 +257,64 @@ def complete_records(
             records[at, HEADERS_START] += base
     contents[index, DESCENDING] = descending
     contents[index, NULL_VALUE] = null_value
+
+
+@kernel
+def describe_batches(
+    rows: Rows,
+    first: int,
+    end: int,
+    skip: npt.NDArray[np.bool_],
+    contents: Int64s,
+    unreadable: npt.NDArray[np.bool_],
+    segment: int,
+    batches: Rows,
+) -> int:
+    """Fill `batches`, rows of `rules.BATCH`, for rows[first:end] without those to `skip`; return their number.
+
+    Every batch gets the marker and the outcome of a batch without a decided transaction.
+    """
+    count = 0
+    for index in range(first, end):
+        if skip[index]:
+            continue
+        row, batch = rows[index], batches[count]
+        attributes = np.int64(row["attributes"])
+        modern = row["magic"] >= 2
+        batch["segment"] = segment
+        batch["size"] = row["size_bytes"]
+        batch["crc"] = contents[index, STORED_CRC]
+        batch["base"] = row["base_offset"]
+        batch["last"] = row["last_offset"]
+        batch["leader_epoch"] = row["leader_epoch"]
+        batch["magic"] = row["magic"]
+        batch["attributes"] = row["attributes"]
+        batch["max_ms"] = max(row["max_timestamp"], -1)
+        batch["base_ms"] = row["base_timestamp"]
+        has_horizon = modern and attributes & DELETE_HORIZON_BIT != 0
+        batch["horizon_ms"] = max(row["base_timestamp"], NO_HORIZON) if has_horizon else NO_HORIZON
+        batch["producer_id"] = row["producer_id"]
+        batch["producer_epoch"] = row["producer_epoch"]
+        batch["base_sequence"] = row["base_sequence"]
+        batch["records"] = row["record_count"]
+        batch["control_type"] = row["control_type"]
+        batch["codec"] = attributes & CODEC_MASK
+        batch["timestamp_type"] = 1 if attributes & TIMESTAMP_TYPE_BIT != 0 and row["magic"] > 0 else 0
+        is_transactional = modern and attributes & TRANSACTIONAL_BIT != 0
+        is_control = modern and attributes & CONTROL_BIT != 0
+        batch["transactional"] = is_transactional
+        batch["control"] = is_control
+        batch["in_transaction"] = is_transactional and not is_control
+        batch["marker"] = NO_MARKER
+        batch["outcome"] = NO_OUTCOME
+        batch["known"] = not unreadable[index]
+        batch["first_record"] = contents[index, FIRST_RECORD]
+        batch["last_record"] = contents[index, LAST_RECORD]
+        batch["largest_ms"] = max(contents[index, LARGEST_TIMESTAMP], -1)
+        batch["descending"] = contents[index, DESCENDING] != 0
+        batch["null_value"] = contents[index, NULL_VALUE] != 0
+        count += 1
+    return count
 
 
 @kernel

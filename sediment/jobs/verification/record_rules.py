@@ -41,6 +41,7 @@ from sediment.segment_io.compiled.status import NEEDS_AFTER, NEEDS_BEFORE, NEEDS
 from sediment.segment_io.format.hashing import draw_seed, hash_secrets
 from sediment.segment_io.format.layout import CONTROL_ABORT
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.segment.reader import joined
 from sediment.segment_io.tables.planning import ScanTask
 
 Int64s = npt.NDArray[np.int64]
@@ -299,7 +300,7 @@ class _Queue:
 
     def waiting(self) -> Batches:
         """Return the waiting batches."""
-        self._parts = [np.concatenate(self._parts)] if self._parts else [_NO_BATCHES]
+        self._parts = [joined(self._parts)] if self._parts else [_NO_BATCHES]
         return self._parts[0]
 
     def take(self, end: int | None) -> Batches:

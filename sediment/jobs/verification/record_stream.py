@@ -20,7 +20,7 @@ import numpy.typing as npt
 from sediment.jobs.verification import record_kernels as k
 from sediment.jobs.verification.header_scan import HeaderFacts, complete_legacy, entry_bytes, spans_ahead
 from sediment.jobs.verification.read_ahead import ahead
-from sediment.jobs.verification.rules import BATCH, NO_HORIZON
+from sediment.jobs.verification.rules import BATCH
 from sediment.segment_io.compiled.padding import PADDING_BYTES, padded_copy
 from sediment.segment_io.compiled.status import NEEDS_PAYLOAD, NEEDS_RECORD_ROOM, OK
 from sediment.segment_io.errors import CorruptBatchError, SedimentError
@@ -29,24 +29,18 @@ from sediment.segment_io.format.compression.batch_codecs import decompress
 from sediment.segment_io.format.layout import (
     BATCH_HEADER_BYTES,
     CODEC_MASK,
-    CONTROL_BIT,
-    CRC,
     INT64_MAX,
     INT64_MIN,
-    LEGACY_CRC,
     MAGIC_V2,
     MIN_RECORD_BYTES,
-    TIMESTAMP_TYPE_BIT,
-    TRANSACTIONAL_BIT,
 )
 from sediment.segment_io.format.legacy import unwrap
 from sediment.segment_io.format.record_decoder import RECORD_FIELDS, decode_records
-from sediment.segment_io.format.timestamps import have_delete_horizon
 from sediment.segment_io.fs import Fs, open_to_read
 from sediment.segment_io.segment.columns import MAX_RECORDS_BYTES
-from sediment.segment_io.segment.reader import BatchSpan, Rows
+from sediment.segment_io.segment.reader import BatchSpan, Rows, joined
 from sediment.segment_io.tables.planning import ScanTask, UnreadableRange
-from sediment.segment_io.tables.scan import SHOWN_UNREADABLE_BYTES, has_bit
+from sediment.segment_io.tables.scan import SHOWN_UNREADABLE_BYTES
 
 Int64s = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -151,7 +145,7 @@ class RecordStream:
                 parts.append(replace(block, records=records))
         if not parts:
             return
-        batches = np.concatenate([part.batches for part in parts])
+        batches = joined([part.batches for part in parts])
         records = np.concatenate([part.records for part in parts])
         records = records[(records[:, k.OFFSET] >= low) & (records[:, k.OFFSET] < high)]
         order = np.argsort(batches["base"], kind="stable")
@@ -196,12 +190,12 @@ class RecordStream:
             end, filled = decoded.run(first, room)
             for index in decoded.take_unreadable():
                 self._note(entry_bytes(rows[index], span))
-            inside = np.arange(first, end)[~skip[first:end]]
-            batches = self._batches(rows, inside, decoded, segment, span)
+            batches = self._batches(rows, first, end, skip, decoded, segment)
             records = room.records[:filled]
-            if len(inside):
-                places = np.cumsum(~skip[first:end]) - 1
-                records[:, k.BATCH_INDEX] = places[records[:, k.BATCH_INDEX] - first]
+            if len(batches):
+                if first or skip.any():
+                    places = np.cumsum(~skip[first:end]) - 1
+                    records[:, k.BATCH_INDEX] = places[records[:, k.BATCH_INDEX] - first]
                 buffers = [span.buffer, *decoded.buffers]
                 yield Block(batches, _sorted(batches, records), buffers, np.ones(len(batches), dtype=np.bool_))
             first = end
@@ -222,57 +216,15 @@ class RecordStream:
         return rows
 
     def _batches(
-        self, rows: Rows, inside: Int64s, decoded: _Decoded, segment: int, span: BatchSpan
+        self, rows: Rows, first: int, end: int, skip: Mask, decoded: _Decoded, segment: int
     ) -> npt.NDArray[np.void]:
-        kept = rows[inside]
-        batches = np.zeros(len(kept), dtype=BATCH)
-        for name, given in _COPIED.items():
-            batches[name] = kept[given]
-        attributes = kept["attributes"]
-        batches["segment"] = segment
-        batches["crc"] = _crcs(span, kept)
-        batches["codec"] = attributes & CODEC_MASK
-        batches["timestamp_type"] = (attributes & TIMESTAMP_TYPE_BIT != 0) & (kept["magic"] > 0)
-        batches["transactional"] = has_bit(TRANSACTIONAL_BIT)(kept)
-        batches["control"] = has_bit(CONTROL_BIT)(kept)
-        batches["max_ms"] = np.maximum(kept["max_timestamp"], -1)
-        has_horizon = have_delete_horizon(kept)
-        batches["horizon_ms"] = np.where(has_horizon, np.maximum(kept["base_timestamp"], NO_HORIZON), NO_HORIZON)
-        batches["in_transaction"] = batches["transactional"] & ~batches["control"]
-        batches["marker"], batches["outcome"] = self._facts.transactions.decisions(kept["base_offset"])
-        contents = decoded.contents[inside]
-        batches["known"] = ~decoded.unreadable[inside]
-        batches["first_record"] = contents[:, k.FIRST_RECORD]
-        batches["last_record"] = contents[:, k.LAST_RECORD]
-        batches["largest_ms"] = np.maximum(contents[:, k.LARGEST_TIMESTAMP], -1)
-        batches["descending"] = contents[:, k.DESCENDING]
-        batches["null_value"] = contents[:, k.NULL_VALUE]
+        """Return the batches of rows[first:end] without those to `skip`."""
+        batches = np.empty(end - first, dtype=BATCH)
+        count = k.describe_batches(rows, first, end, skip, decoded.contents, decoded.unreadable, segment, batches)
+        batches, transactions = batches[:count], self._facts.transactions
+        if len(transactions.bases):
+            batches["marker"], batches["outcome"] = transactions.decisions(batches["base"])
         return batches
-
-
-_COPIED = {
-    "size": "size_bytes",
-    "base": "base_offset",
-    "base_ms": "base_timestamp",
-    "last": "last_offset",
-    "leader_epoch": "leader_epoch",
-    "magic": "magic",
-    "attributes": "attributes",
-    "producer_id": "producer_id",
-    "producer_epoch": "producer_epoch",
-    "base_sequence": "base_sequence",
-    "records": "record_count",
-    "control_type": "control_type",
-}
-
-
-def _crcs(span: BatchSpan, rows: Rows) -> Int64s:
-    """Return the stored checksums of batches."""
-    places = rows["position"] + span.start - span.position + np.where(rows["magic"] < MAGIC_V2, LEGACY_CRC, CRC)
-    crcs = np.zeros(len(rows), dtype=np.int64)
-    for byte in range(4):
-        crcs = crcs << 8 | span.buffer[places + byte]
-    return crcs
 
 
 def _sorted(batches: npt.NDArray[np.void], records: Int64s) -> Int64s:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sediment.jobs.verification import rules as r
+from sediment.jobs.verification.record_kernels import NO_HORIZON
 from sediment.jobs.verification.report import SHOWN_DIFFERENCES, ReencodedBatch
 from sediment.segment_io.format.layout import INT32_MAX, MAGIC_V2, NO_PRODUCER_ID
 
@@ -112,7 +113,7 @@ def merged_batches(found: MergedBatches, rules: r.PairRules) -> Iterator[r.Found
         lambda b, a: f"log append time {a['max_ms']} of the merged batch, in BEFORE {b['max_ms']}",
     )
     yield from r.kept_horizons(before, after)
-    yield from r.new_horizons(after, before["horizon_ms"] == r.NO_HORIZON, np.zeros(len(after), dtype=np.bool_), rules)
+    yield from r.new_horizons(after, before["horizon_ms"] == NO_HORIZON, np.zeros(len(after), dtype=np.bool_), rules)
     yield from r.decisions(before, after, rules)
 
 

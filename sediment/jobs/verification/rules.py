@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.jobs.verification.cleaned_range import CleanedRange
+from sediment.jobs.verification.record_kernels import NO_HORIZON
 from sediment.segment_io.format.control_records import control_type_name
 from sediment.segment_io.format.layout import (
     BATCH_HEADER_BYTES,
@@ -41,9 +42,7 @@ Mask = npt.NDArray[np.bool_]
 Batches = npt.NDArray[np.void]
 Text = Callable[[np.void, np.void], str]
 
-NO_HORIZON = -1
 NO_SIZE = -1
-NO_MARKER, NO_OUTCOME = -1, -1
 
 _EMPTY_BITS = TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT | CONTROL_BIT
 _KNOWN_BITS = CODEC_MASK | _EMPTY_BITS | DELETE_HORIZON_BIT
@@ -161,8 +160,10 @@ class PairRules:
 
     def tombstones_may_go(self, batches: Batches) -> Mask:
         """Return True for batches of BEFORE whose tombstones may be missing if they are in the cleanable range."""
-        expired = np.isin(batches["segment"], self.cleaned.legacy_expired)
-        return self.passed(batches) | (batches["magic"] < 2) & expired
+        passed = self.passed(batches)
+        if not self.cleaned.legacy_expired:
+            return passed
+        return passed | (batches["magic"] < 2) & np.isin(batches["segment"], self.cleaned.legacy_expired)
 
     def removable_end(self) -> int:
         """Return the offset at and above which every tombstone and every marker must still exist.

@@ -131,3 +131,7 @@ class PageReserve:
         kept_bytes = sum(pages.size_bytes for pages in self._kept)
         while self._in_use_bytes + kept_bytes > self._most_bytes:
             kept_bytes -= self._kept.pop(0).size_bytes
+
+
+TABLE_PAGES = PageReserve(in_large_pages=True)
+"""The pages of all tables of keys of this process."""

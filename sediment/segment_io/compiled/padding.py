@@ -15,6 +15,11 @@ def padded_buffer(size_bytes: int) -> npt.NDArray[np.uint8]:
     return np.zeros(size_bytes + PADDING_BYTES, dtype=np.uint8)
 
 
+def unfilled_buffer(size_bytes: int) -> npt.NDArray[np.uint8]:
+    """Return uint8[size_bytes + PADDING_BYTES] with undefined content, for a caller that fills what it decodes."""
+    return np.empty(size_bytes + PADDING_BYTES, dtype=np.uint8)
+
+
 def padded_copy(content: Buffer) -> npt.NDArray[np.uint8]:
     """Return `content` in a padded buffer."""
     data = np.frombuffer(content, dtype=np.uint8)

@@ -12,7 +12,7 @@ Invariant: if an index passes, every look-up returns a position from which a sca
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,7 @@ from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.live_segments import LiveSegment, live_segments
 from sediment.segment_io.partition.producer_snapshots import parse_snapshot
 from sediment.segment_io.partition.sources import Source
-from sediment.segment_io.segment.reader import HeaderScan, Rows
+from sediment.segment_io.segment.reader import HeaderScan, Rows, joined
 
 _KEPT = ["position", "base_offset", "last_offset", "max_timestamp", "producer_id", "attributes", "magic"]
 
@@ -95,7 +95,7 @@ def _batches(source: Source, segment: LiveSegment) -> tuple[Rows, str | None]:
     except CorruptBatchError as error:
         if not segment.is_active:
             end = f"the log itself cannot be read from position {scan.end_position} on: {error.what}"
-    return np.concatenate(found) if found else np.zeros(0, dtype=_empty_rows()), end
+    return joined(found) if found else np.zeros(0, dtype=_empty_rows()), end
 
 
 def _empty_rows() -> np.dtype[np.void]:
@@ -108,16 +108,18 @@ def _offset_problems(content: bytes, segment: LiveSegment, batches: Rows) -> tup
     index: OffsetIndex = parse_offset_index(content, segment.base_offset, preallocated=segment.is_active)
     offsets = index.base_offset + index.relative_offsets
     slots = _slots(batches["position"], index.positions)
-    lasts = np.sort(batches["last_offset"])
+    lasts = batches["last_offset"]
+    wrong = (slots < 0) | (_slots(np.sort(lasts), offsets) < 0)
+    wrong[~wrong] = offsets[~wrong] < lasts[slots[~wrong]]
     problems = []
-    for number, (slot, offset) in enumerate(zip(slots.tolist(), offsets.tolist(), strict=True)):
-        entry = index[number]
+    for number in np.flatnonzero(wrong).tolist():
+        entry, slot = index[number], slots[number]
         if slot < 0:
             problems.append(f"entry {number}: no batch begins at position {entry.position}")
-        elif offset < batches["last_offset"][slot] or _slots(lasts, np.array([offset]))[0] < 0:
+        else:
             problems.append(
-                f"entry {number}: offset {offset}, but the batch at position {entry.position} "
-                f"ends at {batches['last_offset'][slot]}"
+                f"entry {number}: offset {entry.offset}, but the batch at position {entry.position} "
+                f"ends at {lasts[slot]}"
             )
     return len(index), problems
 
@@ -133,11 +135,16 @@ def _slots(sorted_values: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]) 
 def _time_problems(content: bytes, segment: LiveSegment, batches: Rows) -> tuple[int, list[str]]:
     index: TimeIndex = parse_time_index(content, segment.base_offset, preallocated=segment.is_active)
     largest = np.maximum.accumulate(np.concatenate([[NO_TIMESTAMP], batches["max_timestamp"]]))
-    offsets = (index.base_offset + index.relative_offsets).tolist()
+    offsets = index.base_offset + index.relative_offsets
     reached = np.searchsorted(np.maximum.accumulate(batches["last_offset"]), offsets)
+    wrong = reached == len(batches)
+    found = reached[~wrong]
+    wrong[~wrong] = (batches["max_timestamp"][found] != index.timestamps[~wrong]) | (
+        largest[found] >= index.timestamps[~wrong]
+    )
     problems = []
-    for number, (slot, offset) in enumerate(zip(reached.tolist(), offsets, strict=True)):
-        timestamp = int(index.timestamps[number])
+    for number in np.flatnonzero(wrong).tolist():
+        slot, (timestamp, offset) = reached[number], astuple(index[number])
         if slot == len(batches):
             problems.append(f"entry {number}: all batches end below offset {offset}")
         elif batches["max_timestamp"][slot] != timestamp:
@@ -145,7 +152,7 @@ def _time_problems(content: bytes, segment: LiveSegment, batches: Rows) -> tuple
                 f"entry {number}: timestamp {timestamp}, but the batch with offset {offset} "
                 f"has {batches['max_timestamp'][slot]}"
             )
-        elif largest[slot] >= timestamp:
+        else:
             problems.append(f"entry {number}: a batch before offset {offset} has timestamp {largest[slot]}")
     last = index.last_entry.timestamp_ms
     if not segment.is_active and not problems and largest[-1] > last:

@@ -7,14 +7,14 @@ an error, not a signal.  Memory use is one chunk and the largest batch, for file
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from sediment.segment_io.compiled.padding import PADDING_BYTES, padded_buffer
+from sediment.segment_io.compiled.padding import PADDING_BYTES, unfilled_buffer
 from sediment.segment_io.compiled.status import INCOMPLETE, ROWS_FULL
 from sediment.segment_io.errors import CorruptBatchError, SourceChangedError
 from sediment.segment_io.format import batch_headers
@@ -27,6 +27,16 @@ ROWS_PER_TABLE = 1 << 14
 
 Rows = npt.NDArray[np.void]
 ByteArray = npt.NDArray[np.uint8]
+
+
+def joined(parts: Sequence[Rows]) -> Rows:
+    """Return the rows of all `parts`, at least one; they have the same dtype.
+
+    `np.concatenate` would compare the dtype of each part field by field, which takes 0.1 ms for each part.
+    """
+    dtype = parts[0].dtype
+    assert all(part.dtype == dtype for part in parts)
+    return np.concatenate([part.view(np.dtype((np.void, dtype.itemsize))) for part in parts]).view(dtype)
 
 
 def read_into(source: int | ReadableFile, buffer: ByteArray, start: int, count: int, position: int) -> int:
@@ -130,12 +140,12 @@ class HeaderScan:
             opened.close()
 
     def _walk(self, source: int | ReadableFile, size_bytes: int) -> Iterator[BatchSpan]:
-        buffer = padded_buffer(min(self._chunk_bytes, max(size_bytes, LOG_OVERHEAD_BYTES)))
+        buffer = unfilled_buffer(min(self._chunk_bytes, max(size_bytes, LOG_OVERHEAD_BYTES)))
         is_used = False
         rows = np.zeros(ROWS_PER_TABLE, dtype=BATCH_ROW)
         while self.end_position < size_bytes:
             if is_used and not self._reuses_buffer:
-                buffer = padded_buffer(buffer.size - PADDING_BYTES)
+                buffer = unfilled_buffer(buffer.size - PADDING_BYTES)
             start = self.end_position
             wanted = min(buffer.size - PADDING_BYTES, size_bytes - start)
             filled = read_into(source, buffer, 0, wanted, start)
@@ -164,7 +174,7 @@ class HeaderScan:
                     advice="run again; a broker or another tool is at work in this directory",
                 )
             if at == 0:
-                buffer = padded_buffer(max(needed, 2 * (buffer.size - PADDING_BYTES)))
+                buffer = unfilled_buffer(max(needed, 2 * (buffer.size - PADDING_BYTES)))
 
     def _error(self, status: int, buffer: ByteArray, at: int) -> CorruptBatchError:
         return batch_error(status, self._path, self.end_position, buffer, at)

@@ -3,10 +3,12 @@ import subprocess
 import sys
 import threading
 import time
+from itertools import accumulate
 
 import pytest
 from pyspark import TaskContext
 
+from sediment.jobs.spark import task_pool
 from sediment.jobs.spark.task_pool import (
     NotStartedError,
     Pending,
@@ -105,10 +107,17 @@ def begin_logged(work, _attempt):
     return Pending(finish)
 
 
-def test_the_next_piece_of_a_task_is_begun_before_the_one_before_is_finished(sc):
+def test_the_next_pieces_of_a_task_are_begun_before_the_one_before_is_finished(sc):
     (answers,) = run_pending(sc, [3, 2, 1], begin_logged, lambda work: work, group="g", in_order=True)
     assert [answer.result[0] for answer in answers] == [3, 2, 1]
-    assert answers[-1].result[1] == ["begin 3", "begin 2", "finish 3", "begin 1", "finish 2", "finish 1"]
+    assert answers[-1].result[1] == ["begin 3", "begin 2", "begin 1", "finish 3", "finish 2", "finish 1"]
+
+
+def test_a_task_has_a_limited_number_of_unfinished_pieces():
+    LOG.clear()
+    assert [work for work, _ in task_pool._TaskFunction(begin_logged)(iter(range(40)))] == list(range(40))
+    unfinished = list(accumulate(1 if line.startswith("begin") else -1 for line in LOG))
+    assert max(unfinished) == task_pool._MOST_PENDING + 1 and unfinished[-1] == 0
 
 
 def double_or_die(work, _attempt):
