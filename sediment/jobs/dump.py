@@ -299,7 +299,7 @@ def _write(query: RowQuery, options: DumpOptions, to: Path, unreadable: list[Unr
 
 
 def _more_columns(query: RowQuery, options: DumpOptions) -> tuple[str, ...]:
-    """Return the columns that are not printed but that the format, or the decoding of keys and values, needs."""
+    """Return the columns that are not printed but are needed by the format or for decoding keys and values."""
     if options.format is not None:
         return options.format.columns()
     names = {column.name for column in query.request.selected()}

@@ -1369,7 +1369,7 @@ def _still_listed(directory: LogDirectory) -> StorageError:
     return StorageError(
         "the checkpoints may list logs of deleted topics, because they could not be written",
         path=str(directory),
-        advice="try again later; raise ulimit -n if the process may open no more files",
+        advice="try again later; if the process has reached its limit on open files, raise ulimit -n",
     )
 
 
