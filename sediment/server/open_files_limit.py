@@ -35,7 +35,7 @@ class _RaisedLimit:
             return soft
 
     def release(self) -> None:
-        """After the last server, restore the limit, unless other code has changed it since."""
+        """After the last server, restore the limit, unless other code has changed it in the meantime."""
         with self._guard:
             self._users -= 1
             if self._users or self._change is None:

@@ -365,8 +365,8 @@ class ClassicGroup:
     def _accepts(self, member_id: str) -> bool:
         """Return True if `group.max.size` allows the member.
 
-        During a rebalance, only waiting members count.  Existing members that rejoin are therefore rejected if the
-        waiting members already reach the limit.
+        During a rebalance, only waiting members are counted.  Existing members that rejoin are therefore rejected if
+        the waiting members already reach the limit.
         """
         if self.state in (GroupState.EMPTY, GroupState.DEAD):
             return True

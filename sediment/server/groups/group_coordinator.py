@@ -311,7 +311,7 @@ class GroupCoordinator:
         try:
             self._delete_offsets({group: expired})
         except (OSError, SedimentError) as error:
-            self._log.warning(f"expired offsets of group {group.group_id} stay: {error}")
+            self._log.warning(f"expired offsets of group {group.group_id} cannot be deleted: {error}")
 
     def _remove_if_idle(self, group: _Group) -> None:
         with group.guard:
@@ -734,7 +734,7 @@ class GroupCoordinator:
                 try:
                     self._delete_offsets(deleted)
                 except (OSError, SedimentError) as error:
-                    self._log.warning(f"committed offsets of deleted topics stay: {error}")
+                    self._log.warning(f"committed offsets of deleted topics cannot be deleted: {error}")
 
     def _delete_offsets(self, deleted: Mapping[_Group, Sequence[tuple[str, int]]]) -> None:
         """Delete offsets that exist; the `commit_guard` of each group is held."""
@@ -836,7 +836,7 @@ class GroupCoordinator:
         return result, self._stored(group, effects, wait=wait)
 
     def _account(self, group: _Group, effects: Sequence[Effect]) -> None:
-        """Set the timer, and update the memory that the members use; `guard` is held."""
+        """Set the timer, and record how much memory the members use; `guard` is held."""
         self._set_timer(group, effects)
         members_bytes = group.classic.size_bytes
         self.memory.resize(members_bytes - group.members_bytes)
@@ -968,7 +968,7 @@ class GroupCoordinator:
 
     # ------------------------------------------------------------------------------- classic members of consumer groups
     def _join_consumer_group(self, group: _Group, request: JoinRequest) -> JoinAnswer | None:
-        """Return the answer to a JoinGroup; None if the group is classic, or becomes classic for lack of members."""
+        """Return the answer to a JoinGroup; None if the group is classic, or becomes classic because it is empty."""
         consumer = group.consumer
         if consumer is None:
             return None

@@ -1,8 +1,8 @@
 """The expiration of committed offsets in groups without members.
 
 An offset expires when its commit is `offsets.retention.minutes` old and the group has had no members for that time.
-The time without members is counted from the moment at which this process first saw the group empty, so each start
-restarts it.  Offsets that an open transaction may replace do not expire.
+The time without members begins when this process first sees the group empty, so it begins again after each start.
+Offsets that an open transaction may replace do not expire.
 
 Source: Kafka's OffsetMetadataManager.cleanupExpiredOffsets and ClassicGroup.offsetExpirationCondition.
 """

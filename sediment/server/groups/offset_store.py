@@ -33,7 +33,7 @@ class OffsetStore(Protocol):
 class GroupStore(Protocol):
     """A store of groups; any thread may call its methods.
 
-    If `wait`, a call returns once its change counts as replicated; otherwise it does not wait for this.
+    If `wait`, a call returns once its change is replicated; otherwise the call does not wait for the replication.
     """
 
     def partition_of(self, group_id: str) -> int | None:

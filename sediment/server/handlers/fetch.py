@@ -1,7 +1,7 @@
 """Fetch: slices of logs within one byte limit, and waits at the log end.
 
     read    one slice for each partition, up to the byte limit
-    answer  at once, if all slices together have `min_bytes`, or a partition has an error
+    answer  immediately, if all slices together have `min_bytes`, or a partition has an error
     wait    otherwise, for `max_wait_ms` but at most LONGEST_WAIT_MS, on the timer and without a thread.  When the
             readable range of one of its partitions changes, the fetch reads again
 

@@ -8,8 +8,8 @@ Versions below 3 are not offered, because their batches have magic 0 or 1; a bro
 librdkafka.
 
 Before the first batch of a transaction is appended to a partition, the coordinator checks that the partition was added
-to the transaction.  From version 12 on, the coordinator adds the partition itself.  The append may therefore happen
-later, in another thread.
+to the transaction.  In version 12 and later, the coordinator adds the partition itself.  The append may therefore
+happen later, in another thread.
 
 Source: Kafka's KafkaApis.handleProduceRequest, ReplicaManager.appendRecords, DelayedProduce and
 ProduceRequest.validateRecords.
@@ -87,7 +87,7 @@ class _Waiting:
 
 
 class _Right(NamedTuple):
-    """The coordinator's decision on an append to a partition: an error, or NONE with the log's guard."""
+    """The coordinator's decision on an append to a partition: an error, or NONE and, if needed, the log's guard."""
 
     code: ErrorCode
     guard: VerificationGuard | None = None

@@ -3,8 +3,8 @@
     request     ... | *correlation id* | ... | *fetch offset* | ...
     response    *correlation id* | ... | *size of the records* | *records* | tagged fields
 
-A consumer of one partition sends nearly the same bytes in every fetch.  To decode such a request and encode its
-response would take longer than to find the records.  So only the fields between asterisks are decoded or encoded.  The
+A consumer of one partition sends nearly the same bytes in every fetch.  Decoding such a request and encoding its
+response would take longer than finding the records.  So only the fields between asterisks are decoded or encoded.  The
 other bytes of the request are compared with the earlier request, and the other bytes of the response are copied from
 the earlier response.  Log start, high watermark and last stable offset of a read-only log never change, so they are the
 same in every response.

@@ -2,8 +2,8 @@
 
 If a call fails because a move has just replaced the log, the call is repeated on the new log.
 
-This node is the only replica.  So after each append, the high watermark is the log end.  With a `LogFlusher`, the high
-watermark is the end of the records that are on disk.
+This node is the only replica.  So without a `LogFlusher`, the high watermark is the log end after each append.  With a
+`LogFlusher`, the high watermark is the end of the records that are on disk.
 
 Source: Kafka's Partition.appendRecordsToLeader, readRecords and fetchOffsetForTimestamp.
 """

@@ -49,7 +49,7 @@ class UserUpsertion:
 
 @dataclass(frozen=True, slots=True)
 class UserChanges:
-    """The records of a change, and the error of each user in the request, None for a user that is changed."""
+    """The records of a change, and the error of each user in the request; None for a user that is changed."""
 
     records: Sequence[bytes]
     errors: dict[str, ApiError | None]

@@ -8,7 +8,7 @@ Size limits, checked before memory is reserved for a frame:
 
     before authentication             64 KiB
     Produce                           socket.request.max.bytes
-    every other request               8 MiB: a small array of structures can grow many times when decoded
+    all other requests                8 MiB: a small array of structures can grow many times when decoded
 
 Invariants: a frame gets memory only after its size and API key were checked.  At most one `receive_into` reads past the
 end of a frame.  So while a connection waits for a response, later requests stay in the socket buffer.

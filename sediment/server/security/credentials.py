@@ -72,7 +72,7 @@ class Credentials:
 
     def find(self, mechanism: str, user: str) -> ScramCredential:
         """Return the credential of `user`, or a credential that matches no password."""
-        unknown = self._unknown(mechanism, user)  # also for known users, so that all users take equally long
+        unknown = self._unknown(mechanism, user)  # for known users too, so that all users take equally long
         return self._by_user.get((mechanism, user), unknown)
 
     def find_any(self, user: str) -> tuple[str, ScramCredential]:

@@ -98,7 +98,7 @@ def served(log_dir: Path, fs: Fs, **options: object) -> Catalog:
 @pytest.mark.parametrize(
     ("name", "start", "end", "follows"),
     [
-        ("log-start-offset-checkpoint", 0, 4, "served from their first segment on, including deleted records"),
+        ("log-start-offset-checkpoint", 0, 4, "served from their first segment, including deleted records"),
         ("replication-offset-checkpoint", 2, 5, "served to their log end, including records that may not be committed"),
         ("recovery-point-offset-checkpoint", 2, 4, "it has no effect here"),
         ("meta.properties", 2, 4, "a made-up cluster id"),

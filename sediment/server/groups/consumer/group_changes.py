@@ -259,7 +259,7 @@ def check_room(group: ConsumerGroup, member_id: str, config: ServerConfig) -> No
 
 
 def _member_of(change: Change, request: Heartbeat) -> ConsumerMember:
-    """Return the member of a heartbeat; a joining static member replaces the one with its instance id that left."""
+    """Return the member of a heartbeat; a static member that joins replaces the earlier member with its instance id."""
     group, joins = change.before, request.epoch == JOIN_EPOCH
     if request.instance_id is None:
         member = group.members.get(request.member_id)
