@@ -1,4 +1,4 @@
-"""The limit on open files while servers run in this process: the first server raises it, the last restores it."""
+"""The limit on open files while servers run in this process: the first start raises it, the last stop restores it."""
 
 from __future__ import annotations
 

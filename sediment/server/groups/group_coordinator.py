@@ -587,7 +587,7 @@ class GroupCoordinator:
         return None if self._group_store is None else self._group_store.partition_of(group.group_id)
 
     def _pending_guard(self, partition: int | None) -> threading.Lock:
-        """Return the lock of a partition that is held while pending offsets or a marker are appended."""
+        """Return the lock that is held while pending offsets or a marker are appended to a partition."""
         return self._pending_guards.setdefault(partition, threading.Lock())
 
     def end_transaction(
@@ -715,7 +715,7 @@ class GroupCoordinator:
         self._delete_offsets_of_topics(names)
 
     def _delete_offsets_of_topics(self, names: Collection[str]) -> None:
-        """Delete the offsets of topics in all groups, together for all groups in the same partition of the store."""
+        """Delete the offsets of topics in all groups, with one call for all groups in a partition of the store."""
         if self._group_store is None:
             return
         with self._guard:
@@ -1097,7 +1097,7 @@ class GroupCoordinator:
     def _become_classic(
         self, group: _Group, consumer: ConsumerGroup, classic: StableGroup, change: Change, *, wait: bool = True
     ) -> list[Effect]:
-        """Replace a consumer group by a classic group, whose members must join again.
+        """Replace a consumer group with a classic group, whose members must join again.
 
         Raises:
             ApiError: the classic group cannot be stored; the group stays as it was.

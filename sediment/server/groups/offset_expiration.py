@@ -19,13 +19,13 @@ _NEVER_SEEN = -2  # below every generation
 
 @dataclass(slots=True)
 class TimeWithoutMembers:
-    """The time since which a group is known to have no members; a new generation resets this time."""
+    """The time at which a group was first seen without members; a new generation resets this time."""
 
     generation: int = _NEVER_SEEN
     since_ms: int = 0
 
     def begin(self, generation: int, now_ms: int) -> int:
-        """Record that the group has no members in this generation; return the time since which it has had none."""
+        """Record that the group has no members in this generation; return the time at which this was first recorded."""
         if generation != self.generation:
             self.generation, self.since_ms = generation, now_ms
         return self.since_ms

@@ -178,7 +178,7 @@ class FetchHandlers:
         return read
 
     def _keep(self, request: Request, read: _Read, isolation: Isolation) -> None:
-        """If a fetch reads one partition and the client will probably repeat it, keep it for its connection."""
+        """Keep a fetch from one partition if the client will probably repeat the fetch."""
         topics = read.response.responses
         if len(topics) != 1 or len(topics[0].partitions) != 1 or not read.seen:
             return

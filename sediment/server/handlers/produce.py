@@ -105,7 +105,7 @@ class _DelayedProduce:
         self._waiting = waiting
 
     def try_complete(self) -> bool:
-        """Answer if every append is replicated, or can never be, because the disk failed or the topic was deleted."""
+        """Answer if every append is replicated or has failed, for example because the topic was deleted."""
         still_waiting = []
         for each in self._waiting:
             failure = each.partition.failure
@@ -253,7 +253,7 @@ class ProduceHandlers:
         return None
 
     def _keep(self, request: Request, message: Any, response: Any, waiting: Sequence[_Waiting]) -> None:
-        """If a request appends to one partition and the client will probably repeat it, keep it for its connection."""
+        """Keep a request that appends to one partition if the client will probably repeat the request."""
         topics = message.topic_data
         if len(waiting) != 1 or len(topics) != 1 or len(topics[0].partition_data) != 1 or message.transactional_id:
             return

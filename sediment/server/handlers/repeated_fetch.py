@@ -32,7 +32,7 @@ _LARGEST_FRAME_BYTES = 1024
 """The largest request that is kept; client ids, racks and topic names are usually short."""
 
 _MOST_MISSES = 16
-"""After this many different fetches in a row, the kept fetch is replaced; this costs as much as two fetches."""
+"""After this many different fetches in a row, the kept fetch is replaced, which costs as much as two fetches."""
 
 _MOST_CANDIDATES = 4
 _HEADER_BYTES = 4

@@ -24,8 +24,8 @@ epoch, because a broker has then used the directory.
 Below metadata.version 17, no record states the log directory of a partition.  A server then adds partitions only if
 exactly one directory is given.  This is the directory with the metadata, so the folders are created in it.
 
-A broker creates the folder as soon as it leads a partition.  So a partition can lack a folder only on a node that was
-never started, or if a server was killed while it created the partition.
+A broker creates a partition's folder as soon as it leads the partition.  So a partition can lack a folder only on a
+node that was never started, or if a server was killed while it created the partition.
 
 A server that was killed while it deleted a topic leaves folders of that topic.  An operator who restores such a folder
 leaves the same state.  So a start does not delete these folders, but renames them to -stray, as a broker does.  If the
@@ -94,11 +94,11 @@ class OwnedNode:
     """A node with its metadata.
 
     If `is_started`, the metadata comes from the metadata log in `metadata_dir`, else from `bootstrap.checkpoint`.
-    `absent` maps each partition that has no folder and was never written to, to the log directory for its folder.
-    `removed` contains the folders to remove: of topics that a server has deleted, of creations that left no records,
-    and of finished moves.  `promoted` contains, by partition, the log directories of the future logs that replace logs.
-    `moves` contains, by partition, the target directories of the moves that begin again.  `unused` contains all other
-    folders of future logs.
+    `absent` contains, by partition, the log directories for the folders of partitions that have no folder and were
+    never written to.  `removed` contains the folders to remove: of topics that a server has deleted, of creations that
+    left no records, and of finished moves.  `promoted` contains, by partition, the log directories of the future logs
+    that replace logs.  `moves` contains, by partition, the target directories of the moves that begin again.  `unused`
+    contains all other folders of future logs.
     """
 
     node: Node
@@ -380,7 +380,7 @@ def _future_folders(
     found: Mapping[TopicPartition, Path],
     fs: Fs,
 ) -> Iterator[_FutureFolder]:
-    """Yield the folders of future logs; `found` maps each partition to the log directory with its own folder."""
+    """Yield the folders of future logs; `found` maps each partition to its log directory."""
     for directory, folder in aside:
         if folder.name.endswith(DirectoryState.FUTURE):
             partition, _ = parse_partition_directory(folder.name)

@@ -83,7 +83,7 @@ from sediment.server.topic_names import check_topic_name
 _LOGGER = logging.getLogger(__name__)
 
 MOST_PREFERRED = 10_000
-"""The number of partitions without a log whose preferred log directories are remembered."""
+"""The largest number of partitions without a log whose preferred log directories are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,7 +379,7 @@ class TopicStore:
             )
 
     def replace_with_future_log(self, partition: TopicPartition) -> bool:
-        """Replace the log of a partition by its future log; return False if either log is missing.
+        """Replace the log of a partition with its future log; return False if either log is missing.
 
         Raises:
             SedimentError: see `LogManager.replace_current_with_future_log`.

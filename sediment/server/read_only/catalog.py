@@ -87,7 +87,7 @@ _WITHOUT_FILE = {
     META_PROPERTIES_FILE: "clients see a made-up cluster id, unless another directory contains the real one",
     str(METADATA_PARTITION): "topics have no configs, and their ids differ from those of the cluster",
     PARTITION_METADATA_FILE: "the partition is assigned to the topic of the same name",
-    HIGH_WATERMARK_FILE: "partitions are served to their log end, including records that may not be committed",
+    HIGH_WATERMARK_FILE: "partitions are served to their log end, including records that may be uncommitted",
 }
 """The consequence for clients if a file cannot be read, by file name."""
 

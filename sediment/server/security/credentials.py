@@ -215,4 +215,4 @@ def check_credential(mechanism: str, credential: ScramCredential) -> None:
     if len(credential.salt) < _LEAST_SALT_BYTES:
         raise ValueError(f"has a salt of less than {_LEAST_SALT_BYTES} bytes")
     if len(credential.stored_key) != size or len(credential.server_key) != size:
-        raise ValueError(f"has a key that is not {size} bytes long, as {mechanism} requires")
+        raise ValueError(f"has a key that is not {size} bytes long, but {mechanism} requires this size")

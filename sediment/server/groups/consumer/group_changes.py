@@ -480,7 +480,7 @@ def restore_deadlines(group: ConsumerGroup, now: Circumstances) -> None:
 
 # -------------------------------------------------------------------------------------------------- regular expressions
 def needs_resolution(group: ConsumerGroup, now: Circumstances) -> bool:
-    """Return True if the regular expressions must be matched with the topics again, at most every ten seconds."""
+    """Return True if it is time to match the regular expressions with the topics again."""
     regexes = group.subscribed_regexes
     if not regexes:
         return False
