@@ -185,7 +185,7 @@ class KafkaServer:
             transactional_id_expiration_ms=backend.transactional_id_expiration_ms,
         )
         if not backend.can_write:
-            # Every Produce is refused, so a Produce may not reserve more memory than other requests.
+            # Every Produce is refused, so a Produce must not reserve more memory than other requests.
             max_bytes = min(config.socket_request_max_bytes, OTHER_REQUEST_MAX_BYTES)
             config = replace(config, socket_request_max_bytes=max_bytes)
 

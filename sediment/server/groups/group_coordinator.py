@@ -555,7 +555,7 @@ class GroupCoordinator:
     ) -> ErrorCode:
         """Store commits and make them pending; `commit_guard` is held, and `growth` bytes are reserved."""
         group.has_records = True
-        # No marker may be appended until the commits are in memory, because the marker would not find them.
+        # Append no marker until the commits are in memory, because the marker would otherwise not apply to them.
         with self._pending_guard(self._partition_of(group)):
             try:
                 stored = append(commits)

@@ -54,7 +54,7 @@ def isolation_of(level: int) -> Isolation:
 
 
 def leader_epoch_error(requested: int, log: ServedLog) -> ErrorCode:
-    """Return the error for a client whose leader epoch is not the log's; NONE if the request has no epoch.
+    """Return the error for a client whose leader epoch differs from the log's; NONE if the request has no epoch.
 
     Raises:
         StorageError, OpenFilesLimitError: the epoch cannot be read.

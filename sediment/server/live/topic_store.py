@@ -187,7 +187,7 @@ class TopicStore:
     def add_partitions(
         self, changes: Sequence[MorePartitions], *, validate_only: bool = False
     ) -> list[ApiError | None]:
-        """Add partitions to topics, each named once; return the error of each change, None if it succeeded.
+        """Add partitions to different topics; return the error of each change, None if the change succeeded.
 
         Raises:
             ApiError: the change cannot be made durable.

@@ -103,7 +103,7 @@ class KafkaChannel:
 
     @property
     def is_muted(self) -> bool:
-        """True while the connection may not read."""
+        """True while the connection must not read."""
         return self.is_request_out or self.response is not None or self.is_closed
 
     # ------------------------------------------------------------------------------------------------- from any thread
