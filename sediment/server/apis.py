@@ -35,7 +35,7 @@ BEFORE_AUTHENTICATION = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, A
 """APIs that are allowed before authentication."""
 
 _FIRST_VERSION_WITH_SOFTWARE = 3
-_FIRST_VERSION_WITH_LEVEL_0 = 4  # clients that send a lower version reject a range that begins at 0 (KAFKA-17011)
+_FIRST_VERSION_WITH_LEVEL_0 = 4  # clients with lower versions reject a range that begins at 0 (KAFKA-17011)
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _SHOWN_CHARACTERS = 100
 _NO_FRAME = memoryview(b"")

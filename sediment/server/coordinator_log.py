@@ -3,8 +3,8 @@
     slices of the log --tables--> columns --without superseded records--> records in order
 
 Until a coordinator topic is compacted, most of its records are superseded by later records with the same key.  The
-reader returns tables of about 65,000 records.  In each table, only the last record of a key is decoded, unless another
-record needs the earlier ones.
+reader returns tables of about 65,000 records.  In each table, a record that has a value and is outside a transaction is
+skipped if a later such record has the same key.
 
 Invariants: the files are only read.  Only one table is in memory at a time, regardless of the size of the log.
 """
@@ -135,8 +135,8 @@ def read_records(
 ) -> Iterator[LoggedRecord]:
     """Yield the records in order; with SKIP, skip corrupt batches and pass each to `on_unreadable`.
 
-    A plain record has a value and is outside a transaction.  A plain record is skipped if a later one in the same table
-    has the same key.
+    A plain record has a value and is outside a transaction.  A plain record is skipped if a later plain record in the
+    same table has the same key.
 
     Raises:
         CorruptBatchError, UnsupportedDataError: with FAIL, at the first batch that cannot be read.

@@ -220,7 +220,7 @@ class DelayedOperations:
                     self._watchers.setdefault(key, {})[id(watched)] = watched
         if is_closed:
             return watched.expire()
-        # Try again, or an event between the first attempt and the registration would be missed.
+        # Try again, because an event between the first attempt and the registration would otherwise be missed.
         if watched.attempt():
             self._forget(watched)
             return True

@@ -95,7 +95,7 @@ def append_error_code_of(error: BaseException) -> ErrorCode:
 
 @contextmanager
 def naming_option(option: str, path: Path) -> Iterator[None]:
-    """Convert an OSError to a UsageError that names `option`, which contains the path.
+    """Convert an OSError to a UsageError that names `option`, the source of the path.
 
     Raises:
         UsageError: the block raised an OSError.

@@ -13,7 +13,7 @@
     10  -                                             answer all waiting requests; later requests do not wait
     11  listen, and accept connections                accept no connection, close idle ones, read no further request
     12  load groups and transactions, in a thread     -
-    13  delete expired and superseded records         stop deleting; a cleaning in progress is abandoned
+    13  delete expired and superseded records         stop deleting; the cleaner abandons the log in progress
 
 If a step fails, the steps before it are undone.  A wrong address, or a port on which another process already listens,
 is refused before a log directory is opened.  Clients can connect only after the logs are loaded.  A stop takes at most
@@ -185,7 +185,7 @@ class KafkaServer:
             transactional_id_expiration_ms=backend.transactional_id_expiration_ms,
         )
         if not backend.can_write:
-            # Every Produce is refused, so a Produce may not reserve more memory than other requests.
+            # Every Produce is refused, so a Produce must not reserve more memory than other requests.
             max_bytes = min(config.socket_request_max_bytes, OTHER_REQUEST_MAX_BYTES)
             config = replace(config, socket_request_max_bytes=max_bytes)
 
@@ -291,7 +291,7 @@ class KafkaServer:
     def _open_backend(self) -> Backend:
         options = self._options.backend
         if isinstance(options, LiveOptions):
-            from sediment.server.backends.live import LiveBackend  # a read-only start saves these 0.3 s
+            from sediment.server.backends.live import LiveBackend  # imported here: a read-only start saves 0.3 s
 
             return LiveBackend(options, self._fs, self._stop_start)
         return ReadOnlyBackend(options, self._fs)

@@ -115,17 +115,21 @@ def _cleaner_metrics(logs: LogMetrics) -> Iterator[Metric]:
             "Time since the cleaner last searched for a log to clean.",
             logs.time_since_last_run_ms,
         ),
-        ("cleaner_recopy_percent", "Bytes that the last cleaning kept.", logs.recopy_percent),
+        ("cleaner_recopy_percent", "Percentage of bytes that the last cleaning kept.", logs.recopy_percent),
         ("cleaner_max_clean_time_secs", "Duration of the last cleaning.", logs.clean_time_seconds),
     ):
         yield GaugeMetricFamily(f"kafka_log_{name}", text, value=value)
     label = ("log_dir",)
     partitions = GaugeMetricFamily(
         "kafka_log_cleaner_manager_uncleanable_partitions_count",
-        "Partitions that are not cleaned after an error.",
+        "Partitions that the cleaner skips after an error.",
         labels=label,
     )
-    size = GaugeMetricFamily("kafka_log_cleaner_manager_uncleanable_bytes", "Bytes of these partitions.", labels=label)
+    size = GaugeMetricFamily(
+        "kafka_log_cleaner_manager_uncleanable_bytes",
+        "Bytes of the partitions that the cleaner skips after an error.",
+        labels=label,
+    )
     offline = GaugeMetricFamily(
         "kafka_log_manager_log_directory_offline", "1 for a log directory that has failed.", labels=label
     )

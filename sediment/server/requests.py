@@ -108,7 +108,7 @@ class ReceiveBuffer:
 
 
 class AnsweredRun(NamedTuple):
-    """Several requests that were answered at once."""
+    """Several requests that were answered together."""
 
     requests: int
     size_bytes: int
@@ -138,7 +138,7 @@ class RepeatedRequest(Protocol):
         ...
 
     def answer_run(self, received: ReceiveBuffer, start: int, end: int, largest_bytes: int) -> AnsweredRun | None:
-        """Answer the requests of at most `largest_bytes` that begin with byte `start` of the `end` bytes received.
+        """Answer requests in bytes [start, end) of `received`, each of at most `largest_bytes`.
 
         Return None, without any change, if the first request must be handled in the usual way.
         """
@@ -153,7 +153,7 @@ class ResponseChannel(Protocol):
         ...
 
     def send_encoded(self, request: Request, chunks: Sequence[Any]) -> None:
-        """Send an encoded response without errors."""
+        """Send an encoded response that contains no error."""
         ...
 
     def close(self, request: Request, error: BaseException) -> None:
@@ -212,7 +212,7 @@ class Request:
         self.channel.send(self, response, self.api_version if version is None else version)
 
     def respond_encoded(self, chunks: Sequence[Any]) -> None:
-        """Send an encoded response without errors.
+        """Send an encoded response that contains no error.
 
         Raises:
             RuntimeError: the request was already answered or failed.

@@ -116,7 +116,7 @@ class ServerConfig:
     """Delay of the response to a failed authentication."""
 
     request_receive_timeout_ms: int = 30_000
-    """Time limit to receive a request, plus a second for each MiB; also the time limit to authenticate."""
+    """Time limit for receiving a request, extended by a second for each MiB; also the limit for authentication."""
 
     fetch_max_bytes: int = 57_671_680
     """Largest response to a fetch, even if the client requests more."""

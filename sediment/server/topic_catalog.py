@@ -92,8 +92,8 @@ class ServedLog(Protocol):
     def read(self, offset: int, max_bytes: int, *, isolation: Isolation, min_one: bool) -> FetchedRecords:
         """Return a slice of at most `max_bytes` that begins with the first batch that ends at or above `offset`.
 
-        If the first batch is larger than `max_bytes`, the slice is the whole batch with `min_one`, and empty without
-        `min_one` (KIP-74).
+        If the first batch is larger than `max_bytes`, the slice is the whole batch if `min_one` is True, else empty
+        (KIP-74).
 
         Raises:
             OffsetOutOfRangeError: `offset` is outside the log.

@@ -14,21 +14,21 @@
        the checkpoints, because they may be stale
     9  start the flushers                                      finish their flushes
 
-A crash before step 2 leaves the directories as they were.  A crash from step 2 on leaves no marker, so the next start
-of this server or of a broker recovers the logs from their recovery points.  If step 3 fails, or the start is stopped
-during step 2, each directory that had the marker of a clean stop gets this marker again.  After an unclean stop, a
-directory gets a marker only after step 6: if a start finds a marker, it does not raise the epochs.
+A crash before step 2 leaves the directories as they were.  A crash in step 2 or later leaves no marker, so the next
+start of this server or of a broker recovers the logs from their recovery points.  If step 3 fails, or the start is
+stopped during step 2, each directory that had the marker of a clean stop gets this marker again.  After an unclean
+stop, a directory gets a marker only after step 6, because a start that finds a marker does not raise the epochs.
 
-Nothing is deleted before `start_deleting`, the last step of a start.  Retention then applies to the topics whose policy
-and limit are stated, and the cleaner to those whose policy is stated.  They do not run if the metadata comes from
-`bootstrap.checkpoint` and no marker proves that it is current, because a broker may have changed the configs since.
-They also stop if a config change fails and may or may not be durable.
+Nothing is deleted before `start_deleting`, the last step of a start.  Then retention runs for topics whose policy and
+limit are stated, and the cleaner runs for topics whose policy is stated.  Neither runs if the metadata comes from
+`bootstrap.checkpoint` and no marker proves that this file is current, because a broker may have changed the configs
+after the file was written.  Both also stop if a config change fails and it is not known whether the change is durable.
 
 A folder that was marked for deletion before the start is removed in two cases: a server deleted its topic, or an
-interrupted creation left the folder without records.  A broker deletes the others after its next start.
+interrupted creation left the folder without records.  A broker deletes all other such folders after its next start.
 
-A new directory that is served together with others loses its mark as new.  Records of its partitions may be in the
-other directories, and a later start may be given only this directory.
+If a new directory is served together with others, its mark as a new directory is removed.  Records of its partitions
+may be in the other directories, and a later start may be given only this directory.
 
 Source: Kafka's ReplicaManager, LogManager and BrokerServer.
 """
@@ -135,9 +135,9 @@ class LiveBackend:
         SedimentError, OSError: a log or file cannot be read.
     """
 
-    # Fetches are left out, because a read may wait for the log's lock while a flush or a roll holds this lock.  A
-    # produce may also wait, but to pass every produce to another thread and back would take longer than a small produce
-    # does.  If produces are slow on average, they go through the request channel.
+    # Fetches are not included, because a read may wait for the log's lock while a flush or a roll holds this lock.  A
+    # produce may also wait, but passing every produce to another thread and back would take longer than a small
+    # produce.  If produces are slow on average, they go through the request channel.
     handled_at_once = frozenset({ApiKey.API_VERSIONS, ApiKey.HEARTBEAT, ApiKey.PRODUCE})
     can_write = True
     supported_features = SUPPORTED_LEVELS
@@ -193,7 +193,7 @@ class LiveBackend:
         unclean = _after_unclean_stop(manager)  # 6
         uncertain = {log.partition for log in manager.all_logs() if log.directory.parent in unclean}
         changes = list(leader_change_records(sorted(uncertain), owned.node.node_id, owned.metadata))
-        for values in split_into_batches(changes):  # one batch at a time needs no metadata transaction
+        for values in split_into_batches(changes):  # batches that are appended one by one need no metadata transaction
             writer.append(values)
         for directory in manager.directories():
             was_new = directory.clean_shutdown == NEW_DIRECTORY and len(options.directories) > 1
@@ -409,7 +409,7 @@ class LiveBackend:
             raise outcome
 
     def start_deleting(self) -> None:
-        """Start to remove the folders of deleted topics, and to run retention and the cleaner where they are stated.
+        """Start to remove the folders of deleted topics, and to run retention and the cleaner.
 
         Restart the moves between log directories that the last stop interrupted.
         """
@@ -420,7 +420,7 @@ class LiveBackend:
         self._manager.start_deleting(by_limits=self._has_current_metadata)
 
     def stop_deleting(self) -> None:
-        """End retention and the cleaner; a cleaning in progress ends at its next chunk, without a result."""
+        """End retention and the cleaner; the cleaner abandons the log in progress at the next chunk."""
         self._manager.stop_deleting_by_limits()
 
     def deletions(self) -> str:
@@ -469,7 +469,7 @@ def _broker_values(options: LiveOptions, node_id: int, metadata: ClusterMetadata
 
 
 def _broker_config(options: LiveOptions, node: Node, metadata: ClusterMetadata) -> BrokerConfig:
-    """Return the config of all logs for the given metadata; keys that nothing sets have Kafka's defaults.
+    """Return the engine's config for the given metadata; keys that nothing sets have Kafka's defaults.
 
     Raises:
         SettingsError: two values contradict each other.

@@ -1,6 +1,6 @@
-"""The options of the backend for reads and writes.  To import them does not import the backend.
+"""The options of the backend for reads and writes.  Importing them does not import the backend.
 
-A server that only reads starts about 0.3 s earlier, because it does not load the code of a live node.
+So a server that only reads does not load the code of a live node, and starts about 0.3 s earlier.
 """
 
 from __future__ import annotations

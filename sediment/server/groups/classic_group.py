@@ -365,8 +365,8 @@ class ClassicGroup:
     def _accepts(self, member_id: str) -> bool:
         """Return True if `group.max.size` allows the member.
 
-        During a rebalance, only waiting members count.  Existing members that rejoin are therefore rejected if the
-        waiting members already reach the limit.
+        During a rebalance, only waiting members are counted.  Existing members that rejoin are therefore rejected if
+        the waiting members already reach the limit.
         """
         if self.state in (GroupState.EMPTY, GroupState.DEAD):
             return True
@@ -482,8 +482,8 @@ class ClassicGroup:
         if self.state is GroupState.STABLE and self._chosen_protocol() == self.protocol_name:
             answer = self._joined(member, skips_assignment=request.supports_skipping_assignment)
             if not request.supports_skipping_assignment:
-                # If the answer named an older client as the leader, this client would assign partitions again, without
-                # a rebalance.
+                # If the answer named this client as the leader, the client would assign partitions again, without a
+                # rebalance, because its version cannot skip the assignment.
                 answer = self._joined(member, leader=former_leader or NO_MEMBER_ID)
             self._store(replaced)
             self._answer_joining(member, answer)
@@ -559,7 +559,7 @@ class ClassicGroup:
             self._set_deadline(_Phase.JOIN, now_ms + self._rebalance_timeout_ms())
 
     def _join_deadline_passed(self, now_ms: int) -> None:
-        """Complete the join phase, or extend it if it is the first one of the group and members are still arriving."""
+        """Complete the join phase; extend it instead if it is the group's first and members are still arriving."""
         if self._is_initial_rebalance and self._new_member_added and self._remaining_delay_ms:
             self._new_member_added = False
             delay_ms = min(self.config.group_initial_rebalance_delay_ms, self._remaining_delay_ms)

@@ -311,7 +311,7 @@ class GroupCoordinator:
         try:
             self._delete_offsets({group: expired})
         except (OSError, SedimentError) as error:
-            self._log.warning(f"expired offsets of group {group.group_id} stay: {error}")
+            self._log.warning(f"expired offsets of group {group.group_id} cannot be deleted: {error}")
 
     def _remove_if_idle(self, group: _Group) -> None:
         with group.guard:
@@ -555,7 +555,7 @@ class GroupCoordinator:
     ) -> ErrorCode:
         """Store commits and make them pending; `commit_guard` is held, and `growth` bytes are reserved."""
         group.has_records = True
-        # No marker may be appended until the commits are in memory, because the marker would not find them.
+        # Append no marker until the commits are in memory, because the marker would otherwise not apply to them.
         with self._pending_guard(self._partition_of(group)):
             try:
                 stored = append(commits)
@@ -587,7 +587,7 @@ class GroupCoordinator:
         return None if self._group_store is None else self._group_store.partition_of(group.group_id)
 
     def _pending_guard(self, partition: int | None) -> threading.Lock:
-        """Return the lock of a partition that is held while pending offsets or a marker are appended."""
+        """Return the lock that is held while pending offsets or a marker are appended to a partition."""
         return self._pending_guards.setdefault(partition, threading.Lock())
 
     def end_transaction(
@@ -715,7 +715,7 @@ class GroupCoordinator:
         self._delete_offsets_of_topics(names)
 
     def _delete_offsets_of_topics(self, names: Collection[str]) -> None:
-        """Delete the offsets of topics in all groups, together for all groups in the same partition of the store."""
+        """Delete the offsets of topics in all groups, with one call for all groups in a partition of the store."""
         if self._group_store is None:
             return
         with self._guard:
@@ -734,7 +734,7 @@ class GroupCoordinator:
                 try:
                     self._delete_offsets(deleted)
                 except (OSError, SedimentError) as error:
-                    self._log.warning(f"committed offsets of deleted topics stay: {error}")
+                    self._log.warning(f"committed offsets of deleted topics cannot be deleted: {error}")
 
     def _delete_offsets(self, deleted: Mapping[_Group, Sequence[tuple[str, int]]]) -> None:
         """Delete offsets that exist; the `commit_guard` of each group is held."""
@@ -836,7 +836,7 @@ class GroupCoordinator:
         return result, self._stored(group, effects, wait=wait)
 
     def _account(self, group: _Group, effects: Sequence[Effect]) -> None:
-        """Set the timer, and update the memory that the members use; `guard` is held."""
+        """Set the timer, and record how much memory the members use; `guard` is held."""
         self._set_timer(group, effects)
         members_bytes = group.classic.size_bytes
         self.memory.resize(members_bytes - group.members_bytes)
@@ -968,7 +968,7 @@ class GroupCoordinator:
 
     # ------------------------------------------------------------------------------- classic members of consumer groups
     def _join_consumer_group(self, group: _Group, request: JoinRequest) -> JoinAnswer | None:
-        """Return the answer to a JoinGroup; None if the group is classic, or becomes classic for lack of members."""
+        """Return the answer to a JoinGroup; None if the group is classic, or becomes classic because it is empty."""
         consumer = group.consumer
         if consumer is None:
             return None
@@ -1097,7 +1097,7 @@ class GroupCoordinator:
     def _become_classic(
         self, group: _Group, consumer: ConsumerGroup, classic: StableGroup, change: Change, *, wait: bool = True
     ) -> list[Effect]:
-        """Replace a consumer group by a classic group, whose members must join again.
+        """Replace a consumer group with a classic group, whose members must join again.
 
         Raises:
             ApiError: the classic group cannot be stored; the group stays as it was.

@@ -14,13 +14,13 @@ from __future__ import annotations
 import threading
 
 GROUP_BYTES = 2048
-"""The allowance for a group without members."""
+"""The memory allowance for a group without members."""
 
 MEMBER_BYTES = 1024
-"""The allowance for a member, or for an id reserved for a joining client."""
+"""The memory allowance for a member, or for an id reserved for a joining client."""
 
 OFFSET_BYTES = 256
-"""The allowance for the committed offset of a partition."""
+"""The memory allowance for the committed offset of a partition."""
 
 
 class GroupMemory:

@@ -1,7 +1,7 @@
 """GroupOffsets: the committed offsets of one group, and the pending offsets of open transactions.
 
 Invariant: if a partition has a commit in a transaction and a commit outside a transaction, the later record wins.  The
-position of the marker does not matter, because compaction may remove a commit before or after the marker.
+marker's position does not matter, because compaction also keeps only the later record.
 
 Source: Kafka's OffsetMetadataManager and OffsetAndMetadata.
 """

@@ -1,8 +1,8 @@
 """The expiration of committed offsets in groups without members.
 
 An offset expires when its commit is `offsets.retention.minutes` old and the group has had no members for that time.
-The time without members is counted from the moment at which this process first saw the group empty, so each start
-restarts it.  Offsets that an open transaction may replace do not expire.
+The time without members begins when this process first sees the group empty, so it begins again after each start.
+Offsets that an open transaction may replace do not expire.
 
 Source: Kafka's OffsetMetadataManager.cleanupExpiredOffsets and ClassicGroup.offsetExpirationCondition.
 """
@@ -19,13 +19,13 @@ _NEVER_SEEN = -2  # below every generation
 
 @dataclass(slots=True)
 class TimeWithoutMembers:
-    """The time since which a group is known to have no members; a new generation resets this time."""
+    """The time at which a group was first seen without members; a new generation resets this time."""
 
     generation: int = _NEVER_SEEN
     since_ms: int = 0
 
     def begin(self, generation: int, now_ms: int) -> int:
-        """Record that the group has no members in this generation; return the time since which it has had none."""
+        """Record that the group has no members in this generation; return the time at which this was first recorded."""
         if generation != self.generation:
             self.generation, self.since_ms = generation, now_ms
         return self.since_ms

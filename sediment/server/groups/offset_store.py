@@ -33,7 +33,7 @@ class OffsetStore(Protocol):
 class GroupStore(Protocol):
     """A store of groups; any thread may call its methods.
 
-    If `wait`, a call returns once its change counts as replicated; otherwise it does not wait for this.
+    If `wait`, a call returns once its change is replicated; otherwise the call does not wait for the replication.
     """
 
     def partition_of(self, group_id: str) -> int | None:
@@ -57,7 +57,7 @@ class GroupStore(Protocol):
         """Delete the offsets of groups, given as (topic, number) by group id; all groups must be in the same partition.
 
         Raises:
-            OSError, SedimentError: some of the offsets may not be deleted.
+            OSError, SedimentError: some of the offsets may still exist.
         """
 
     def delete_group(
@@ -73,5 +73,5 @@ class GroupStore(Protocol):
         `keys` are the group's record keys, by default those of a classic group.
 
         Raises:
-            OSError, SedimentError: the group, or some of its offsets, may not be deleted.
+            OSError, SedimentError: the group, or some of its offsets, may still exist.
         """

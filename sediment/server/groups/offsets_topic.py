@@ -1,9 +1,9 @@
 """OffsetsTopic: commits and groups as records of `__consumer_offsets`, where a broker finds them.
 
-Each commit, each generation and each change of a consumer group is one batch in the group's partition.  A batch counts
-as written once the high watermark is above it.  A deletion uses as many batches as `max.message.bytes` requires.  The
-record that deletes a group comes last, so after a crash between two batches the group still exists, with the rest of
-its offsets.
+Each commit, each generation and each change of a consumer group is one batch in the group's partition.  A batch is
+treated as written once the high watermark is above it.  A deletion uses as many batches as `max.message.bytes`
+requires.  The record that deletes a group comes last, so after a crash between two batches the group still exists, with
+the rest of its offsets.
 
 Source: Kafka's GroupMetadataManager and CoordinatorRuntime.
 """

@@ -1,6 +1,6 @@
 """Handlers of committed offsets: OffsetCommit and OffsetFetch.
 
-From version 10 on, requests and responses identify topics by id.  If a topic was deleted and created again, its id
+In version 10 and later, requests and responses identify topics by id.  If a topic was deleted and created again, its id
 differs.  Offsets that were committed for the earlier id are not returned.
 
 Source: Kafka's KafkaApis and OffsetMetadataManager.
@@ -171,7 +171,7 @@ class CommittedOffsetHandlers:
         return None if topic is None else topic.name
 
     def _all(self, found: Sequence[tuple[str, list[FetchedOffset]]], version: int) -> list[_FetchedTopic]:
-        """Return every topic of a group; from version 10 on, leave out topics without an id."""
+        """Return every topic of a group; in version 10 and later, leave out topics that do not exist."""
         if version < _TOPIC_IDS:
             return [(name, NO_TOPIC_ID, fetched) for name, fetched in found]
         topics = [(self._topics.topic(name), fetched) for name, fetched in found]

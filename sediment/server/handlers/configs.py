@@ -272,7 +272,7 @@ def _topic_values(
 def _broker_synonyms(name: str, catalog: TopicCatalog, static: Mapping[str, str]) -> list[_Synonym]:
     """Return the values of a broker key and its synonyms, starting with the first value of the key itself.
 
-    So a topic shows no broker value if the setting is stated only by a synonym with another unit.
+    If the key itself has no value, the result is empty, even if a synonym with another unit has one.
 
     Source: Kafka's ConfigHelper.configSynonyms and DynamicBrokerConfig.brokerConfigSynonyms.
     """

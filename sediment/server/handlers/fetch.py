@@ -1,7 +1,7 @@
 """Fetch: slices of logs within one byte limit, and waits at the log end.
 
     read    one slice for each partition, up to the byte limit
-    answer  at once, if all slices together have `min_bytes`, or a partition has an error
+    answer  immediately, if all slices together have `min_bytes`, or a partition has an error
     wait    otherwise, for `max_wait_ms` but at most LONGEST_WAIT_MS, on the timer and without a thread.  When the
             readable range of one of its partitions changes, the fetch reads again
 
@@ -54,7 +54,7 @@ def isolation_of(level: int) -> Isolation:
 
 
 def leader_epoch_error(requested: int, log: ServedLog) -> ErrorCode:
-    """Return the error for a client whose leader epoch is not the log's; NONE if the request has no epoch.
+    """Return the error for a client whose leader epoch differs from the log's; NONE if the request has no epoch.
 
     Raises:
         StorageError, OpenFilesLimitError: the epoch cannot be read.
@@ -178,7 +178,7 @@ class FetchHandlers:
         return read
 
     def _keep(self, request: Request, read: _Read, isolation: Isolation) -> None:
-        """If a fetch reads one partition and the client will probably repeat it, keep it for its connection."""
+        """Keep a fetch from one partition if the client will probably repeat the fetch."""
         topics = read.response.responses
         if len(topics) != 1 or len(topics[0].partitions) != 1 or not read.seen:
             return

@@ -241,7 +241,7 @@ class MetadataHandlers:
         return m.ListPartitionReassignmentsResponse(error_message=None)
 
     def elect_leaders(self, request: Request) -> Any:
-        """Answer that partitions with a log already have their leader, and that the others cannot have a leader."""
+        """Answer that a partition with a log already has its leader, and a partition without a log cannot have one."""
         is_preferred = request.message.election_type == _PREFERRED
         without_log = (
             ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE if is_preferred else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE

@@ -8,8 +8,8 @@ Versions below 3 are not offered, because their batches have magic 0 or 1; a bro
 librdkafka.
 
 Before the first batch of a transaction is appended to a partition, the coordinator checks that the partition was added
-to the transaction.  From version 12 on, the coordinator adds the partition itself.  The append may therefore happen
-later, in another thread.
+to the transaction.  In version 12 and later, the coordinator adds the partition itself.  The append may therefore
+happen later, in another thread.
 
 Source: Kafka's KafkaApis.handleProduceRequest, ReplicaManager.appendRecords, DelayedProduce and
 ProduceRequest.validateRecords.
@@ -87,7 +87,7 @@ class _Waiting:
 
 
 class _Right(NamedTuple):
-    """The coordinator's decision on an append to a partition: an error, or NONE with the log's guard."""
+    """The coordinator's decision on an append to a partition: an error, or NONE and, if needed, the log's guard."""
 
     code: ErrorCode
     guard: VerificationGuard | None = None
@@ -105,7 +105,7 @@ class _DelayedProduce:
         self._waiting = waiting
 
     def try_complete(self) -> bool:
-        """Answer if every append is replicated, or can never be, because the disk failed or the topic was deleted."""
+        """Answer if every append is replicated or has failed, for example because the topic was deleted."""
         still_waiting = []
         for each in self._waiting:
             failure = each.partition.failure
@@ -253,7 +253,7 @@ class ProduceHandlers:
         return None
 
     def _keep(self, request: Request, message: Any, response: Any, waiting: Sequence[_Waiting]) -> None:
-        """If a request appends to one partition and the client will probably repeat it, keep it for its connection."""
+        """Keep a request that appends to one partition if the client will probably repeat the request."""
         topics = message.topic_data
         if len(waiting) != 1 or len(topics) != 1 or len(topics[0].partition_data) != 1 or message.transactional_id:
             return

@@ -3,8 +3,8 @@
     request     ... | *correlation id* | ... | *fetch offset* | ...
     response    *correlation id* | ... | *size of the records* | *records* | tagged fields
 
-A consumer of one partition sends nearly the same bytes in every fetch.  To decode such a request and encode its
-response would take longer than to find the records.  So only the fields between asterisks are decoded or encoded.  The
+A consumer of one partition sends nearly the same bytes in every fetch.  Decoding such a request and encoding its
+response would take longer than finding the records.  So only the fields between asterisks are decoded or encoded.  The
 other bytes of the request are compared with the earlier request, and the other bytes of the response are copied from
 the earlier response.  Log start, high watermark and last stable offset of a read-only log never change, so they are the
 same in every response.
@@ -32,7 +32,7 @@ _LARGEST_FRAME_BYTES = 1024
 """The largest request that is kept; client ids, racks and topic names are usually short."""
 
 _MOST_MISSES = 16
-"""After this many different fetches in a row, the kept fetch is replaced; this costs as much as two fetches."""
+"""After this many different fetches in a row, the kept fetch is replaced, which costs as much as two fetches."""
 
 _MOST_CANDIDATES = 4
 _HEADER_BYTES = 4

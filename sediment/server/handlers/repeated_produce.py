@@ -3,13 +3,13 @@
     request     ... | *correlation id* | ... | *size of the records* | *records* | tagged fields
     response    *correlation id* | ... | *base offset* | *log append time* | *log start* | ... | tagged fields
 
-A producer to one partition sends nearly the same bytes in every request.  If batches are small, to decode the request
-and encode the response would take longer than the append.  So only the fields between asterisks are decoded or encoded.
-The other bytes of the request are compared with the earlier request, and the other bytes of the response are copied
-from the earlier response.
+The requests of a producer that writes to one partition differ only in their correlation ids and records.  If batches
+are small, decoding the request and encoding the response would take longer than the append.  So only the fields between
+asterisks are decoded or encoded.  The other bytes of the request are compared with the earlier request, and the other
+bytes of the response are copied from the earlier response.
 
-A *run* is one such request, or several that have arrived together.  If their batches are plain (`plain_append`), all
-requests of a run are found, appended and answered together.
+A *run* is one such request, or several that have arrived together.  If all batches of a run are plain (`plain_append`),
+the requests are found, appended and answered together.
 
 Invariants: the response has the same bytes as a response that is encoded completely.  If a batch is refused, nothing
 has changed, and the request is handled in the usual way.
@@ -45,7 +45,7 @@ Append = Callable[[Buffer], AppendInfo | None]
 AppendRun = Callable[[int, RunRows, int], AppendedRun | None]
 """`Partition.append_run`."""
 
-_FIRST_VERSION = 5  # the first one with a log start in the response
+_FIRST_VERSION = 5  # the first version with a log start in the response
 _LARGEST_START_BYTES = 1024
 """The largest kept part of a request; client ids and topic names are usually short."""
 
@@ -156,7 +156,7 @@ class RepeatedProduce:
         return _INT32.unpack(correlation)[0], (correlation + self._response + offsets + self._response_end,)
 
     def answer_run(self, received: ReceiveBuffer, start: int, end: int, largest_bytes: int) -> AnsweredRun | None:
-        """Append the batches of the requests in `received` from `start`, up to the first that is not plain or differs.
+        """Append the batches of the requests from `start`, up to the first request that differs or has no plain batch.
 
         Return None, without any change, if the first request must be handled in the usual way.
         """

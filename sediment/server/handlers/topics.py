@@ -156,7 +156,7 @@ class TopicHandlers:
 
 
 class _Deletion:
-    """The topics of a DeleteTopics request: `names` has the ids to delete, by name; `refused` the other results."""
+    """The topics of a DeleteTopics request: `names` maps names to ids; `refused` contains the other results."""
 
     def __init__(self, catalog: LiveCatalog) -> None:
         self.names: dict[str, UUID] = {}

@@ -1,7 +1,7 @@
 """Handlers of transactional producers: ids, partitions, offsets and the end of transactions; and WriteTxnMarkers.
 
     AddPartitionsToTxn 0-3    of clients; 4 and later of brokers, in batches, with a mode that only verifies
-    InitProducerId            without two-phase commit, whose versions a broker does not offer either
+    InitProducerId            without two-phase commit, which a broker does not offer either
     EndTxn 0-4                of clients of transaction version 0 or 1; 5 and later of version 2
     TxnOffsetCommit 0-4       after AddOffsetsToTxn; 5 and later add the group's partition to the transaction
 
@@ -174,7 +174,7 @@ class TransactionalProducerHandlers:
     def _unknown(
         self, partitions: frozenset[TopicPartition], *, refuses_internal: bool = False
     ) -> dict[TopicPartition, ErrorCode]:
-        """Return the errors of all partitions if any of them may not be added; empty if all may be added."""
+        """Return the errors of all partitions if any of them cannot be added; empty if all can be added."""
         codes = {}
         for each in partitions:
             if refuses_internal and each.topic in INTERNAL_TOPICS:

@@ -109,9 +109,9 @@ class UserHandlers:
 
 
 _Names = tuple[str | None] | None
-"""A name to match, in a tuple, or a tuple of None for the default entity; None matches any name."""
+"""A tuple of the name to match, or of None for the default entity; None instead of a tuple matches any name."""
 
-_EXACT, _DEFAULT, _SPECIFIED = 0, 1, 2  # of a component's match type
+_EXACT, _DEFAULT, _SPECIFIED = 0, 1, 2  # the match types of a component
 _USER, _CLIENT_ID, _IP = "user", "client-id", "ip"
 
 

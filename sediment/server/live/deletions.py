@@ -1,4 +1,4 @@
-"""The topics of a live server that retention and the cleaner apply to, as one line for an operator.
+"""The topics to which a live server applies retention and the cleaner, as one line for an operator.
 
 A config has no policy or limit if no source states one (`jobs.settings.server_settings`).
 """

@@ -219,7 +219,7 @@ def invalid_configuration(why: str) -> ApiError:
 
 # --------------------------------------------------------------------------------------------------------------- groups
 def _group_limits(server: ServerConfig) -> Mapping[tuple[str, str], tuple[int, int]]:
-    """Return the least and the greatest value of each limited config, by group kind and the rest of its key."""
+    """Return the least and the greatest value of each limited config, by group kind and by the rest of the key."""
     return {
         (_CONSUMER, _HEARTBEAT): (
             server.group_consumer_min_heartbeat_interval_ms,

@@ -24,8 +24,8 @@ epoch, because a broker has then used the directory.
 Below metadata.version 17, no record states the log directory of a partition.  A server then adds partitions only if
 exactly one directory is given.  This is the directory with the metadata, so the folders are created in it.
 
-A broker creates the folder as soon as it leads a partition.  So a partition can lack a folder only on a node that was
-never started, or if a server was killed while it created the partition.
+A broker creates a partition's folder as soon as it leads the partition.  So a partition can lack a folder only on a
+node that was never started, or if a server was killed while it created the partition.
 
 A server that was killed while it deleted a topic leaves folders of that topic.  An operator who restores such a folder
 leaves the same state.  So a start does not delete these folders, but renames them to -stray, as a broker does.  If the
@@ -35,9 +35,9 @@ A folder marked with -delete is removed in three cases.  A server deleted its to
 folder without records.  A move left the folder: the partition is in another directory, which the metadata names.  All
 other such folders stay.
 
-The folder of a future log, which ends in -future, belongs to an interrupted move.  If the metadata names its directory,
-the future log is complete, and its folder becomes that of the partition.  Otherwise the folder is removed, and the copy
-begins again, because jobs may have changed the log since.
+The folder of a future log, which ends in -future, belongs to an interrupted move.  If the metadata names the directory
+of this folder and the future log has every record, the folder becomes the partition's folder.  Otherwise the folder is
+removed, and the copy begins again, because jobs may have changed the log in the meantime.
 
 Invariant: nothing is written, and no lock is taken.
 """
@@ -94,11 +94,11 @@ class OwnedNode:
     """A node with its metadata.
 
     If `is_started`, the metadata comes from the metadata log in `metadata_dir`, else from `bootstrap.checkpoint`.
-    `absent` maps each partition that has no folder and was never written to, to the log directory for its folder.
-    `removed` contains the folders to remove: of topics that a server has deleted, of creations that left no records,
-    and of finished moves.  `promoted` maps the partitions whose future logs replace their logs to the log directories
-    of the future logs.  `moves` does the same for the partitions whose moves begin again.  `unused` contains the other
-    folders of future logs.
+    `absent` contains, by partition, the log directories for the folders of partitions that have no folder and were
+    never written to.  `removed` contains the folders to remove: of topics that a server has deleted, of creations that
+    left no records, and of finished moves.  `promoted` contains, by partition, the log directories of the future logs
+    that replace logs.  `moves` contains, by partition, the target directories of the moves that begin again.  `unused`
+    contains all other folders of future logs.
     """
 
     node: Node
@@ -161,7 +161,7 @@ def open_node(
     absent = {partition: _directory_of(partition, directories, metadata, metadata_dir) for partition in missing}
     for partition, path in absent.items():
         if path / str(partition) in removed:
-            raise _missing_folder("the folder of a deleted topic has its name", partition, path)
+            raise _missing_folder("the folder of a deleted topic has the same name", partition, path)
     without_place = [partition for partition, path in absent.items() if path == metadata_dir]
     if metadata_apart and without_place:
         raise UsageError(
@@ -187,9 +187,10 @@ def directories_for_partitions(
     """Return the log directories among `paths` in which the node's broker would find a new partition.
 
     `log_dirs` contains the entries of the node's `log.dirs`, if they are known.  These may be other paths, because the
-    directories may be a copy.  In this case, the directory with the metadata is left out if `metadata_apart`: the
-    node's `metadata.log.dir` is then not an entry of its `log.dirs`.  If nothing is known, the directory with the
-    metadata gets partitions only if it is the only directory, or is in `used`, the directories that have partitions.
+    directories may be a copy.  In this case, the directory with the metadata is left out if `metadata_apart` is True,
+    because the node's `metadata.log.dir` is then not an entry of its `log.dirs`.  If nothing is known, the directory
+    with the metadata gets partitions only if it is the only directory, or is in `used`, the directories that have
+    partitions.
     """
     entries = {path.resolve() for path in log_dirs}
     named = tuple(path for path in paths if path.resolve() in entries)
@@ -379,7 +380,7 @@ def _future_folders(
     found: Mapping[TopicPartition, Path],
     fs: Fs,
 ) -> Iterator[_FutureFolder]:
-    """Yield the folders of future logs; `found` maps each partition to the log directory with its own folder."""
+    """Yield the folders of future logs; `found` maps each partition to its log directory."""
     for directory, folder in aside:
         if folder.name.endswith(DirectoryState.FUTURE):
             partition, _ = parse_partition_directory(folder.name)

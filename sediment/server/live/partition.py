@@ -2,8 +2,8 @@
 
 If a call fails because a move has just replaced the log, the call is repeated on the new log.
 
-This node is the only replica.  So after each append, the high watermark is the log end.  With a `LogFlusher`, the high
-watermark is the end of the records that are on disk.
+This node is the only replica.  So without a `LogFlusher`, the high watermark is the log end after each append.  With a
+`LogFlusher`, the high watermark is the end of the records that are on disk.
 
 Source: Kafka's Partition.appendRecordsToLeader, readRecords and fetchOffsetForTimestamp.
 """
@@ -267,7 +267,7 @@ class Partition:
     def read(self, offset: int, max_bytes: int, *, isolation: Isolation, min_one: bool) -> _Fetched:
         """Return a slice of at most `max_bytes` that begins with the first batch that ends at or above `offset`.
 
-        If the first batch is larger, the slice is the whole batch with `min_one`, and empty without `min_one` (KIP-74).
+        If the first batch is larger, the slice is the whole batch if `min_one` is True, else empty (KIP-74).
 
         Raises:
             ApiError: the topic was deleted.

@@ -16,7 +16,10 @@ from sediment.engine.metadata.metadata_writer import MetadataWriter
 
 
 class ProducerIdManager:
-    """A source of producer ids from `next_id` on, which is above all assigned ids; any thread may use the source."""
+    """A source of producer ids; any thread may use it.
+
+    The first id is `next_id`, which is above all assigned ids.
+    """
 
     def __init__(self, node: Node, next_id: int, writer: MetadataWriter) -> None:
         self._node = node

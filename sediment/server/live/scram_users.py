@@ -30,7 +30,7 @@ _VERSION = 0
 
 @dataclass(frozen=True, slots=True)
 class UserDeletion:
-    """The removal of a user's credential; `mechanism` is Kafka's number of the SCRAM mechanism."""
+    """The removal of a user's credential; `mechanism` is Kafka's number for the SCRAM mechanism."""
 
     name: str
     mechanism: int
@@ -38,7 +38,7 @@ class UserDeletion:
 
 @dataclass(frozen=True, slots=True)
 class UserUpsertion:
-    """A credential to set for a user; `mechanism` is Kafka's number of the SCRAM mechanism."""
+    """A credential to set for a user; `mechanism` is Kafka's number for the SCRAM mechanism."""
 
     name: str
     mechanism: int
@@ -49,7 +49,7 @@ class UserUpsertion:
 
 @dataclass(frozen=True, slots=True)
 class UserChanges:
-    """The records of a change, and the error of each user in the request, None for a user that is changed."""
+    """The records of a change, and the error of each user in the request; None for a user that is changed."""
 
     records: Sequence[bytes]
     errors: dict[str, ApiError | None]

@@ -83,7 +83,7 @@ from sediment.server.topic_names import check_topic_name
 _LOGGER = logging.getLogger(__name__)
 
 MOST_PREFERRED = 10_000
-"""The number of partitions without a log whose preferred log directories are remembered."""
+"""The largest number of partitions without a log whose preferred log directories are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +100,9 @@ class TopicStore:
     """The topics of `catalog`; `server_config` has the default number of partitions and the limits on group configs.
 
     New partitions go into the log directories `directories`.  `lead` returns the Partition of a new log.  A deletion
-    calls `on_deleted` with each deleted partition, and then `on_topics_deleted` with the names of the topics.
-    `broker_config` returns the config of all logs for the given metadata, and `broker_values` the broker keys that are
-    stated.
+    calls `on_deleted` with each deleted partition, and then `on_topics_deleted` with the names of the topics.  For the
+    given metadata, `broker_config` returns the engine's config, and `broker_values` returns the stated broker keys with
+    their values.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class TopicStore:
     def add_partitions(
         self, changes: Sequence[MorePartitions], *, validate_only: bool = False
     ) -> list[ApiError | None]:
-        """Add partitions to topics, each named once; return the error of each change, None if it succeeded.
+        """Add partitions to different topics; return the error of each change, None if the change succeeded.
 
         Raises:
             ApiError: the change cannot be made durable.
@@ -234,14 +234,14 @@ class TopicStore:
 
         Raises:
             ApiError: no log directory may get partitions; or every such directory has failed; or there are several log
-                directories, and partition records at this metadata.version cannot state one.
+                directories, and partition records at this metadata.version cannot name a directory.
         """
         level = self._catalog.metadata.features[METADATA_VERSION]
         if level < DIRECTORIES_SINCE and len(self._manager.directories()) > 1:
             raise ApiError(
                 ErrorCode.POLICY_VIOLATION,
-                f"a node with several log directories creates partitions from metadata.version {DIRECTORIES_SINCE} on, "
-                f"and its metadata.version is {level}",
+                f"a node with several log directories can create partitions only at metadata.version "
+                f"{DIRECTORIES_SINCE} or later, but its metadata.version is {level}",
             )
         if not self._directories:
             raise ApiError(ErrorCode.POLICY_VIOLATION, "no directory of log.dirs is served, only the metadata.log.dir")
@@ -360,7 +360,7 @@ class TopicStore:
 
     # -------------------------------------------------------------------------------------------------- log directories
     def prefer_directory(self, partition: TopicPartition, path: Path) -> None:
-        """Remember the log directory for a partition that does not exist yet; keep the last MOST_PREFERRED of them."""
+        """Remember the log directory for a partition that does not exist yet; keep at most MOST_PREFERRED of them."""
         with self._guard:
             self._preferred.pop(partition, None)
             self._preferred[partition] = path
@@ -368,16 +368,18 @@ class TopicStore:
                 del self._preferred[next(iter(self._preferred))]
 
     def check_movable(self) -> None:
-        """Check that the records of partitions can state log directories.
+        """Check that partition records at this metadata.version can name a log directory.
 
         Raises:
             ApiError: they cannot.
         """
         if self._catalog.metadata.features[METADATA_VERSION] < DIRECTORIES_SINCE:
-            raise ApiError(ErrorCode.POLICY_VIOLATION, f"partitions move from metadata.version {DIRECTORIES_SINCE} on")
+            raise ApiError(
+                ErrorCode.POLICY_VIOLATION, f"partitions can move only at metadata.version {DIRECTORIES_SINCE} or later"
+            )
 
     def replace_with_future_log(self, partition: TopicPartition) -> bool:
-        """Replace the log of a partition by its future log; return False if either log is missing.
+        """Replace the log of a partition with its future log; return False if either log is missing.
 
         Raises:
             SedimentError: see `LogManager.replace_current_with_future_log`.
@@ -390,7 +392,7 @@ class TopicStore:
             return self._manager.replace_current_with_future_log(partition, assign, served.use)
 
     def assign_directory(self, partition: TopicPartition, directory: LogDirectory) -> None:
-        """Make durable that a partition is in a log directory.
+        """Record durably in the metadata that a partition is in a log directory.
 
         Raises:
             ApiError: the change is not durable, or it is not known whether it is.
@@ -489,7 +491,7 @@ class TopicStore:
 
     # ------------------------------------------------------------------------------------------- configs of the broker
     def _checked_broker_configs(self, values: Sequence[bytes]) -> Callable[[], None]:
-        """Return a function that applies to logs and cleaner the configs that result from further metadata records.
+        """Check the configs that result from new metadata records; return a function that applies these configs.
 
         Raises:
             ApiError: the configs contradict each other, or change too many threads.

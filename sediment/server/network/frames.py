@@ -8,7 +8,7 @@ Size limits, checked before memory is reserved for a frame:
 
     before authentication             64 KiB
     Produce                           socket.request.max.bytes
-    every other request               8 MiB: a small array of structures can grow many times when decoded
+    all other requests                8 MiB: a small array of structures can grow many times when decoded
 
 Invariants: a frame gets memory only after its size and API key were checked.  At most one `receive_into` reads past the
 end of a frame.  So while a connection waits for a response, later requests stay in the socket buffer.
@@ -185,9 +185,9 @@ class FrameReader:
         return len(self._ahead) > 0
 
     def has_frame_ahead(self, largest_bytes: int) -> bool:
-        """Return True if `read` makes progress without receiving more than the rest of a frame of `largest_bytes`.
+        """Return True if the next frame has fully arrived, is larger than `largest_bytes`, or has an invalid size.
 
-        This is the case if the next frame has fully arrived, is larger than `largest_bytes`, or has an invalid size.
+        Otherwise `read` must first receive the rest of a frame of at most `largest_bytes`.
         """
         ahead = self._ahead
         if len(ahead) < _SIZE.size:

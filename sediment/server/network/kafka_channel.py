@@ -86,7 +86,7 @@ class KafkaChannel:
         self.opened_ns = now_ns
         self.last_active_ns = now_ns
         self.frame_started_ns = 0
-        """Time at which the first part of an incomplete frame arrived; 0 without an incomplete frame."""
+        """Time at which the first part of an incomplete frame arrived; 0 if no frame is incomplete."""
 
         self.is_ready = False
         """True after the handshake of the transport layer."""
@@ -103,7 +103,7 @@ class KafkaChannel:
 
     @property
     def is_muted(self) -> bool:
-        """True while the connection may not read."""
+        """True while the connection must not read."""
         return self.is_request_out or self.response is not None or self.is_closed
 
     # ------------------------------------------------------------------------------------------------- from any thread

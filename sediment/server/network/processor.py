@@ -2,16 +2,17 @@
 
     readable   FrameReader returns a frame; the connection is muted; the frame goes into the request channel
     responded  the response is written as far as the socket accepts it; the rest follows when the socket accepts more.
-               Within the send, the processor waits for the socket as long as no other connection or thread needs it
-    sent       the connection is unmuted and reads again
+               During a send, the processor waits for the socket as long as no other connection or
+               thread needs the processor
+    sent        the connection is unmuted and reads again
 
 A small frame skips the request channel if the channel is empty and the API is one of `handled_at_once`.  The processor
-then handles the request itself, because to pass it to another thread would cost more than to handle it.  If such
+then handles the request itself, because passing it to another thread would cost more than handling it.  If such
 requests take long on average, for example because the disk is slow, all frames go through the channel for a while.
 Other connections then do not wait for them.  A single slow request does not cause this, because on a busy machine any
 thread is sometimes delayed.
 
-Deadlines, which are checked several times within the shortest of them:
+The deadlines, which are checked several times within the shortest deadline:
 
     no authentication, or an unfinished frame          `sediment.request.receive.timeout.ms`, plus a second for each MiB
     no activity, or a peer that reads no bytes         `connections.max.idle.ms`
@@ -19,8 +20,8 @@ Deadlines, which are checked several times within the shortest of them:
 If a peer closes a connection that waits for a response, the processor also closes the connection, unless further
 requests have arrived.
 
-A consumer may leave a response in its socket while it processes the previous response.  So the deadline of a peer that
-does not read is that of an idle peer.
+A consumer may leave a response in its socket while it processes the previous response.  So a peer that does not read
+has the same deadline as an idle peer.
 
 Invariant: a connection is muted from the end of a request to the end of its response.  So responses are sent in the
 order of their requests.  A peer that does not read occupies no handler, and uses memory for at most one response.
@@ -367,7 +368,7 @@ class Processor:
         self._unfinished[channel] = None
 
     def _read_run(self, channel: KafkaChannel, repeated: RepeatedRequest) -> bool:
-        """Receive bytes, and answer the requests in them that repeat an earlier request, all at once.
+        """Receive bytes, and answer together those received requests that repeat an earlier request.
 
         The requests use no memory of `FrameMemory`, because their frames are not kept.  Return True if the rest of the
         received bytes, or the next bytes, must be read in the usual way.
@@ -552,7 +553,7 @@ class Processor:
         return wait
 
     def _read_or_wait(self, channel: KafkaChannel) -> None:
-        """Read at once if received bytes are buffered, because the socket does not report these bytes.
+        """Read immediately if received bytes are buffered, because the socket does not report these bytes.
 
         Otherwise wait for the socket.
         """

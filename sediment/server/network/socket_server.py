@@ -127,7 +127,7 @@ class SocketServer:
         """Listen, and start accepting connections.
 
         Raises:
-            UsageError: another process listens on the address by now, or this process cannot start more threads.
+            UsageError: another process has begun to listen on the address, or this process cannot start more threads.
         """
         try:
             self._listening.listen(self._backlog_size)

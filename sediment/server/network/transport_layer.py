@@ -75,7 +75,7 @@ class TransportLayer(Protocol):
         ...
 
     def send_slice(self, file_slice: FileSlice, already_sent: int, wait: Callable[[], bool]) -> int:
-        """Send a slice from `already_sent` on; return the number of bytes accepted.
+        """Send a slice, starting at byte `already_sent`; return the number of bytes accepted.
 
         If the socket is full, `wait` is called.  The call continues if `wait` returns True.  A part of the slice may
         remain, because `wait` returned False or other connections must get their turn.

@@ -82,12 +82,12 @@ _NAMES_SHOWN = 5
 _ADVICE_IF_IN_USE = "stop the broker, or serve a snapshot or a copy of the directory"
 _NOT_NEEDED = "it has no effect here"
 _WITHOUT_FILE = {
-    LOG_START_FILE: "partitions are served from their first segment on, including deleted records",
+    LOG_START_FILE: "partitions are served from their first segment, including deleted records",
     LOCK_FILE: "no broker can hold such a lock",
     META_PROPERTIES_FILE: "clients see a made-up cluster id, unless another directory contains the real one",
     str(METADATA_PARTITION): "topics have no configs, and their ids differ from those of the cluster",
     PARTITION_METADATA_FILE: "the partition is assigned to the topic of the same name",
-    HIGH_WATERMARK_FILE: "partitions are served to their log end, including records that may not be committed",
+    HIGH_WATERMARK_FILE: "partitions are served to their log end, including records that may be uncommitted",
 }
 """The consequence for clients if a file cannot be read, by file name."""
 

@@ -286,8 +286,7 @@ class FrozenLog:
         """Return a slice of at most `max_bytes` that begins with the first batch that ends at or above `offset`.
 
         The slice never extends past the end of the segment or past the end offset of reads with `isolation`.  If the
-        first batch is larger than `max_bytes`, the slice is the whole batch with `min_one`, and empty without `min_one`
-        (KIP-74).
+        first batch is larger than `max_bytes`, the slice is the whole batch if `min_one` is True, else empty (KIP-74).
 
         Raises:
             OffsetOutOfRangeError: `offset` is outside the log.
@@ -457,7 +456,7 @@ class FrozenLog:
         return None
 
     def _indexed_offset(self, segment: FrozenSegment, opened: OpenSegment, target_ms: int) -> int:
-        """Return the offset in the last time index entry at or before a time; the base offset without such an entry."""
+        """Return the offset in the last time index entry at or before a time; the base offset if none exists."""
         entries = self._open_segments.times(segment.files, opened)
         slot = bisect_right(entries.timestamps, target_ms) - 1
         return segment.base_offset + (entries.relative_offsets[slot] if slot >= 0 else 0)

@@ -295,7 +295,7 @@ class FrozenSegment:
 
 
 class _Buffers(threading.local):
-    """Buffers for verification, one set for each thread, because to allocate them costs as much as the checksums."""
+    """Buffers for verification, one set for each thread, because allocating them costs as much as the checksums."""
 
     def __init__(self) -> None:
         self.bytes = padded_buffer(_VERIFIED_BYTES)

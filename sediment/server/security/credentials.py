@@ -72,7 +72,7 @@ class Credentials:
 
     def find(self, mechanism: str, user: str) -> ScramCredential:
         """Return the credential of `user`, or a credential that matches no password."""
-        unknown = self._unknown(mechanism, user)  # also for known users, so that all users take equally long
+        unknown = self._unknown(mechanism, user)  # for known users too, so that all users take equally long
         return self._by_user.get((mechanism, user), unknown)
 
     def find_any(self, user: str) -> tuple[str, ScramCredential]:
@@ -215,4 +215,4 @@ def check_credential(mechanism: str, credential: ScramCredential) -> None:
     if len(credential.salt) < _LEAST_SALT_BYTES:
         raise ValueError(f"has a salt of less than {_LEAST_SALT_BYTES} bytes")
     if len(credential.stored_key) != size or len(credential.server_key) != size:
-        raise ValueError(f"has a key that is not {size} bytes long, as {mechanism} requires")
+        raise ValueError(f"has a key that is not {size} bytes long, but {mechanism} requires this size")

@@ -4,8 +4,8 @@
     SaslHandshake 1      -> SaslAuthenticate until the exchange is complete
     SaslHandshake 0      -> tokens in frames without a header until the exchange is complete
 
-Invariants: every failure gets the same response after the same delay, after which the connection is closed.  Secrets
-are compared in constant time.  To reject an unknown user takes as much work as to reject a wrong password.
+Invariants: every failure gets the same response after the same delay; then the connection is closed.  Secrets are
+compared in constant time.  Rejecting an unknown user takes as much work as rejecting a wrong password.
 
 Source: RFC 5802, RFC 4616; Kafka's SaslServerAuthenticator.
 """

@@ -9,7 +9,7 @@ from sediment.segment_io.errors import UsageError
 
 
 def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
-    """Return a context for TLS 1.2 and 1.3; `certificate` is a PEM file with the chain, and `key` one with the key.
+    """Return a context for TLS 1.2 and 1.3 from two PEM files: `certificate` has the chain, and `key` has the key.
 
     Raises:
         UsageError: a file cannot be read, is not PEM or has a password, or the key does not belong to the certificate.

@@ -1,6 +1,6 @@
 """TransactionCoordinator: the transactional ids of a server, with their transactions and timeouts.
 
-    load                 the transactions of the directory; prepared ones are completed
+    load                 the transactions of the directory; prepared transactions are completed
     initialize           a producer gets its id and epoch; an open transaction of its predecessor is aborted
     add_partitions       a transaction begins or grows
     verify               whether a transaction has partitions
@@ -16,8 +16,8 @@ requests of this id get UNKNOWN_SERVER_ERROR.
 
 One lock guards all ids.  It is held while Python code reads or replaces states, but never while a record or a marker is
 appended, or an answer is sent.  Locks per id would not let more threads run, because this code runs under Python's own
-lock.  No thread waits until a record or a marker is on disk.  The only wait for the disk is that for a new block of
-producer ids, once in 1,000 ids.
+lock.  No thread waits until a record or a marker is on disk.  A thread waits for the disk only when it reserves a block
+of producer ids, once per 1,000 ids.
 
 Invariants: at most one change of a transactional id is in progress.  No producer gets an epoch above LAST_USABLE_EPOCH.
 Memory used for clients stays within `sediment.transactions.max.bytes`; the memory is reserved before a change is
@@ -65,7 +65,7 @@ TRANSACTION_BYTES = 2048
 """The allowance for a transactional id."""
 
 PARTITION_BYTES = 256
-"""The allowance for a partition of a transaction."""
+"""The memory allowance for a partition of a transaction."""
 
 _MARKER_RETRY_MS = 1000
 _ADD_RETRIES_MS = (1, 2, 5, 12, 20, 20, 20, 20)
@@ -336,9 +336,9 @@ class TransactionCoordinator:
     ) -> None:
         """Check that a producer may write to partitions; call `then`, now or later, with the code of each partition.
 
-        If `adds`, the partitions are added, which clients of transaction version 2 expect.  Such a client may send the
-        first batch of a transaction while the markers of the previous transaction are being written.  The addition is
-        therefore retried for a while.
+        If `adds` is True, partitions that the transaction lacks are added, as clients of transaction version 2 expect.
+        Such a client may send the first batch of a transaction while the markers of the previous transaction are being
+        written.  The addition is therefore retried for a while.
         """
         if not adds:
             then(self.verify(transactional_id, producer, partitions))
@@ -512,7 +512,7 @@ class TransactionCoordinator:
         self._markers.write(marker, sorted(partitions), partial(self._written, entry))
 
     def _written(self, entry: _Entry, codes: Codes) -> None:
-        """Store the end of a transaction if no marker is left that can be written; else retry the others later."""
+        """Retry failed markers that may still be written; if none is left, store the end of the transaction."""
         transactional_id = entry.current.transactional_id
         for name, code in codes.items():
             if code in _NEVER_WRITTEN:

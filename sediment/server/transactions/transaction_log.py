@@ -1,4 +1,4 @@
-"""TransactionLog: appends records to `__transaction_state`; a record counts once the high watermark is above it.
+"""TransactionLog: appends records to `__transaction_state`; a record takes effect once the high watermark is above it.
 
 Source: Kafka's TransactionStateManager.appendTransactionToLog.
 """

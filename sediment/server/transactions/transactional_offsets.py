@@ -1,8 +1,8 @@
 """TransactionalOffsets: offsets that are committed as part of a transaction (TxnOffsetCommit).
 
     1  find the partition of `__consumer_offsets` that stores the group
-    2  unless the producer already wrote to it in this transaction: check that the transaction has the partition;
-       with transaction version 2, add it
+    2  unless the producer already wrote to this partition in the transaction: check that the transaction has the
+       partition; with transaction version 2, add it
     3  append the offsets as one transactional batch; they are pending until the marker of the transaction
     4  answer when the batch is replicated
 

@@ -4,7 +4,7 @@
                                          --end (TV2, abort)-----------------> PrepareAbort
     Ongoing --fence--> PrepareAbort
     PrepareCommit, PrepareAbort --complete--> CompleteCommit, CompleteAbort
-    every state but Ongoing and the prepared ones --initialize--> Empty, with a higher epoch
+    every state except Ongoing and the prepared states --initialize--> Empty, with a higher epoch
 
 A function returns the next transaction, which takes effect once it is stored, or the error for the client.  The error
 NONE means that nothing must change.

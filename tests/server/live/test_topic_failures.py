@@ -755,7 +755,7 @@ def test_a_restored_folder_does_not_take_the_place_of_a_new_topics(path: Path) -
     shutil.rmtree(path / "new-0")
     shutil.copytree(copy, path / "new-0")
     before = contents(path)
-    with pytest.raises(UsageError, match="the folder of a deleted topic has its name"), opened(path):
+    with pytest.raises(UsageError, match="the folder of a deleted topic has the same name"), opened(path):
         pass
     assert contents(path) == before
 

@@ -98,8 +98,8 @@ def served(log_dir: Path, fs: Fs, **options: object) -> Catalog:
 @pytest.mark.parametrize(
     ("name", "start", "end", "follows"),
     [
-        ("log-start-offset-checkpoint", 0, 4, "served from their first segment on, including deleted records"),
-        ("replication-offset-checkpoint", 2, 5, "served to their log end, including records that may not be committed"),
+        ("log-start-offset-checkpoint", 0, 4, "served from their first segment, including deleted records"),
+        ("replication-offset-checkpoint", 2, 5, "served to their log end, including records that may be uncommitted"),
         ("recovery-point-offset-checkpoint", 2, 4, "it has no effect here"),
         ("meta.properties", 2, 4, "a made-up cluster id"),
         ("t-0/partition.metadata", 2, 4, "is assigned to the topic of the same name"),

@@ -8,8 +8,8 @@
 A group changes only by `replay`.  A change is a list of records; a copy of the group replays them before they are
 stored.  The next start replays the same records, so it restores the same group, except its deadlines.
 
-Invariants: `replay` also accepts a part of a change, after any other record, because a log may end between two records
-of a change.  A partition has at most one owner.
+Invariants: `replay` accepts every record in every state of the group, because a log may end between two records of a
+change.  A partition has at most one owner.
 
 Source: Kafka's ConsumerGroup, ModernGroup and GroupMetadataManager.replay.
 """

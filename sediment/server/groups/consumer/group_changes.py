@@ -259,7 +259,7 @@ def check_room(group: ConsumerGroup, member_id: str, config: ServerConfig) -> No
 
 
 def _member_of(change: Change, request: Heartbeat) -> ConsumerMember:
-    """Return the member of a heartbeat; a joining static member replaces the one with its instance id that left."""
+    """Return the member of a heartbeat; a static member that joins replaces the earlier member with its instance id."""
     group, joins = change.before, request.epoch == JOIN_EPOCH
     if request.instance_id is None:
         member = group.members.get(request.member_id)
@@ -480,7 +480,7 @@ def restore_deadlines(group: ConsumerGroup, now: Circumstances) -> None:
 
 # -------------------------------------------------------------------------------------------------- regular expressions
 def needs_resolution(group: ConsumerGroup, now: Circumstances) -> bool:
-    """Return True if the regular expressions must be matched with the topics again, at most every ten seconds."""
+    """Return True if it is time to match the regular expressions with the topics again."""
     regexes = group.subscribed_regexes
     if not regexes:
         return False

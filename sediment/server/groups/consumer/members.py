@@ -25,7 +25,7 @@ LEAVE_EPOCH = -1
 STATIC_LEAVE_EPOCH = -2
 
 PARTITION_BYTES = 64
-"""The allowance for a partition in an assignment."""
+"""The memory allowance for a partition in an assignment."""
 
 Assignment: TypeAlias = Mapping[UUID, frozenset[int]]
 """Partition numbers by topic id; no set is empty."""

@@ -1,7 +1,7 @@
 """The metadata hash of a group: a number that changes if a subscribed topic appears, disappears or gets partitions.
 
     topic    byte 0 | id (two i64) | name | partition count i32 | per partition: number i32
-    group    the hashes of the topics that exist, in the order of their names, i64 each; 0 without topics
+    group    the hashes of the topics that exist, in the order of their names, i64 each; 0 if no topic exists
 
 All numbers are little-endian.  The name is stored as its UTF-16 units, followed by their number as i32.  Racks, which
 Kafka also hashes, are always absent here.

@@ -66,7 +66,7 @@ def _program_size(pattern: str) -> int:
 
 
 def _compile_error(pattern: str) -> str | None:
-    """Return RE2's error for a pattern, alone and wrapped by `_whole`; None if there is none."""
+    """Return RE2's error for a pattern, or for the pattern wrapped by `_whole`; None if both are valid."""
     try:
         _search(pattern, [""])
         _search(_whole(pattern), [""])
