@@ -807,7 +807,7 @@ def vacuum(
     Args:
         path: the directory of `keep_originals`.
         older_than: remove the originals of runs that ended longer ago than this, such as `7d` or `36h`.
-        run: with `pin`, the run to keep.
+        run: with `pin`, the run whose originals are kept.
         pin: keep the originals of `run` until the pin of this name is removed.
         unpin: remove the pin of this name.
         dry_run: change nothing; report what would be removed.
@@ -956,8 +956,8 @@ def dump(
             batch.
         limit: return at most this many rows; default: all.
         to: write all rows as Parquet into this new directory.
-        master: URL of a Spark master, which then writes the Parquet.
-        spark: a running session, which then writes the Parquet; it is never stopped.
+        master: URL of a Spark master; a session that this call starts there writes the Parquet.
+        spark: a running session that writes the Parquet; it is never stopped.
 
     Raises:
         UsageError: an option is wrong, or `to` exists.

@@ -123,7 +123,7 @@ def collect_sample(spans: Iterable[BatchSpan]) -> SampledBatches:
 
 
 def _count_keys(keys: Sequence[tuple[pa.Array, npt.NDArray[np.bool_]]]) -> tuple[Int64s, int]:
-    """Return how often each different key occurs where its mask is True, and the total size of these keys in bytes.
+    """Return the frequency of each different key among records with a True mask, and the total size of these keys.
 
     The buffers are shared with NumPy directly: `pyarrow.array` and `to_numpy` would import pandas.
     """

@@ -201,7 +201,7 @@ class OpenFile(ReadableFile):
 
 
 class Fs:
-    """The local filesystem.  Tests use subclasses in which operations fail, are torn or get lost."""
+    """The local filesystem.  Tests use subclasses in which operations fail, stop halfway or have no lasting effect."""
 
     def is_directory(self, path: Path) -> bool:
         """Return True if `path` is a directory; links are followed."""
@@ -563,13 +563,13 @@ class _FileWriter:
         self._descriptor = descriptor
         self._written = 0  # bytes passed to the kernel or to the thread
         self._may_be_direct = bool(_PAST_CACHE)
-        # The first block is being filled; the last ones were given to the thread.
+        # The first block is being filled; the thread has received the last blocks.
         self._blocks: deque[mmap.mmap] = deque()
         self._filled = 0
         self._thread: ThreadPoolExecutor | None = None
-        self._of_thread = descriptor  # a duplicate once the thread runs, so that no later file gets its number
+        self._of_thread = descriptor  # with a thread: a duplicate, so that no later file gets the same number
         self._has_failed = False
-        self._pending: deque[Future[None]] = deque()  # one for each block that was given to the thread, oldest first
+        self._pending: deque[Future[None]] = deque()  # one for each block that the thread received, oldest first
 
     def __enter__(self) -> _FileWriter:
         return self

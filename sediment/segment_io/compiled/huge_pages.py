@@ -134,4 +134,4 @@ class PageReserve:
 
 
 TABLE_PAGES = PageReserve(in_large_pages=True)
-"""The pages of all tables of keys of this process."""
+"""The pages of all key tables in this process."""

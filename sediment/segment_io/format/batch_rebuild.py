@@ -282,7 +282,7 @@ def write_joined_header(
 ) -> None:
     """Write the header, with CRC, of a merged batch of `size_bytes`; its records are already in place.
 
-    The other fields come from the first batch.
+    Fields that a merge does not change come from the header of the first batch.
     """
     copy_batch(target, first_header, BATCH_HEADER_BYTES)
     store_i32(target + BATCH_LENGTH, size_bytes - LOG_OVERHEAD_BYTES)

@@ -15,7 +15,7 @@ Invariants: nothing is written, and no data is skipped silently.  These are erro
 * a gap between the snapshot and the log, or inside the log
 * a snapshot without its footer
 * a corrupt batch before good batches
-* a log that ends below an offset which, according to other files, the log once reached
+* a log that ends below an offset that it once reached, as the name or content of another file shows
 
 Only a torn batch is accepted, because a crash can leave one.  The log then ends after the last complete batch; a node
 that starts does the same.
@@ -385,7 +385,7 @@ class _VerifiedScan:
             self._apply_records(span, state, first_offset)
 
     def check(self, first_offset: int) -> int:
-        """Return the offset after the last good batch; check that the offsets from `first_offset` on have no gap.
+        """Return the offset after the last good batch; check that no offset is missing after `first_offset`.
 
         Raises:
             CorruptBatchError: offsets are missing.
@@ -466,8 +466,8 @@ class MetadataImage:
     """The topics and configs after the applied records; changes of an open transaction are applied at its end.
 
     In a metadata log, a server adds partitions and removes topics in a SERVER_TRANSACTION.  In a bootstrap checkpoint,
-    only a server removes topics, and a server adds partitions after a NoOpRecord.  A broker begins with an election, so
-    no broker has run since the records after the last election.
+    only a server removes topics, and a server adds partitions after a NoOpRecord.  Every start of a broker writes an
+    election to the log, so no broker has run since the records after the last election were written.
     """
 
     def __init__(self, *, is_bootstrap: bool = False) -> None:
@@ -492,7 +492,7 @@ class MetadataImage:
 
     @classmethod
     def of(cls, metadata: ClusterMetadata) -> MetadataImage:
-        """Return an image with the state `metadata`, which does not change."""
+        """Return an image that begins with the state `metadata`; later changes do not affect `metadata`."""
         image = cls(is_bootstrap=metadata.is_bootstrap)
         ids = metadata.topic_ids
         image._topic_ids = dict(ids)

@@ -23,7 +23,7 @@ the structure; the structure's own fields follow.
 | `default=` | the value in a new message, and in a version without the field; if not given, 0, false or empty |
 | `nullable=4+` | the versions in which it may be null |
 | `tag=0` | number of a tagged field |
-| `tagged=4+` | the versions in which the field is tagged, if not in all |
+| `tagged=4+` | the versions in which the field is tagged, if it is not tagged in all |
 | `flexible=none` | the field's length is always written as in versions that are not flexible |
 | `ignorable` | a version without the field silently drops a value that is not the default |
 

@@ -163,8 +163,8 @@ def check_plain_batch(
     their largest timestamp equals the header's.
 
     Returns:
-        (number of records, largest timestamp, producer id, producer epoch, base sequence).  The number is 0 for an
-        append that is not one plain batch, and if `records` or `results` has fewer rows than the batch has records.
+        (number of records, largest timestamp, producer id, producer epoch, base sequence).  The number is 0 if the
+        append is not one plain batch, or if `records` or `results` has fewer rows than the batch has records.
     """
     if size_bytes < BATCH_HEADER_BYTES or load_i32(base + BATCH_LENGTH) != size_bytes - LOG_OVERHEAD_BYTES:
         return 0, 0, 0, 0, 0
