@@ -118,17 +118,17 @@ class ClusterMetadata:
     """Ids of topics (22 characters) by name, and configs; `end_offset` is the offset after the last applied record.
 
     A topic without configs of its own has no entry in `topic_configs`; the same holds for groups and subscriptions to
-    client metrics.  Keys of `broker_configs` are node ids as text;
-    the configs of all brokers are under ALL_BROKERS.  `replicas` and `leader_epochs` have the node ids and the leader
-    epoch of each partition by topic and number, `features` has the finalized levels, and `scram_credentials` the
-    records by mechanism number and user.  `next_producer_id` is above every producer id that the controller gave to a
-    broker.  `acls` has the records by id, and `quotas` the records by (entity, key); an entity consists of (type, name)
-    pairs.  `quorum_records` has the values of the last KRaftVersionRecord and VotersRecord by control type, as in the
-    log.  `has_open_transaction` is True if the log ends inside a metadata transaction.  `is_bootstrap` is True if the
-    state is that of `bootstrap.checkpoint`.  `directory_ids` has the ids of the log directories of each partition's
-    replicas, if the records state them.  `new_partitions` are the partitions that `sediment serve` added since a broker
-    last ran; after a crash, their folders may be missing.  `removed_topic_ids` are the ids of topics that `sediment
-    serve` removed since then, and that were not added again.
+    client metrics.  Keys of `broker_configs` are node ids as text; the configs of all brokers are under ALL_BROKERS.
+    `replicas` and `leader_epochs` have the node ids and the leader epoch of each partition by topic and number.
+    `features` has the finalized levels, and `scram_credentials` has the records by mechanism number and user.
+    `next_producer_id` is above every producer id that the controller gave to a broker.  `acls` has the records by id,
+    and `quotas` has the records by (entity, key); an entity consists of (type, name) pairs.  `quorum_records` has the
+    values of the last KRaftVersionRecord and VotersRecord by control type, as in the log.  `has_open_transaction` is
+    True if the log ends inside a metadata transaction.  `is_bootstrap` is True if the state is that of
+    `bootstrap.checkpoint`.  `directory_ids` has the ids of the log directories of each partition's replicas, if the
+    records state them.  `new_partitions` are the partitions that `sediment serve` added since a broker last ran; after
+    a crash, their folders may be missing.  `removed_topic_ids` are the ids of topics that `sediment serve` removed
+    since then, and that were not added again.
     """
 
     topic_ids: Mapping[str, str]

@@ -156,7 +156,7 @@ def check_plain_batch(
     records: npt.NDArray[np.int64],
     results: npt.NDArray[np.uint8],
 ) -> tuple[int, int, int, int, int]:
-    """Run all checks of a client's append that is one plain batch, which a leader stores without a new checksum.
+    """Run all checks of a client's append if it is one plain batch, for which a leader need not compute a new checksum.
 
     A plain batch has magic 2, CreateTime and the correct checksum.  It is neither compressed nor in a transaction.  Its
     records pass `check_records` at `now_ms`, for the topic that `rules` describes.  Their offsets are consecutive, and
