@@ -150,7 +150,7 @@ def compact(
 
     Args:
         log_dirs: as for `plan`; URIs need `output`.
-        force: ignore the dirty ratio; a log without dirty records stays unchanged even so.
+        force: ignore the dirty ratio; even then, a log without dirty records stays unchanged.
         dry_run: clean in memory, write nothing, and report the result.
         from_start: ignore the cleaner checkpoint and clean from the log start.
         strategy: clean a partition with one task (`whole`) or with many (`split`); `auto` chooses for each partition.

@@ -157,7 +157,7 @@ class _Segments:
         return range(self.holding(offset), self.active)
 
     def bytes_between(self, offset: int, end: int) -> int:
-        """Return the bytes of the segments from the one that contains `offset` up to index `end`, exclusive."""
+        """Return the size of the segments from the segment that contains `offset` up to index `end`, exclusive."""
         return max(self.bytes_below[end] - self.bytes_below[self.holding(offset)], 0)
 
     def clean_bytes(self, first_dirty_offset: int) -> int:

@@ -50,7 +50,7 @@ def _map_pages(size_bytes: int, *, in_large_pages: bool) -> _Pages:
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
     memory = mmap.mmap(-1, size_bytes + ahead_bytes, flags=flags)
     if in_large_pages:
-        # Not every system has the flag, and a kernel built without huge pages returns an error.
+        # Not every system has the flag, and a Linux kernel without huge pages returns an error.
         with suppress(AttributeError, OSError):
             memory.madvise(mmap.MADV_HUGEPAGE)
     address = np.frombuffer(memory, dtype=np.uint8).ctypes.data

@@ -107,7 +107,7 @@ def check_records(
     """Check decoded records against the rules of a topic.
 
     `results`, uint8[>= count], receives a result for each record.  A timestamp is valid if it is within [earliest_ms,
-    latest_ms], or -1; `is_append_time` is the timestamp type of the batch.
+    latest_ms], or -1; `is_append_time` is True for a batch of type LogAppendTime.
 
     Returns:
         (number of bad records, largest timestamp or -1, True if offset deltas are 0, 1, 2 …).

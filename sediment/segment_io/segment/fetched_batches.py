@@ -503,7 +503,7 @@ def _locate_headers(base: int, fields: Int64s, spans: Int64s) -> None:
 def _records(run: _Run) -> Iterator[Record]:
     """Return the records of a run.
 
-    The columns are joined without running Python code for each record, which would take twice as long.
+    The columns are joined without running Python code for each record; such code would take twice as long.
     """
     content, buffer, fields, found = run
     offsets, times, key_starts, key_ends, value_starts, value_ends, batch = fields[: _BATCH + 1].tolist()
