@@ -1,4 +1,4 @@
-"""The reader of segments in chunks, which reads, checks and decompresses ahead of the sweep in either direction.
+"""The reader of segments in chunks: it reads, checks and decompresses ahead of the sweep, in either direction.
 
     log       | batch | batch | batch | batch | batch | batch |
     chunks    |        chunk 0        |        chunk 1        |     whole batches of about CHUNK_BYTES, or
@@ -112,7 +112,7 @@ class Chunk:
     If the chunk has no message of magic 0 or 1, `buffer` is the same memory as `source`.  Otherwise `buffer` contains
     the converted batches; compressed batches are there without their records.
 
-    `payloads`, int64[batches, 2], gives the address and the size in bytes of each batch's decompressed records;
+    `payloads`, int64[batches, 2], contains the address and the size in bytes of each batch's decompressed records;
     NOT_DECOMPRESSED marks a batch without an address.  `payloads` is empty if no batch is compressed.  `decompressed`
     maps the ordinals of batches without an address to their decompressed records, if these already exist.
     """
