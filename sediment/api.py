@@ -150,7 +150,7 @@ def compact(
 
     Args:
         log_dirs: as for `plan`; URIs need `output`.
-        force: ignore the dirty ratio; a log without dirty records stays unchanged even so.
+        force: ignore the dirty ratio; even then, a log without dirty records stays unchanged.
         dry_run: clean in memory, write nothing, and report the result.
         from_start: ignore the cleaner checkpoint and clean from the log start.
         strategy: clean a partition with one task (`whole`) or with many (`split`); `auto` chooses for each partition.
@@ -807,7 +807,7 @@ def vacuum(
     Args:
         path: the directory of `keep_originals`.
         older_than: remove the originals of runs that ended longer ago than this, such as `7d` or `36h`.
-        run: with `pin`, the run to keep.
+        run: with `pin`, the run whose originals are kept.
         pin: keep the originals of `run` until the pin of this name is removed.
         unpin: remove the pin of this name.
         dry_run: change nothing; report what would be removed.
@@ -956,8 +956,8 @@ def dump(
             batch.
         limit: return at most this many rows; default: all.
         to: write all rows as Parquet into this new directory.
-        master: URL of a Spark master, which then writes the Parquet.
-        spark: a running session, which then writes the Parquet; it is never stopped.
+        master: URL of a Spark master; a session that this call starts there writes the Parquet.
+        spark: a running session that writes the Parquet; it is never stopped.
 
     Raises:
         UsageError: an option is wrong, or `to` exists.

@@ -58,8 +58,8 @@ def broker(path: str | Path | None = None, *, port: int = 0, **configs: object) 
             directory is used as with `sediment serve`.  By default, a temporary directory is used, and removed at the
             end.
         port: the port; 0 picks a free one.
-        configs: Kafka's broker keys with underscores instead of dots, such as `num_partitions=3`.  Topics are created
-            automatically and groups do not wait for further members, unless a key here says otherwise.
+        configs: Kafka's broker keys with underscores instead of dots, such as `num_partitions=3`.  By default,
+            topics are created automatically, and groups do not wait for further members.
 
     Raises:
         SettingsError: a key is unknown, or its value is out of range.

@@ -67,7 +67,7 @@ class Producer:
     producer_id: int
     epoch: int
     base_sequence: int
-    """The sequence number of the first record: the number of records sent to the partition before, under this epoch."""
+    """The sequence number of the first record: the number of records that the producer sent earlier in this epoch."""
     is_transactional: bool = False
 
 
@@ -81,7 +81,7 @@ def build_batch(
     append_time_ms: int | None = None,
     producer: Producer | None = None,
 ) -> bytes:
-    """Return one batch with `records` at consecutive offsets from `base_offset` on.
+    """Return one batch with `records` at consecutive offsets, starting at `base_offset`.
 
     A leader that appends the batch assigns offsets and leader epoch itself.
 

@@ -1,4 +1,4 @@
-"""The reader of segments in chunks, which reads, checks and decompresses ahead of the sweep in either direction.
+"""The reader of segments in chunks: it reads, checks and decompresses ahead of the sweep, in either direction.
 
     log       | batch | batch | batch | batch | batch | batch |
     chunks    |        chunk 0        |        chunk 1        |     whole batches of about CHUNK_BYTES, or
@@ -14,9 +14,9 @@ of magic 2.
 Invariants: a chunk contains complete batches whose lengths and checksums were verified; every file is checked against
 the listing before it is read.
 
-Memory: two chunks, and up to _AHEAD_CHUNKS chunks of decompressed records for each of them.  If a chunk has messages of
-magic 0 or 1, both the original and the converted batches are in memory.  Most records are decompressed by kernels,
-which release the interpreter lock; these kernels run on the reading thread and on one more thread.
+Memory: two chunks, and for each of them up to _AHEAD_CHUNKS * CHUNK_BYTES of decompressed records.  If a chunk has
+messages of magic 0 or 1, both the original and the converted batches are in memory.  Most records are decompressed by
+kernels, which release the interpreter lock; these kernels run on the reading thread and on one more thread.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Chunk:
     If the chunk has no message of magic 0 or 1, `buffer` is the same memory as `source`.  Otherwise `buffer` contains
     the converted batches; compressed batches are there without their records.
 
-    `payloads`, int64[batches, 2], gives the address and the size in bytes of each batch's decompressed records;
+    `payloads`, int64[batches, 2], contains the address and the size in bytes of each batch's decompressed records;
     NOT_DECOMPRESSED marks a batch without an address.  `payloads` is empty if no batch is compressed.  `decompressed`
     maps the ordinals of batches without an address to their decompressed records, if these already exist.
     """
@@ -270,7 +270,7 @@ class ChunkReader:
             raise self._located(error, chunk, int(chunk.positions[ordinal])) from error
 
     def _decompress_ahead(self, chunk: Chunk, number: int, newest_first: bool) -> Chunk:
-        """Decompress batches in the order in which the caller reads them, up to _AHEAD_CHUNKS chunks of records."""
+        """Decompress batches in the order in which the caller reads them, to about _AHEAD_CHUNKS * CHUNK_BYTES."""
         wanted = chunk.buffer[chunk.positions + (ATTRIBUTES + 1)] & CODEC_MASK != 0
         has_compressed = wanted.any()
         if self._survivors is not None:

@@ -7,9 +7,9 @@ There are three kinds of pass:
     filled     a forward pass fills a map with offsets; then the log is filtered by this map
 
 The plain pass is the default.  The scanned pass is used if the partition may contain transactions, or if the plain pass
-finds a transaction or an invalid chunk boundary.  The filled pass is used if offsets in the log do not increase, or if
-the config limits the size of the map, because Kafka's rule for a full map needs a forward pass.  If the caller keeps
-unreadable batches, the scanned pass follows rules that drop fewer records (`corrupt_regions`).
+finds a transaction or an invalid chunk boundary.  The filled pass is used if offsets in the log do not increase.  It is
+also used if the config limits the size of the map, because Kafka's rule for a full map needs a forward pass.  If the
+caller keeps unreadable batches, the scanned pass follows rules that drop fewer records (`corrupt_regions`).
 
 Several tasks can share a large partition as splits.  Each split is swept twice.  In the first sweep,
 `collect_split_keys` collects the keys of the split.  When the survivors among the keys of all splits are known,

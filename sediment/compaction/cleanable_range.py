@@ -90,19 +90,19 @@ def _explain(cleanable: CleanableRange, view: LogView, config: CompactionConfig)
         case BlockingRule.NO_HIGH_WATERMARK:
             return "replication-offset-checkpoint does not list the partition, so the high watermark is unknown"
         case BlockingRule.NOTHING_DIRTY:
-            return f"the log is empty from first dirty offset {cleanable.first_dirty_offset} on"
+            return f"the log has no records at or above first dirty offset {cleanable.first_dirty_offset}"
         case BlockingRule.ACTIVE_SEGMENT:
             return (
-                f"all records from first dirty offset {cleanable.first_dirty_offset} on are in the active segment "
+                f"all records at or above first dirty offset {cleanable.first_dirty_offset} are in the active segment "
                 f"{view.listing.segments[-1].base_offset}"
             )
         case BlockingRule.UNCLEAN:
             return (
-                f"the last stop was not clean, and segments from {view.unverified_from_offset} on are not cleaned "
-                "until `sediment recover` or a broker has verified them"
+                f"the last stop was not clean, and segment {view.unverified_from_offset} and all later ones are "
+                "not cleaned until `sediment recover` or a broker has verified them"
             )
         case BlockingRule.OPEN_TRANSACTION:
-            return f"a transaction is open from offset {view.last_stable_offset} on"
+            return f"an open transaction begins at offset {view.last_stable_offset}"
         case BlockingRule.HIGH_WATERMARK:
             return f"the high watermark {view.high_watermark} is inside or below the first dirty segment"
         case BlockingRule.MIN_COMPACTION_LAG:
@@ -157,7 +157,7 @@ class _Segments:
         return range(self.holding(offset), self.active)
 
     def bytes_between(self, offset: int, end: int) -> int:
-        """Return the bytes of the segments from the one that contains `offset` up to index `end`, exclusive."""
+        """Return the size of the segments from the segment that contains `offset` up to index `end`, exclusive."""
         return max(self.bytes_below[end] - self.bytes_below[self.holding(offset)], 0)
 
     def clean_bytes(self, first_dirty_offset: int) -> int:

@@ -1,7 +1,7 @@
 """The corrupt regions of a partition, and the records that must not be dropped because of them.
 
     segment   | batch | batch | unreadable | batch | batch |
-                              ^ kept byte for byte; tombstones from this segment on, and all markers, are kept
+                              ^ kept byte for byte; tombstones in this and later segments, and all markers, are kept
 
 docs/trust/corruption.md explains why.  This module is used if the cleaner finds a corrupt batch and the caller wants to
 keep such batches.

@@ -1,6 +1,6 @@
 """An estimate of the log that cleaning would leave, from a sample of its records.
 
-The number of different keys is estimated with the hybrid estimator of Haas and others, which databases use to estimate
+The number of different keys is estimated with the hybrid estimator of Haas and others.  Databases use it to estimate
 the distinct values of a column from a sample of rows.  A chi-square test of the sample shows whether keys are about
 equally frequent.  If they are, the first-order jackknife is used; otherwise, Shlosser's estimator is used.  Both are
 exact if the sample is the whole log.  The jackknife is also exact if no key occurs twice, or if every key occurs many
@@ -62,7 +62,7 @@ class Estimate:
     """The expected log after cleaning, from a sample of `sampled_bytes`; `key_bytes` is the size of all keys.
 
     `tombstones_waiting` counts the tombstones that are kept.  They expire between `first_horizon_ms` and
-    `last_horizon_ms`; both are None if cleaning leaves none of their batches with a delete horizon.
+    `last_horizon_ms`; both are None if none of their batches has a delete horizon after cleaning.
     """
 
     keys: int
@@ -123,7 +123,7 @@ def collect_sample(spans: Iterable[BatchSpan]) -> SampledBatches:
 
 
 def _count_keys(keys: Sequence[tuple[pa.Array, npt.NDArray[np.bool_]]]) -> tuple[Int64s, int]:
-    """Return how often each different key occurs where its mask is True, and the total size of these keys in bytes.
+    """Return the frequency of each different key among records with a True mask, and the total size of these keys.
 
     The buffers are shared with NumPy directly: `pyarrow.array` and `to_numpy` would import pandas.
     """

@@ -312,7 +312,7 @@ class KernelDriver:
         if map_bytes + held_bytes + buffer_bytes > limit_bytes:
             raise MemoryBudgetError(
                 f"cleaning needs more than the {limit_bytes} bytes of memory that a task may use: {map_bytes} for "
-                f"{len(self._map)} keys and more, {held_bytes} for survivors, {buffer_bytes} for buffers",
+                f"at least {len(self._map)} keys, {held_bytes} for survivors, {buffer_bytes} for buffers",
                 path=self._path,
                 advice="raise sediment.task.memory.bytes, or limit the keys of one round with "
                 "log.cleaner.dedupe.buffer.size",

@@ -256,7 +256,7 @@ def _fold(
     tables: npt.NDArray[np.int64],
     superseded: npt.NDArray[np.uint8],
 ) -> int:
-    """Look up and map the keys of one blob from index `start` on, until the map is full.
+    """Look up and map the keys of one blob, starting at index `start`, until the map is full.
 
     Only the keys that belong to pass `part` of `parts` are processed.  `superseded` receives a bit for each superseded
     key.  Return the index of the first key that was not processed.

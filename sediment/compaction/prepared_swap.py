@@ -1,4 +1,4 @@
-"""The prepared swap: the files that a task wrote for `commit`, the segments that they replace, and the JSON form.
+"""The prepared swap and its JSON form: the files that a task wrote for `commit`, and the segments to replace.
 
 Invariant: every file that a prepared swap names is written and synced, and still has its `.part` name, which is unique
 to one attempt of a task.

@@ -56,7 +56,7 @@ class RetentionConfig:
     """A segment expires if the newer segments have at least this many bytes; below 0: no limit."""
 
     remote_storage_enable: bool = False
-    """The log is tiered: a segment may expire only after it was copied to remote storage (03 §6)."""
+    """The log is tiered: a segment may expire only after it has been copied to remote storage (03 §6)."""
 
     remote_log_copy_disable: bool = False
     """The log no longer copies segments to remote storage, so the ordinary rules apply again."""
@@ -281,7 +281,7 @@ def explain_retention(fate: SegmentDecision, config: RetentionConfig) -> str:
         case KeepReason.TIERED:
             return TIERED_REASON
         case KeepReason.UNVERIFIED:
-            return "the last stop was not clean, and the segments from the recovery point on are not verified"
+            return "the last stop was not clean, and the segment is not verified"
         case KeepReason.HIGH_WATERMARK:
             return "it ends above the high watermark"
         case KeepReason.EMPTY:

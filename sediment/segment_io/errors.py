@@ -28,7 +28,7 @@ SedimentError
  │    ├── RecordBatchTooLargeError  an append above segment.bytes
  │    ├── UnsupportedForFormatError   the message format cannot express the batch
  │    ├── OffsetsOutOfOrderError    assigned offsets do not ascend
- │    ├── UnexpectedAppendOffsetError  assigned offsets are already in the log, or span too many
+ │    ├── UnexpectedAppendOffsetError  assigned offsets are in the log, or their range is too large
  │    ├── OutOfOrderSequenceError   a producer's batch does not follow the producer's last batch
  │    ├── InvalidProducerEpochError    the producer was fenced
  │    ├── InvalidTransactionStateError  a batch is outside its transaction
@@ -194,7 +194,7 @@ class LockLostError(OwnershipError):
 
 
 class SourceChangedError(OwnershipError):
-    """Files differ from those of the plan: the path leads to another disk, or another process changed the files."""
+    """Files differ from the files in the plan: the path leads to another disk, or another process changed the files."""
 
 
 class UncleanDirectoryError(OwnershipError):
@@ -217,7 +217,7 @@ class RecordValidationError(InvalidRecordError):
     """Records of a batch break the rules of their topic (Kafka's RecordValidationException).
 
     `record_errors` are pairs (index of the record in its batch, reason), sorted by index.  `has_invalid_timestamp` is
-    True if one of the reasons is a timestamp; Kafka then answers with InvalidTimestampException.
+    True if one of the reasons is an invalid timestamp; Kafka then answers with InvalidTimestampException.
     """
 
     def __init__(

@@ -201,7 +201,7 @@ class OpenFile(ReadableFile):
 
 
 class Fs:
-    """The local filesystem.  Tests use subclasses in which operations fail, are torn or get lost."""
+    """The local filesystem.  Tests use subclasses in which operations fail, stop halfway or have no lasting effect."""
 
     def is_directory(self, path: Path) -> bool:
         """Return True if `path` is a directory; links are followed."""
@@ -241,8 +241,7 @@ class Fs:
     def change_stamp(self, path: Path) -> tuple[int, int, int] | None:
         """Return (size in bytes, mtime in ns, ctime in ns) of one path, following links; None if it does not exist.
 
-        The ctime also reveals a change by a program that restored size and mtime, and a different file that was renamed
-        to this path.
+        The ctime also changes if a program restores size and mtime, or if a different file is renamed to this path.
         """
         try:
             status = path.stat()
@@ -561,15 +560,15 @@ class _FileWriter:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._written = 0  # bytes passed to the kernel or to the thread
+        self._written = 0  # bytes passed to the system or to the thread
         self._may_be_direct = bool(_PAST_CACHE)
-        # The first block is being filled; the last ones were given to the thread.
+        # The first block is being filled; the thread has received the last blocks.
         self._blocks: deque[mmap.mmap] = deque()
         self._filled = 0
         self._thread: ThreadPoolExecutor | None = None
-        self._of_thread = descriptor  # a duplicate once the thread runs, so that no later file gets its number
+        self._of_thread = descriptor  # with a thread: a duplicate, so that no later file gets the same number
         self._has_failed = False
-        self._pending: deque[Future[None]] = deque()  # one for each block that was given to the thread, oldest first
+        self._pending: deque[Future[None]] = deque()  # one for each block that the thread received, oldest first
 
     def __enter__(self) -> _FileWriter:
         return self
@@ -670,7 +669,7 @@ def _set_direct(descriptor: int, *, is_direct: bool) -> bool:
 
 
 def _write_direct(descriptor: int, content: memoryview) -> int:
-    """Write `content` and return the number of bytes written; the number is too low if the device refuses the rest."""
+    """Write `content` and return the number of bytes written; the number is smaller if the device refuses the rest."""
     written = 0
     try:
         while written < len(content) and written % _BLOCK_BYTES == 0:

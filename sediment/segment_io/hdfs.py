@@ -195,7 +195,7 @@ class _OutputFile:
             return self._file.write(content)
 
     def flush(self) -> None:
-        """Do nothing: a file is visible only after it was closed."""
+        """Do nothing: readers see the complete content only after `close`."""
 
     def close(self) -> None:
         if not self.closed:

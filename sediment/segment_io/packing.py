@@ -13,7 +13,7 @@ _Item = TypeVar("_Item")
 
 
 def pack_by_weight(items: Sequence[_Item], weight: Callable[[_Item], int], lists: int) -> list[list[_Item]]:
-    """Return at most `lists` lists of about equal weight; the lists, and the items in each, begin with the heaviest."""
+    """Return at most `lists` lists of about equal weight; heavier lists come first, and heavier items in each."""
     packed: list[list[_Item]] = [[] for _ in range(min(lists, len(items)))]
     totals = [(0, index) for index in range(len(packed))]
     for item in sorted(items, key=weight, reverse=True):

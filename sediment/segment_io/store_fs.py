@@ -98,7 +98,7 @@ class RangeFile(ReadableFile):
 
 
 class StoreFs(ListedFs):
-    """The listed `files` of a folder of `store`; other files do not exist."""
+    """The listed `files` of a folder of `store`; all other files are treated as missing."""
 
     def __init__(self, store: Store, folder: str, files: Mapping[str, StoredFile]) -> None:
         super().__init__(files)

@@ -1,7 +1,7 @@
 """URIs as messages and reports show them: a URI may contain a password, which no message may show.
 
 `public_uri` is for a value that is one URI.  `without_credentials` is for text that may contain URIs; it can only guess
-where a URI in a text ends, so pass a value that is a URI through `public_uri` before inserting it into a text.
+where a URI ends.  So pass a value that is a URI through `public_uri` before you insert it into a text.
 
 Secrets often contain characters that a URI should encode: `/`, `?`, `#`, `@` and blanks.  If such a character may
 belong to a secret, the functions hide too much rather than too little.

@@ -233,11 +233,11 @@ def test_the_maximum_lag_can_come_before_the_ratio():
         (log_view([(0, 100), (10, 0)], end=10), "offsets 0 to 10 can be cleaned at dirty ratio 1.000"),
         (with_ratio(90, 10), "dirty ratio 0.100 is not above min.cleanable.dirty.ratio 0.5"),
         (log_view([(0, 100)], end=10), "in the active segment 0"),
-        (log_view([(0, 0)], end=0), "is empty from first dirty offset 0 on"),
-        (log_view([(0, 100), (10, 0)], end=10, last_stable=4), "transaction is open from offset 4"),
+        (log_view([(0, 0)], end=0), "no records at or above first dirty offset 0"),
+        (log_view([(0, 100), (10, 0)], end=10, last_stable=4), "open transaction begins at offset 4"),
         (log_view([(0, 100), (10, 0)], end=10, high_watermark=7), "high watermark 7"),
         (log_view([(0, 100), (10, 0)], end=10, high_watermark=None), "high watermark is unknown"),
-        (log_view([(0, 100), (10, 0)], end=10, unverified_from=0), "segments from 0 on are not cleaned"),
+        (log_view([(0, 100), (10, 0)], end=10, unverified_from=0), "segment 0 and all later ones are not cleaned"),
     ],
 )
 def test_the_reason_is_one_sentence_with_its_numbers(view, words):

@@ -10,8 +10,8 @@ State (kafka-log 02 §7):
 * for each producer, its current aborted transaction, and whether a batch of this transaction was read
 * the producers with an unfinished committed transaction.
 
-A marker without data left is dropped after its delete horizon (`delete_horizon`).  Its header stays if its producer
-has written nothing else (`batch_retention`).
+A marker of a transaction with no data left is dropped after its delete horizon (`delete_horizon`).  Its header stays if
+its producer has written nothing else (`batch_retention`).
 
 `transaction_scan` feeds the state with the aborted transactions of the segments, and keeps the index entries that
 survive.

@@ -1,4 +1,4 @@
-"""The kernel that maps each key to its latest offset, for a later sweep to filter by (buildOffsetMapForSegment).
+"""The kernel that maps each key to its latest offset, by which a later sweep filters (buildOffsetMapForSegment).
 
 The kernel reads the dirty range forward, because the last offset of a key replaces the earlier offsets.  A bounded map
 may become full before the end of the range; the round then ends at that point (kafka-log 02 §4.2).  The loop over

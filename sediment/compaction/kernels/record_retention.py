@@ -5,7 +5,7 @@ In order (kafka-log 02 §6.3):
 2. A record without a key is dropped.
 3. A record is dropped if a later record with the same key supersedes it.
 4. A tombstone is dropped after it has expired (`delete_horizon`).
-5. Every other record survives.
+5. All other records survive.
 
 Invariant: a rule depends only on header fields, batch flags, decoded rows, key hashes, and the map or the bitmap of
 survivors.
@@ -108,7 +108,7 @@ def survives(survivors: npt.NDArray[np.uint8], number: int) -> bool:
 
 @kernel
 def count_survivors(survivors: npt.NDArray[np.uint8], first: int, count: int) -> int:
-    """Return the number of set bits among `count` bits of `survivors`, from bit `first` on."""
+    """Return the number of set bits among `count` bits of `survivors`, starting at bit `first`."""
     total = 0
     number = first
     while number < first + count:

@@ -40,8 +40,8 @@ _FIRST_BYTES = 256 << 10
 class BatchEncoder:
     """The encoder for the chunks of one segment or group; `source` adds the positions of batches to errors.
 
-    Compressed records of a batch may expand to `limit_bytes`.  `max_message_bytes` limits the size of merged batches
-    before compression, and of batches that become larger than their originals.
+    Compressed records of a batch may expand to `limit_bytes`.  `max_message_bytes` limits two sizes: the uncompressed
+    size of merged batches, and the size of batches that become larger than their originals.
     """
 
     def __init__(self, source: BatchLocator, encoding: Encoding, limit_bytes: int, max_message_bytes: int) -> None:

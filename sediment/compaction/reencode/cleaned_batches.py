@@ -1,6 +1,6 @@
 """The batches of a cleaned group in memory, as the source of a re-encoding.
 
-Invariant: the sweep checked the checksum of every copied batch, and wrote the checksum of every other batch.
+Invariant: the sweep checked the checksums of all copied batches, and wrote the checksums of all others.
 """
 
 from __future__ import annotations

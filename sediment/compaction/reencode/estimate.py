@@ -5,8 +5,8 @@
 3. Assume that all segments that `reencode` reads shrink in the same proportion as the sample.
 
 The estimate differs from a run of `reencode` in three ways.  Batches of different chunks are not merged.  The last five
-batches of each producer, which a run does not merge, are treated like the others.  A chunk with an unreadable batch is
-left out.
+batches of each producer, which a run does not merge, are treated like all other batches.  A chunk with an unreadable
+batch is left out.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ def mark_batches(
 
 @kernel
 def _skip_to(position: int, positions: Int64s, index: int) -> int:
-    """Return the index of the first of the ascending `positions` at or after `position`; search from `index` on."""
+    """Return the index of the first of the ascending `positions` at or after `position`; start at `index`."""
     while index < positions.size and positions[index] < position:
         index += 1
     return index

@@ -1,4 +1,4 @@
-"""The compiled loop that re-encodes batches of one chunk, first batch first, and copies the others.
+"""The compiled loop over the batches of one chunk, in log order: wanted batches are re-encoded, all others are copied.
 
     chunk      | batch | batch | batch | batch |        `wanted`: to be opened; `joins`: may join the previous batch
                                        ^ CURSOR
@@ -24,7 +24,7 @@ A group consists of batches that become one batch.  A group may extend from one 
     record count, length, CRC                 recomputed
 
 The records of the first batch do not change.  The records of the other batches get new offset and timestamp deltas;
-their bytes from the key on are copied.
+their bytes after the offset delta are copied.
 
 The loop is resumable: if the caller must do some work, the loop returns a status that requests this work, and continues
 at the next call.

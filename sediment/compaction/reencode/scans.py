@@ -2,7 +2,7 @@
 
 1. Scan the headers, to see if any batch may change.  If batches may be merged, also find the last five batches of each
    producer; otherwise, stop at the first batch that may change.
-2. Scan again: encode and merge batches, and copy the others.
+2. Scan again: encode and merge the batches that may change, and copy all others.
 
 These batches are copied: messages of magic 0 and 1, control batches such as transaction markers, batches without
 records, and batches that end at or above the bound.  Because markers are copied, an aborted transaction keeps its entry

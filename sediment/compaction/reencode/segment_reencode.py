@@ -1,7 +1,7 @@
 """The task of one segment: two forward scans of its file, and one new segment under `.part` names.
 
 1. Scan the headers (`scans`), and check whether any batch may change.
-2. Scan again: check every checksum, encode and merge batches, and copy the others.
+2. Scan again: check every checksum, encode and merge the batches that may change, and copy all others.
 
 Invariant: the checksum of every batch is checked before the batch is copied; an unchanged segment gets no parts.
 """

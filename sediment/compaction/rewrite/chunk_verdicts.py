@@ -3,7 +3,7 @@
     GivenVerdicts     by offset: the same table for every chunk
     SearchedVerdicts  by key: each chunk is searched, and has a table with its matches
 
-A table marks the verdicts whose records were found, so that the rewrite can report the others.
+A table marks the verdicts whose records were found, so that the rewrite can report all other verdicts.
 """
 
 from __future__ import annotations

@@ -36,8 +36,9 @@ from sediment.segment_io.partition.log_view import LogView
 class Reach:
     """The offsets of one partition up to which records may be changed.
 
-    Batches whose last offset is `bound` or higher are not changed.  The other offsets determine the reason: the end of
-    the records that are fully replicated, the end of the records that are verified, and the log end.
+    Batches whose last offset is `bound` or higher are not changed.  The other offsets determine the reason why a
+    verdict is not applied: the end of the records that are fully replicated, the end of the records that are verified,
+    and the log end.
     """
 
     bound: int

@@ -1,4 +1,4 @@
-"""The compiled loop that applies verdicts to batches of one chunk, first batch first, and copies the others.
+"""The compiled loop over the batches of one chunk, in log order: it applies the verdicts, and copies all other batches.
 
     chunk     | batch | batch | batch | batch | batch |       `wanted`: the batches with verdicts
                       ^ COPIED          ^ CURSOR
@@ -155,7 +155,7 @@ def rewrite_batches(
     compressors: Tools,
     state: Int64s,
 ) -> int:
-    """Write the batches from CURSOR on to the output; return DONE, a request, or the status of a bad batch.
+    """Write the batches at and after CURSOR to the output; return DONE, a request, or the status of a bad batch.
 
     If a batch loses all its records, only its header is kept if `keeps_header`, bool[batches], is set; otherwise the
     batch is dropped.  `raw` is working memory for records to be compressed; `compressors` comes from

@@ -4,9 +4,9 @@ The first access to a page causes a page fault, and each page in use occupies an
 faster with pages of 2 MiB, because there are 512 times fewer pages than with 4 KiB.  A system without huge pages
 provides plain pages.
 
-If the host of a virtual machine reclaims free memory, the first access to a page can take twenty times as long as
-zeroing the page; huge pages are affected most.  Therefore a process that cleans several partitions in turn reuses its
-memory.
+On a virtual machine whose host reclaims free memory, the first access to a page can take twenty times as long as
+zeroing an existing page; huge pages are affected most.  Therefore a process that cleans several partitions in turn
+reuses its memory.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _map_pages(size_bytes: int, *, in_large_pages: bool) -> _Pages:
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
     memory = mmap.mmap(-1, size_bytes + ahead_bytes, flags=flags)
     if in_large_pages:
-        # Not every system has the flag, and a kernel built without huge pages returns an error.
+        # Not every system has the flag, and a Linux kernel without huge pages returns an error.
         with suppress(AttributeError, OSError):
             memory.madvise(mmap.MADV_HUGEPAGE)
     address = np.frombuffer(memory, dtype=np.uint8).ctypes.data
@@ -62,7 +62,7 @@ class PageReserve:
 
     An array's memory returns to the reserve when the last reference to the array is gone.
 
-    Invariant: memory in use plus memory kept never exceeds the largest amount that was in use at any time.
+    Invariant: the memory in use and the kept memory together never exceed the most that was in use at any time.
     """
 
     def __init__(self, *, in_large_pages: bool) -> None:
@@ -134,4 +134,4 @@ class PageReserve:
 
 
 TABLE_PAGES = PageReserve(in_large_pages=True)
-"""The pages of all tables of keys of this process."""
+"""The pages of all key tables in this process."""

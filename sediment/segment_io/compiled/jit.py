@@ -3,8 +3,8 @@
 Invariants
 * A kernel takes arrays, addresses and integers, allocates nothing and never raises.  It returns a status.  It runs
   without the interpreter lock, unless it is a `brief_kernel`.
-* The name of the cache folder contains a digest of every file with kernels or with their constants.  numba checks only
-  the file that defines the loaded function, so numba would miss a change in a helper.
+* The name of the cache folder contains one digest of all files that define kernels or their constants.  numba checks
+  only the file that defines the loaded function, so numba would miss a change in a helper.
 * The constants of kernels are defined in files with kernels, in `layout`, in `registers` or in `status`.
 """
 

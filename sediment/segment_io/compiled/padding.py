@@ -16,7 +16,7 @@ def padded_buffer(size_bytes: int) -> npt.NDArray[np.uint8]:
 
 
 def unfilled_buffer(size_bytes: int) -> npt.NDArray[np.uint8]:
-    """Return uint8[size_bytes + PADDING_BYTES] with undefined content, for a caller that fills what it decodes."""
+    """Return uint8[size_bytes + PADDING_BYTES] with undefined content, for a caller that reads only what it wrote."""
     return np.empty(size_bytes + PADDING_BYTES, dtype=np.uint8)
 
 

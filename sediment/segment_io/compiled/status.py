@@ -51,7 +51,7 @@ NO_MARKER = 31  # a control record that is neither COMMIT nor ABORT
 # ------------------------------------------------------------------------------------------------------------ requests
 NEEDS_PAYLOAD = 100  # decompress the batch at which the kernel stopped, and pass its records
 NEEDS_RECORD_ROOM = 101  # enlarge the arrays of records to the requested number of rows
-NEEDS_TABLE_ROOM = 102  # make room in the table for the amounts in the registers from NEEDED on
+NEEDS_TABLE_ROOM = 102  # make room in the table for the amounts in the registers that begin at NEEDED
 NEEDS_COMPRESSION = 103  # compress RAW_BYTES of `raw` and place the batch with `emit_compressed`
 NEEDS_MAP_ROOM = 104  # grow the map by NEEDED keys
 NEEDS_OUTPUT_ROOM = 105  # NEEDED bytes must be free below OUT_START

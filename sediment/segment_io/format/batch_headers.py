@@ -1,4 +1,4 @@
-"""Compiled loops over batch headers: the end of each batch of a file, and its fields as a row (kafka-log 01 §2, §3).
+"""Compiled loops over batch headers: the end of each batch in a file, and header fields as rows (kafka-log 01 §2, §3).
 
 The loops do not depend on configs; they return a status and never raise.
 

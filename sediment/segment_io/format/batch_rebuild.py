@@ -1,8 +1,8 @@
-"""Compiled loops that rebuild a batch from its kept records, or one batch from several.
+"""Compiled loops that rebuild a batch from its kept records, or merge several batches into one.
 
 kafka-log 02 §6.4 lists which fields of a batch are kept and which are recomputed.  The caller passes packed rows: the
 rows of the kept records are first (`pack_kept`).  A record is written as length, attributes 0, timestamp delta and
-offset delta.  The bytes from the key length on are unchanged, unless an edit replaces key or value.  The target needs
+offset delta.  The bytes after them are unchanged, unless an edit replaces key or value.  The target needs
 `rebuilt_bound` free bytes, `edited_bound` for edited records, or `rebased_bound` for records that are appended to an
 earlier batch.
 """
@@ -282,7 +282,7 @@ def write_joined_header(
 ) -> None:
     """Write the header, with CRC, of a merged batch of `size_bytes`; its records are already in place.
 
-    The other fields come from the first batch.
+    Fields that a merge does not change come from the header of the first batch.
     """
     copy_batch(target, first_header, BATCH_HEADER_BYTES)
     store_i32(target + BATCH_LENGTH, size_bytes - LOG_OVERHEAD_BYTES)

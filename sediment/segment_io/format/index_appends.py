@@ -83,10 +83,10 @@ def start_indexes(progress: Int64s) -> None:
 
 @kernel
 def start_entry_arrays(progress: Int64s) -> None:
-    """Set `progress` for empty arrays of entries that continue the indexes of a segment.
+    """Set `progress` for empty entry arrays; their entries will be appended to the existing indexes of a segment.
 
-    The function does not know the offsets of earlier entries, so the caller must check that the next offset is above
-    them.
+    `progress` does not contain the offsets of the existing entries, so the caller must check that the next offset is
+    above them.
     """
     progress[INDEXED_TIMESTAMP_OFFSET] = _NO_OFFSET
     progress[INDEXED_OFFSET] = _NO_OFFSET
@@ -175,7 +175,7 @@ def add_batches(
 
 @kernel
 def end_time_index(segment_base_offset: int, progress: Int64s, time_entries: ByteArray) -> None:
-    """Append the last entry of a time index, which may take the reserved slot."""
+    """Append the last entry of a time index; this entry may use the reserved slot."""
     _append_time_entry(segment_base_offset, time_entries.size, progress, time_entries)
 
 

@@ -1,7 +1,7 @@
 """`bootstrap.checkpoint`: the records with which a KRaft controller begins its metadata log.
 
     header batch    control record of type 3, SnapshotHeaderRecord
-    data batches    metadata records without keys, in the order in which they apply
+    data batches    metadata records without keys, in the order in which a controller applies them
     footer batch    control record of type 4, SnapshotFooterRecord
 
 The file has the format of a metadata snapshot.  A controller with an empty metadata log copies all data records to the

@@ -40,7 +40,7 @@ def split_into_batches(values: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 
 
 def data_batches(values: Sequence[bytes], *, base_offset: int, leader_epoch: int, now_ms: int) -> Iterator[bytes]:
-    """Yield batches of the records `values`, as encoded by `encode_metadata_record`, from `base_offset` on."""
+    """Yield batches of the records `values`, as encoded by `encode_metadata_record`, starting at `base_offset`."""
     for some in split_into_batches(values):
         yield _batch(some, base_offset, leader_epoch, now_ms)
         base_offset += len(some)
@@ -54,7 +54,7 @@ def needs_transaction(values: Sequence[bytes]) -> bool:
 def transaction_batches(
     values: Sequence[bytes], *, base_offset: int, leader_epoch: int, now_ms: int, name: str
 ) -> Iterator[bytes]:
-    """Yield the batches of a metadata transaction with the records, from `base_offset` on."""
+    """Yield the batches of a metadata transaction with the records, starting at `base_offset`."""
     begin = [
         encode_metadata_record(m.NoOpRecord(), _VERSION),
         encode_metadata_record(m.BeginTransactionRecord(name=name), _VERSION),

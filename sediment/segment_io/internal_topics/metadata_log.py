@@ -15,7 +15,7 @@ Invariants: nothing is written, and no data is skipped silently.  These are erro
 * a gap between the snapshot and the log, or inside the log
 * a snapshot without its footer
 * a corrupt batch before good batches
-* a log that ends below an offset which, according to other files, the log once reached
+* a log that ends below an offset that it once reached, as the name or content of another file shows
 
 Only a torn batch is accepted, because a crash can leave one.  The log then ends after the last complete batch; a node
 that starts does the same.
@@ -118,17 +118,17 @@ class ClusterMetadata:
     """Ids of topics (22 characters) by name, and configs; `end_offset` is the offset after the last applied record.
 
     A topic without configs of its own has no entry in `topic_configs`; the same holds for groups and subscriptions to
-    client metrics.  Keys of `broker_configs` are node ids as text;
-    the configs of all brokers are under ALL_BROKERS.  `replicas` and `leader_epochs` have the node ids and the leader
-    epoch of each partition by topic and number, `features` has the finalized levels, and `scram_credentials` the
-    records by mechanism number and user.  `next_producer_id` is above every producer id that the controller gave to a
-    broker.  `acls` has the records by id, and `quotas` the records by (entity, key); an entity consists of (type, name)
-    pairs.  `quorum_records` has the values of the last KRaftVersionRecord and VotersRecord by control type, as in the
-    log.  `has_open_transaction` is True if the log ends inside a metadata transaction.  `is_bootstrap` is True if the
-    state is that of `bootstrap.checkpoint`.  `directory_ids` has the ids of the log directories of each partition's
-    replicas, if the records state them.  `new_partitions` are the partitions that `sediment serve` added since a broker
-    last ran; after a crash, their folders may be missing.  `removed_topic_ids` are the ids of topics that `sediment
-    serve` removed since then, and that were not added again.
+    client metrics.  Keys of `broker_configs` are node ids as text; the configs of all brokers are under ALL_BROKERS.
+    `replicas` and `leader_epochs` have the node ids and the leader epoch of each partition by topic and number.
+    `features` has the finalized levels, and `scram_credentials` has the records by mechanism number and user.
+    `next_producer_id` is above every producer id that the controller gave to a broker.  `acls` has the records by id,
+    and `quotas` has the records by (entity, key); an entity consists of (type, name) pairs.  `quorum_records` has the
+    values of the last KRaftVersionRecord and VotersRecord by control type, as in the log.  `has_open_transaction` is
+    True if the log ends inside a metadata transaction.  `is_bootstrap` is True if the state is that of
+    `bootstrap.checkpoint`.  `directory_ids` has the ids of the log directories of each partition's replicas, if the
+    records state them.  `new_partitions` are the partitions that `sediment serve` added since a broker last ran; after
+    a crash, their folders may be missing.  `removed_topic_ids` are the ids of topics that `sediment serve` removed
+    since then, and that were not added again.
     """
 
     topic_ids: Mapping[str, str]
@@ -385,7 +385,7 @@ class _VerifiedScan:
             self._apply_records(span, state, first_offset)
 
     def check(self, first_offset: int) -> int:
-        """Return the offset after the last good batch; check that the offsets from `first_offset` on have no gap.
+        """Return the offset after the last good batch; check that no offset is missing after `first_offset`.
 
         Raises:
             CorruptBatchError: offsets are missing.
@@ -466,8 +466,8 @@ class MetadataImage:
     """The topics and configs after the applied records; changes of an open transaction are applied at its end.
 
     In a metadata log, a server adds partitions and removes topics in a SERVER_TRANSACTION.  In a bootstrap checkpoint,
-    only a server removes topics, and a server adds partitions after a NoOpRecord.  A broker begins with an election, so
-    no broker has run since the records after the last election.
+    only a server removes topics, and a server adds partitions after a NoOpRecord.  Every start of a broker writes an
+    election to the log, so no broker has run since the records after the last election were written.
     """
 
     def __init__(self, *, is_bootstrap: bool = False) -> None:
@@ -492,7 +492,7 @@ class MetadataImage:
 
     @classmethod
     def of(cls, metadata: ClusterMetadata) -> MetadataImage:
-        """Return an image with the state `metadata`, which does not change."""
+        """Return an image that begins with the state `metadata`; later changes do not affect `metadata`."""
         image = cls(is_bootstrap=metadata.is_bootstrap)
         ids = metadata.topic_ids
         image._topic_ids = dict(ids)

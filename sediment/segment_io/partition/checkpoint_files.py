@@ -198,8 +198,9 @@ def read_checkpoints(
 ) -> LogDirCheckpoints:
     """Read the checkpoint files of a log directory.
 
-    A malformed cleaner checkpoint is treated as missing, which only costs time.  With `on_unreadable`, every malformed
-    or unreadable file is treated as missing, and `on_unreadable` is called with its path and the error.
+    A malformed cleaner checkpoint is treated as missing: the cleaner then begins at the log start.  With
+    `on_unreadable`, every malformed or unreadable file is treated as missing, and `on_unreadable` is called with its
+    path and the error.
 
     Raises:
         CorruptCheckpointError: another checkpoint is malformed; a broker would take the directory offline.

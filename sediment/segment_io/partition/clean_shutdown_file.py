@@ -1,7 +1,7 @@
 """`.kafka_cleanshutdown`, the marker of a clean stop in a log directory: its format, reading and replacement.
 
 The marker is the last file that a broker writes when it stops; the broker removes the marker when it starts.  A broker
-that starts without a marker verifies the segments from the recovery point on.
+that starts without a marker verifies the segment that contains the recovery point, and all later segments.
 
     content                  writer
     JSON with an epoch       a broker since Kafka 3.7

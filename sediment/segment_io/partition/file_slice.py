@@ -26,7 +26,7 @@ class FileSlice:
         self.size_bytes = size_bytes
 
     def fileno(self) -> int:
-        """Return the file descriptor for a sendfile from `position` on; the descriptor stays open until `close`.
+        """Return the file descriptor for a sendfile that begins at `position`; it stays open until `close`.
 
         Raises:
             UsageError: the slice is closed.
@@ -93,7 +93,7 @@ class FileSlice:
         return self.send_waiting(target, 0, lambda: _wait_until_writable(target, timeout_seconds))
 
     def close(self) -> None:
-        """Release the file, which is closed after its last use.  Later calls have no effect."""
+        """Release the file; it is closed when no other slice uses it.  Later calls have no effect."""
         self._file = None
 
     def _open(self) -> ReadableFile:

@@ -94,7 +94,7 @@ def _batches(source: Source, segment: LiveSegment) -> tuple[Rows, str | None]:
             found.append(rows[_KEPT].copy())
     except CorruptBatchError as error:
         if not segment.is_active:
-            end = f"the log itself cannot be read from position {scan.end_position} on: {error.what}"
+            end = f"the log itself cannot be read beyond position {scan.end_position}: {error.what}"
     return joined(found) if found else np.zeros(0, dtype=_empty_rows()), end
 
 

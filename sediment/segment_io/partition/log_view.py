@@ -107,7 +107,7 @@ def open_view(
 ) -> LogView:
     """Read the view of a partition from the files of `listing`.
 
-    If `producer_id_expiration_ms` is None, producers never expire.  `first_batch_timestamps` are needed if
+    If `producer_id_expiration_ms` is None, producers never expire.  Set `first_batch_timestamps` if
     `max.compaction.lag.ms` is set.  `on_corruption` is called with the error of a corrupt batch, and the scan continues
     with the next segment.  With `on_corruption`, an unreadable transaction index is treated as corrupt.
 

@@ -193,7 +193,7 @@ _LOG_ADVICE = "restore the partition from a replica or a backup, or leave the pa
 
 
 def replay(state: ProducerState, table: npt.NDArray[np.void], *, only_aborted: bool = False) -> ProducerState:
-    """Return `state` after the batches of `table`, rows of `BATCH_ROW` in log order from `state.end_offset` on.
+    """Return `state` after the batches of `table`, rows of `BATCH_ROW` in log order, starting at `state.end_offset`.
 
     Batches without a producer only advance the end offset.  With `only_aborted`, `completed` does not contain committed
     transactions, which are not needed to rebuild a transaction index.
@@ -275,7 +275,8 @@ def _table_row(entry: ProducerEntry) -> tuple[int, ...]:
 
 def _not_replayable(row: np.void, txn_first_offset: int, is_marker: bool) -> CorruptBatchError:
     producer_id = int(row["producer_id"])
-    what = f"batch of producer {producer_id} is outside the producer's transaction from offset {txn_first_offset} on"
+    began = f"transaction that began at offset {txn_first_offset}"
+    what = f"batch of producer {producer_id} is outside the producer's {began}"
     if is_marker:
         kind = int(row["control_type"])
         what = f"control record of producer {producer_id} has type {kind}, which is not a transaction marker"

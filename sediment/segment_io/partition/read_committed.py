@@ -7,9 +7,9 @@ r"""The end of a log in use, and the range that a READ_COMMITTED consumer reads,
 Unlike `log_view`, this module is for logs in use.  An aborted transaction may not be in the index yet, so aborted
 transactions that the replay finds are added.
 
-Invariant: every record in the range is outside transactions, or belongs to a committed transaction or to one of the
-aborted transactions that are returned with the range.  If the high watermark is known, the range ends at or below the
-high watermark.
+Invariant: a record in the range is outside transactions, in a committed transaction, or in one of the aborted
+transactions that are returned with the range.  If the high watermark is known, the range ends at or below the high
+watermark.
 """
 
 from __future__ import annotations

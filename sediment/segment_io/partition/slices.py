@@ -312,8 +312,9 @@ def verified_batch(descriptor: int, position: int, size_bytes: int, lowest: int,
     """Return the base offset of the batch at `position` of a file of `size_bytes`.
 
     Return None if the batch cannot be verified.  The CRC must be valid, and the base offset must be within [lowest,
-    highest], because an index entry contains the last offset of its batch, or of the append that began with the batch.
-    A compressed message of magic 0 or 1 is never verified, because its header does not contain the base offset.
+    highest].  The exact base offset is unknown: an index entry contains the last offset of its batch, or of the append
+    that began with the batch.  A compressed message of magic 0 or 1 is never verified, because its header does not
+    contain the base offset.
 
     Source: kafka-log 01 §7.1.
     """

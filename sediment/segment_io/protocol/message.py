@@ -1,9 +1,9 @@
 """Message classes generated from schemas: one for each message, and one for each structure in a message.
 
 An instance has an attribute for each field that exists in any version.  An array may be any sequence.  Empty arrays are
-decoded as `()`, because an empty list takes 72 bytes and a client may send millions in one frame.  Record batches are
-views of the decoded buffer, and are passed on unchanged.  A chunk of a response may be bytes, a view, or a slice of a
-file; this module uses only the `size_bytes` of a slice.
+decoded as `()`, because an empty list takes 72 bytes and a client may send millions of empty arrays in one frame.
+Record batches are views of the decoded buffer, and are passed on unchanged.  A chunk of a response may be bytes, a
+view, or a slice of a file; this module uses only the `size_bytes` of a slice.
 """
 
 from __future__ import annotations

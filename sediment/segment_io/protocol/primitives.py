@@ -1,4 +1,4 @@
-"""Functions that compiled decoders and encoders call: for varints, uuids and unknown tagged fields.
+"""Functions that the generated decoders and encoders call for varints, uuids and unknown tagged fields.
 
 An unsigned varint has seven bits in each byte, the lowest first, and at most five bytes; only its last byte is below
 128.  A compact length is the length plus one, as an unsigned varint; 0 means null.

@@ -14,16 +14,16 @@ its structure follow with deeper indentation.
         topicId                   uuid                     0+
         partitions                [int32]                  0+
 
-If several fields share a structure, a line such as `struct TopicPartitions  0+` after the fields of the message begins
-the structure; the structure's own fields follow.
+A structure that several fields share is defined after the fields of the message: a line such as
+`struct TopicPartitions  0+`, then the structure's own fields.
 
 | word of a field | meaning |
 | --- | --- |
 | `0-3`, `4+`, `7` | the versions with the field |
 | `default=` | the value in a new message, and in a version without the field; if not given, 0, false or empty |
-| `nullable=4+` | the versions in which it may be null |
+| `nullable=4+` | the versions in which the field may be null |
 | `tag=0` | number of a tagged field |
-| `tagged=4+` | the versions in which the field is tagged, if not in all |
+| `tagged=4+` | the versions in which the field is tagged, if it is not tagged in all |
 | `flexible=none` | the field's length is always written as in versions that are not flexible |
 | `ignorable` | a version without the field silently drops a value that is not the default |
 

@@ -107,7 +107,7 @@ def check_records(
     """Check decoded records against the rules of a topic.
 
     `results`, uint8[>= count], receives a result for each record.  A timestamp is valid if it is within [earliest_ms,
-    latest_ms], or -1; `is_append_time` is the timestamp type of the batch.
+    latest_ms], or -1; `is_append_time` is True for a batch of type LogAppendTime.
 
     Returns:
         (number of bad records, largest timestamp or -1, True if offset deltas are 0, 1, 2 …).
@@ -156,15 +156,15 @@ def check_plain_batch(
     records: npt.NDArray[np.int64],
     results: npt.NDArray[np.uint8],
 ) -> tuple[int, int, int, int, int]:
-    """Run all checks of a client's append that is one plain batch, which a leader stores without a new checksum.
+    """Run all checks of a client's append if it is one plain batch, for which a leader need not compute a new checksum.
 
     A plain batch has magic 2, CreateTime and the correct checksum.  It is neither compressed nor in a transaction.  Its
     records pass `check_records` at `now_ms`, for the topic that `rules` describes.  Their offsets are consecutive, and
     their largest timestamp equals the header's.
 
     Returns:
-        (number of records, largest timestamp, producer id, producer epoch, base sequence).  The number is 0 for an
-        append that is not one plain batch, and if `records` or `results` has fewer rows than the batch has records.
+        (number of records, largest timestamp, producer id, producer epoch, base sequence).  The number is 0 if the
+        append is not one plain batch, or if `records` or `results` has fewer rows than the batch has records.
     """
     if size_bytes < BATCH_HEADER_BYTES or load_i32(base + BATCH_LENGTH) != size_bytes - LOG_OVERHEAD_BYTES:
         return 0, 0, 0, 0, 0

@@ -111,7 +111,7 @@ HEADERS = 3
 HEADER_KEY_USED = 4
 HEADER_VALUE_USED = 5
 USED_REGISTERS = 6
-NEEDED = 6  # the amounts that a batch adds to the used registers: NEEDED + ROWS, NEEDED + KEY_USED …
+NEEDED = 6  # the amounts that a batch adds to the registers above: NEEDED + ROWS, NEEDED + KEY_USED …
 RECORDS_NEEDED = 12  # scratch rows that the batch needs
 STATE_REGISTERS = 13
 

@@ -439,7 +439,7 @@ def _read_plain(
 def collect_fields(
     rows: Rows, index: int, records: Int64s, count: int, from_offset: int, fields: Int64s, to: int
 ) -> int:
-    """Add `count` decoded records of batch `index` to `fields`, from column `to` on; return the next free column.
+    """Add `count` decoded records of batch `index` to `fields`, starting at column `to`; return the next free column.
 
     Records below `from_offset` are left out.
     """
@@ -471,7 +471,7 @@ def collect_fields(
 
 @kernel
 def _number_headers(base: int, fields: Int64s) -> int:
-    """Number the headers of all records from 0 on; return the number of headers."""
+    """Number the headers of all records, starting at 0; return the number of headers."""
     headers = 0
     for at in range(fields.shape[1]):
         fields[_FIRST_HEADER, at] = headers
@@ -503,7 +503,7 @@ def _locate_headers(base: int, fields: Int64s, spans: Int64s) -> None:
 def _records(run: _Run) -> Iterator[Record]:
     """Return the records of a run.
 
-    The columns are joined without running Python code for each record, which would take twice as long.
+    The columns are joined without running Python code for each record; such code would take twice as long.
     """
     content, buffer, fields, found = run
     offsets, times, key_starts, key_ends, value_starts, value_ends, batch = fields[: _BATCH + 1].tolist()

@@ -41,7 +41,7 @@ _window = _Window()
 
 
 def find_in_file(file: ReadableFile, position: int, end_position: int, kind: int, target: int) -> FoundBatch | None:
-    """Return the first batch that a search of `kind` finds from `position` on, or None.
+    """Return the first batch that a search of `kind` finds at or after `position`, or None.
 
     Only whole batches that end at or below `end_position` are considered.
 

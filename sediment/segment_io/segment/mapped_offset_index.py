@@ -27,7 +27,7 @@ class MappedOffsetIndex(MappedIndex):
         """Return the entry with the largest offset ≤ `target_offset`; (base offset, 0) if there is none.
 
         Raises:
-            CorruptIndexError: the position in the entry is negative.  Only this method finds such an entry, because
+            CorruptIndexError: the position in the entry is negative.  Only this method detects such an entry, because
                 indexes are opened without a check after a clean stop.
         """
         slot = self._slot(target_offset - self.base_offset)

@@ -90,7 +90,7 @@ class HeaderScan:
     of the first byte that was not consumed: the end of the file, the start of a torn tail, or the start of a bad batch.
     The scan ends at `size_bytes`, by default the initial length of the file.
 
-    The scan reads about `chunk_bytes` at once.  With `reuses_buffer` False, each chunk has its own buffer, so that a
+    The scan reads about `chunk_bytes` at a time.  With `reuses_buffer` False, each chunk has its own buffer, so that a
     thread may read ahead.
 
     Raises:

@@ -95,9 +95,9 @@ def _index_batches(
     """Index the next batches of a segment until a batch does not fit; return the number of log bytes indexed.
 
     `file_position` is the size of the segment before these batches.  `unreadable`, int64[n, 2], contains (start, end)
-    of bytes that are not batches; the last bytes are always a batch.  For each segment, call `start_indexes` first,
-    pass the same `progress`, int64[PROGRESS_FIELDS], to each call of this function, and call `end_time_index` last.
-    With `ends_at_full_index`, a batch that needs an entry does not fit if either index is full.
+    of bytes that are not batches; the log always ends with a batch.  For each segment, call `start_indexes` first, pass
+    the same `progress`, int64[PROGRESS_FIELDS], to each call of this function, and call `end_time_index` last.  With
+    `ends_at_full_index`, a batch that needs an entry does not fit if either index is full.
     """
     position = 0
     skipped = 0

@@ -107,7 +107,7 @@ class LogEnds:
             try:
                 ends[source] = self._end(source, checkpoints, fs)
             except (SedimentError, FileNotFoundError):
-                # A partition that was deleted, or deleted and created again, must not end the reading of the others.
+                # If a partition was deleted, or deleted and created again, all other partitions are still read.
                 now = self._identity(source)
                 if before is not None and now is not None and before.is_same(now):
                     raise

@@ -3,8 +3,8 @@
     records, batches          read by the modules `records` and `batches`; several tasks can read one large segment
     the others                read here from indexes, snapshots and checkpoints; one task reads many partitions
 
-Invariants: every batch that `read_table` yields has the schema of `arrow_schema`; pyarrow is not imported before a
-batch is requested, and compiled code is not loaded before records or batches are read.
+Invariants: every batch that `read_table` yields has the schema of `arrow_schema`.  pyarrow is imported when the first
+batch is requested, and compiled code is loaded only to read records or batches.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def read_table(
 
     With SKIP and ROWS, `on_unreadable` is called with each range that was not read.  If retention removed records after
     planning, `on_lost` is called with the slice and the first offset that still has data; without `on_lost`, removed
-    records are an error.  Without `follow`, it is also an error if a segment was replaced or removed after planning:
-    records may be missing from the current segments, because newer records that are not in the plan supersede them.
+    records are an error.  Without `follow`, it is also an error if a segment was replaced or removed after planning.
+    The current segments may lack records that were superseded by newer records outside the plan.
 
     Raises:
         CorruptBatchError, UnsupportedDataError: with FAIL, at the first batch that cannot be read.

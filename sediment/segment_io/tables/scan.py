@@ -3,8 +3,8 @@ r"""The scan of slices of segments: it yields spans of complete batches, and the
     slice --chunks--> spans of whole batches --headers--> without batches that have no wanted record
                         \--> unreadable range: raised, reported, or a separate row; reading continues at the next batch
 
-If a segment is being written to, bytes after its last complete batch are not an error: these bytes belong to a batch
-that is being appended, or are the zeros of a preallocated file.
+If a segment is being written to, bytes after its last complete batch are not an error.  They belong to a batch that is
+being appended, or are the zeros of a preallocated file.
 
 Invariants: memory use is one chunk and the largest batch.  A file is read through one descriptor, so the file may be
 renamed or deleted during the scan.

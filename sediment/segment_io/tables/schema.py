@@ -48,7 +48,7 @@ class Column:
 
 
 _TOPIC = Column("topic", "string", "from the directory's name")
-_PARTITION = Column("partition", "int", "from the directory's name; -1 if it has none")
+_PARTITION = Column("partition", "int", "from the directory's name; -1 if the name has no partition number")
 _SEGMENT = Column("segment", "long", "base offset of the segment")
 
 _RECORDS = (
@@ -86,7 +86,7 @@ _BATCHES = (
         "baseTimestamp", "timestamp", "base of the records' timestamp deltas; null if the batch has a delete horizon"
     ),
     Column("maxTimestamp", "timestamp", "largest timestamp of the records"),
-    Column("deleteHorizon", "timestamp", "time from which tombstones and markers in the batch expire"),
+    Column("deleteHorizon", "timestamp", "time at which tombstones and markers in the batch expire"),
     Column("producerId", "long", "-1 if the batch has no producer"),
     Column("producerEpoch", "int", "-1 if the batch has no producer"),
     Column("baseSequence", "int", "-1 if the batch has no producer"),

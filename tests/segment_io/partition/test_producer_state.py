@@ -125,7 +125,7 @@ def test_ps_04_the_first_batch_of_an_unknown_producer_may_have_any_sequence():
 
 
 def test_ps_05_a_batch_outside_of_its_producers_open_transaction_is_corrupt():
-    with pytest.raises(CorruptBatchError, match=r"outside the producer's transaction from offset 0 on.*offset 3"):
+    with pytest.raises(CorruptBatchError, match=r"outside the producer's transaction that began at offset 0.*offset 3"):
         replayed(transaction(1, 0), data(2, 1), data(2, 2), data(1, 3), data(1, 4))
 
 

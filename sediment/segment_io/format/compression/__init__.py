@@ -1,1 +1,1 @@
-"""Compressed records: `batch_codecs` handles a batch in any framing, and the kernels many batches in the usual one."""
+"""Compressed records: `batch_codecs` handles one batch in any framing; kernels handle many in the usual framing."""

@@ -1,4 +1,4 @@
-"""Compiled loops that decompress many batches at once, as Kafka's producers frame them (kafka-log 01 §6).
+"""Compiled loops that decompress many batches in one call, in the framing of Kafka's producers (kafka-log 01 §6).
 
     area      | records of a batch | records of the next | …        | padding |
     payloads  (address, bytes) of each batch's records; bytes is NOT_DECOMPRESSED if the records are not in the area
