@@ -6,7 +6,7 @@
 
 Invariants: nothing is written and no lock is taken.  After reading a partition, or cleaning it in memory for --exact, a
 task checks that its segments are still the listed segments.  The rule that blocks a partition also provides the
-explanation.  With --exact, every figure of the cleaning is the same as in `compact`.
+explanation.  With --exact, all figures about compaction are the same as in `compact`.
 """
 
 from __future__ import annotations
