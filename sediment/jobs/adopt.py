@@ -3,7 +3,7 @@
 A directory without a metadata log becomes the log directory of a new node.  If the directory has a metadata log, its
 node must be stopped, and the partitions missing from that log are added to it.  The command runs in this process,
 without Spark, and holds Kafka's lock.  The first signal ends the run after the partition in progress.  The metadata is
-written last, so a stopped run adds no partition to the node, and the next run adopts the others.
+written last, so a stopped run adds no partition to the node, and the next run continues.
 """
 
 from __future__ import annotations
@@ -427,7 +427,7 @@ def command(
     quorum.
 
     If a file is replaced, a copy of the old file is kept next to the new one.  SIGINT or SIGTERM ends the run after the
-    partition in progress; the next run adopts the other partitions.
+    partition in progress.  A stopped run adds no partition to the node; run the command again to continue.
     """
     with stop_on_signals() as stop:
         asks = must_ask(yes=yes, dry_run=dry_run, command="adopt")

@@ -52,7 +52,7 @@ COMMANDS = {
     ),
     "plan": ("sediment.jobs.plan", "Explain what compaction and retention would do now."),
     "restore": ("sediment.jobs.restore", "Put partitions back to their state before a run with --keep-originals."),
-    "serve": ("sediment.jobs.serve", "Let Kafka clients read a log directory, without a broker."),
+    "serve": ("sediment.jobs.serve", "Let Kafka clients use a log directory, without a broker."),
     "snapshot": ("sediment.jobs.snapshot", "Keep the latest value of each key in a Delta table."),
     "reencode": ("sediment.jobs.reencode", "Change the codec or batch size of logs without changing their records."),
     "recover": ("sediment.jobs.recover", "Load partitions as a broker does at its start, and repair them."),

@@ -5,7 +5,7 @@
 
 Invariants: only the driver renames files.  Its threads commit several partitions at the same time, each partition in
 one thread.  A partition is committed after its task has finished, and its checkpoint is written after its last group.
-Replaced files are removed in the background; the locks are held until the last one is removed, and a failed removal is
+Replaced files are removed in the background; the locks are held until the last file is removed, and a failed removal is
 in the report.  A partition that fails stays unchanged, and the others continue.  If the run has a limit, it first plans
 all partitions and then cleans them, the filthiest first; partitions beyond the limit stay unchanged.
 """
@@ -412,7 +412,7 @@ class _CompactionRun(CleaningRun):
         return report
 
     def _choose(self, sc: Any, tasks: Sequence[CleaningTask]) -> tuple[list[CleaningTask], list[PartitionReport]]:
-        """Return the tasks that fit into --max-bytes, filthiest first, and a report for every other partition."""
+        """Return the tasks that fit into --max-bytes, filthiest first, and reports of all other partitions."""
         from sediment.engine.live.cleaning_order import filthiest_first
 
         reports: list[PartitionReport] = []

@@ -30,7 +30,7 @@ def complete_path(_context: click.Context, _parameter: click.Parameter, incomple
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def command(context: click.Context, shell: str) -> None:
-    """Print a script that lets SHELL complete commands, options, directories and partitions."""
+    """Print a script that lets the shell complete commands, options, directories and partitions."""
     from click.shell_completion import get_completion_class
 
     completing = get_completion_class(shell)

@@ -368,7 +368,10 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @in_one_sentence
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Return the next offset of each partition: never below its `start`, and together at most `limit` above."""
+        """Return the next offset of each partition, which is never below its entry in `start`.
+
+        The batch from `start` to these offsets has about `limit` offsets, but at least one of each partition with data.
+        """
         ends = self._target if self._target is not None else self._ends.now()
         ends = {**start, **{name: max(end, start.get(name, end)) for name, end in ends.items()}}
         if self._options.kafka.fails_on_data_loss:

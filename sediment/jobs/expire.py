@@ -620,7 +620,7 @@ def delete_group(
     1. `roll_empty` if every segment is expired.
        Crash after this step: the broker finds an empty active segment, which a stop of the broker may also leave.
     2. Write each new log start to the log start checkpoint.
-       Crash after this step: the broker deletes segments below the log start, by its rule for that offset.
+       Crash after this step: the broker's retention deletes the segments below the log start.
     3. `expire_log`, partition by partition.
        Crash after this step: the broker does the same as after step 2, and removes `.deleted` files.
     4. Keep a checkpoint entry only for a log that starts inside its first segment, as a broker does.

@@ -123,9 +123,7 @@ def _rows(path: str, name: str, condition: Any) -> list[dict[str, Any]]:
     try:
         return [row for batch in read_rows(DeltaTable(table), table, condition) for row in batch.to_pylist()]
     except TableNotFoundError as error:
-        raise UsageError(
-            "this is not a ledger", path=path, advice="give the path that a run recorded with --ledger"
-        ) from error
+        raise UsageError("this is not a ledger", path=path, advice="give the --ledger path of a run") from error
     except (DeltaError, OSError) as error:
         raise SedimentError(f"the ledger cannot be read: {error}", path=table) from error
 
@@ -245,7 +243,7 @@ def _arrow(before: str, after: str) -> str:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def command(as_json: bool, **options: Any) -> None:
-    """Show the runs in LEDGER, newest first; LEDGER is the path that the runs recorded with --ledger."""
+    """Show the runs in LEDGER, newest first; LEDGER is the --ledger path of the runs."""
     with errors_as_exit_status():
 
         def print_replayed(file: str, is_new: bool) -> None:

@@ -6,7 +6,7 @@
 
 Invariants: nothing is written and no lock is taken.  After reading a partition, or cleaning it in memory for --exact, a
 task checks that its segments are still the listed segments.  The rule that blocks a partition also provides the
-explanation.  With --exact, every figure of the cleaning is the same as in `compact`.
+explanation.  With --exact, all figures about compaction are the same as in `compact`.
 """
 
 from __future__ import annotations
@@ -72,12 +72,11 @@ if TYPE_CHECKING:
 
 CLEANABLE = "cleanable"
 BLOCKED = "blocked"
-# One process plans this much in the time that Spark needs to start; the unit is a sampled byte, whose records are
-# decoded.
+# In the time that Spark needs to start, one process can sample this many bytes, that is, decode their records.
 _LITTLE_BYTES = 1 << 30
 _PARTITION_BYTES = 256 << 10  # opening a log takes as long as sampling this many bytes
-_HEADERS = 16  # bytes whose headers are read in the time of one sampled byte
-_ENCODED = 8  # sampled bytes in the time in which one byte is also encoded again
+_HEADERS = 16  # reading the headers of this many bytes takes as long as sampling one byte
+_ENCODED = 8  # encoding one byte again takes as long as sampling this many bytes
 _QUICK_SAMPLE_BYTES, _LEAST_SAMPLE_BYTES = 256 << 20, 1 << 20  # without Spark: of all partitions, and of one
 _NO_SPLITS = "the log cannot be split (transactions or unordered offsets); one task cleans it"
 
@@ -451,7 +450,10 @@ def _prepare(
 def _plan_each(
     options: CommonOptions, tasks: Sequence[PlanningTask], stack: ExitStack, *, group: str
 ) -> tuple[list[PartitionPlan], Mapping[Path, tuple[CleaningTask, PartitionPlan]]]:
-    """Return the plans, and the partitions for --exact to clean, by directory; `stack` stops a Spark started here."""
+    """Return the plans, and the partitions for --exact to clean, by directory.
+
+    If this function starts Spark, `stack` stops it.
+    """
     plans: list[PartitionPlan] = []
     to_clean: dict[Path, tuple[CleaningTask, PartitionPlan]] = {}
     quick = None if options.asks_for_spark else _quick(tasks)

@@ -421,7 +421,7 @@ class _RestoreRun:
         return replace(chain, report=report)
 
     def _finish_interrupted(self, chain: _Chain, found: Iterable[InterruptedRestore]) -> None:
-        """Complete the interrupted restores `found`; complete or undo every other replacement in the directory.
+        """Complete the interrupted restores `found`; complete or undo all other replacements in the directory.
 
         Raises:
             CorruptDataError: a replacement can be neither completed nor undone without losing records, or the name of

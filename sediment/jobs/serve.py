@@ -261,7 +261,7 @@ def _backend(
     """
     if read_only:
         if flush_acks:
-            raise UsageError("--flush-acks needs a server that takes writes", advice="leave out --read-only")
+            raise UsageError("--flush-acks needs a server that accepts writes", advice="leave out --read-only")
         return ReadOnlyOptions(directories, catalog, state)
     for option, is_given in (
         ("--state", state is not None),
@@ -276,7 +276,7 @@ def _backend(
 
 
 def live_options(directories: tuple[Path, ...], settings: Settings, fs: Fs, *, flush_acks: bool = False) -> LiveOptions:
-    """Return the options of a server that takes writes.
+    """Return the options of a server that accepts writes.
 
     Raises:
         SettingsError, OSError: as in `server_settings`.
@@ -445,9 +445,9 @@ def command(
     directories.  The server accepts committed offsets, records from producers, including idempotent and transactional
     producers, and changes of topics, configs and groups.  A broker can use the directories afterwards.
 
-    The server deletes what clients delete.  Retention applies to a topic only if its cleanup.policy and a retention
-    limit are set; the cleaner applies only if its cleanup.policy is set.  These settings can be topic configs, broker
-    configs, values of --set, or keys in the --config file.
+    The server deletes what clients delete.  Retention applies to a topic only if the topic's cleanup.policy and a
+    retention limit are set; the cleaner cleans a topic only if the topic's cleanup.policy is set.  These settings can
+    be topic configs, broker configs, values of --set, or keys in the --config file.
     """
     with stderr_log.log_to_stderr(log_format, quiet=quiet, repeats=True), errors_as_exit_status():
         settings = Settings.load(config, sets)

@@ -309,7 +309,7 @@ def _changed(partition: str, path: str | None) -> SourceChangedError:
 
 # ------------------------------------------------------------------------------------------------------------- reading
 def _stale_rows(planned: Sequence[_Planned]) -> Column | None:
-    """Return the condition for the table rows to delete if their key was not read; None if no such row can exist."""
+    """Return the condition that selects the rows to delete if their key was not read; None if it selects no row."""
     from pyspark.sql import functions as f
 
     rebuilt: dict[str, list[int]] = {}
@@ -592,8 +592,7 @@ def parse_as_of(offsets: Sequence[str], timestamp_ms: int | None, partitions: Se
     """Return the point in time of `--as-of-offset [TOPIC-N:]OFFSET …` or `--as-of-ms`; None without either.
 
     Raises:
-        UsageError: an option is malformed, or an offset has no partition although `partitions` does not have exactly
-            one name.
+        UsageError: an option is malformed, or an offset names no partition, and `partitions` is not exactly one name.
     """
     if not offsets and timestamp_ms is None:
         return None
@@ -687,13 +686,13 @@ def _table_write(report: SnapshotReport, logs: Sequence[_Log]) -> TableWrite:
     "as_of_offsets",
     multiple=True,
     metavar="[TOPIC-N:]OFFSET",
-    help="Write the latest value of each key up to this offset; for --to, use a table of its own.",
+    help="Write the latest value of each key up to this offset; --to must name a separate table.",
 )
 @click.option(
     "--as-of-ms",
     type=click.IntRange(min=0),
-    help="Write the latest value of each key as of this timestamp, in ms since the epoch; for --to, use a table of "
-    "its own.",
+    help="Write the latest value of each key as of this timestamp, in ms since the epoch; --to must name a separate "
+    "table.",
 )
 @click.option("--from-start", is_flag=True, help="Read the selected partitions again from their log start.")
 @click.option(

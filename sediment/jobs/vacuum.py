@@ -179,7 +179,7 @@ def vacuum(
     """Change pins, then remove the originals of runs that ended before `now_ms - older_than_ms`.
 
     If there is anything to remove, `confirm` is called once, with the report that a dry run would return.  Setting
-    `stop` ends the run after the originals of the run in progress.
+    `stop` ends the vacuum after the run whose originals are being removed.
 
     Raises:
         UsageError: the directory, a run or a pin does not exist; nothing was changed.
@@ -325,8 +325,8 @@ def perform(
 def command(as_json: bool, yes: bool, dry_run: bool, **options: Any) -> None:
     """Remove from DIR the files that old runs with --keep-originals DIR kept; these runs can then no longer be undone.
 
-    SIGINT or SIGTERM ends the command once all files of the run in progress are removed; the command then prints its
-    report and exits with status 1.
+    SIGINT or SIGTERM ends the command after the run whose files are being removed; the command then prints its report
+    and exits with status 1.
     """
     with errors_as_exit_status():
         removes = options["older_than"] is not None

@@ -245,7 +245,7 @@ def test_a_read_only_server_loads_no_code_of_a_node_that_writes() -> None:
 
 
 WRONG_USE = {
-    "flush acks": (["--flush-acks"], "--flush-acks needs a server that takes writes; leave out"),
+    "flush acks": (["--flush-acks"], "--flush-acks needs a server that accepts writes; leave out"),
     "no such partition": (["--partition", "order-*"], "--partition 'order-*' matches no partition of"),
     "no metadata": (["--metadata", "/tmp"], "--metadata /tmp does not contain __cluster_metadata-0"),
     "another address": (["--listen", "192.0.2.7:0"], "other machines can reach"),

@@ -61,7 +61,7 @@ class CleaningRun(ABC):
         return rate_limit(sc, self.run_id, directories, deadline_s=deadline_s)
 
     def _why_lost(self, error: Exception | None, state: str) -> tuple[str, str]:
-        """Return the reason code and text for a task without a result; `why_lost` explains `state`."""
+        """Return the reason code and text for a task without a result; `state` is the same as in `why_lost`."""
         return why_lost(self._stop, error, state)
 
 

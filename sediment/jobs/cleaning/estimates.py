@@ -1,4 +1,4 @@
-"""Estimates of the bytes that survive a cleaning, and the decisions based on them: strategy, free space, resources."""
+"""Estimates of the bytes that survive cleaning, and the decisions based on them: strategy, free space, resources."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def check_headroom(plan: CleaningPlan, fs: Fs, writer: WriteBehind, estimate: Ca
     """Check that the survivors fit on the disk, because all groups are written before a commit frees their sources.
 
     `estimate` returns the bytes that `plan` would leave; it is not called if the disk has room for a full copy of
-    the log.  If the estimate is too low, the disk fills up during the cleaning, and the cleaning is undone.
+    the log.  If the estimate is too low, the disk fills up while the log is cleaned, and nothing is committed.
 
     Raises:
         NoSpaceError: the disk is too full; nothing was changed.
@@ -68,7 +68,7 @@ def check_headroom(plan: CleaningPlan, fs: Fs, writer: WriteBehind, estimate: Ca
         return
     if free < needed:
         raise NoSpaceError(
-            f"the disk has {free} bytes free and the survivors of the cleaning need about {needed}",
+            f"the disk has {free} bytes free and the surviving records need about {needed}",
             partition=str(listing.partition),
             path=str(listing.path),
             advice="free some space and run again; nothing was changed",

@@ -54,8 +54,8 @@ class PublishTask(PartitionOutput):
 class PublishResult:
     """Outcome of a partition: its `files` in the output, or None and the `error` (reason code, text).
 
-    `cleaning` is the result of the cleaning, `listing` the log that was cleaned; both are None if nothing was cleaned.
-    `left` names source files that must still be copied.
+    If the partition was cleaned, `cleaning` is the result, and `listing` is the log before the run; otherwise, both are
+    None.  `left` names source files that must still be copied.
     """
 
     files: tuple[ManifestFile, ...] | None

@@ -1,8 +1,8 @@
 """Progress of a run: the finished share of the selected partitions and bytes, and of Spark's tasks.
 
 If stderr is a terminal, progress is shown on it as a bar.  In a notebook, progress is a bar if tqdm is installed.  If
-stderr is a file or a pipe, progress is one line every ten seconds.  If stderr is a log, or for other Python callers,
-nothing is shown.
+stderr is a file or a pipe, progress is one line every ten seconds.  Other Python callers, whose messages go to the log,
+see no progress.
 """
 
 from __future__ import annotations

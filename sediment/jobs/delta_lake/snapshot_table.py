@@ -35,7 +35,7 @@ _TXN_APPLICATION = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 _LIKELY_COMMITS = 10
 _STATISTICS_PROPERTY = "delta.dataSkippingStatsColumns"
-_STATISTICS = "partition,offset,timestamp"  # without headers, keys and values, for which they are useless
+_STATISTICS = "partition,offset,timestamp"  # statistics of headers, keys and values would skip no file
 _WRITE_SETTINGS = {
     # Keys and most values differ from row to row, so dictionary encoding costs time and saves no space.
     "parquet.enable.dictionary#key": "false",
@@ -123,8 +123,8 @@ class SnapshotTable:
     def _progress_without_commits(self) -> RefreshProgress:
         """Return the progress for a table whose log no longer contains a refresh: the run reads everything again.
 
-        The number of a refresh never exceeds the version of its commit, so no refresh has a higher number than the
-        table's version, and the next number is unused.
+        The number of a refresh never exceeds the version of its commit.  Therefore, no refresh has used a number above
+        the table's version.
 
         Raises:
             UsageError: `snapshot` did not make the table.

@@ -1,15 +1,15 @@
 """Run of `erase` on the driver.
 
-    1. find      tasks read the records, for a condition; a table of verdicts needs no search
+    1. find      for a condition, tasks read the records; a table of verdicts needs no search
     2. check     that no older record of a dropped key is left in a compacted log
     3. plan      the segments to rewrite and the records out of reach
     4. ask       for confirmation, once; for the counts, the segments are rewritten in memory
     5. rewrite   one task a segment, then commit a partition at a time; a dry run rewrites in memory
     6. scan      read everything again, with other code; sign the evidence
 
-For keys, step 5 also finds the records: a task searches and rewrites its segment in one scan.  Only two kinds of
-partitions are searched in step 1: those without a known action, which fail if they have a match, and those that may not
-fit on the disk a second time.
+For keys, step 5 also finds the records: a task searches and rewrites its segment in one scan.  With keys, step 1
+searches only two kinds of partitions: those without a known action, which fail if they have a match, and those that may
+not fit on the disk a second time.
 
 Invariants: a run that asks for confirmation changes no record before the answer.  A partition is committed only if each
 of its matching records has a verdict.  Keys and the text of --where appear only in files that the caller requested.

@@ -45,9 +45,9 @@ DONE = frozenset({ERASED, UNCHANGED})
 class SegmentEvidence:
     """A segment that exists after the run, or a segment that was replaced by segments with other base offsets.
 
-    `removed` counts the records that were dropped, turned into tombstones or replaced.  `before` lists its original
-    files if it was rewritten, and is empty otherwise; `after` lists its files after the run.  `records` and `matches`
-    are counts of the second scan.
+    `removed` counts the records that were dropped, turned into tombstones or replaced.  `before` lists the original
+    files of a rewritten segment, and is empty for other segments; `after` lists the files after the run.  `records` and
+    `matches` are counts of the second scan.
     """
 
     base_offset: int

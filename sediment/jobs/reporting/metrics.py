@@ -146,7 +146,7 @@ def _cleaner_gauges(gauges: _Gauges, partitions: Sequence[Mapping[str, Any]]) ->
         after = sum(partition["bytes_after"] for partition in done)
         gauges.set(
             f"{_CLEANER}_recopy_percent",
-            "Bytes of the compacted logs after the run, in percent of those before.",
+            "Bytes of the compacted logs after the run, in percent of their bytes before the run.",
             100 * after / before,
         )
     times = [partition.get("seconds_by_stage", {}).get("clean", 0.0) for partition in done]
@@ -161,7 +161,7 @@ def _cleaner_gauges(gauges: _Gauges, partitions: Sequence[Mapping[str, Any]]) ->
     if horizons:
         gauges.set(
             f"{_CLEANER}_next_tombstones_timestamp_seconds",
-            "Time from which a cleaning drops the first waiting tombstones.",
+            "Earliest time at which cleaning drops waiting tombstones.",
             min(horizons) / 1000,
         )
 

@@ -313,15 +313,15 @@ def _layout(
 ) -> tuple[list[int], list[int] | None]:
     """Return the width of each column, and the indexes of the columns that fit into `width`; None: print lists.
 
-    For the width of the first column, names are ignored that would leave no room for the other columns of rank 0.  The
-    longest of many names are also ignored if another column then fits.
+    The width of the first column ignores names that would leave no room for the other columns of rank 0.  It also
+    ignores the longest of many names if another column then fits.
     """
     widths = [
         max([cell_len(column.name), *(cell_len(row[number]) for row in cells)]) for number, column in enumerate(columns)
     ]
     kept = _that_fit(columns, widths, cells, width)
     if kept is not None and not columns[0].rank:
-        # Because of a few long names, the other rows must not lose a column.
+        # A few long names must not cost the other rows a column.
         names = sorted(cell_len(row[0]) for row in cells)
         usual = max([cell_len(columns[0].name), *names[: len(names) - len(names) // _ROWS_PER_LONG_NAME]])
         with_usual = _that_fit(columns, [usual, *widths[1:]], cells, width)

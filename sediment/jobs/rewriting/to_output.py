@@ -6,8 +6,8 @@
    files are copied.
 4. The driver lists the sources again and writes the checkpoints, then the manifest.
 
-If a partition failed, its copy overwrites the segments that are already written for it; others are removed, because the
-manifest does not name them.
+If a partition failed, the copies of its old segments overwrite new segments with the same names.  All other new
+segments of the partition are removed, because the manifest does not name them.
 
 Invariants: nothing in a source changes.  Without `keeps_failed`, the output is complete only if no partition failed.
 """

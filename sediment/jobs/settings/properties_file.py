@@ -98,7 +98,7 @@ def shown_key(name: str) -> str:
     """Return `name` for a message, or hide a name that does not look like a key, because it may be a secret."""
     if _LOOKS_LIKE_A_KEY.fullmatch(name):
         return name
-    return f"of {len(name)} characters (not shown, as it does not look like a key)"
+    return f"of {len(name)} characters (not shown, because it does not look like a key)"
 
 
 def _read(path: Path) -> bytes:

@@ -15,7 +15,7 @@ INSTALL_JAVA = "install Java (for example: sudo apt-get install openjdk-17-jre-h
 
 
 def java_command() -> str:
-    """Return the command that starts Java, which is found in the same way as by Spark's launcher."""
+    """Return the command that starts Java; like Spark's launcher, prefer the Java in $JAVA_HOME."""
     home = os.environ.get("JAVA_HOME")
     return str(Path(home) / "bin" / "java") if home else "java"
 

@@ -100,7 +100,7 @@ _FOR_ROWS = {
 }
 
 _WITHOUT_ARCHIVE = (QUICK_JVM, _FOR_ROWS["spark.driver.extraJavaOptions"])
-"""Ends of the driver's JVM options that show that the JVM could have used an archive, but none existed."""
+"""Driver options that end in one of these texts show that the JVM ran without an archive because none existed."""
 
 # On a cluster, executors may get this package only with the application's files, after the daemon has started.
 _LOCALLY = {

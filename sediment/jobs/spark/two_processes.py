@@ -20,7 +20,7 @@ from sediment.jobs.spark.slots import available_slots
 from sediment.jobs.spark.task_pool import Item, Result, TaskResult, run_here
 
 LEAST_ITEMS = 64
-"""Items for which a second process takes less time than its start."""
+"""With fewer items, starting a second process takes longer than it saves."""
 
 
 def run_here_in_two(

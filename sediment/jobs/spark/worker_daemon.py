@@ -91,8 +91,8 @@ def main() -> None:
 
     silence_once_nobody_listens(daemon)
 
-    # Spark collects garbage in a worker after every task.  A collection would scan all objects of the daemon, which
-    # takes up to a tenth of a second, and write to them, which copies the memory pages that workers share.
+    # Spark collects garbage in a worker after every task.  A collection would scan all objects of the daemon, for up to
+    # a tenth of a second.  It would also write to these objects, and so copy the memory pages that workers share.
     gc.collect()
     gc.freeze()
     daemon.manager()

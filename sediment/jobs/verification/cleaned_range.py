@@ -2,10 +2,10 @@
 
     log start    first dirty              cleaner checkpoint     end          active segment
         |------------|---------------------------|----------------|----------------|-------->
-         clean       ^ keys are mapped from here ^ up to here      ^ segments from here on are unchanged
+         clean       ^ keys are mapped from here ^ up to here      ^ segments at or above are unchanged
 
-Pure: this module opens no file.  Without a cleaner checkpoint in AFTER, the end of the cleaning is unknown.  In this
-case, every missing record still needs a reason, but no record must be missing.
+Pure: this module opens no file.  Without a cleaner checkpoint in AFTER, it is unknown up to which offset the log was
+cleaned.  In this case, every missing record still needs a reason, but no record has to be missing.
 
 Source: kafka-log 02 §2.1, §2.2, §3, §6.4.
 """

@@ -218,7 +218,9 @@ def _epochs(files: FilesToCheck, fs: Fs) -> Iterator[Difference]:
     for entry in sorted(set(before) ^ set(after), key=lambda entry: entry.start_offset):
         where = "missing" if entry in before else "not in BEFORE"
         yield Difference(
-            "epochs", entry.start_offset, f"leader epoch {entry.epoch} from offset {entry.start_offset} on is {where}"
+            "epochs",
+            entry.start_offset,
+            f"leader epoch {entry.epoch}, which starts at offset {entry.start_offset}, is {where}",
         )
 
 

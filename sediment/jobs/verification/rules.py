@@ -446,4 +446,4 @@ def _decision_text(b: np.void, a: np.void) -> str:
     old, new = (_control_name(side["outcome"]) for side in (b, a))
     was = "of an open transaction" if old is None else f"decided by the {old} at offset {b['marker']}"
     now = "by nothing" if new is None else f"by the {new} at offset {a['marker']}"
-    return f"the batch of producer {b['producer_id']} is {was} in BEFORE, and in AFTER {now}"
+    return f"the batch of producer {b['producer_id']} is {was} in BEFORE, but {now} in AFTER"

@@ -71,7 +71,7 @@ def test_a_name_in_the_form_of_a_key_is_shown(name: str) -> None:
     "name", ["hunter2", "MIIEvQIBADANBgkqhkiG9w0BAQEFAASC", "a b.c", "\x1b[31m.x", "-----BEGIN", "", "a." + "b" * 41]
 )
 def test_any_other_name_is_not_shown(name: str) -> None:
-    assert shown_key(name) == f"of {len(name)} characters (not shown, as it does not look like a key)"
+    assert shown_key(name) == f"of {len(name)} characters (not shown, because it does not look like a key)"
 
 
 def test_a_secret_that_lost_its_key_is_in_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
