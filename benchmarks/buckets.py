@@ -192,7 +192,16 @@ def compact(source: str, output: str, scratch: Path, keys: int) -> Outcome:
     )
 
 
-HEAD = ("one partition", "GB before", "GB after", "records", "seconds", "memory, MB", "of a process", "scratch, MB")
+HEAD = (
+    "one partition",
+    "GB before",
+    "GB after",
+    "records",
+    "seconds",
+    "peak, MB",
+    "largest process, MB",
+    "scratch, MB",
+)
 
 
 def row(outcome: Outcome) -> tuple[str, ...]:

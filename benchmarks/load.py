@@ -155,7 +155,7 @@ HEAD = (
     "records after",
     "seconds",
     "peak, MB",
-    "of a process",
+    "largest process, MB",
 )
 
 

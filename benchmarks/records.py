@@ -143,7 +143,7 @@ def main() -> None:
     found = {
         "sediment.records": sediment_rates(new),
         f"kafka-python {version('kafka-python')}": kafka_python_rates(new),
-        f"confluent-kafka {version('confluent-kafka')}, cost of its calls": confluent_rates(new),
+        f"confluent-kafka {version('confluent-kafka')}, calling thread only": confluent_rates(new),
     }
     table = markdown_table(
         ["million records per second", "build", "read"],
