@@ -92,7 +92,11 @@ def write_page(page: Path, folder: Path, tree: str) -> None:
     fill_page_of_race(page, Results.read(folder / "race.json"))
     fill_page_of_serve(page, ServeResults.read(folder / "serve.json"))
     fill_page_of_commands(page, Comparisons.read(folder / "commands.json"))
-    fill_page(page, "tree", f"`make bench-all` measured all tables of this page in one run of {tree}, on {machine()}.")
+    told = (
+        "`make bench-all` measured the tables of `compact`, its stages, `serve` and the other commands one after the "
+        f"other, at {tree}, on {machine()}."
+    )
+    fill_page(page, "tree", told)
 
 
 def _tree() -> str:

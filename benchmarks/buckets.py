@@ -192,7 +192,16 @@ def compact(source: str, output: str, scratch: Path, keys: int) -> Outcome:
     )
 
 
-HEAD = ("one partition", "GB before", "GB after", "records", "seconds", "memory, MB", "of a process", "scratch, MB")
+HEAD = (
+    "one partition",
+    "GB before",
+    "GB after",
+    "records",
+    "seconds",
+    "peak, MB",
+    "largest process, MB",
+    "scratch, MB",
+)
 
 
 def row(outcome: Outcome) -> tuple[str, ...]:
@@ -246,7 +255,7 @@ def main() -> None:
     assert outcome.scratch_bytes < SCRATCH_LIMIT_BYTES, "the temporary files exceed the limit"
     if given.docs:
         command = " ".join(["python -m benchmarks.buckets", *sys.argv[1:]])
-        where = f"Measured with `{command}` on {machine()}; once; the server runs on the same cores."
+        where = f"Measured with `{command}` on {machine()}; one run; the S3 server ran on the same cores."
         fill_page(PAGE, "buckets", f"{where}\n\n{markdown_table(HEAD, [row(outcome)])}")
 
 

@@ -141,7 +141,15 @@ def clone(night: str, source: Path, target: Path, *more: str) -> Outcome:
     )
 
 
-HEAD = ("clone", "seconds", "partitions unchanged", "changed", "MB read", "MB from the disk", "MB written")
+HEAD = (
+    "clone",
+    "seconds",
+    "partitions unchanged",
+    "changed",
+    "MB read, with page cache",
+    "MB read from disk",
+    "MB written",
+)
 
 
 def rows(outcomes: list[Outcome]) -> list[tuple[str, ...]]:
@@ -200,7 +208,7 @@ def main() -> None:
     assert max(second.disk_read_bytes, second.written_bytes) < MOST_BYTES, second
     if given.docs:
         command = " ".join(["python -m benchmarks.incremental", *sys.argv[1:]])
-        fill_page(PAGE, "incremental", f"Measured with `{command}` on {machine()}; once.\n\n{table}")
+        fill_page(PAGE, "incremental", f"Measured with `{command}` on {machine()}; one run.\n\n{table}")
 
 
 if __name__ == "__main__":

@@ -155,7 +155,7 @@ HEAD = (
     "records after",
     "seconds",
     "peak, MB",
-    "of a process",
+    "largest process, MB",
 )
 
 
@@ -209,7 +209,7 @@ def main() -> None:
     console.print(table)
     console.print(f"{machine()}; {command}")
     if given.docs:
-        where = f"Measured with `{command}` on {machine()}; each once, page cache warm."
+        where = f"Measured with `{command}` on {machine()}; one run each, with a warm page cache."
         fill_page(PAGE, "load", f"{where}\n\n{markdown_table(HEAD, rows(outcomes))}")
 
 

@@ -231,7 +231,7 @@ def main() -> None:
     assert not found, found
     if given.docs:
         command = " ".join(["python -m benchmarks.partitions", *sys.argv[1:]])
-        fill_page(PAGE, "partitions", f"Measured with `{command}` on {machine()}; each once.\n\n{table}")
+        fill_page(PAGE, "partitions", f"Measured with `{command}` on {machine()}; one run each.\n\n{table}")
 
 
 if __name__ == "__main__":

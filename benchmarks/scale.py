@@ -268,13 +268,13 @@ class Results:
 
 HEAD = (
     "log",
-    "keys that live",
+    "records after",
     "strategy",
     "seconds",
     "seconds per GB",
     "processor s",
     "peak of a worker, MB",
-    "grown in this run",
+    "added by the run, MB",
 )
 
 
@@ -317,8 +317,8 @@ def check_claims(results: Results) -> list[tuple[str, str, str]]:
             off = max(abs(pace / statistics.median(paces) - 1) for pace in paces)
             sizes = f"{curve[0].point.log_bytes / GIGABYTE:.3g} to {curve[-1].point.log_bytes / GIGABYTE:.3g} GB"
             add(
-                f"`{strategy}`: seconds per GB, {sizes}, are within {FLAT:.0%} of their median",
-                f"{off:.0%} off, {min(paces):.2f} to {max(paces):.2f} s",
+                f"`{strategy}`, {sizes}: the seconds per GB are within {FLAT:.0%} of their median",
+                f"at most {off:.0%} off, {min(paces):.2f} to {max(paces):.2f} s",
                 holds=off <= FLAT,
             )
     for there in results.curve("keys"):
@@ -328,13 +328,14 @@ def check_claims(results: Results) -> list[tuple[str, str, str]]:
         add(
             f"`whole`, {keys:,} keys: a worker's peak is at most {FIXED_BYTES // MEGABYTE} MB, {KEY_BYTES} bytes a key "
             "and two segments",
-            f"{peak / MEGABYTE:.0f} of {bound / MEGABYTE:.0f} MB; grown by {grown / keys:.0f} bytes a key in all",
+            f"peak {peak / MEGABYTE:.0f} MB, bound {bound / MEGABYTE:.0f} MB; memory added by the run, divided by the "
+            f"keys: {grown / keys:.0f} bytes",
             holds=peak <= bound,
         )
     for there in results.curve("keys", SPLIT):
         grown, budget = max(run.grown_bytes for run in there.runs), there.point.budget_bytes or 0
         add(
-            f"`split`, {there.point.keys:,} keys: a worker grows by at most its {budget / MEGABYTE:.0f} MB",
+            f"`split`, {there.point.keys:,} keys: the run adds at most {budget / MEGABYTE:.0f} MB to a worker's memory",
             f"{grown / MEGABYTE:.0f} MB",
             holds=grown <= budget,
         )
@@ -343,8 +344,8 @@ def check_claims(results: Results) -> list[tuple[str, str, str]]:
         extra = many.median(lambda run: run.seconds) - one.median(lambda run: run.seconds)
         each_ms = extra / many.point.partitions * 1000
         add(
-            f"{many.point.partitions:,} partitions of 100 KB: at most {SMALL_MS:g} ms a partition above the time of "
-            "their bytes",
+            f"{many.point.partitions:,} partitions of 100 KB: at most {SMALL_MS:g} ms per partition, in addition to "
+            "the time for their bytes",
             f"{each_ms:.2f} ms",
             holds=each_ms <= SMALL_MS,
         )
@@ -359,7 +360,8 @@ def check_claims(results: Results) -> list[tuple[str, str, str]]:
             )
             each = there.median(lambda run: run.shuffled_bytes) / there.sights
             add(
-                f"the same run shuffles at most {SHUFFLED_BYTES} bytes for each key of each split, verdicts included",
+                f"the same run shuffles at most {SHUFFLED_BYTES} bytes for each key of each split, with the list of "
+                "survivors",
                 f"{each:.1f}",
                 holds=each <= SHUFFLED_BYTES,
             )

@@ -295,7 +295,7 @@ def measure_fetches(home: Path, node: KafkaNode, sizes: Sizes) -> tuple[list[Rat
     return [
         ratio("fetch of 1 MiB, CPU s per GB", fetched, lambda each: each.cpu_seconds_per_gb, 0.8),
         ratio("fetch of 1 MiB, MB/s", fetched, lambda each: each.mb_per_second, 0.9, at_least=True),
-        ratio(f"p99 of a 1 MiB fetch beside {WAITERS} waiting, ms", p99s, float, 1.5),
+        ratio(f"p99 of a 1 MiB fetch while {WAITERS} connections wait, ms", p99s, float, 1.5),
         ratio("start to the first record, s", starts, lambda each: each.seconds, 0.5),
         ratio("start to the first record, CPU s", starts, lambda each: each.cpu_seconds, 0.5),
     ], sorted(opened, key=lambda each: each.seconds)[len(opened) // 2]
@@ -333,7 +333,7 @@ def measure_produces(home: Path, node: KafkaNode, sizes: Sizes) -> list[Ratio]:
             0.3,
             at_least=True,
         ),
-        ratio(f"p99 of a produce beside {WAITERS} waiting, ms", p99s, float, 1.5),
+        ratio(f"p99 of a produce while {WAITERS} connections wait, ms", p99s, float, 1.5),
     ]
 
 

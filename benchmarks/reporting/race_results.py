@@ -140,15 +140,16 @@ def stages_table(outcomes: Sequence[Outcome]) -> str:
     for outcome in measured:
         seconds = [statistics.median(stages.get(name, 0.0) for stages in outcome.stages) for name in names]
         rows.append((outcome.title, _seconds(outcome.sediment), *(f"{value:.3f}" for value in seconds)))
-    return markdown_table(("data", "all", *names), rows)
+    return markdown_table(("data", "elapsed", *names), rows)
 
 
 def _cells(outcome: Outcome) -> tuple[str, ...]:
     target = ""
     if outcome.target is not None:
-        target = f"≥ {outcome.target:g} {'met' if outcome.meets() else 'not met'}"
+        is_met = "met" if outcome.meets() else "not met"
+        target = f"≥ {outcome.target:g} {is_met}"
         if outcome.target_of_limit is not None:
-            target += f" (≤ {outcome.target_of_limit:g} × limit)"
+            target = f"≥ {outcome.target:g}, and at most {outcome.target_of_limit:g} × limit: {is_met}"
     return (
         outcome.title,
         f"{outcome.log_bytes / MEGABYTE:,.0f}",

@@ -145,7 +145,7 @@ class SedimentOperator(SparkSubmitOperator):
         return 0
 
     def _get_hook(self) -> Any:
-        """Return the parent's hook with its output redirected to the reader; the hook has no public access to it."""
+        """Return the parent's hook, with its output sent to the reader through a method that is not public."""
         hook = super()._get_hook()
         log, output = hook._process_spark_submit_log, self._output
         hook._process_spark_submit_log = lambda lines: log(output.other_lines(lines))

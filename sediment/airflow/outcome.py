@@ -68,7 +68,7 @@ def summary(report: Mapping[str, Any], *, fail_on_unknown: bool, outputs: Mappin
 
     `partitions` is the number of partitions by status.  `unknown` contains, by reason code, the partitions and bytes
     whose result depends on a setting that is not stated.  `bytes_*` cover the partitions whose size is known before and
-    after.  `failures` contains the first MAX_FAILURES.
+    after.  `failures` contains the first MAX_FAILURES of the partitions that made the command fail.
     """
     partitions = report["partitions"]
     failed = failures(report, fail_on_unknown=fail_on_unknown)

@@ -59,7 +59,7 @@ def test_replaced_files_that_cannot_be_removed_fail_their_partition_and_no_other
     }
     assert partitions["t-1"]["reason_code"] == "replaced-files-left"
     reason = partitions["t-1"]["reason"]
-    assert "are replaced, but some of their old files, which end in .deleted, could not be removed: [Errno 5]" in reason
+    assert "is replaced, but some of its old files, which end in .deleted, could not be removed: [Errno 5]" in reason
     assert "interrupted" not in reason
     left = [name for name in contents(read_tree(several.root)) if name.endswith(".deleted")]
     assert left and all("/t-1/" in name for name in left)

@@ -127,7 +127,7 @@ def check_no_open_transaction(clone: PartitionClone) -> None:
     if clone.open_transactions:
         first = min(each.first_offset for each in clone.open_transactions)
         raise UsageError(
-            f"a transaction is open from offset {first} on, and its coordinator is not in this cluster",
+            f"an open transaction begins at offset {first}, and its coordinator is not in this cluster",
             advice="give --abort-open-transactions; without it, read_committed consumers stop at that offset",
         )
 
@@ -135,7 +135,7 @@ def check_no_open_transaction(clone: PartitionClone) -> None:
 def _load(
     name: TopicPartition, replica: Replica, directory: Path, config: LogConfig, fs: Fs, now_ms: int
 ) -> tuple[LoadedLog, LoadedLog]:
-    """Load a log, write its producer snapshot, and load the log again; return the second result and the first."""
+    """Load a log, write its producer snapshot, and load it again; return the results of the second and first load."""
     checkpoints = _checkpoints_of(replica)
     note_producers_of_bare_copy(name, directory, checkpoints, fs)
     first = load_log(name, directory, config, checkpoints, fs, now_ms=now_ms, verify_trusted=True)

@@ -55,7 +55,7 @@ class StartFiles:
 
 
 class CloneDirectory:
-    """The writer of one clone; the caller holds the lock of the directory from `begin` on."""
+    """The writer of one clone; the caller must lock the directory before it calls `begin`."""
 
     def __init__(self, path: Path, run_id: str) -> None:
         self.path = path

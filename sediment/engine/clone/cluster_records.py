@@ -96,7 +96,7 @@ def topic_records(
 
 
 def producer_ids_record(node: Node, next_producer_id: int) -> bytes:
-    """Return the record that makes a controller assign producer ids from `next_producer_id` on."""
+    """Return the record that makes `next_producer_id` the next producer id that a controller assigns."""
     return _encoded(
         m.ProducerIdsRecord(broker_id=node.node_id, broker_epoch=_NO_BROKER_EPOCH, next_producer_id=next_producer_id)
     )

@@ -74,7 +74,7 @@ def why_not_a_replica(
     if wanted is None:
         return f"topic id {topic_id} belongs to the cluster's topic {names[topic_id or '']}, not to {partition.topic}"
     if topic_id is None:
-        return f"the cluster has a topic {partition.topic}, and this folder has no partition.metadata"
+        return f"the cluster has a topic {partition.topic}, but this folder has no partition.metadata"
     if topic_id != wanted:
         return f"the cluster has another topic {partition.topic}, with id {wanted}; this folder has id {topic_id}"
     replicas = metadata.replicas.get(partition.topic, {})

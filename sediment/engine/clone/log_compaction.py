@@ -1,6 +1,6 @@
 """Compaction of a copied log before it becomes part of the clone; a later `compact` would have the same result.
 
-    1. select    the cleanable range, from the source's cleaner checkpoint on
+    1. select    the cleanable range, starting at the source's cleaner checkpoint
     2. clean     one sweep of the log into `.part` files
     3. commit    the cleaned segments replace the copied ones
 

@@ -42,7 +42,7 @@ def suppress_records(
     run_id: str,
     attempt: str,
 ) -> LogSuppression:
-    """Suppress the records with one of `keys`; no other process uses the log in `directory`.
+    """Suppress the records whose key is one of `keys`; no other process uses the log in `directory`.
 
     Raises:
         CorruptDataError, UnsupportedDataError: a batch cannot be read or rewritten.

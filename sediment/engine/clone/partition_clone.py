@@ -2,7 +2,7 @@
 
     1. copy      files of the replica -> <topic-N>.<run>-<attempt>.part/ in the clone; or other tasks have copied them
     2. load      as a broker's start does; if the log is damaged, try the next replica of the same rank
-    3. rewrite   names in records of the coordinators, if they changed
+    3. rewrite   changed names in records of the coordinators
     4. end       cut the log and end its open transactions, if requested
     5. suppress  records with keys on the list of erased keys, if there is a list
     6. settle    write partition.metadata, and the producer snapshot at the log end (also before steps 3 and 4)

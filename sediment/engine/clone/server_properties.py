@@ -36,7 +36,7 @@ HELD = {
     # Keeps open transactions open, although their timeouts passed long ago.
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": str(INT32_MAX),
 }
-"""The keys by which a node deletes nothing and ends no transaction."""
+"""Settings with which a node deletes nothing and ends no transaction."""
 
 
 def server_properties(

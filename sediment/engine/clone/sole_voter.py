@@ -130,8 +130,8 @@ def _voters(node: Node, sources: QuorumSources) -> Iterator[tuple[str, frozenset
         directory_id = format_uuid(voter.voter_directory_id.bytes)
         if voter.voter_id == node.node_id and directory_id != node.directory_id:
             raise UsageError(
-                f"the voter is another directory of node {node.node_id}: the metadata log names {directory_id}, and "
-                f"meta.properties {node.directory_id}",
+                f"the voter is another directory of node {node.node_id}: the metadata log names {directory_id}, but "
+                f"meta.properties names {node.directory_id}",
                 advice=f"adopt the directory that votes, or {_CLONE}",
             )
     yield "the metadata log", frozenset(voter.voter_id for voter in voters)

@@ -45,7 +45,7 @@ def _ignore(count: int) -> None:
 
 
 def check_file(copy: Store, file: ManifestFile, on_bytes: Callable[[int], None] = _ignore) -> str | None:
-    """Read one file of a copy, which may be stored in an earlier copy; return how it differs, or None.
+    """Read one file of a copy, even if an earlier copy contains the file; return how it differs, or None.
 
     Raises:
         OSError: the file exists and cannot be read.

@@ -123,7 +123,7 @@ def closed_files(names: Iterable[str], *, below_offset: int = INT64_MAX) -> froz
 
 
 def in_pieces(names: Iterable[str], files: Mapping[str, StoredFile]) -> list[list[str]]:
-    """Divide the files `names` into pieces, one for each task, of about 256 MiB or of one larger file."""
+    """Divide the files `names` into one piece for each task: about 256 MiB, or a single larger file."""
     return pack_in_order(names, lambda name: files[name].size_bytes, _PIECE_BYTES)
 
 

@@ -141,7 +141,7 @@ def _interrupted(
     partition: TopicPartition, directory: Path, group: CleanedGroup, error: Exception
 ) -> CommitStateUnknownError:
     return CommitStateUnknownError(
-        f"the replacement of the segments from {group.sources[0].base_offset} on was interrupted: {error}",
+        f"the replacement of the group of segments at offset {group.sources[0].base_offset} was interrupted: {error}",
         partition=str(partition),
         path=str(directory),
         advice="run again: the next run, or a broker's start, completes or undoes it, and no record is lost",
@@ -152,8 +152,8 @@ def _not_removed(
     partition: TopicPartition, directory: Path, group: CleanedGroup, error: Exception
 ) -> ReplacedFilesLeftError:
     return ReplacedFilesLeftError(
-        f"the segments from {group.sources[0].base_offset} on are replaced, but some of their old files, which end in "
-        f"{DELETED_SUFFIX}, could not be removed: {error}",
+        f"the group of segments at offset {group.sources[0].base_offset} is replaced, but some of its old files, which "
+        f"end in {DELETED_SUFFIX}, could not be removed: {error}",
         partition=str(partition),
         path=str(directory),
         advice="no record is lost; remove the cause, and the next run, or a broker's start, removes these files",

@@ -41,7 +41,7 @@ _LOCAL = Fs()
 
 @dataclass(frozen=True, slots=True)
 class Uncleanable:
-    """One mark: `reason_code` and `reason` are those of reports; `since_ms` is in ms since the epoch.
+    """One mark: `reason_code` and `reason` are as in reports; `since_ms` is in ms since the epoch.
 
     The mark is valid as long as `segments` are unchanged.  `fingerprint` is a hash of the sizes, mtimes and ctimes of
     their files.  In a copy, and in a mark from an earlier version of Sediment, it is None; the sizes and mtimes of the

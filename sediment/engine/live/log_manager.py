@@ -940,7 +940,7 @@ class LogManager:
             4. rename the folder of the future log, which is then the log of the partition
             5. call `on_replaced` with this log
 
-        After a crash before step 2, the old log is valid; after a later crash, the future log is, with the same
+        After a crash before step 2, the old log is valid; after a later crash, the future log is valid and has the same
         records.  If the outcome of step 2 is unknown, the future log is deleted, and the old log stays valid.
 
         Raises:
@@ -1157,8 +1157,8 @@ class LogManager:
         with self._administration:
             for log, offset in self._present(offsets):
                 with log.lock:
-                    # No append may roll the log before the truncation, which could otherwise reach segments that are
-                    # being cleaned.
+                    # No append may roll the log before the truncation; otherwise the truncation could reach segments
+                    # that are being cleaned.
                     if offset >= log.active_base_offset:
                         self._attempt(log, partial(log.truncate_to, offset))
                         continue

@@ -28,7 +28,7 @@ def outcome(course: str = "first", sediment: tuple[float, ...] = (1.0, 2.0, 1.0)
 def test_ratios_are_taken_round_by_round_against_the_faster_kafka() -> None:
     assert outcome().ratio() == [10.0, 8.0, 12.0]
     assert outcome().ratios(1) == [30.0, 15.0, 30.0]
-    assert "| 10.0 (8.0 to 12.0) | ≥ 9 met (≤ 2.5 × limit) |" in outcomes_table([outcome()])
+    assert "| 10.0 (8.0 to 12.0) | ≥ 9, and at most 2.5 × limit: met |" in outcomes_table([outcome()])
 
 
 @pytest.mark.parametrize(("sediment", "target", "met"), [((1, 2, 1), 11, False), ((1.3, 1.3, 1.3), 9, False)])

@@ -472,7 +472,7 @@ def test_an_old_file_that_cannot_be_removed_is_not_called_an_interrupted_replace
     with pytest.raises(ReplacedFilesLeftError) as raised:
         commit(prepare(directory, given.groups[2:3], Fs()), Stuck())
     assert raised.value.reason_code == "replaced-files-left"
-    assert "are replaced, but some of their old files, which end in .deleted, could not be removed" in str(raised.value)
+    assert "is replaced, but some of its old files, which end in .deleted, could not be removed" in str(raised.value)
     assert "interrupted" not in str(raised.value)
     left = {each for each in names(directory) if each.endswith(".deleted")}
     assert left and not [each for each in names(directory) if each.endswith((".swap", ".cleaned"))]

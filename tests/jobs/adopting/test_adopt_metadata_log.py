@@ -181,7 +181,7 @@ def test_an_open_transaction_without_a_coordinator_needs_a_decision(log_dir: Pat
     before = metadata_of(log_dir)
     outcome = adopt(log_dir)
     assert outcome.status == 1
-    assert "open from offset 1" in outcome.partitions()["pending-0"]["reason"]
+    assert "an open transaction begins at offset 1" in outcome.partitions()["pending-0"]["reason"]
     assert metadata_of(log_dir) == before
     outcome = adopt(log_dir, "--abort-open-transactions")
     assert outcome.status == 0

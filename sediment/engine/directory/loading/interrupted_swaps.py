@@ -293,8 +293,8 @@ def _is_leftover(name: str) -> bool:
 def _finishing_order(name: str) -> tuple[int, int, str]:
     """Return a key that sorts files ascending, with a segment's log before its indexes.
 
-    If a crash followed after an index, but not its log, got the final name, the next start would delete the index,
-    because the range of the replacement covers it.
+    If an index got its final name before its log, a crash in between would leave an index in the range of the
+    replacement.  The next start would delete this index.
     """
     parsed = parse_segment_file(name)
     return leading_offset(name), len(_KINDS) if parsed is None else _KINDS.index(parsed.kind), name

@@ -4,8 +4,8 @@
                              indexes without a log
     2  load segment files    refuse bad names (`segment_file_names`); recover segments         pass 4
                              without an offset index or with a corrupt transaction index
-    3  recover               verify batches from the recovery point on, cut after the last     §3, §4
-                             good one (`log_recovery`, `segment_recovery`)
+    3  recover               verify the recovery point's segment and all later ones; cut       §3, §4
+                             after the last good batch (`log_recovery`, `segment_recovery`)
     4  settle ends           log end, recovery point; at least one segment                     §3
     5  finish                leader epochs, producer state and snapshots, log start            §2, §6
 

@@ -3,7 +3,7 @@
     situation                             log         offset, time index   transaction index     decided by
     clean stop                            trusted     trusted              last offset >= base   `log_recovery`
     unclean stop, below recovery point    trusted     trusted              last offset >= base   `log_recovery`
-    unclean, from the recovery point on   every CRC   rebuilt              rebuilt               `log_recovery`
+    unclean stop, all other segments      every CRC   rebuilt              rebuilt               `log_recovery`
     no offset index                       every CRC   rebuilt              rebuilt               `log_loader`
     corrupt transaction index             every CRC   rebuilt              rebuilt               `log_loader`
 

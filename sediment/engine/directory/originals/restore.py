@@ -11,7 +11,7 @@
 The caller holds the lock of the log directory, and has finished interrupted replacements.  The caller makes
 `log_start_first` durable before step 3, and writes the other checkpoint entries after step 7.
 
-Invariants: after a crash at any step, Sediment and a broker can load the directory, because each of the operations used
+Invariants: after a crash at any step, Sediment and a broker can load the directory, because every operation used here
 guarantees this.  A new plan and a second call then complete the restore.  Only closed logs share inodes with their
 originals, because a broker appends to the active segment and resizes indexes in place.  The only exception is an active
 segment that a recovery had removed entirely.

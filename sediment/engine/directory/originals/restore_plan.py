@@ -390,8 +390,8 @@ class _Planner:
         if max(now or 0, first) > max(left_at, log_start_first or 0):
             raise _RefusedError(
                 LOG_START_RAISED,
-                f"the log starts at {max(now or 0, first)} now; the run left it at {left_at}, and records between them "
-                "were deleted since",
+                f"the log starts at {max(now or 0, first)}, but the run left it at {left_at}; the records in between "
+                "have been deleted since",
             )
         return True, log_start_first
 

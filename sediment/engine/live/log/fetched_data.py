@@ -61,8 +61,8 @@ class FetchedData:
         """Return the bytes of the slice.
 
         Raises:
-            OSError: the disk failed.  As in a broker, where the network thread gets this error, the log stays online
-                until the log itself uses the disk.
+            OSError: the disk failed.  The log stays online until it uses the disk itself, as in a broker, where the
+                network thread gets this error.
         """
         return b"" if self.records is None else self.records.read()
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from sediment.segment_io.errors import UsageError
 
-_new_tuple = tuple.__new__  # an append makes one, and the class's own constructor takes longer
+_new_tuple = tuple.__new__  # each append makes a tuple, and the constructor of the class takes longer
 
 
 class _Offsets(NamedTuple):

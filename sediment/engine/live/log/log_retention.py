@@ -64,8 +64,8 @@ def delete_records(log: LocalLog, before_offset: int) -> int:
 def delete_old_segments(log: LocalLog) -> int:
     """Delete the segments past their retention limits; return their number.
 
-    The segments from the first open transaction on are kept.  Kafka would also delete these segments, and a consumer
-    would miss the first records of a transaction that is committed later.
+    Segments with offsets at or above the last stable offset are kept.  Kafka would also delete these segments, and a
+    consumer would miss the first records of a transaction that is committed later.
     """
     with log.locked():  # so that the limits are not replaced in between
         return _delete(log, log.config.retention)

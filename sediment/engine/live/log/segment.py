@@ -205,7 +205,7 @@ class Segment:
         self.size_bytes = position + size_bytes
 
     def has_index_room(self, batches: int, size_bytes: int) -> bool:
-        """Return True if both indexes have room for the entries of `batches` batches with `size_bytes` in all.
+        """Return True if both indexes have room for the entries of `batches` batches with a total of `size_bytes`.
 
         `open_to_append` has opened the indexes.
         """
@@ -242,7 +242,7 @@ class Segment:
         self.size_bytes = position + run.size_bytes
 
     def _append_entry(self, last_offset: int, position: int) -> None:
-        """Append the index entries of one batch; `add_batch` has the same rule, but a call of it takes longer."""
+        """Append the index entries of one batch; `add_batch` follows the same rule, but a call takes longer."""
         offset_index, time_index, fields = self.offset_index, self.time_index, self._fields
         if not offset_index.is_full:
             offset_index.extend(OFFSET_ENTRY_STRUCT.pack(last_offset - self.base_offset, position))
