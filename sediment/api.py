@@ -516,7 +516,7 @@ def clone(
     metrics: Path | None = None,
     spark: SparkSession | None = None,
 ) -> CloneRunReport | CopyCheckReport:
-    """Clone log directories into a directory that a stock broker can start on as a single node, or check such a clone.
+    """Clone log directories into a directory on which a stock broker can start as a single node, or check such a clone.
 
     Ctrl-C ends the run; the clone is then incomplete, and the next run starts over.
 

@@ -270,7 +270,7 @@ class ChunkReader:
             raise self._located(error, chunk, int(chunk.positions[ordinal])) from error
 
     def _decompress_ahead(self, chunk: Chunk, number: int, newest_first: bool) -> Chunk:
-        """Decompress batches in the order in which the caller reads them, to about _AHEAD_CHUNKS * CHUNK_BYTES."""
+        """Decompress batches in the order in which the caller reads them, to at most about _AHEAD_CHUNKS chunks in all."""
         wanted = chunk.buffer[chunk.positions + (ATTRIBUTES + 1)] & CODEC_MASK != 0
         has_compressed = wanted.any()
         if self._survivors is not None:
@@ -392,7 +392,7 @@ class ChunkReader:
         return bool(header[MAGIC] >= MAGIC_V2 and header[ATTRIBUTES + 1] & CODEC_MASK == 0)
 
     def error(self, status: int, chunk: Chunk, position: int) -> SedimentError:
-        """Return the error for a kernel's `status`; the batch is at `position` of the chunk's buffer."""
+        """Return the error for a kernel's `status` about the batch at `position` of the chunk's buffer."""
         if status == CUT_MISSED:
             status = BAD_LENGTH
         at = position if chunk.buffer is chunk.source else int(chunk.origins[chunk.ordinal_at(position)])

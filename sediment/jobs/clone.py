@@ -250,7 +250,7 @@ def command(
     properties_file: Path | None,
     checked: str | None,
 ) -> None:
-    """Clone LOG_DIR... into a directory that a stock Kafka broker can start on as a single node.
+    """Clone LOG_DIR... into a directory on which a stock Kafka broker can start as a single node.
 
     Each LOG_DIR is the path or URI of a stopped broker's log directory, or of a copy of such a directory.  All LOG_DIRs
     must belong to one cluster; they are only read.  SIGINT or SIGTERM ends the run; the next run starts over.

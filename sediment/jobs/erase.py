@@ -213,8 +213,8 @@ def perform(
     "--evidence",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="After the run, scan everything again, and write signed evidence of the erasure to FILE and an HTML page "
-    "next to FILE.",
+    help="After the run, scan everything again, and write signed evidence of the erasure to FILE; also write an "
+    "HTML page next to FILE.",
 )
 @click.option(
     "--secret-file",

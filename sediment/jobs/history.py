@@ -238,8 +238,8 @@ def _arrow(before: str, after: str) -> str:
     "--replay",
     multiple=True,
     metavar="FILE",
-    help="Before showing the runs, read the --json report of a run from FILE (-: stdin), and add the run to the "
-    "ledger if it is missing there.",
+    help="Before showing the runs, read the --json report of a run from FILE, or from stdin if FILE is -, and add "
+    "the run to the ledger if it is missing there.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def command(as_json: bool, **options: Any) -> None:

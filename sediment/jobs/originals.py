@@ -296,7 +296,7 @@ def perform(path: Path, *, now_ms: int | None = None) -> OriginalsRunReport:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def command(as_json: bool, **options: Any) -> None:
-    """List the runs with --keep-originals DIR, which kept replaced files in DIR, and show which can be undone."""
+    """List the earlier runs that kept replaced files in DIR (--keep-originals), and show which can be undone."""
     with errors_as_exit_status():
         report = perform(**options)
         write_result(report.to_json() + "\n" if as_json else screen_text(partial(print_report, report)))

@@ -187,7 +187,7 @@ def check_listed(task: CleaningTask, fs: Fs, *, at_end: bool = False) -> None:
     if task.dry_run:
         if at_end:
             what = "the segments changed while they were read"
-        advice = "stop the broker or work on a copy, because a dry run takes no lock; or check the disk at this path"
+        advice = "a dry run takes no lock, so stop the broker or work on a copy; else, check which disk is mounted here"
     may_grow = task.dry_run or task.options.hand_off is not None
     if found != listed and not (may_grow and _is_grown(listed, found)):
         raise SourceChangedError(what, partition=str(listing.partition), path=str(listing.path), advice=advice)
