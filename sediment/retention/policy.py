@@ -5,7 +5,8 @@ A segment expires by one of three rules:
     rule                    applies to                 a segment expires if
     A   log start offset    every cleanup policy       the next segment begins at or below the log start offset
     B   retention.bytes     policies with delete       the remaining segments still have at least this size
-    C   retention.ms        policies with delete       the newest record is older than this
+    C   retention.ms        policies with delete       the newest record is older than this; `segment.largest_timestamp`
+                                                       finds its timestamp, else the mtime of the file
 
 Invariants
 * The module is pure.

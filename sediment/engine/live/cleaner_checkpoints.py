@@ -3,6 +3,7 @@
     cleaned              the checkpoint is set to the end of the cleaning
     truncated            a checkpoint above the new end is lowered to it
     deleted              checkpoint and mark are removed
+    directory failed     its checkpoint file is not written any more (`LogDirectory.change_first_dirty`)
     failed               the partition is marked uncleanable until its segments change
 
 Invariant: a checkpoint file lists only partitions that exist.

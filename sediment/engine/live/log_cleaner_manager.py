@@ -3,6 +3,8 @@
     candidates   compacted logs that are free (`cleaning_states`), not marked uncleanable, and not already clean
     choice       the largest dirty ratio among those that may be cleaned (`cleaning_order`)
 
+One lock covers the whole choice.  The checkpoints of all directories are read first; `LogDirectory.first_dirty_offsets`
+treats a malformed checkpoint file as empty.  A checkpoint that must change is stored even if the log is not chosen.
 After an error in one partition, the others are still cleaned (`cleaning_failures`).
 
 Source: kafka-log 02 §2, §9.

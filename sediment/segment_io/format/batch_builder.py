@@ -2,6 +2,8 @@
 
     records -> one array of numbers, one string of bytes -> kernel -> encoded records -> codec -> header and checksum
 
+`sediment.records` refuses timestamps below -1 before it calls this module.
+
 Invariant: the offset deltas of a new batch are 0, 1, 2 …; its base timestamp is the timestamp of its first record.
 
 Source: kafka-log 01 §3, §4.

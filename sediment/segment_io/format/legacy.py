@@ -4,6 +4,8 @@
 is int64[RECORD_FIELDS], as in `record_decoder.decode_records`, with two differences: OFFSET_DELTA and TIMESTAMP_DELTA
 contain absolute values, and HEADERS_START is 0, because messages have no headers.
 
+A message of magic 0 has timestamp -1.  `compression.batch_codecs` refuses zstd for magic 0 and 1.
+
 Invariants: as in `record_decoder`, every length is checked before it is used, and kernels return a status.  The
 checksum of a log entry is checked; checksums inside a wrapper are not, as in Kafka.
 """

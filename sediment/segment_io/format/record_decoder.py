@@ -1,5 +1,8 @@
 """Compiled loops that decode varints and records; they return a status and never raise.
 
+A varint is a zig-zag number of 32 bits in at most five bytes, and a varlong is one of 64 bits in at most ten bytes.
+`batch_rebuild.write_varlong` writes both.
+
 Invariants
 * Every length, count and position is checked against the end of its data before it is used.
 * At least PADDING_BYTES readable bytes follow a buffer, so a varint may be read before its end is checked.  A varint

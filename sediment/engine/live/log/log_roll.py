@@ -1,6 +1,7 @@
 """Rolling a live log: finishing the active segment and starting the next one (kafka-log 04 §6).
 
-    should_roll   size, age by timestamps, full indexes, or an offset too far above the base
+    should_roll   size, age by timestamps, full indexes (`mapped_index.is_full`; a time index is full one entry early,
+                  because its last entry is reserved), or an offset too far above the base
     roll          complete and trim the old segment (`Segment.become_inactive`), create the new one, write a snapshot of
                   the producers, and flush snapshot and old segment in the background
 

@@ -1,5 +1,8 @@
 """The segments of a live log in order, and the search for an offset in them.
 
+`compaction.cleanable_range.rolled_from` returns the segments from an offset on that are not active, which a cleaning
+may read (Kafka's nonActiveLogSegmentsFrom).
+
 Invariants
 * The segments are sorted by base offset, and the last one is active.  At least one segment exists, except while a log
   is emptied.

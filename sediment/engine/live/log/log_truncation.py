@@ -3,7 +3,8 @@
 1  the new offsets are computed and checked, before any file changes
 2  segments above the offset are removed, the last one first
 3  the segment that contains the offset is cut, with its indexes (`Segment.truncate_to`)
-4  offsets, leader epochs and producers are updated
+4  offsets, leader epochs and producers are updated; `loading.producer_state_manager` drops the snapshots above the
+   new end, and rebuilds the producers from those that are left
 """
 
 from __future__ import annotations

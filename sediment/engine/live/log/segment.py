@@ -5,7 +5,8 @@
     <base>.timeindex    largest timestamp so far -> its offset, after the same batches     01 §7.2, §7.5
     <base>.txnindex     aborted transactions whose marker is here                          01 §7.4
 
-If an index is full, its entry is left out (`format.index_appends`).
+If an index is full, its entry is left out (`format.index_appends`).  With `preallocate`, `LocalLog.add_segment` creates
+the `.log` with segment.bytes bytes.  `size_bytes`, not the size of the file, is where a read ends.
 
 Invariants
 * `size_bytes` counts only complete writes.  Reads end at this size, and the next append begins there, even if a failed
