@@ -63,7 +63,7 @@ class Block:
 
 @dataclass(slots=True)
 class _Room:
-    """Array for the decoded records of one block."""
+    """Array for the decoded records of the current block."""
 
     records: Int64s = field(default_factory=lambda: _new_records(_RECORDS_AT_ONCE))
 
@@ -111,6 +111,7 @@ class RecordStream:
         self._hash_seed = hash_seed
         self._low, self._high = low, high
         self._cuts = {low, high} - {INT64_MIN, INT64_MAX}
+        self._room = _Room()
         self._wrong = {(batch.segment, batch.position) for batch in facts.unreadable if batch.crc is not None}
         self.corrupt: set[bytes] = set()
         self.is_cut = False
@@ -197,12 +198,11 @@ class RecordStream:
         decoded = _Decoded(span, rows, skip)
         first = 0
         while first < len(rows):
-            room = _Room()
-            end, filled = decoded.run(first, room)
+            end, filled = decoded.run(first, self._room)
             for index in decoded.take_unreadable():
                 self._note(entry_bytes(rows[index], span))
             batches = self._batches(rows, first, end, skip, decoded, segment)
-            records = room.records[:filled]
+            records = self._room.records[:filled]
             if len(batches):
                 if first or skip.any():
                     places = np.cumsum(~skip[first:end]) - 1
