@@ -2,8 +2,8 @@
 
 1. A batch of aborted data is dropped.  A marker is dropped after its delete horizon (`is_discarded`).
 2. A batch that loses all its records keeps its header if it has the last offset of the cleaned range, or if a
-   producer's sequence numbers depend on it (`keeps_header`).  `format.batch_rebuild.write_empty_batch` writes the
-   header, and `delete_horizon` decides whether it gets a delete horizon.
+   producer's sequence numbers depend on it (`keeps_header`).  `delete_horizon` decides whether the header gets a delete
+   horizon; `format.batch_rebuild.write_empty_batch` writes it.
 3. A batch of magic 2 that keeps all its records is copied byte for byte, unless it gets a delete horizon
    (`is_copied`).
 
