@@ -39,6 +39,7 @@ from sediment.segment_io.format.layout import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
+    NO_TIMESTAMP,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
 )
@@ -109,6 +110,23 @@ def build_batch(records: Sequence[RecordContent], head: BatchHead | None = None)
     timestamps = [record.timestamp_ms for record in records]
     payload = encode_records(records)
     return batch_of(payload, len(records), timestamps[0], max(timestamps), head or BatchHead())
+
+
+def check_timestamps(records: Sequence[RecordContent]) -> None:
+    """Refuse a timestamp below -1, as Kafka's MemoryRecordsBuilder does (kafka-log 01 §3.2).
+
+    Raises:
+        UsageError: a record has such a timestamp.
+    """
+    try:
+        refused = next((record.timestamp_ms for record in records if record.timestamp_ms < NO_TIMESTAMP), None)
+    except TypeError:
+        return  # `build_batch` refuses a timestamp that is not a number
+    if refused is not None:
+        raise UsageError(
+            f"the timestamp of a record is {refused}",
+            advice=f"give milliseconds since 1970, or {NO_TIMESTAMP} for none",
+        )
 
 
 def encode_records(records: Sequence[RecordContent]) -> Buffer:

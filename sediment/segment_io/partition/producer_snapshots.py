@@ -5,7 +5,7 @@
                  | timestamp i64 | coordinator epoch i32 | first offset of the open transaction i64
 
 `crc` is the CRC-32C of byte 6 to the end of the file.  Snapshots are written at a roll, a truncation and a close
-(`LocalLog`), and at a load (`loading.producer_state_manager`).
+(`LocalLog`), and at a load (`engine.directory.producer_state_manager`).
 """
 
 from __future__ import annotations

@@ -10,11 +10,12 @@ replace a whole old segment only if the caller knows that a restore wrote it.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from sediment.engine.directory.loading.orphan_indexes import is_orphan
 from sediment.engine.directory.loading.replacements import NewSegment, OldSegments, index_mismatch, read_new_segment
+from sediment.engine.directory.repair import Repair
 from sediment.engine.directory.swap import is_part_file
 from sediment.segment_io.errors import (
     CorruptBatchError,
@@ -37,23 +38,6 @@ _KRAFT_SNAPSHOT_SUFFIX = ".checkpoint.deleted"
 _KINDS = tuple(SegmentFileKind)
 _LOG = SegmentFileKind.LOG
 _INDEX_KINDS = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, SegmentFileKind.TRANSACTION_INDEX)
-
-
-@dataclass(frozen=True, slots=True)
-class Repair:
-    """One change that a start makes to one file.
-
-    `action` is a past participle (deleted, renamed), and `why` is a clause.  `is_routine` marks a change that a broker
-    makes silently when it loads a healthy log.
-    """
-
-    action: str
-    name: str
-    why: str
-    is_routine: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.action}: {self.why}"
 
 
 def is_interrupted(names: Collection[str]) -> bool:

@@ -30,15 +30,16 @@ from pathlib import Path
 from typing import TypeVar
 
 from sediment.engine.directory.leader_epochs import Epochs, truncate_from_end, truncate_from_start
-from sediment.engine.directory.loading.interrupted_swaps import Repair, finish_interrupted
+from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted
 from sediment.engine.directory.loading.load_state import LoadCorruption, LoadingSegment, LoadState
 from sediment.engine.directory.loading.log_recovery import recover_unverified, settle_ends, unverified_from
-from sediment.engine.directory.loading.producer_state_manager import ProducerStateManager, Snapshots
 from sediment.engine.directory.loading.read_next_offset import end_of
 from sediment.engine.directory.loading.segment_file_names import check_segment_files
 from sediment.engine.directory.loading.segment_recovery import recover_segment
 from sediment.engine.directory.loading.split_segment import split_segment
 from sediment.engine.directory.loading.trusted_segments import check_trusted
+from sediment.engine.directory.producer_state_manager import ProducerStateManager, Snapshots
+from sediment.engine.directory.repair import Repair
 from sediment.engine.log_config import LogConfig
 from sediment.segment_io.errors import (
     CorruptBatchError,

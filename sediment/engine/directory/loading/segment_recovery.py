@@ -23,8 +23,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sediment.engine.directory.leader_epochs import assign, latest_epoch
-from sediment.engine.directory.loading.interrupted_swaps import Repair
 from sediment.engine.directory.loading.load_state import LoadCorruption, LoadingSegment, LoadState
+from sediment.engine.directory.repair import Repair
 from sediment.segment_io.format.names import SegmentFileKind, part_file_name
 from sediment.segment_io.format.transaction_index import AbortedTransaction, encode_transaction_index
 from sediment.segment_io.segment.reader import Rows

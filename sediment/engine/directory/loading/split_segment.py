@@ -18,7 +18,7 @@ import numpy as np
 
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.prepared_swap import CleanedGroup, CleanStats, PartSegment, PreparedSwap
-from sediment.engine.directory.loading.interrupted_swaps import Repair
+from sediment.engine.directory.repair import Repair
 from sediment.engine.directory.swap import commit
 from sediment.segment_io.errors import CorruptBatchError, IndexOffsetOverflowError, UnsupportedDataError
 from sediment.segment_io.format.layout import FIRST_MAGIC_WITH_PRODUCERS

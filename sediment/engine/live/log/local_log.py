@@ -26,7 +26,7 @@ from typing import NoReturn, Protocol
 from sediment.engine.directory.delete_segments import mark_deleted, remove_deleted
 from sediment.engine.directory.leader_epochs import Epochs, truncate_from_start
 from sediment.engine.directory.loading.log_loader import LoadedLog
-from sediment.engine.directory.loading.producer_state_manager import needs_snapshot
+from sediment.engine.directory.producer_state_manager import needs_snapshot
 from sediment.engine.live.log.log_offsets import LogOffsets
 from sediment.engine.live.log.log_segments import LogSegments
 from sediment.engine.live.log.producer_appends import LogProducers

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from sediment.engine.directory.leader_epochs import truncate_from_end
-from sediment.engine.directory.loading.producer_state_manager import ProducerStateManager, ReplayedSegment, Snapshots
+from sediment.engine.directory.producer_state_manager import ProducerStateManager, ReplayedSegment, Snapshots
 from sediment.engine.live.log.local_log import LocalLog
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.partition.listing import list_log
