@@ -13,6 +13,9 @@ State (kafka-log 02 §7):
 A marker of a transaction with no data left is dropped after its delete horizon (`delete_horizon`).  Its header stays if
 its producer has written nothing else (`batch_retention`).
 
+`classify_batches` is onBatchRead and onControlBatchRead.  A non-transactional batch is never discarded.  The index
+entries that survive are in the order of the markers, so their last offsets ascend.
+
 `transaction_scan` feeds the state with the aborted transactions of the segments, and keeps the index entries that
 survive.
 

@@ -4,6 +4,9 @@
     truncated            a checkpoint above the new end is lowered to it
     deleted              checkpoint and mark are removed
     failed               the partition is marked uncleanable until its segments change
+    moved                `log_manager` moves the checkpoint to the other directory
+    directory failed     its file is not written any more (`log_directory`)
+    malformed            the file counts as empty (`log_directory`)
 
 Invariant: a checkpoint file lists only partitions that exist.
 

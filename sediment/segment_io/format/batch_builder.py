@@ -4,6 +4,9 @@
 
 Invariant: the offset deltas of a new batch are 0, 1, 2 …; its base timestamp is the timestamp of its first record.
 
+`check_timestamps` refuses a record timestamp below -1.  `sediment.records` makes Kafka's other checks of a batch that a
+caller builds: offsets, codec and level, producer id, epoch and sequence.
+
 Source: kafka-log 01 §3, §4.
 """
 

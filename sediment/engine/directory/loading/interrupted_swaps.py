@@ -2,6 +2,11 @@
 
 Kafka's loader decides by file names alone (kafka-log 05 §2); the docstring of `swap` describes its rules.
 
+    pass 1    `.deleted`, `.part` and `.cleaned` files, and `.swap` files from the lowest `.cleaned` on, are deleted
+    pass 2    files whose offset a complete replacement covers are deleted, snapshots too
+    pass 3    `.swap` files get their final names
+    pass 4    orphan indexes are deleted (`orphan_indexes`)
+
 Invariants of `finish_interrupted`: if every new segment is whole, the result is the same as that of Kafka's loader.
 `finish_interrupted` may itself be interrupted at any step, and then be repeated.  A new segment that is not whole may
 replace a whole old segment only if the caller knows that a restore wrote it.

@@ -7,7 +7,10 @@
     3  recover               verify the recovery point's segment and all later ones; cut       §3, §4
                              after the last good batch (`log_recovery`, `segment_recovery`)
     4  settle ends           log end, recovery point; at least one segment                     §3
-    5  finish                leader epochs, producer state and snapshots, log start            §2, §6
+    5  finish                leader epochs, producer state and snapshots, log start, and       §2, §6
+                             the high watermark from its checkpoint, within the log
+
+Offsets that do not fit a segment: `split_segment`, then step 2 again.  A folder that ends in -delete is not recovered.
 
 A load leaves every index trimmed to its entries.  LocalLog then extends the indexes of the active segment for appends.
 
