@@ -270,7 +270,7 @@ class ChunkReader:
             raise self._located(error, chunk, int(chunk.positions[ordinal])) from error
 
     def _decompress_ahead(self, chunk: Chunk, number: int, newest_first: bool) -> Chunk:
-        """Decompress batches in the order in which the caller reads them, to at most about _AHEAD_CHUNKS chunks in all."""
+        """Decompress batches in the order in which the caller reads them; _AHEAD_CHUNKS limits the bytes."""
         wanted = chunk.buffer[chunk.positions + (ATTRIBUTES + 1)] & CODEC_MASK != 0
         has_compressed = wanted.any()
         if self._survivors is not None:

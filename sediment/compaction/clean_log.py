@@ -23,6 +23,9 @@ If the caller does not want to rely on 128-bit hashes, whole keys are compared b
 A caller that cleans several partitions in turn may sweep the next partition while the last output of the previous
 partition is being written.
 
+The upper bound of a cleaning is the first uncleanable offset, even if the map ends before it; the last batch below it
+keeps its header (`kernels.batch_retention`).
+
 Invariants
 * Nothing is renamed here.  Every file that is read is checked against the plan.
 * If `task_memory_bytes` is set, memory use stays within this limit; a partition that needs more memory is skipped and

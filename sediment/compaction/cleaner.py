@@ -18,6 +18,7 @@ Kafka's Cleaner.doClean, step by step:
     last batches of producers `batch_retention.active_producers`
     cleanInto, filterTo       `chunk_reader`, `sweep`
     cleaned segment           `group_output`: indexes, modification time
+    offset overflow           `segment.writer` begins another segment; a load splits it (`loading.split_segment`)
     upper bound of a round    the first uncleanable offset, even if the map ends earlier (`batch_retention`)
 
 Memory: the map, two chunks with some of their records decompressed, the largest batch, and two outputs of survivors:

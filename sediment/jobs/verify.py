@@ -3,8 +3,9 @@
     driver    pair up                                                                 · reports of all pairs
     tasks             headers of both logs · records and batches · bytes and files
 
-One task compares a partition; small partitions share a task.  If there is little data, this process makes the
-comparison, because Spark would take longer to start.
+One task compares a partition; small partitions share a task.  A large partition that would leave CPUs of this machine
+idle is compared by several threads.  If there is little data, this process makes the comparison, because Spark would
+take longer to start.
 
 The cleaner's code is not used: `verification` defines the rules independently.  Neither directory is changed or locked;
 a directory that changes while it is read is an error.
@@ -19,10 +20,12 @@ if __name__ == "__main__":
 
     end_on_early_signals()  # before the slow imports
 
+import re
 import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,6 +42,7 @@ from sediment.jobs.reporting.verify_checks import CHECKS
 from sediment.jobs.settings.cluster_settings import settings_of_logs
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.spark.session import spark_context
+from sediment.jobs.spark.slots import available_slots
 from sediment.jobs.spark.task_pool import TaskResult, run_here, run_on_executors
 from sediment.jobs.verification.comparison import Pair, PairSettings, Side, compare, failed
 from sediment.jobs.verification.report import (
@@ -249,12 +253,20 @@ def _weight(pair: Pair) -> int:
 def _results(pairs: Sequence[Pair], options: CommonOptions) -> Iterator[_Result]:
     """Compare the pairs on Spark, or in this process if there is little data and no option asks for Spark."""
     if not options.asks_for_spark and sum(map(_weight, pairs)) <= _LITTLE_BYTES:
-        yield from run_here(pairs, compare)
+        yield from run_here([replace(pair, slots=available_slots()) for pair in pairs], compare)
         return
     with spark_context(options.master, "sediment verify") as sc:
         group = f"sediment-verify-{uuid.uuid4().hex}"
-        for results in run_on_executors(sc, pairs, compare, _weight, group=group):
+        # On a cluster, the idle slots can be on other machines.
+        slots = sc.defaultParallelism if re.match(r"local(\[|$)", str(sc.master)) else 1
+        for results in run_on_executors(sc, with_slots(pairs, slots), compare, _weight, group=group):
             yield from results
+
+
+def with_slots(pairs: Sequence[Pair], slots: int) -> list[Pair]:
+    """Return the pairs, each with its share of the `slots` by weight, at least 1."""
+    total = sum(map(_weight, pairs))
+    return [replace(pair, slots=max(1, round(slots * _weight(pair) / total))) for pair in pairs]
 
 
 def _reports(pairs: Sequence[Pair], options: CommonOptions) -> Iterator[PairReport]:

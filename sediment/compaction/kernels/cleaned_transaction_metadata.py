@@ -13,11 +13,10 @@ State (kafka-log 02 §7):
 A marker of a transaction with no data left is dropped after its delete horizon (`delete_horizon`).  Its header stays if
 its producer has written nothing else (`batch_retention`).
 
-`classify_batches` is onBatchRead and onControlBatchRead.  A non-transactional batch is never discarded.  The index
-entries that survive are in the order of the markers, so their last offsets ascend.
+`classify_batches` is onBatchRead and onControlBatchRead.  A non-transactional batch is never discarded.
 
 `transaction_scan` feeds the state with the aborted transactions of the segments, and keeps the index entries that
-survive.
+survive.  They stay in the order of their markers, so the last offsets in a transaction index increase.
 
 Kafka fills its offset map in a separate pass over the dirty range.  For that pass, the scan keeps a second state of the
 same kind, which starts at the first dirty segment.  If a batch is aborted according to the second state, the keys in

@@ -3,9 +3,9 @@
     cleaned              the checkpoint is set to the end of the cleaning
     truncated            a checkpoint above the new end is lowered to it
     deleted              checkpoint and mark are removed
+    directory failed     its checkpoint file is not written any more (`LogDirectory.change_first_dirty`)
     failed               the partition is marked uncleanable until its segments change
     moved                `log_manager` moves the checkpoint to the other directory
-    directory failed     its file is not written any more (`log_directory`)
     malformed            the file counts as empty (`log_directory`)
 
 Invariant: a checkpoint file lists only partitions that exist.

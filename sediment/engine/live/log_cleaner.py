@@ -7,6 +7,8 @@
     5 delete   old segments of compacted logs, in the same thread and under the same states
     6 wait     log.cleaner.backoff.ms, if nothing was cleaned
 
+`log_manager` starts the threads, unless log.cleaner.enable is false.  log.cleaner.io.buffer.size has no effect.
+
 Invariants: a partition has at most one cleaning at a time.  The checkpoint of a partition moves only after a committed
 cleaning, or to the log start if the checkpoint was outside the log.  A cleaning that is not committed leaves no file.
 After an error in one partition, the others are still cleaned.

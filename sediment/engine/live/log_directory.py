@@ -1,5 +1,8 @@
 """One log directory that an engine owns: its lock, meta.properties, marker of a clean stop, and checkpoints.
 
+`open` creates a missing directory and missing checkpoint files.  If a path is a file, `log_manager`
+continues without this directory.
+
 A malformed cleaner checkpoint counts as empty.  With another malformed checkpoint, `log_manager`
 takes the directory offline.
 

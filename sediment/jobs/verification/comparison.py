@@ -25,7 +25,14 @@ from sediment.jobs.verification.cleaned_range import (
     segment_differences,
 )
 from sediment.jobs.verification.files import FilesToCheck, check_files, transaction_entries
-from sediment.jobs.verification.header_scan import HeaderFacts, ScannedSegment, Transactions, scan_headers, scan_tasks
+from sediment.jobs.verification.header_scan import (
+    HeaderFacts,
+    ScannedSegment,
+    Transactions,
+    scan_headers,
+    scan_in_parts,
+    scan_tasks,
+)
 from sediment.jobs.verification.record_rules import Log, compare_records
 from sediment.jobs.verification.reencoded import ReencodedBatches
 from sediment.jobs.verification.report import CORRECT, Difference, PairReport
@@ -38,6 +45,12 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.live_segments import LiveSegment, live_segments
 from sediment.segment_io.partition.sources import Source
+
+LEAST_BYTES = 64 << 20
+"""Size of a pair for which several threads take less time than one."""
+
+MOST_THREADS = 4
+"""Threads of one comparison; more would mostly wait for each other's Python code."""
 
 _OF_CLAIMS = frozenset({"superseded", "aborted"})
 
@@ -77,17 +90,23 @@ class PairSettings:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The same partition before and after, and the settings of its topic."""
+    """The same partition before and after, the settings of its topic, and the number of CPUs that it may use."""
 
     name: str
     before: Side
     after: Side
     settings: PairSettings
+    slots: int = 1
 
     @property
     def readable_bytes(self) -> int:
         """Upper bound of the bytes to read."""
         return self.before.readable_bytes + self.after.readable_bytes
+
+    @property
+    def threads(self) -> int:
+        """Number of threads that compare the pair."""
+        return min(self.slots, MOST_THREADS) if self.readable_bytes >= LEAST_BYTES else 1
 
 
 def compare(pair: Pair, _attempt: str) -> PairReport | SourceChangedError:
@@ -139,11 +158,8 @@ class _Comparison:
             SedimentError, OSError: a log or a file cannot be read.
         """
         pair, settings = self._pair, self._pair.settings
-        tasks = [tuple(scan_tasks(side.source, self._fs)) for side in (pair.before, pair.after)]
-        scans = [
-            scan_headers(side.source, each, self._fs)
-            for side, each in zip((pair.before, pair.after), tasks, strict=True)
-        ]
+        before_log, after_log = (scan_log(side.source, self._fs, pair.threads) for side in (pair.before, pair.after))
+        scans = before_log.facts, after_log.facts
         before, after = self._facts(*scans)
         cleaned = cleaned_range(
             before,
@@ -166,8 +182,9 @@ class _Comparison:
             may_be_reencoded=settings.may_be_reencoded,
         )
         self._tally.add(segment_differences(before, after, cleaned, may_be_reencoded=settings.may_be_reencoded))
-        before_log, after_log = (Log(each, facts) for each, facts in zip(tasks, scans, strict=True))
-        self._reencoded = compare_records(before_log, after_log, rules, settings.table_bytes, self._fs, self._tally)
+        self._reencoded = compare_records(
+            before_log, after_log, rules, settings.table_bytes, self._fs, self._tally, pair.threads
+        )
         self._tally.add(_checksum_differences(*scans))
         if any(scan.has_producers for scan in scans):
             _add_hidden(scans[1].transactions, transaction_entries(pair.after.source, self._fs), self._tally)
@@ -230,6 +247,21 @@ class _Comparison:
             checks={check: _count(check, counts, cleaned) for check in CHECKS},
             differences=self._tally.first(),
         )
+
+
+def scan_log(source: Source, fs: Fs, threads: int) -> Log:
+    """Scan the headers of a log; if several threads can do it, they also determine the parts of the log.
+
+    Raises:
+        SedimentError, OSError: the log changed during the scan, or cannot be read at all.
+    """
+    tasks = tuple(scan_tasks(source, fs))
+    scanned = scan_in_parts(source, fs, threads) if threads > 1 else None
+    if scanned is None:
+        return Log(tasks, scan_headers(source, tasks, fs))
+    facts, parts = scanned
+    has_legacy = any(segment.last_legacy is not None for segment in facts.segments.values())
+    return Log(tasks, facts, () if has_legacy else parts)
 
 
 def _count(check: str, counts: Counter[str], cleaned: CleanedRange) -> int | None:

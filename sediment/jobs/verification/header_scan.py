@@ -9,15 +9,16 @@ batch.  A batch counts as readable only if its checksum is correct.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from sediment.jobs.verification.read_ahead import CHUNK_BYTES, ahead
 from sediment.jobs.verification.record_kernels import NO_MARKER, NO_OUTCOME
+from sediment.jobs.verification.threads import in_threads
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.batch_headers import BATCH_ROW
 from sediment.segment_io.format.layout import (
@@ -43,6 +44,12 @@ from sediment.segment_io.tables.scan import has_bit, read_spans
 
 Int64s = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+
+CHUNK_BYTES = 2 << 20
+"""Size of a span in bytes; the Python code for a span takes about the same time for 2 MiB as for 1 MiB."""
+
+PART_BYTES = 16 << 20
+"""Approximate size of a part of a log that one thread scans."""
 
 _ROWS_AT_ONCE = 1 << 14
 _SAMPLED = 64  # the sample contains the base offset of one batch out of this many
@@ -146,6 +153,20 @@ class ScannedSegment:
         if len(legacy):
             self.last_legacy = max(int(legacy.max()), -INT64_MAX if self.last_legacy is None else self.last_legacy)
 
+    def append(self, later: ScannedSegment) -> None:
+        """Add the facts of later bytes of the same segment, in which all batches ascend."""
+        if later.first_offset is None or later.last_offset is None:
+            return
+        if self.first_offset is None or self.last_offset is None:
+            self.first_offset, self.last_offset = later.first_offset, later.last_offset
+        elif self.previous_last is not None:
+            self.disorder += int(self.previous_last >= later.first_offset)
+        self.first_offset = min(self.first_offset, later.first_offset)
+        self.last_offset = max(self.last_offset, later.last_offset)
+        self.previous_last = later.previous_last
+        self.largest_ms = max(self.largest_ms, later.largest_ms)
+        self.last_legacy = max((one for one in (self.last_legacy, later.last_legacy) if one is not None), default=None)
+
 
 @dataclass(slots=True)
 class _Producer:
@@ -218,7 +239,25 @@ class HeaderFacts:
             self._add_producers(producing)
             data = producing[~has_bit(CONTROL_BIT)(producing) & (producing["record_count"] > 0)]
             known = self._last_batches.get(segment, np.zeros((0, 2), dtype=np.int64))
-            self._last_batches[segment] = _last_five(known, data)
+            found = np.stack([data["producer_id"], data["base_offset"]], axis=1)
+            self._last_batches[segment] = _last_five(known, found)
+
+    def append(self, later: HeaderFacts) -> None:
+        """Add the facts of later bytes of the log, which have no unreadable batch and whose batches ascend.
+
+        The transactions are not added.
+        """
+        for base_offset, segment in later.segments.items():
+            self.segments.setdefault(base_offset, ScannedSegment()).append(segment)
+        self.records += later.records
+        self.sample += later.sample
+        self.has_producers |= later.has_producers
+        for producer_id, producer in later._producers.items():
+            known = self._producers.setdefault(producer_id, producer)
+            known.last = max(known.last, producer.last)
+            known.data = max((one for one in (known.data, producer.data) if one is not None), default=None)
+        for base_offset, batches in later._last_batches.items():
+            self._last_batches[base_offset] = _last_five(self._last_batches.get(base_offset, batches[:0]), batches)
 
     def _add_producers(self, rows: Rows) -> None:
         controls = has_bit(CONTROL_BIT)(rows)
@@ -232,9 +271,9 @@ class HeaderFacts:
             known.data = data if known.data is None else max(known.data, data)
 
 
-def _last_five(known: Int64s, rows: Rows) -> Int64s:
-    """Return (producer id, base offset) of each producer's last five batches; `rows` come after those in `known`."""
-    every = np.concatenate([known, np.stack([rows["producer_id"], rows["base_offset"]], axis=1)])
+def _last_five(known: Int64s, later: Int64s) -> Int64s:
+    """Return each producer's last five batches, from rows of (producer id, base offset) in the order of the log."""
+    every = np.concatenate([known, later])
     every = every[np.argsort(every[:, 0], kind="stable")]
     ends = np.searchsorted(every[:, 0], every[:, 0], side="right")
     return every[ends - np.arange(len(every)) <= REMEMBERED_BATCHES]
@@ -254,18 +293,16 @@ def scan_tasks(source: Source, fs: Fs) -> list[ScanTask]:
     return [ScanTask(found, ALL) for found in plan_slices(source, ALL, fs, slice_bytes=INT64_MAX)]
 
 
-def spans_ahead(tasks: Sequence[ScanTask], fs: Fs) -> Iterator[tuple[ScanTask, BatchSpan] | UnreadableRange]:
-    """Yield the spans and unreadable ranges of a log; each span has its own buffer.
+def spans_of(
+    tasks: Sequence[ScanTask], fs: Fs, *, reuses_buffer: bool = True
+) -> Iterator[tuple[ScanTask, BatchSpan] | UnreadableRange]:
+    """Yield the spans and unreadable ranges of a log; with `reuses_buffer`, a span is valid until the next one.
 
     Raises:
         SedimentError, OSError: the log changed, or it cannot be read at all.
     """
-
-    def found() -> Generator[tuple[ScanTask, BatchSpan] | UnreadableRange, None, None]:
-        for task in tasks:
-            yield from read_spans(task, fs, None, True, reuses_buffer=False, chunk_bytes=CHUNK_BYTES)
-
-    return ahead(found(), sum(task.slice.size_bytes for task in tasks))
+    for task in tasks:
+        yield from read_spans(task, fs, None, True, reuses_buffer=reuses_buffer, chunk_bytes=CHUNK_BYTES)
 
 
 def scan_headers(source: Source, tasks: Sequence[ScanTask], fs: Fs) -> HeaderFacts:
@@ -274,10 +311,51 @@ def scan_headers(source: Source, tasks: Sequence[ScanTask], fs: Fs) -> HeaderFac
     Raises:
         SedimentError, OSError: the log changed during the scan, or cannot be read at all.
     """
+    facts, deciding = _scan(source, tasks, fs)
+    facts.transactions = _decided(deciding)
+    return facts
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """Bytes of a log whose batches have the offsets `first_offset` to `last_offset`."""
+
+    task: ScanTask
+    first_offset: int
+    last_offset: int
+
+
+def scan_in_parts(source: Source, fs: Fs, threads: int) -> tuple[HeaderFacts, tuple[LogPart, ...]] | None:
+    """Do the work of `scan_headers` in several threads; also return the parts of the log that have batches, ascending.
+
+    The result is None if the log has an unreadable batch or batches that do not ascend.
+
+    Raises:
+        SedimentError, OSError: the log changed during the scan, or cannot be read at all.
+    """
+    tasks = [ScanTask(found, ALL) for found in plan_slices(source, ALL, fs, slice_bytes=PART_BYTES)]
+    facts, deciding, parts = HeaderFacts(), list[Rows](), list[LogPart]()
+    with closing(in_threads(lambda task, _: _scan(source, [task], fs), tasks, threads)) as scanned:
+        for task, (found, rows) in zip(tasks, scanned, strict=True):
+            if found.unreadable or not found.is_ordered():
+                return None
+            facts.append(found)
+            deciding += rows
+            parts += [
+                LogPart(task, segment.first_offset, segment.last_offset)
+                for segment in found.segments.values()
+                if segment.first_offset is not None and segment.last_offset is not None
+            ]
+    facts.transactions = _decided(deciding)
+    return (facts, tuple(parts)) if facts.is_ordered() else None
+
+
+def _scan(source: Source, tasks: Sequence[ScanTask], fs: Fs) -> tuple[HeaderFacts, list[Rows]]:
+    """Return the facts without the transactions, and the rows of transactional batches and markers."""
     facts = HeaderFacts()
     deciding: list[Rows] = []
     segment, gathered = -1, list[Rows]()
-    for found in spans_ahead(tasks, fs):
+    for found in spans_of(tasks, fs):
         if isinstance(found, UnreadableRange):
             found.error.partition = str(source.partition)
             size_bytes = found.end_position - found.position
@@ -293,8 +371,7 @@ def scan_headers(source: Source, tasks: Sequence[ScanTask], fs: Fs) -> HeaderFac
             segment, gathered = base_offset, []
         gathered.append(_readable(span, segment, facts))
     deciding += _add(gathered, segment, facts)
-    facts.transactions = _decided(deciding)
-    return facts
+    return facts, deciding
 
 
 def _add(gathered: list[Rows], segment: int, facts: HeaderFacts) -> list[Rows]:

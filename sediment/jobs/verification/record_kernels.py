@@ -155,6 +155,8 @@ UNCOMMITTED_SHIFT = 4  # the same four bits for the view of all records
 LOST = 512
 LOST_IS_TOMBSTONE = 1024
 WAS_SUPERSEDED = 2048
+HAS_MAPPED = 4096  # some record is mapped
+HAS_SUPERSEDER = 8192  # some mapped record is in the dirty section
 LEFT_ONE = 1 << 16  # the bits from this bit upwards count kept records
 
 # ---------------------------------------------------------------------------------------- an event, int64[EVENT_FIELDS]
@@ -489,6 +491,52 @@ def _with_view(word: int, shift: int, in_before: bool, in_after: bool, same_valu
     return (word & ~(VIEW_BITS << shift)) | ((view & VIEW_BITS) << shift)
 
 
+@kernel
+def _joined_views(earlier: int, later: int, shift: int) -> int:
+    """Return the bits of one view in the joined word of a key, at their place in the word."""
+    one, other = earlier >> shift, later >> shift
+    view = (one | other) & (COMMITTED_BEFORE | COMMITTED_AFTER)
+    view |= (other if other & COMMITTED_BEFORE else one) & COMMITTED_TOMBSTONE
+    view |= (other if other & (COMMITTED_BEFORE | COMMITTED_AFTER) else one) & COMMITTED_SAME
+    return view << shift
+
+
+@kernel
+def join_keys(earlier: Int64s, later: Int64s, first: int, state: Int64s) -> tuple[int, int]:
+    """Add the keys in later[first:], the table of a range of offsets, to the table of the offsets below this range.
+
+    USED and SUPERSEDED in `state` belong to `earlier`, and change as in a single pass over both ranges.
+
+    Returns:
+        (status, slot): OK at the end of `later`, or NEEDS_MAP_ROOM with the first slot that was not added.
+    """
+    most_keys = len(earlier) // 4 * 3
+    for at in range(first, len(later)):
+        new = later[at, WORD]
+        if new == 0:
+            continue
+        if state[USED] >= most_keys:
+            return NEEDS_MAP_ROOM, at
+        slot = find_slot(earlier, later[at, LOW], later[at, HIGH])
+        old = earlier[slot, WORD]
+        if old == 0:
+            earlier[slot, LOW] = later[at, LOW]
+            earlier[slot, HIGH] = later[at, HIGH]
+            earlier[slot, WORD] = new
+            state[USED] += 1
+            continue
+        if new & HAS_MAPPED:
+            old &= ~(LOST | LOST_IS_TOMBSTONE)
+        if new & HAS_SUPERSEDER and old >= LEFT_ONE:
+            state[SUPERSEDED] += old // LEFT_ONE
+            old = (old & (LEFT_ONE - 1)) | WAS_SUPERSEDED
+        views = VIEW_BITS | VIEW_BITS << UNCOMMITTED_SHIFT
+        word = _joined_views(old, new, 0) | _joined_views(old, new, UNCOMMITTED_SHIFT)
+        word |= (old | (new & (LEFT_ONE - 1))) & ~views
+        earlier[slot, WORD] = word + new // LEFT_ONE * LEFT_ONE
+    return OK, len(later)
+
+
 # ----------------------------------------------------------------------------------------------------------------- pass
 @kernel
 def merge_records(
@@ -633,10 +681,12 @@ def merge_records(
                     word = PRESENT
                     state[USED] += 1
                 if is_mapped:
-                    word &= ~(LOST | LOST_IS_TOMBSTONE)
-                    if offset >= dirty and word >= LEFT_ONE:
-                        state[SUPERSEDED] += word // LEFT_ONE
-                        word = (word & (LEFT_ONE - 1)) | WAS_SUPERSEDED
+                    word = (word & ~(LOST | LOST_IS_TOMBSTONE)) | HAS_MAPPED
+                    if offset >= dirty:
+                        word |= HAS_SUPERSEDER
+                        if word >= LEFT_ONE:
+                            state[SUPERSEDED] += word // LEFT_ONE
+                            word = (word & (LEFT_ONE - 1)) | WAS_SUPERSEDED
                 same_value = False
                 if in_before and in_after:
                     same_value = _compare(

@@ -12,20 +12,27 @@ If the keys do not fit into the memory limit, the pass starts again with half of
 pass handles the other half. If some keys have differences, a further pass follows these keys and finds the offsets and
 texts.
 
-Invariant: memory use is two blocks of each log, the batches between the two positions, and the table of keys.
+With several threads, each one compares a range of offsets, and the tables of keys are joined afterwards.  If this finds
+a difference, one pass over everything follows and finds the offsets and texts.
+
+Invariant: memory use is one block of each log for each thread, the batches between the two positions, and the tables
+of keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from threading import Event
 
 import numpy as np
 import numpy.typing as npt
 
 from sediment.jobs.verification import record_kernels as k
 from sediment.jobs.verification import rules as r
-from sediment.jobs.verification.header_scan import HeaderFacts
+from sediment.jobs.verification.header_scan import HeaderFacts, LogPart
 from sediment.jobs.verification.key_table import Histories, KeyTable, lost_record
 from sediment.jobs.verification.record_stream import Block, HashSeed, RecordStream
 from sediment.jobs.verification.reencoded import (
@@ -37,9 +44,10 @@ from sediment.jobs.verification.reencoded import (
 )
 from sediment.jobs.verification.report import SHOWN_DIFFERENCES, Difference
 from sediment.jobs.verification.tally import Tally
-from sediment.segment_io.compiled.status import NEEDS_AFTER, NEEDS_BEFORE, NEEDS_EVENT_ROOM, NEEDS_MAP_ROOM
+from sediment.jobs.verification.threads import in_threads
+from sediment.segment_io.compiled.status import NEEDS_AFTER, NEEDS_BEFORE, NEEDS_EVENT_ROOM, NEEDS_MAP_ROOM, OK
 from sediment.segment_io.format.hashing import draw_seed, hash_secrets
-from sediment.segment_io.format.layout import CONTROL_ABORT
+from sediment.segment_io.format.layout import CONTROL_ABORT, INT64_MAX, INT64_MIN
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.segment.reader import joined
 from sediment.segment_io.tables.planning import ScanTask
@@ -55,40 +63,57 @@ _NO_BATCHES = np.zeros(0, dtype=r.BATCH)
 _NO_OFFSETS = np.zeros(0, dtype=np.int64)
 _NO_FLAGS = np.zeros(0, dtype=np.uint8)
 
+_CHECKS = {
+    k.NEW_KEYED: "records",
+    k.NEW_KEYLESS: "records",
+    k.REPEATED: "order",
+    k.LOST_KEYLESS: "lost",
+    k.LOST_ABOVE: "lost",
+    k.LOST_TOMBSTONE: "tombstones",
+    k.LEFT_KEYLESS: "superseded",
+    k.OTHER_VALUE: "records",
+    k.OTHER_HEADERS: "records",
+    k.OTHER_TIMESTAMP: "records",
+    k.OTHER_PRODUCER: "records",
+}
 _TEXTS = {
-    k.NEW_KEYED: ("records", "BEFORE has no such record of this key"),
-    k.NEW_KEYLESS: ("records", "BEFORE has no such record"),
-    k.REPEATED: ("order", "the record appears more than once"),
-    k.LOST_KEYLESS: ("lost", "the record without a key is missing, but its offset is above the cleaned range"),
-    k.LEFT_KEYLESS: ("superseded", "a record without a key remains below the cleaner checkpoint"),
-    k.OTHER_VALUE: ("records", "the value of the record differs from BEFORE"),
-    k.OTHER_HEADERS: ("records", "the headers of the record differ from BEFORE"),
-    k.OTHER_TIMESTAMP: ("records", "the timestamp of the record differs from BEFORE"),
-    k.OTHER_PRODUCER: (
-        "records",
-        "the producer, sequence, leader epoch or timestamp type of the record differs from BEFORE",
-    ),
+    k.NEW_KEYED: "BEFORE has no such record of this key",
+    k.NEW_KEYLESS: "BEFORE has no such record",
+    k.REPEATED: "the record appears more than once",
+    k.LOST_KEYLESS: "the record without a key is missing, but its offset is above the cleaned range",
+    k.LEFT_KEYLESS: "a record without a key remains below the cleaner checkpoint",
+    k.OTHER_VALUE: "the value of the record differs from BEFORE",
+    k.OTHER_HEADERS: "the headers of the record differ from BEFORE",
+    k.OTHER_TIMESTAMP: "the timestamp of the record differs from BEFORE",
+    k.OTHER_PRODUCER: "the producer, sequence, leader epoch or timestamp type of the record differs from BEFORE",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """One log of a pair: the tasks that read it, and the facts of its headers."""
+    """One log of a pair: the tasks that read it, and the facts of its headers.
+
+    `parts` is empty if the log must not be compared in ranges.
+    """
 
     tasks: tuple[ScanTask, ...]
     facts: HeaderFacts
+    parts: tuple[LogPart, ...] = ()
 
 
 def compare_records(
-    before: Log, after: Log, rules: r.PairRules, limit_bytes: int, fs: Fs, tally: Tally
+    before: Log, after: Log, rules: r.PairRules, limit_bytes: int, fs: Fs, tally: Tally, threads: int = 1
 ) -> ReencodedBatches:
     """Add the differences of batches and records to `tally`, and return the re-encoded batches.
 
-    The table of keys takes at most `limit_bytes`.
+    The tables of keys take at most `limit_bytes`.
 
     Raises:
         SedimentError, OSError: a log changed, or cannot be read at all.
     """
+    counts = count_in_ranges(before, after, rules, limit_bytes, fs, threads)
+    if counts is not None and not counts:
+        return ReencodedBatches()
     waiting = [(0, k.PARTS)]
     seed = draw_seed()  # one seed for all passes, because the hash determines in which pass a key is handled
     reencoded = ReencodedBatches()
@@ -104,35 +129,94 @@ def compare_records(
     return reencoded
 
 
-class _Walk:
-    """One pass over both logs, for the keys in one range of hashes."""
+def count_in_ranges(
+    before: Log, after: Log, rules: r.PairRules, limit_bytes: int, fs: Fs, threads: int
+) -> Counter[str] | None:
+    """Return the number of differences by check, which threads count in ranges of offsets.
 
-    def __init__(self, before: Log, after: Log, rules: r.PairRules, fs: Fs, seed: int) -> None:
+    The result is None if the logs cannot be compared in ranges, or the keys do not fit into the memory limit.
+
+    Raises:
+        SedimentError, OSError: a log changed, or cannot be read at all.
+    """
+    ranges = [] if rules.may_be_reencoded else offset_ranges(before.parts, after.parts, threads)
+    if len(ranges) < 2:
+        return None
+    seed = draw_seed()
+
+    def walk(offsets: tuple[int, int], stop: Event) -> _Walk | None:
+        found = _Walk(before, after, rules, fs, seed, offsets, stop)
+        if found.fold(0, k.PARTS, limit_bytes // len(ranges)):
+            return found
+        stop.set()
+        return None
+
+    walks = [found for found in in_threads(walk, ranges, len(ranges)) if found is not None]
+    if len(walks) < len(ranges):
+        return None
+    whole = walks[0]
+    if not all(whole.append(later) for later in walks[1:]):
+        return None
+    return whole.wrong_keys() + sum((each.wrong_records() for each in walks), Counter())
+
+
+def offset_ranges(before: Sequence[LogPart], after: Sequence[LogPart], count: int) -> list[tuple[int, int]]:
+    """Return up to `count` ranges [low, high), which contain all offsets and have about the same number of bytes.
+
+    Parts of both logs ascend; every range but the first begins with a part of BEFORE.
+    """
+    firsts = np.array([part.first_offset for part in (*before, *after)], dtype=np.int64)
+    sizes = np.array([part.task.slice.size_bytes for part in (*before, *after)], dtype=np.int64)
+    cuts = firsts[1 : len(before)]
+    if not len(after) or not len(cuts):
+        return [(INT64_MIN, INT64_MAX)]
+    order = np.argsort(firsts)
+    below = np.cumsum(np.append(0, sizes[order]))[np.searchsorted(firsts[order], cuts)]
+    nearest = {int(cuts[np.abs(below - sizes.sum() * number // count).argmin()]) for number in range(1, count)}
+    return list(pairwise([INT64_MIN, *sorted(nearest), INT64_MAX]))
+
+
+class _Walk:
+    """One pass over both logs or a range of offsets, for the keys in one range of hashes."""
+
+    def __init__(
+        self,
+        before: Log,
+        after: Log,
+        rules: r.PairRules,
+        fs: Fs,
+        seed: int,
+        offsets: tuple[int, int] = (INT64_MIN, INT64_MAX),
+        stop: Event | None = None,
+    ) -> None:
         self._before, self._after = before, after
         self._rules = rules
         self._fs = fs
         self._seed = seed
+        self._offsets = offsets
+        self._stop = stop or Event()
         self._secrets = hash_secrets(seed)
         self._found = np.zeros(k.DIFFERENCES, dtype=np.int64)
         self._first = np.zeros((k.DIFFERENCES, SHOWN_DIFFERENCES, 2), dtype=np.int64)
         self._events = np.zeros((_EVENTS_AT_ONCE, k.EVENT_FIELDS), dtype=np.int64)
-        self._superseded = 0
+        self._totals = np.zeros(k.REGISTERS, dtype=np.int64)
         self._batches = Tally()
         self.reencoded: ReencodedBatches | None = None
         self._part = (0, k.PARTS)
         self._table = KeyTable(0, 0)
 
     def fold(self, first: int, end: int, limit_bytes: int) -> bool:
-        """Read both logs for the keys with a hash in [`first`, `end`); return False if the keys do not fit into memory.
+        """Read both logs for the keys with a hash in [`first`, `end`).
 
-        The pass with `first` 0 also compares batches, and records without a key.
+        The pass with `first` 0 also compares batches, and records without a key.  The result is False if the keys do
+        not fit into memory, a batch is only partly in the range of offsets, or the pass was stopped.
         """
         self._part = (first, end)
         expected = self._before.facts.records * (end - first) // (k.PARTS * _RECORDS_PER_KEY)
         self._table = KeyTable(limit_bytes, expected)
         judge = _Judge(self._before.facts, self._after.facts, self._rules, self._batches) if first == 0 else None
         streams = self._streams()
-        if not self._merge(streams, judge, None):
+        if not self._merge(streams, judge, None) or any(stream.is_cut for stream in streams):
             return False
         if judge is not None:
             judge.finish()
@@ -142,39 +226,56 @@ class _Walk:
 
     def add_to(self, tally: Tally) -> None:
         """Add the differences that the pass found, and follow the keys with differences in a further pass."""
-        for check, number in self._batches.counts.items():
+        for check, number in (self.wrong_records() + self.wrong_keys()).items():
             tally.count(check, number)
         tally.show(self._batches.first())
         for number in np.flatnonzero(self._found).tolist():
-            shown = self._shown(number)
-            tally.count(shown[0].check, int(self._found[number]))
-            tally.show(shown)
-        wrong = np.zeros(4, dtype=np.int64)
-        k.count_wrong_keys(self._table.slots, wrong)
-        counts = dict(
-            zip(("latest_committed", "latest_uncommitted", "lost", "tombstones"), wrong.tolist(), strict=True)
-        )
-        counts["superseded"] = self._superseded
-        if any(counts.values()):
-            for check, number in counts.items():
-                tally.count(check, number)
+            tally.show(self._shown(number))
+        if self.wrong_keys():
             histories = Histories(self._table, self._rules.cleaned.first_dirty)
             streams = self._streams()
             self._merge(streams, None, histories)
             tally.show(histories.differences())
 
+    def wrong_records(self) -> Counter[str]:
+        """Return the number of differences of batches and single records, by check."""
+        counts = Counter(self._batches.counts)
+        for number in np.flatnonzero(self._found).tolist():
+            counts[_CHECKS[number]] += int(self._found[number])
+        return counts
+
+    def append(self, later: _Walk) -> bool:
+        """Add the keys of a pass over the following range of offsets; return False if they do not fit into memory."""
+        self._totals[k.SUPERSEDED] += later._totals[k.SUPERSEDED]
+        at = 0
+        while True:
+            status, at = k.join_keys(self._table.slots, later._table.slots, at, self._totals)
+            if status == OK:
+                return True
+            if not self._table.grow():
+                return False
+
+    def wrong_keys(self) -> Counter[str]:
+        """Return the number of keys with differences, and of superseded records, by check."""
+        wrong = np.zeros(4, dtype=np.int64)
+        k.count_wrong_keys(self._table.slots, wrong)
+        checks = ("latest_committed", "latest_uncommitted", "lost", "tombstones")
+        counts = Counter(dict(zip(checks, wrong.tolist(), strict=True)))
+        counts["superseded"] = int(self._totals[k.SUPERSEDED])
+        return +counts
+
     def _streams(self) -> list[RecordStream]:
+        seeds = (HashSeed(self._seed, self._secrets), None)
         return [
-            RecordStream(self._before.tasks, self._before.facts, self._fs, HashSeed(self._seed, self._secrets)),
-            RecordStream(self._after.tasks, self._after.facts, self._fs, None),
+            RecordStream(_tasks(log, *self._offsets), log.facts, self._fs, seed, *self._offsets)
+            for log, seed in zip((self._before, self._after), seeds, strict=True)
         ]
 
     def _shown(self, number: int) -> list[Difference]:
         rows = self._first[number, : self._found[number]].tolist()
         if number in (k.LOST_ABOVE, k.LOST_TOMBSTONE):
             return [lost_record(offset, number == k.LOST_TOMBSTONE, horizon_ms) for offset, horizon_ms in rows]
-        check, what = _TEXTS[number]
-        return [Difference(check, offset, what) for offset, _ in rows]
+        return [Difference(_CHECKS[number], offset, _TEXTS[number]) for offset, _ in rows]
 
     def _merge(self, streams: list[RecordStream], judge: _Judge | None, histories: Histories | None) -> bool:
         """Read to the end of both logs; return False if the keys do not fit into memory."""
@@ -215,11 +316,14 @@ class _Walk:
                 state[k.EVENTS] = 0
             else:
                 break
+            if self._stop.is_set():
+                return False
             if judge is not None:
                 judge.run()
         if histories is not None:
             histories.add(self._events[: state[k.EVENTS]])
-        self._superseded += int(state[k.SUPERSEDED])
+        else:
+            self._totals = state
         return True
 
     def _flags(self, is_before: bool) -> _Flags:
@@ -238,6 +342,13 @@ class _Walk:
         parameters[k.IS_TRACING] = is_tracing
         parameters[k.SEED] = self._seed
         return parameters
+
+
+def _tasks(log: Log, low: int, high: int) -> Sequence[ScanTask]:
+    """Return the tasks that read the batches with offsets in [`low`, `high`)."""
+    if (low, high) == (INT64_MIN, INT64_MAX):
+        return log.tasks
+    return [part.task for part in log.parts if part.last_offset >= low and part.first_offset < high]
 
 
 @dataclass(frozen=True, slots=True)

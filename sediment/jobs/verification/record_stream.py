@@ -4,13 +4,13 @@
 
 A log whose batches do not ascend is read in several windows of offsets, each sorted in memory.
 
-Invariants: batches and records of all blocks ascend.  If the batches ascend, memory use is three chunks, two blocks and
-the largest batches, because threads prepare the next chunks and blocks; otherwise, memory use is one window.
+Invariants: batches and records of all blocks ascend.  If the batches ascend, memory use is one chunk, one block and the
+largest batches; otherwise, memory use is one window.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.jobs.verification import record_kernels as k
-from sediment.jobs.verification.header_scan import HeaderFacts, complete_legacy, entry_bytes, spans_ahead
-from sediment.jobs.verification.read_ahead import ahead
+from sediment.jobs.verification.header_scan import HeaderFacts, complete_legacy, entry_bytes, spans_of
 from sediment.jobs.verification.rules import BATCH
 from sediment.segment_io.compiled.padding import PADDING_BYTES, padded_copy
 from sediment.segment_io.compiled.status import NEEDS_PAYLOAD, NEEDS_RECORD_ROOM, OK
@@ -64,7 +63,7 @@ class Block:
 
 @dataclass(slots=True)
 class _Room:
-    """Array for the decoded records of one block."""
+    """Array for the decoded records of the current block."""
 
     records: Int64s = field(default_factory=lambda: _new_records(_RECORDS_AT_ONCE))
 
@@ -91,44 +90,57 @@ class HashSeed:
 
 
 class RecordStream:
-    """The blocks of a log.  After all blocks are read, `corrupt` contains a hash of each unreadable batch."""
+    """The blocks of a log, or of its batches with offsets in [`low`, `high`) if the batches ascend.
 
-    def __init__(self, tasks: Sequence[ScanTask], facts: HeaderFacts, fs: Fs, hash_seed: HashSeed | None) -> None:
+    After all blocks are read, `corrupt` contains a hash of each unreadable batch.  If a batch is only partly in the
+    range, the blocks end before this batch, and `is_cut` is True.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[ScanTask],
+        facts: HeaderFacts,
+        fs: Fs,
+        hash_seed: HashSeed | None,
+        low: int = INT64_MIN,
+        high: int = INT64_MAX,
+    ) -> None:
         self._tasks = tasks
         self._facts = facts
         self._fs = fs
         self._hash_seed = hash_seed
+        self._low, self._high = low, high
+        self._cuts = {low, high} - {INT64_MIN, INT64_MAX}
+        self._room = _Room()
         self._wrong = {(batch.segment, batch.position) for batch in facts.unreadable if batch.crc is not None}
         self.corrupt: set[bytes] = set()
+        self.is_cut = False
 
     def blocks(self) -> Iterator[Block]:
-        """Yield the blocks; none is empty.
+        """Yield the blocks; none is empty, and each is valid until the next one.
 
         Raises:
             SedimentError, OSError: the log cannot be read at all, or has changed.
         """
-        return ahead(self._blocks(), self._size_bytes())
-
-    def _blocks(self) -> Generator[Block, None, None]:
         for block in self._unhashed():
             if self._hash_seed is not None:
                 k.hash_keys(block.records, len(block.records), self._hash_seed.seed, self._hash_seed.secrets)
             yield block
 
-    def _size_bytes(self) -> int:
-        return sum(task.slice.size_bytes for task in self._tasks)
-
     def _unhashed(self) -> Iterator[Block]:
         if self._facts.is_ordered():
             for span, segment in self._spans():
-                yield from self._blocks_of(span, segment, INT64_MIN, INT64_MAX)
+                if any(_crosses(span.rows, offset) for offset in self._cuts):
+                    self.is_cut = True
+                    return
+                yield from self._blocks_of(span, segment, self._low, self._high)
             return
         for low, high in self._windows():
             yield from self._window(low, high)
 
     def _windows(self) -> Iterator[tuple[int, int]]:
         """Yield ranges of offsets, each of about WINDOW_BYTES of batches."""
-        size_bytes = self._size_bytes()
+        size_bytes = sum(task.slice.size_bytes for task in self._tasks)
         sample = np.sort(np.array(self._facts.sample, dtype=np.int64))
         count = min(size_bytes // WINDOW_BYTES + 1, max(len(sample), 1))
         cuts = np.unique(sample[np.arange(1, count) * len(sample) // count]).tolist() if count > 1 else []
@@ -160,7 +172,7 @@ class RecordStream:
         )
 
     def _spans(self) -> Iterator[tuple[BatchSpan, int]]:
-        for found in spans_ahead(self._tasks, self._fs):
+        for found in spans_of(self._tasks, self._fs, reuses_buffer=self._facts.is_ordered()):
             if isinstance(found, UnreadableRange):
                 self._note_range(found)
             else:
@@ -186,12 +198,11 @@ class RecordStream:
         decoded = _Decoded(span, rows, skip)
         first = 0
         while first < len(rows):
-            room = _Room()
-            end, filled = decoded.run(first, room)
+            end, filled = decoded.run(first, self._room)
             for index in decoded.take_unreadable():
                 self._note(entry_bytes(rows[index], span))
             batches = self._batches(rows, first, end, skip, decoded, segment)
-            records = room.records[:filled]
+            records = self._room.records[:filled]
             if len(batches):
                 if first or skip.any():
                     places = np.cumsum(~skip[first:end]) - 1
@@ -225,6 +236,11 @@ class RecordStream:
         if len(transactions.bases):
             batches["marker"], batches["outcome"] = transactions.decisions(batches["base"])
         return batches
+
+
+def _crosses(rows: Rows, offset: int) -> bool:
+    """Return True if a batch of `rows` has offsets below `offset` and others."""
+    return bool(((rows["base_offset"] < offset) & (rows["last_offset"] >= offset)).any())
 
 
 def _sorted(batches: npt.NDArray[np.void], records: Int64s) -> Int64s:

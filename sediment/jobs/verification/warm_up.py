@@ -8,7 +8,11 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import numpy as np
+
 from sediment.jobs.verification.comparison import Pair, PairSettings, Side, compare
+from sediment.jobs.verification.key_table import KeyTable
+from sediment.jobs.verification.record_kernels import REGISTERS, join_keys
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
@@ -28,6 +32,8 @@ def warm_up_verification() -> None:
         settings = PairSettings(0, False, None, 0, None, None, 1 << 20)
         for before, after in (sides, sides[::-1], [sides[0]] * 2):
             compare(Pair("warm-up-0", before, after, settings), "driver")
+    slots = KeyTable(0, 0).slots
+    join_keys(slots, slots, 0, np.zeros(REGISTERS, dtype=np.int64))
 
 
 def _side(directory: Path, content: bytes) -> Side:

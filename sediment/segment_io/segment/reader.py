@@ -91,7 +91,7 @@ class HeaderScan:
     The scan ends at `size_bytes`, by default the initial length of the file.
 
     The scan reads about `chunk_bytes` at a time.  With `reuses_buffer` False, each chunk has its own buffer, so that a
-    thread may read ahead.
+    caller may keep several chunks.
 
     Raises:
         CorruptBatchError: while iterating, for a batch with a malformed header (CRCs are not computed).  With

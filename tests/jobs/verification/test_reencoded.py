@@ -23,6 +23,7 @@ from sediment.segment_io.format.layout import CODEC_ZSTD
 from sediment.segment_io.fs import Fs
 from tests.jobs.broken_logs import Edited
 from tests.jobs.log_dirs import make_log_dir, sediment, write_checkpoint
+from tests.jobs.verification.divided import several_threads
 from tests.logs import LogShape, write_random_log
 from tests.reencodes import random_encoding
 from tests.rewrites import view_of
@@ -225,6 +226,8 @@ def results(tmp_path_factory: pytest.TempPathFactory):
     found = sediment("verify", before, after, "--reencoded", *options)
     assert found.status == 1, found.stderr
     reports = found.partitions()
+    with several_threads():
+        assert sediment("verify", before, after, "--reencoded", *options).partitions() == reports
     strict = sediment("verify", before, after, f"--partition={NAME}", *options).partitions()[NAME]
     return encoded, reports[NAME], strict, {what: reports[name] for what, name in names.items()}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from tests.corpus import cleaning_cases, load_case
 from tests.jobs.broken_logs import BREAKAGES, NOW_MS, Edited
 from tests.jobs.log_dirs import make_log_dir, read_checkpoint, sediment, topic_sets, tree, write_checkpoint
+from tests.jobs.verification.divided import several_threads
 from tests.logs import START_MS, LogShape, write_random_log
 
 FIRST_MS = NOW_MS  # the clock of the first round of most cases, and of those that are broken
@@ -107,10 +109,13 @@ def keep_damage(log_dirs) -> None:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """([exit status], [partition -> report] of each comparison, what was broken -> report)."""
+    """([exit status], [partition -> report] of each comparison, what was broken -> report, the same in ranges).
+
+    The last element are the reports of several threads, with the counts of their ranges.
+    """
     scratch = tmp_path_factory.mktemp("verify")
     cases = [load_case(name, scratch / "cases") for name in cleaning_cases(magic2_only=False)]
-    statuses, found, broken = [], [], {}
+    statuses, found, broken, again = [], [], {}, []
     for number, comparison in enumerate(comparisons(cases)):
         before, after, options = comparison.log_dirs(scratch / str(number))
         names = {}
@@ -120,14 +125,26 @@ def results(tmp_path_factory):
         outcome = sediment("verify", before, after, "--json", *options)
         assert outcome.stdout, outcome.stderr
         reports = outcome.partitions()
+        with several_threads() as counted:
+            again.append((reports.copy(), sediment("verify", before, after, "--json", *options).partitions(), counted))
         broken |= {what: reports.pop(name) for what, name in names.items()}
         statuses.append(outcome.status)
         found.append(reports)
-    return statuses, found, broken
+    return statuses, found, broken, again
+
+
+def test_several_threads_return_the_same_reports(results):
+    again = results[-1]
+    for alone, in_ranges, _ in again:
+        assert in_ranges == alone
+    counted = [counts for *_, each in again for counts in each]
+    clean = counted.count(Counter())
+    assert clean > 10
+    assert len(counted) - clean - counted.count(None) > 10
 
 
 def test_every_round_of_kafkas_cleaner_and_all_rounds_at_once_are_correct_compactions(results):
-    statuses, found, _ = results
+    statuses, found, *_ = results
     wrong = {
         (number, name): report["differences"] or report["reason"]
         for number, reports in enumerate(found)
@@ -145,7 +162,7 @@ def test_an_unreadable_batch_that_was_kept_is_not_a_difference(results):
 
 @pytest.mark.parametrize("what", BREAKAGES)
 def test_what_is_broken_is_found_by_its_check(results, what):
-    _, _, broken = results
+    _, _, broken, _ = results
     report, check = broken[what], BREAKAGES[what].check
     assert report["status"] == "wrong", report
     assert report["checks"][check] > 0, report["differences"]

@@ -5,7 +5,7 @@
     record     a key, if the topic is compacted; a CreateTime within message.timestamp.before/after.max.ms, or -1
     errors     all bad records are listed; one bad timestamp makes it an error of timestamps
     codec      compression.type; `producer` keeps the codec.  An uncompressed control batch is never compressed.
-    in place   same codec and offset deltas 0, 1, 2 …: only header fields change (`stamp_batch`), the level does not matter
+    in place   same codec and offset deltas 0, 1, 2 … with any level: only header fields change (`stamp_batch`)
     rebuilt    all others, and messages of magic 0 and 1; max.message.bytes is checked again
 
 `segment.append_check_kernels` checks the records.
