@@ -12,7 +12,7 @@ Errors are classes of `sediment.segment_io.errors`: `CorruptBatchError` for byte
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from sediment.segment_io.errors import CorruptBatchError, SedimentError, UsageError
@@ -26,7 +26,6 @@ from sediment.segment_io.format.layout import (
     INT64_MAX,
     NO_LEADER_EPOCH,
     NO_SEQUENCE,
-    NO_TIMESTAMP,
 )
 from sediment.segment_io.segment.fetched_batches import (
     AbortedTransaction,
@@ -111,7 +110,7 @@ def build_batch(
     _check("leader_epoch", leader_epoch, range(-1, INT32_MAX + 1))
     if append_time_ms is not None:
         _check("append_time_ms", append_time_ms, range(INT64_MAX + 1))
-    _check_timestamps(given)
+    batch_builder.check_timestamps(given)
     head = BatchHead(
         base_offset=base_offset,
         leader_epoch=leader_epoch,
@@ -159,7 +158,7 @@ def transaction_marker(
     )
     head = BatchHead(base_offset=base_offset, leader_epoch=leader_epoch, is_control=True)
     producer = Producer(producer_id, producer_epoch, NO_SEQUENCE, is_transactional=True)
-    _check_timestamps([marker])
+    batch_builder.check_timestamps([marker])
     return batch_builder.build_batch([marker], _of_producer(head, producer))
 
 
@@ -174,19 +173,6 @@ def _of_producer(head: BatchHead, producer: Producer) -> BatchHead:
         base_sequence=producer.base_sequence,
         is_transactional=producer.is_transactional,
     )
-
-
-def _check_timestamps(records: Sequence[RecordContent]) -> None:
-    """Refuse a timestamp below -1, as Kafka's MemoryRecordsBuilder does (kafka-log 01 §3.2)."""
-    try:
-        refused = next((record.timestamp_ms for record in records if record.timestamp_ms < NO_TIMESTAMP), None)
-    except TypeError:
-        return  # the batch builder refuses a timestamp that is not a number
-    if refused is not None:
-        raise UsageError(
-            f"the timestamp of a record is {refused}",
-            advice=f"give milliseconds since 1970, or {NO_TIMESTAMP} for none",
-        )
 
 
 def _check(name: str, value: int, allowed: range) -> None:

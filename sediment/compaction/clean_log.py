@@ -1,5 +1,7 @@
 """The cleaner's entry points: they run a cleaning plan and, if one kind of pass fails, try another kind.
 
+`cleaner` runs one pass, and lists where the steps of Kafka's Cleaner.doClean are.
+
 There are three kinds of pass:
 
     plain      chunks begin at batches that the offset index lists; transactions are unknown

@@ -3,6 +3,13 @@
     log start        first dirty                       first uncleanable     active base      log end
         |--- clean ---|--------- cleanable -------------|---- not yet --------|---- active ----|
 
+    first dirty             the cleaner checkpoint; the log start if the checkpoint is missing or outside the log
+    first uncleanable       the lowest of: last stable offset, active base, first segment within min.compaction.lag.ms
+    age of a segment        `segment_io.segment.largest_timestamp`
+    dirty ratio             cleanable bytes / (clean + cleanable bytes), must exceed min.cleanable.dirty.ratio
+    max.compaction.lag.ms   compares the oldest first batch of the dirty segments; then the ratio does not matter
+    segments that count     Kafka's nonActiveLogSegmentsFrom: `_Segments.rolled_from`
+
 Invariants
 * The module is pure; `now_ms` is its only clock.
 * `first_uncleanable_offset` is the base of a segment.  It is at most the base offset of the active segment, and at most

@@ -10,6 +10,17 @@
 
 A split needs two passes: `collect_keys`, then `clean_split` with the survivors among the keys of all splits.
 
+Kafka's Cleaner.doClean, step by step:
+
+    legacyDeleteHorizonMs     `delete_horizon.legacy_horizon_ms`
+    buildOffsetMap            `fill_map`; the round ends where the map is full
+    groupSegmentsBySize       `grouping.group_segments`
+    last batches of producers `batch_retention.active_producers`
+    cleanInto, filterTo       `chunk_reader`, `sweep`
+    cleaned segment           `group_output`: indexes, modification time
+    offset overflow           `segment.writer` begins another segment; a load splits it (`loading.split_segment`)
+    upper bound of a round    the first uncleanable offset, even if the map ends earlier (`batch_retention`)
+
 Memory: the map, two chunks with some of their records decompressed, the largest batch, and two outputs of survivors:
 the sweep fills one while the other is written.
 """

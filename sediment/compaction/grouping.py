@@ -3,6 +3,12 @@
 The limits apply to the sources.  If the indexes of a cleaned segment need more room, `segment.writer` keeps the entries
 that fit; Kafka fails.
 
+    log size       a segment joins a group if their logs together have at most segment.bytes
+    index size     likewise the entries of each index: at most segment.index.bytes
+    offsets        and if its last offset is at most 2^31 - 1 above the group's base, or it is empty
+
+An empty dirty range yields no group (`plan_cleaning`).
+
 Invariants: groups are in log order and cover the log from its start; all sources of a group fit into one segment file.
 All functions are pure.
 """

@@ -2,6 +2,8 @@
 
 The scan finds three things that a backward sweep cannot find: verified chunk boundaries, flags for each batch, and the
 surviving entries of the transaction index (kafka-log 02 §7).
+
+`aborted_of_round` selects the aborted transactions that concern a range.  `cleaned_transaction_metadata` decides.
 """
 
 from __future__ import annotations

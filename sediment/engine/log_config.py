@@ -3,6 +3,12 @@
 Field names are Kafka's keys with underscores, and defaults are Kafka's own (kafka-log 06 §1, §4).  `config_keys` is the
 table of all keys, with types, defaults and ranges as in Kafka's ConfigDef; tests compare this module with it.
 
+    min.compaction.lag.ms above max.compaction.lag.ms    refused (`lags_contradict`)
+    segment.ms of a compacted log                        at most max.compaction.lag.ms (`max_segment_ms`)
+    segment.jitter.ms                                    drawn for each segment (`random_segment_jitter_ms`)
+    changed config                                       `PartitionLog.update_config`; open segments keep index sizes,
+                                                         index interval and jitter
+
 Invariants: `compaction` and `retention` belong to one topic, so their cleanup policies are equal.  Every value that a
 live log uses is in Kafka's range, but segments may be smaller than Kafka allows.
 """

@@ -30,11 +30,12 @@ from typing import ClassVar
 import click
 
 from sediment.engine.directory.dry_run_overlay import OverlayFs, overlay_of
-from sediment.engine.directory.loading.interrupted_swaps import Repair, finish_interrupted
+from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted
 from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.engine.directory.originals.backup_links import BackupLinks, originals_directory
 from sediment.engine.directory.originals.catalogue import OriginalPartition, partition_before, segment_file_names
+from sediment.engine.directory.repair import Repair
 from sediment.engine.log_config import LogConfig
 from sediment.jobs.cleaning.backup_links import catalogue_of_run, end_originals
 from sediment.jobs.command_line.configured_command import ConfiguredCommand

@@ -5,8 +5,10 @@ A segment expires by one of three rules:
     rule                    applies to                 a segment expires if
     A   log start offset    every cleanup policy       the next segment begins at or below the log start offset
     B   retention.bytes     policies with delete       the remaining segments still have at least this size
-    C   retention.ms        policies with delete       the newest record is older than this; `segment.largest_timestamp`
-                                                       finds its timestamp, else the mtime of the file
+    C   retention.ms        policies with delete       the newest record is older than this
+
+A limit of -1 deletes nothing.  The size is that of the `.log` files.  `segment_io.segment.largest_timestamp` is the
+time of the newest record: the largest of the appends or of the time index, else the modification time.
 
 Invariants
 * The module is pure.

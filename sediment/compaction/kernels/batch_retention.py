@@ -1,11 +1,13 @@
 """The rules for a whole batch: Kafka's checkBatchRetention as kernels (kafka-log 02 §6.2, §6.4).
 
 1. A batch of aborted data is dropped.  A marker is dropped after its delete horizon (`is_discarded`).
-2. A batch that loses all its records keeps its header if it has the last offset of the cleaned range, or if a
-   producer's sequence numbers depend on it (`keeps_header`).  `delete_horizon` decides whether the header gets a delete
-   horizon; `format.batch_rebuild.write_empty_batch` writes it.
+2. A batch that loses all its records keeps its header in two cases: it is the last batch of the cleaned range, which
+   ends at the first uncleanable offset, or the last batch of an active producer (`keeps_header`).
 3. A batch of magic 2 that keeps all its records is copied byte for byte, unless it gets a delete horizon
    (`is_copied`).
+
+`delete_horizon` decides on delete horizons.  `batch_rebuild` writes rebuilt batches and, with `write_empty_batch`, kept
+headers, which have no horizon.  `record_retention` has the rules for records, and `sweep` applies both.
 
 Invariant: a rule depends only on header fields, batch flags and the last batches of active producers.
 """

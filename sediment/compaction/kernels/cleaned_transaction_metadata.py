@@ -13,6 +13,8 @@ State (kafka-log 02 §7):
 A marker of a transaction with no data left is dropped after its delete horizon (`delete_horizon`).  Its header stays if
 its producer has written nothing else (`batch_retention`).
 
+`classify_batches` is onBatchRead and onControlBatchRead.  A non-transactional batch is never discarded.
+
 `transaction_scan` feeds the state with the aborted transactions of the segments, and keeps the index entries that
 survive.  They stay in the order of their markers, so the last offsets in a transaction index increase.
 

@@ -4,6 +4,11 @@ The kernel reads the dirty range forward, because the last offset of a key repla
 may become full before the end of the range; the round then ends at that point (kafka-log 02 §4.2).  The loop over
 segments (Kafka's buildOffsetMap) is in `cleaner`.  The position at which Kafka begins in the first segment matters only
 to transactions, so only `transaction_scan` calls `start_position`.
+
+    not in the map     control batches, aborted batches (`cleaned_transaction_metadata`), records without a key
+    full map           also stops at a key that it already contains (`offset_map.put_bounded`)
+    end of a segment   the map covers offsets up to the next segment's base, so a gap is skipped (`end_segment`)
+    size of the map    `offset_map_size`
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ In order (kafka-log 02 §6.3):
 4. A tombstone is dropped after it has expired (`delete_horizon`).
 5. All other records survive.
 
+The records of a control batch all stay; `batch_retention` decides on the batch.
+
 Invariant: a rule depends only on header fields, batch flags, decoded rows, key hashes, and the map or the bitmap of
 survivors.
 """

@@ -5,7 +5,7 @@
     output    |     free      | kept... |      filled from its end towards its start
                               ^ OUT_START
 
-`sweep_chunk` processes each batch below CURSOR in six steps (kafka-log 02 §6.2, §6.4):
+`sweep_chunk` processes each batch below CURSOR in six steps (MemoryRecords.filterTo; kafka-log 02 §6.2, §6.4):
 
 1. Read the header, and check that offsets descend during the sweep (`batch_decoder.read_header`).
 2. Decide whether the whole batch is dropped and, if not, whether its header is kept even without records

@@ -34,10 +34,10 @@ from sediment.engine.copying.earlier_copy import EarlierFiles, name_in_folder
 from sediment.engine.copying.partition_copy import CopiedFile, CopyMethod, CopyRules
 from sediment.engine.copying.replica_copy import CopiedPieces, ReplicaCopy, is_loaded_unverified, replica_copy
 from sediment.engine.directory.leader_epochs import latest_epoch
-from sediment.engine.directory.loading.interrupted_swaps import Repair
 from sediment.engine.directory.loading.load_state import LoadCorruption
 from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
 from sediment.engine.directory.output import LinkKind, file_digest
+from sediment.engine.directory.repair import Repair
 from sediment.engine.log_config import LogConfig
 from sediment.engine.replicas import Replica
 from sediment.segment_io.errors import SedimentError

@@ -9,8 +9,8 @@ and by a load that cuts a log.  `expire_log` deletes the segments past their ret
     4  .deleted           producer snapshots, then logs with their indexes, in ascending order of base offsets
     5  unlinked           or left for the next start, which removes the files
 
-In a live log, `LocalLog.remove_segments` first removes the segments from the list of segments, and unlinks the files
-after `file.delete.delay.ms`.
+A live log calls `LocalLog.remove_segments`, which removes the segments from the log's map, renames every existing file,
+and unlinks the files after file.delete.delay.ms.
 
 Invariants: after a crash, the log begins at the new log start, or still contains expired segments below it; the next
 run with the same rules deletes these segments.  A kept segment is not changed.  Producer state survives, because each

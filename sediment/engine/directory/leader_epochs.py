@@ -1,5 +1,10 @@
 """The leader epochs of a log as an immutable value, with functions that derive changed entries (kafka-log 04 §4).
 
+    assign                 drops entries that contradict the new one
+    truncate_from_end      drops the entries that begin at or above an offset
+    truncate_from_start    drops the entries below an offset; the last of them then begins there
+    end_offset_for         where a log agrees with another one that ends in an epoch; -1 if unknown
+
 These functions are used when a log is loaded and when batches are appended.  An append of magic 0 or 1 removes all
 entries (`live.log.log_append`).
 

@@ -5,6 +5,8 @@
     deleted              checkpoint and mark are removed
     directory failed     its checkpoint file is not written any more (`LogDirectory.change_first_dirty`)
     failed               the partition is marked uncleanable until its segments change
+    moved                `log_manager` moves the checkpoint to the other directory
+    malformed            the file counts as empty (`log_directory`)
 
 Invariant: a checkpoint file lists only partitions that exist.
 

@@ -5,6 +5,9 @@
      │ pause              v
      └──> Paused(n) <── finish ── Aborted          resume: Paused(n) -> Paused(n - 1), Paused(1) -> none
 
+Any other change is refused.  `LogCleanerManager.abort` aborts, pauses and resumes, and `pause_for_retention` pauses
+the free logs that are not compacted.
+
 Invariants: a partition without a state is free.  The thread that started a cleaning or a deletion always finishes it,
 and only this thread works on a partition that is InProgress or Aborted.
 

@@ -5,6 +5,9 @@
     3 commit   PartitionLog.replace_segments: directory.swap, under the log's lock for one group at a time
     4 finish   cleaner checkpoint (`cleaner_checkpoints`); the state is removed, or Paused after an abort
     5 delete   old segments of compacted logs, in the same thread and under the same states
+    6 wait     log.cleaner.backoff.ms, if nothing was cleaned
+
+`log_manager` starts the threads, unless log.cleaner.enable is false.  log.cleaner.io.buffer.size has no effect.
 
 Invariants: a partition has at most one cleaning at a time.  The checkpoint of a partition moves only after a committed
 cleaning, or to the log start if the checkpoint was outside the log.  A cleaning that is not committed leaves no file.

@@ -2,10 +2,12 @@
 
     candidates   compacted logs that are free (`cleaning_states`), not marked uncleanable, and not already clean
     choice       the largest dirty ratio among those that may be cleaned (`cleaning_order`)
+    checkpoints  read by `log_directory`, where a malformed file counts as empty; a checkpoint outside the log is
+                 replaced at once, even if the log is not chosen
+    range        `compaction.cleanable_range`
+    retention    a log is InProgress (compacted) or Paused (others) while its old segments are deleted
 
-One lock covers the whole choice.  The checkpoints of all directories are read first; `LogDirectory.first_dirty_offsets`
-treats a malformed checkpoint file as empty.  A checkpoint that must change is stored even if the log is not chosen.
-After an error in one partition, the others are still cleaned (`cleaning_failures`).
+One lock covers a whole choice.  After an error in one partition, the others are still cleaned (`cleaning_failures`).
 
 Source: kafka-log 02 §2, §9.
 """

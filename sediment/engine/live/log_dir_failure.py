@@ -4,6 +4,8 @@
     2 offline   each of these logs refuses further use
     3 leave     later, without the lock of the failed log: close the files of these logs, and release the directory
 
+Cleaner, retention and checkpoints work on the remaining logs only.
+
 Invariant: nothing more is written to a failed directory.  Reaching the limit on open files is not a disk failure.
 
 Source: Kafka's LogManager.handleLogDirFailure.

@@ -5,6 +5,11 @@
     tasks      retention · flush · recovery points · log starts · high watermarks · deletion of renamed logs · cleaner ·
                spool
     shutdown   cleaner and tasks stop · flush and close in parallel · checkpoints · marker · locks
+    create     in the online directory with the fewest logs; refused if a directory is offline and the log may be there
+    delete     cleaning aborted · folder renamed to -delete · checkpoints · removed after log.segment.delete.delay.ms
+    truncate   below the active segment, cleaning is paused · cleaner checkpoint lowered · recovery points
+    config     if a topic is not compacted any more, its cleaning is aborted
+    stray      a topic id that the metadata does not list: folder renamed to -stray, log not served
 
 Invariants: each log is in exactly one online directory.  A failed directory goes offline with its logs until the next
 start, and nothing more is written to it.  The marker of a clean stop is written last, and only if every log of the

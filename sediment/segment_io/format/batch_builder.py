@@ -2,9 +2,10 @@
 
     records -> one array of numbers, one string of bytes -> kernel -> encoded records -> codec -> header and checksum
 
-`sediment.records` refuses timestamps below -1 before it calls this module.
-
 Invariant: the offset deltas of a new batch are 0, 1, 2 …; its base timestamp is the timestamp of its first record.
+
+`check_timestamps` refuses a record timestamp below -1.  `sediment.records` makes Kafka's other checks of a batch that a
+caller builds: offsets, codec and level, producer id, epoch and sequence.
 
 Source: kafka-log 01 §3, §4.
 """
@@ -41,6 +42,7 @@ from sediment.segment_io.format.layout import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
+    NO_TIMESTAMP,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
 )
@@ -111,6 +113,23 @@ def build_batch(records: Sequence[RecordContent], head: BatchHead | None = None)
     timestamps = [record.timestamp_ms for record in records]
     payload = encode_records(records)
     return batch_of(payload, len(records), timestamps[0], max(timestamps), head or BatchHead())
+
+
+def check_timestamps(records: Sequence[RecordContent]) -> None:
+    """Refuse a timestamp below -1, as Kafka's MemoryRecordsBuilder does (kafka-log 01 §3.2).
+
+    Raises:
+        UsageError: a record has such a timestamp.
+    """
+    try:
+        refused = next((record.timestamp_ms for record in records if record.timestamp_ms < NO_TIMESTAMP), None)
+    except TypeError:
+        return  # `build_batch` refuses a timestamp that is not a number
+    if refused is not None:
+        raise UsageError(
+            f"the timestamp of a record is {refused}",
+            advice=f"give milliseconds since 1970, or {NO_TIMESTAMP} for none",
+        )
 
 
 def encode_records(records: Sequence[RecordContent]) -> Buffer:

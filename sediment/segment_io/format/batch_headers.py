@@ -1,5 +1,13 @@
 """Compiled loops over batch headers: the end of each batch in a file, and header fields as rows (kafka-log 01 §2, §3).
 
+    at most 17 bytes are left, or the batch is cut off       the end, not an error      `batch_at`
+    length below 14, or below 61 for magic 2                 corrupt                    `batch_at`
+    magic below 0 or above 2                                 corrupt                    `batch_at`
+    record count below 0, unknown codec                      corrupt                    `check_header`
+    wrong checksum                                           corrupt                    `checksum.check_crc`
+
+`segment.batch_boundaries` iterates over a file as Kafka's FileLogInputStream does, and accepts any magic.
+
 The loops do not depend on configs; they return a status and never raise.
 
 Invariants

@@ -5,6 +5,12 @@ rows of the kept records are first (`pack_kept`).  A record is written as length
 offset delta.  The bytes after them are unchanged, unless an edit replaces key or value.  The target needs
 `rebuilt_bound` free bytes, `edited_bound` for edited records, or `rebased_bound` for records that are appended to an
 earlier batch.
+
+    base timestamp    the delete horizon, or the timestamp of the first kept record       `kept_timestamps`
+    max timestamp     the largest kept timestamp; with LogAppendTime, the append time     `kept_timestamps`
+    no record left    61 bytes: no codec, no delete horizon, base timestamp -1            `write_empty_batch`
+    varints           zig-zag, seven bits per byte; `record_decoder` reads them           `write_varlong`
+    unchanged         offsets, codec, leader epoch, producer, sequence                    `write_header`
 """
 
 from __future__ import annotations

@@ -3,6 +3,10 @@
 A checkpoint is a text file with offsets or leader epochs: a version line, a line with the number of entries, then one
 line for each entry.
 
+    empty file, or no count                     no entries
+    wrong version, count or line                CorruptCheckpointError
+    partition.metadata                          version and topic id, without a line end; the all-zero id is refused
+
 Invariants: parsing accepts every file that a broker accepts; formatting rejects an entry that a broker could not read
 back.  `partition.checkpoint_files` reads and replaces the files, and selects the
 logs that the log start checkpoint lists.

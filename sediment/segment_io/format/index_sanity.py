@@ -3,7 +3,7 @@
     offset and time index    checked when they are parsed
     transaction index        checked by `check_last_offsets`, which a load calls
 
-After a clean stop, a load trusts most indexes without these checks (`loading.trusted_segments`).
+After a clean stop, a load trusts offset and time indexes, so garbage in them is not found (`loading.trusted_segments`).
 
 The checks include Kafka's sanityCheck of each index.  In an offset or time index, an offset below the base offset would
 be stored as a negative number.

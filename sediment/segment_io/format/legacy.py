@@ -4,7 +4,13 @@
 is int64[RECORD_FIELDS], as in `record_decoder.decode_records`, with two differences: OFFSET_DELTA and TIMESTAMP_DELTA
 contain absolute values, and HEADERS_START is 0, because messages have no headers.
 
-A message of magic 0 has timestamp -1.  `compression.batch_codecs` refuses zstd for magic 0 and 1.
+    magic 0               timestamp -1; the offsets inside a wrapper are absolute
+    magic 1               the offsets inside a wrapper are relative; the wrapper has the offset of its last message
+    wrapper offset 0      old librdkafka: the offsets inside are absolute
+    LogAppendTime         every message inside a wrapper of magic 1 has the wrapper's timestamp
+    refused               no message inside, a message that is compressed again, a wrapper without value
+    zstd                  refused by `compression.batch_codecs.decompress`
+    to magic 2            `upgrade`
 
 Invariants: as in `record_decoder`, every length is checked before it is used, and kernels return a status.  The
 checksum of a log entry is checked; checksums inside a wrapper are not, as in Kafka.

@@ -1,5 +1,9 @@
 """The format of meta.properties, which names the owner of a log directory (kafka-log 01 §11).
 
+    version 0     broker.id and cluster.id, each optional      a missing `version` means 0
+    version 1     node.id and cluster.id, both required        any other version is refused
+    both          directory.id, optional
+
 `partition.checkpoint_files` reads and replaces the file.
 """
 

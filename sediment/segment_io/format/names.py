@@ -1,5 +1,11 @@
 """Conversion of file and directory names to offsets, topic partitions and states, and back (kafka-log 01 §1).
 
+    segment file        base offset in 20 digits, kind, then .cleaned, .swap or .deleted   `segment_file_name`
+    offset in a name    the number before the first dot                                    `leading_offset`
+    live partition      topic-N, parsed from the last dash                                 `parse_partition_directory`
+    deleted or stray    topic-N.<UUID>-delete or -stray, shortened to 255 characters       `aside_directory_name`
+    future log          topic-N.<UUID>-future, not shortened                               `future_directory_name`
+
 Invariant: names with a state suffix (`.cleaned`, `.swap`, `.deleted`) and Sediment's `.part` names are never mistaken
 for live segment files.
 """

@@ -1,7 +1,11 @@
 """Compiled loops that decode varints and records; they return a status and never raise.
 
-A varint is a zig-zag number of 32 bits in at most five bytes, and a varlong is one of 64 bits in at most ten bytes.
-`batch_rebuild.write_varlong` writes both.
+    varint             zig-zag, at most 5 bytes        `read_varint`        written by `batch_rebuild.write_varlong`
+    varlong            zig-zag, at most 10 bytes       `read_varlong`
+    length -1          a null key or value; a length of 0 is an empty one
+    malformed batch    wrong lengths, too few records, bytes after the last record        `decode_records`
+
+`batch_headers.check_header` refuses a negative record count.
 
 Invariants
 * Every length, count and position is checked against the end of its data before it is used.

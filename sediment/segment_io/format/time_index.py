@@ -2,6 +2,9 @@
 
 An entry has 12 bytes: timestamp i64 | relative offset i32.
 
+The offset is the last offset of the first batch with the entry's timestamp.  `index_appends` decides which batches get
+entries.  `segment.mapped_time_index` is the index of a live segment.
+
 Invariants: a parsed index never changes; its timestamps ascend, so a look-up is a binary search.  A look-up returns an
 offset from which the caller scans forward, so an index with fewer entries than possible is still correct.
 """

@@ -1,6 +1,14 @@
 """The transaction index: parsing, collecting and encoding (kafka-log 01 §7.4).
 
 An entry has 34 bytes: version i16 = 0 | producer id i64 | first offset i64 | last offset i64 | last stable offset i64.
+
+    sanityCheck                  `index_sanity.check_last_offsets`
+    collectAbortedTxns           `TransactionIndex.collect`; over several segments `collect_aborted`
+    append, truncateTo           `segment.open_transaction_index`
+    incomplete last entry        ignored
+    later version                refused
+
+Which entries survive a cleaning: `compaction.kernels.cleaned_transaction_metadata`.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@
     entry        producer id i64 | epoch i16 | last sequence i32 | last offset i64 | offset delta i32
                  | timestamp i64 | coordinator epoch i32 | first offset of the open transaction i64
 
-`crc` is the CRC-32C of byte 6 to the end of the file.  Snapshots are written at a roll, a truncation and a close
-(`LocalLog`), and at a load (`loading.producer_state_manager`).
+`crc` is the CRC-32C of byte 6 to the end of the file.  A wrong `crc`, another version or too few bytes make a
+snapshot corrupt.  Snapshots are written at a roll, a truncation and a close
+(`LocalLog`), and at a load (`engine.directory.producer_state_manager`).
 """
 
 from __future__ import annotations

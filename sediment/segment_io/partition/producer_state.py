@@ -1,7 +1,7 @@
 """Producer state, and its replay from batch headers (kafka-log 04 §3, 05 §6); `producer_snapshots` stores it.
 
-Sequences wrap to 0 after 2^31 - 1 (`last_sequence`, kafka-log 01 §3.3).  In a log in use,
-`engine.live.log.producer_appends` checks appends, finds late transactions, and removes expired producers.
+Sequences wrap to 0 after 2^31 - 1 (`last_sequence`, `RememberedBatch.first_sequence`, kafka-log 01 §3.3).  In a log in
+use, `engine.live.log.producer_appends` checks appends, finds late transactions, and removes expired producers.
 
 Replay follows Kafka's rules for batches from a log (origin REPLICATION): sequences and epochs are not checked, because
 the leader checked them when the batches were appended.

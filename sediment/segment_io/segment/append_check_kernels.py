@@ -1,5 +1,8 @@
 """Compiled loops that validate an append: verify batches, check records, stamp batches.
 
+`stamp_batch` sets offset and leader epoch, which no checksum covers.  It computes the checksum again only if the type
+of the timestamps or the largest timestamp changes.
+
 Invariants: as in `batch_headers`, untrusted lengths are checked before they are used, and the result is a status.  The
 caller owns the buffer, which is followed by PADDING_BYTES; only `stamp_batch` changes it.
 """

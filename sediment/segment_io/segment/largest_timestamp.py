@@ -1,5 +1,8 @@
 """The largest timestamp of a segment, from which its age is measured (kafka-log 03 §2.4).
 
+An open segment learns the timestamp from its appends, or from the last entry of its time index (`live.log.segment`).
+Without a timestamp, the modification time of the file decides.
+
 Source: Kafka's LogSegment.largestTimestamp.
 """
 

@@ -7,7 +7,12 @@ Most look-ups are near the end of the log.  So the last 8192 bytes of entries, w
 searched first (the warm section of Kafka's AbstractIndex).  A binary search over the whole file would read pages that
 have not been used for hours.
 
-`mapped_offset_index` and `mapped_time_index` define when an index is full.
+    new file             segment.index.bytes, rounded down to whole entries, all zeros     `reserve`
+    existing file        every whole entry counts, also a zero one                         `open`
+    roll, close          cut after the last entry                                          `trim`
+    truncateTo           the dropped entries become zeros                                  `cut`
+    full                 no free slot; a time index keeps one in reserve                   `is_full`
+    offset out of range  `index_appends.relative_offset` raises IndexOffsetOverflowError
 
 Invariants
 * An index file is created when the index is first used.  While an index can grow, its file is as large as the index may

@@ -1,4 +1,14 @@
-"""The time index of an open segment: entries are appended to its file, and searched in a memory mapping."""
+"""The time index of an open segment: entries are appended to its file, and searched in a memory mapping.
+
+    lookup          the entry with the largest timestamp at or below the target, else (-1, base offset)
+    maybe_append    adds an entry only for a larger timestamp; a smaller timestamp or offset is an error
+    truncate_to     keeps the entries with offsets below an offset
+    full            one slot early: a roll or a close may still add the largest timestamp (skipFullCheck)
+
+`index_appends` has the rule for ordinary appends.
+
+Source: kafka-log 01 §7.2.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,13 @@
-"""The transaction index of an open segment: entries are appended to its file, and reads load the whole file."""
+"""The transaction index of an open segment: entries are appended to its file, and reads load the whole file.
+
+    new file             created by the first aborted transaction of the segment; never preallocated
+    append               in the order of the ABORT markers; an incomplete last entry is overwritten
+    truncate_to          cuts the file before the first entry that ends at or above an offset
+    look-up              `format.transaction_index.collect_aborted`
+    check                `format.index_sanity.check_last_offsets`, by a load
+
+Source: kafka-log 01 §7.4.
+"""
 
 from __future__ import annotations
 

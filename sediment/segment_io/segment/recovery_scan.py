@@ -4,6 +4,9 @@ An untrusted segment (kafka-log 05 §4) is good up to its first bad batch.  The 
 batches by the rule of `format.index_appends`.  During the scan, the caller receives the batches of producers and the
 first batch of each leader epoch, so that nothing is read twice.
 
+The last time index entry is for the largest timestamp (`index_appends.end_time_index`).  An offset that does not fit
+the segment raises IndexOffsetOverflowError; `loading.split_segment` then splits the segment.
+
 Invariants
 * Nothing is written.  Memory use is one chunk, the largest batch and the two indexes, for files of any size.
 * The file is read with pread, up to the size given by the caller.

@@ -4,6 +4,9 @@ Index entries follow the rule of `format.index_appends` (kafka-log 01 §7.5).  I
 `lay_out_segments` keeps the entries that fit, because look-ups also work in an index with fewer entries.
 `write_segments` begins another segment, so that a broker can also rebuild the indexes.
 
+A batch that would exceed Kafka's limits on file size or offsets begins another segment (`lay_out_segments`).  No file
+is preallocated.
+
 Invariant: a file is written once, from start to end, and synced before its name is returned.
 """
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from sediment.compaction.prepared_swap import CleanedGroup, CleanStats, PartSegment, PreparedSwap
-from sediment.engine.directory.loading.interrupted_swaps import Repair, finish_interrupted
+from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted
 from sediment.engine.directory.originals.backup_links import link_replaced_files
+from sediment.engine.directory.repair import Repair
 from sediment.engine.directory.swap import commit, discard_parts
 from sediment.segment_io.errors import (
     CorruptDataError,

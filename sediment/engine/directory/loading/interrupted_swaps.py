@@ -2,6 +2,11 @@
 
 Kafka's loader decides by file names alone (kafka-log 05 §2); the docstring of `swap` describes its rules.
 
+    pass 1    `.deleted`, `.part` and `.cleaned` files, and `.swap` files from the lowest `.cleaned` on, are deleted
+    pass 2    files whose offset a complete replacement covers are deleted, snapshots too
+    pass 3    `.swap` files get their final names
+    pass 4    orphan indexes are deleted (`orphan_indexes`)
+
 Invariants of `finish_interrupted`: if every new segment is whole, the result is the same as that of Kafka's loader.
 `finish_interrupted` may itself be interrupted at any step, and then be repeated.  A new segment that is not whole may
 replace a whole old segment only if the caller knows that a restore wrote it.
@@ -10,11 +15,12 @@ replace a whole old segment only if the caller knows that a restore wrote it.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from sediment.engine.directory.loading.orphan_indexes import is_orphan
 from sediment.engine.directory.loading.replacements import NewSegment, OldSegments, index_mismatch, read_new_segment
+from sediment.engine.directory.repair import Repair
 from sediment.engine.directory.swap import is_part_file
 from sediment.segment_io.errors import (
     CorruptBatchError,
@@ -37,23 +43,6 @@ _KRAFT_SNAPSHOT_SUFFIX = ".checkpoint.deleted"
 _KINDS = tuple(SegmentFileKind)
 _LOG = SegmentFileKind.LOG
 _INDEX_KINDS = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, SegmentFileKind.TRANSACTION_INDEX)
-
-
-@dataclass(frozen=True, slots=True)
-class Repair:
-    """One change that a start makes to one file.
-
-    `action` is a past participle (deleted, renamed), and `why` is a clause.  `is_routine` marks a change that a broker
-    makes silently when it loads a healthy log.
-    """
-
-    action: str
-    name: str
-    why: str
-    is_routine: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.action}: {self.why}"
 
 
 def is_interrupted(names: Collection[str]) -> bool:

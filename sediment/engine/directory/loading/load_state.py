@@ -13,8 +13,8 @@ from pathlib import Path
 
 from sediment.engine.directory.delete_segments import mark_deleted
 from sediment.engine.directory.leader_epochs import Epochs
-from sediment.engine.directory.loading.interrupted_swaps import Repair
-from sediment.engine.directory.loading.producer_state_manager import ProducerStateManager, ReplayedSegment, Snapshots
+from sediment.engine.directory.producer_state_manager import ProducerStateManager, ReplayedSegment, Snapshots
+from sediment.engine.directory.repair import Repair
 from sediment.engine.log_config import LogConfig
 from sediment.segment_io.errors import CorruptBatchError, SourceChangedError, UnsupportedDataError
 from sediment.segment_io.format.checkpoints import format_leader_epochs

@@ -7,7 +7,10 @@
     3  recover               verify the recovery point's segment and all later ones; cut       §3, §4
                              after the last good batch (`log_recovery`, `segment_recovery`)
     4  settle ends           log end, recovery point; at least one segment                     §3
-    5  finish                leader epochs, producer state and snapshots, log start            §2, §6
+    5  finish                leader epochs, producer state and snapshots, log start, and       §2, §6
+                             the high watermark from its checkpoint, within the log
+
+Offsets that do not fit a segment: `split_segment`, then step 2 again.  A folder that ends in -delete is not recovered.
 
 A load leaves every index trimmed to its entries.  LocalLog then extends the indexes of the active segment for appends.
 
@@ -30,15 +33,16 @@ from pathlib import Path
 from typing import TypeVar
 
 from sediment.engine.directory.leader_epochs import Epochs, truncate_from_end, truncate_from_start
-from sediment.engine.directory.loading.interrupted_swaps import Repair, finish_interrupted
+from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted
 from sediment.engine.directory.loading.load_state import LoadCorruption, LoadingSegment, LoadState
 from sediment.engine.directory.loading.log_recovery import recover_unverified, settle_ends, unverified_from
-from sediment.engine.directory.loading.producer_state_manager import ProducerStateManager, Snapshots
 from sediment.engine.directory.loading.read_next_offset import end_of
 from sediment.engine.directory.loading.segment_file_names import check_segment_files
 from sediment.engine.directory.loading.segment_recovery import recover_segment
 from sediment.engine.directory.loading.split_segment import split_segment
 from sediment.engine.directory.loading.trusted_segments import check_trusted
+from sediment.engine.directory.producer_state_manager import ProducerStateManager, Snapshots
+from sediment.engine.directory.repair import Repair
 from sediment.engine.log_config import LogConfig
 from sediment.segment_io.errors import (
     CorruptBatchError,

@@ -1,6 +1,6 @@
 """Orphan indexes: indexes without a log, which a start removes (kafka-log 05 §2 pass 4).
 
-`interrupted_swaps` deletes the files that this module finds.
+`interrupted_swaps.finish_interrupted` deletes them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Checks of the names, types and sizes of segment files; a failed check refuses the load (kafka-log 05 §2 pass 4)."""
+"""Checks of the names, types and sizes of segment files; a failed check refuses the load (kafka-log 05 §2 pass 4).
+
+Refused: a log or index whose name is not an offset of 20 digits, a log above 2^31 - 1 bytes, a special file or a
+dangling link.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Recovery of one segment during a load: verify batches, rebuild indexes, and cut off an incomplete or corrupt end.
 
-    verify_segment   1 producers   the state at the base of the segment, from snapshots and earlier segments
+    verify_segment   1 producers   the state at the base of the segment (`directory.producer_state_manager`)
                      2 scan        every batch up to the first bad one
                      3 state       leader epochs and a snapshot, from the good batches
     repair_segment   4 indexes     the transaction index, the time index, then the offset index; `recovery_scan` makes
@@ -24,8 +24,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sediment.engine.directory.leader_epochs import assign, latest_epoch
-from sediment.engine.directory.loading.interrupted_swaps import Repair
 from sediment.engine.directory.loading.load_state import LoadCorruption, LoadingSegment, LoadState
+from sediment.engine.directory.repair import Repair
 from sediment.segment_io.format.names import SegmentFileKind, part_file_name
 from sediment.segment_io.format.transaction_index import AbortedTransaction, encode_transaction_index
 from sediment.segment_io.segment.reader import Rows

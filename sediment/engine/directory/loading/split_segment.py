@@ -1,6 +1,7 @@
 """Splitting a segment whose offsets span more than 2^31; brokers before 2.1 could write these (kafka-log 02 §8.2).
 
-`log_loader` then forgets the loaded segments, and loads all segments again.
+`log_loader` then forgets the loaded segments, and loads all segments again.  The new segments keep the modification
+time and the transaction index entries of the old one; Kafka loses these entries.
 
 Invariants: the bytes of the log do not change; they are distributed over more files.  A segment is split only if its
 offsets ascend and end before the next segment.  No checksum covers an offset, so one flipped bit can look like an
@@ -18,7 +19,7 @@ import numpy as np
 
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.prepared_swap import CleanedGroup, CleanStats, PartSegment, PreparedSwap
-from sediment.engine.directory.loading.interrupted_swaps import Repair
+from sediment.engine.directory.repair import Repair
 from sediment.engine.directory.swap import commit
 from sediment.segment_io.errors import CorruptBatchError, IndexOffsetOverflowError, UnsupportedDataError
 from sediment.segment_io.format.layout import FIRST_MAGIC_WITH_PRODUCERS

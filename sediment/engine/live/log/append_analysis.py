@@ -1,5 +1,13 @@
 """Analysis of the bytes to append: complete batches with correct checksums (kafka-log 04 §1.1).
 
+    incomplete batch at the end            left out
+    checksum, length or magic is wrong     refused (`segment.recovery_scan.verified_batch_at`)
+    client, base offset is not 0           refused, for magic 2
+    above max.message.bytes                refused, except for a follower
+    given offsets do not ascend            refused, for a follower and a Raft leader
+    follower, epoch above the leader's     this batch and all later ones are left out
+    Raft leader, another epoch             refused
+
 Invariant: the caller's bytes are not changed, because each thread works in its own buffers.
 
 Source: Kafka's UnifiedLog.analyzeAndValidateRecords.

@@ -7,6 +7,10 @@
     log_retention     raise the log start, delete old segments
     log_reader        read batches, look up offsets
     log_commit        replaceSegments: commit a cleaning, by `directory.swap`
+    remove_segments   rename files to .deleted, unlink them after file.delete.delay.ms
+    add_segment       create an empty segment; with preallocate, its `.log` has segment.bytes bytes
+    put_epochs        replace leader-epoch-checkpoint at once
+    write_snapshot    producer snapshot at a roll, a truncation and a close
 
 Each of these modules contains functions that take a `LocalLog`; `partition_log.PartitionLog` is the public class.
 
@@ -26,7 +30,7 @@ from typing import NoReturn, Protocol
 from sediment.engine.directory.delete_segments import mark_deleted, remove_deleted
 from sediment.engine.directory.leader_epochs import Epochs, truncate_from_start
 from sediment.engine.directory.loading.log_loader import LoadedLog
-from sediment.engine.directory.loading.producer_state_manager import needs_snapshot
+from sediment.engine.directory.producer_state_manager import needs_snapshot
 from sediment.engine.live.log.log_offsets import LogOffsets
 from sediment.engine.live.log.log_segments import LogSegments
 from sediment.engine.live.log.producer_appends import LogProducers

@@ -6,6 +6,12 @@
     4  roll             if the active segment is full
     5  write            leader epochs, batches, producers, log end; flush after flush.messages
 
+    log end             a leader assigns offsets from there; a follower's append may leave a gap, but not begin below it
+    segment.bytes       a larger append is refused
+    magic 0 and 1       remove all leader epochs
+    duplicate           is not written; the result has the offsets of the first append
+    no batch            nothing changes, and nothing is rolled
+
 partition.metadata is not part of an append: it is written when the log is opened.
 
 Invariant: an append is checked completely before anything changes, so a refused append leaves no trace.

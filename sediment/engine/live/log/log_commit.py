@@ -2,6 +2,7 @@
 
 `directory.swap` renames the files in this order: `.part` to `.cleaned`, `.cleaned` to `.swap`, the old ones to
 `.deleted`, and `.swap` to the final names.  The offsets of the log, its leader epochs and its producers do not change.
+Producer snapshots of base offsets that no segment has any more are removed.
 
 Invariant: the lock is held for one group at a time, so appends and reads continue between two groups.
 

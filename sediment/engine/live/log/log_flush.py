@@ -4,6 +4,10 @@
     flush.ms         `log_manager` flushes a log at this time after its last flush
     roll, close      `log_roll`, `log_manager`
 
+The files of the segments from the recovery point on are synced: log, indexes, transaction index.  The directory is
+synced if one of these segments is new.  An empty active segment is flushed only on request
+(`force_last_segment`), as a close does.  A truncation lowers the recovery point (`log_offsets`).
+
 Invariants: the recovery point rises only after the files of every segment below it have been synced.  A flush in
 progress does not change a recovery point that a truncation has set in the meantime.
 """

@@ -4,6 +4,12 @@
 
 `log_segments` finds the segment and the first batch; a read returns bytes of this one segment.
 
+    offset               below the log start or above the log end: OffsetOutOfRangeError; at or above the limit: empty
+    limit                log end, high watermark, or last stable offset (TXN_COMMITTED)
+    size                 at most max_bytes, but with min_one_message a whole first batch; may end inside a batch
+    start                a whole batch, which may begin below the offset; in a gap, the next batch
+    aborted              `transaction_index.collect_aborted`, up to the next offset index entry after the slice
+
 The last stable offset is the first offset of the earliest undecided transaction, but at most the high watermark.
 
 Invariants: a read finds its position under the lock, and reads its bytes without the lock; nothing here changes the

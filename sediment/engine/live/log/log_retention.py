@@ -3,6 +3,12 @@
 Retention and DeleteRecords raise the log start; only retention deletes segments.  `retention.policy` decides which
 segments expire, and `LocalLog.remove_segments` renames their files to `.deleted`.  `log_manager` runs retention for
 logs that are not compacted, and `log_cleaner` for the others.
+
+    new log start         at most the high watermark; at or below the old one, nothing changes
+    other state           `LocalLog.start_at` adapts recovery point, leader epochs and ended transactions
+    DeleteRecords         -1 is the high watermark; refused for internal topics and for compact without delete
+    all segments expire   `log_roll.roll` first, so an empty segment remains
+    last stable offset    segments with records at or above it are kept
 """
 
 from __future__ import annotations

@@ -1,11 +1,15 @@
 """Rolling a live log: finishing the active segment and starting the next one (kafka-log 04 §6).
 
-    should_roll   size, age by timestamps, full indexes (`mapped_index.is_full`; a time index is full one entry early,
-                  because its last entry is reserved), or an offset too far above the base
+    should_roll   size above segment.bytes; age above max_segment_ms minus jitter, from the timestamp of the first batch
+                  to that of the append, or since the creation; full indexes (`mapped_index.is_full`, a
+                  time index one entry early); an offset above base + 2^31 - 1
+    base offset   the append's first offset or the log end, whichever is higher
     roll          complete and trim the old segment (`Segment.become_inactive`), create the new one, write a snapshot of
                   the producers, and flush snapshot and old segment in the background
 
-`LogConfig` computes the maximum age and its jitter.
+`LogConfig` computes the maximum age and its jitter.  `LocalLog.add_segment` creates the `.log`, which has segment.bytes
+bytes with preallocate, else 0.  An append rolls a log, or retention if every segment expires.  Stray files with the
+base offset are removed first; an empty active segment with this base offset is replaced.
 """
 
 from __future__ import annotations

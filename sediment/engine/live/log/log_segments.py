@@ -1,7 +1,8 @@
 """The segments of a live log in order, and the search for an offset in them.
 
-`compaction.cleanable_range.rolled_from` returns the segments from an offset on that are not active, which a cleaning
-may read (Kafka's nonActiveLogSegmentsFrom).
+    find                         the first batch at or above an offset, in its segment or in a later one
+    between                      logSegments(from, to): from the segment that contains `from`
+    nonActiveLogSegmentsFrom     `compaction.cleanable_range`, `_Segments.rolled_from`
 
 Invariants
 * The segments are sorted by base offset, and the last one is active.  At least one segment exists, except while a log

@@ -3,14 +3,20 @@
 1  the new offsets are computed and checked, before any file changes
 2  segments above the offset are removed, the last one first
 3  the segment that contains the offset is cut, with its indexes (`Segment.truncate_to`)
-4  offsets, leader epochs and producers are updated; `loading.producer_state_manager` drops the snapshots above the
-   new end, and rebuilds the producers from those that are left
+4  offsets, leader epochs and producers are updated; producers are rebuilt by `directory.producer_state_manager`, from
+   snapshots and batches
+
+    at or above the log end      only epochs that begin there are removed (`leader_epochs.truncate_from_end`)
+    below the first segment      the whole log is emptied (`truncate_fully`): all snapshots and epochs are removed
+    segment that begins there    stays, and is emptied
+    log end                      the offset itself, even if the last batch ends below it
+    cleaner checkpoint           lowered by `log_manager` (`cleaner_checkpoints`)
 """
 
 from __future__ import annotations
 
 from sediment.engine.directory.leader_epochs import truncate_from_end
-from sediment.engine.directory.loading.producer_state_manager import ProducerStateManager, ReplayedSegment, Snapshots
+from sediment.engine.directory.producer_state_manager import ProducerStateManager, ReplayedSegment, Snapshots
 from sediment.engine.live.log.local_log import LocalLog
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.partition.listing import list_log

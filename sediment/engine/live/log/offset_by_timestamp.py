@@ -1,4 +1,13 @@
-"""Offsets of a live log by time: Kafka's fetchOffsetByTimestamp (kafka-log 04 §9)."""
+"""Offsets of a live log by time: Kafka's fetchOffsetByTimestamp (kafka-log 04 §9).
+
+    a time                the first record at or after it; only the first segment that reaches this time is searched
+    earliest (-2, -4)     the log start, with the first leader epoch
+    latest (-1)           the log end, with the latest epoch
+    largest time (-3)     the first record with the largest timestamp (`Segment.find_largest_timestamp`)
+    tiered (-5, -6)       unknown: -1
+
+Records below the log start are skipped (`Segment.find_timestamp`).  A record's epoch is that of its batch.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,15 @@
 """The producers of a live log: each append is checked against their state, and changes it after the write.
 
+    sequence        client only: follows the last one, 0 after 2^31 - 1; 0 in a new epoch; any for an unknown producer
+    duplicate       one of the last five batches with the same epoch and sequences
+    epoch           an old one is refused, except in replication
+    transaction     the first batch needs a verification; later ones must be transactional
+    marker          epoch by transaction version; an old coordinator epoch is refused, except in replication
+    ended           last stable offset of the index entry: the first open transaction of others, else after the marker
+    expired         producers without open transaction after producer.id.expiration.ms (`remove_expired`)
+    late            open for more than transaction.max.timeout.ms and 5 minutes (`has_late_transaction`)
+    unstable        a transaction that is open, or whose marker is not below the high watermark
+
 Invariants
 * `check` changes nothing.  It returns a `ProducerUpdate`; `apply` carries this update out after the batches were
   written.  So a refused or failed append leaves no trace.

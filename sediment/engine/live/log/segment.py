@@ -5,8 +5,14 @@
     <base>.timeindex    largest timestamp so far -> its offset, after the same batches     01 §7.2, §7.5
     <base>.txnindex     aborted transactions whose marker is here                          01 §7.4
 
-If an index is full, its entry is left out (`format.index_appends`).  With `preallocate`, `LocalLog.add_segment` creates
-the `.log` with segment.bytes bytes.  `size_bytes`, not the size of the file, is where a read ends.
+If an index is full, its entry is left out (`format.index_appends`).
+
+    preallocate           a new `.log` has segment.bytes bytes (`LocalLog.add_segment`); a roll or a close trims it
+    first_timestamp_ms    rolling based timestamp: the largest timestamp of the first batch
+    largest_timestamp_ms  of the appends; at first the last time index entry, without entries the modification time
+    append                after an opening or a truncation, the bytes for the next index entry count from 0
+    become_inactive       at a roll and a clean close: last time index entry, then indexes and log are trimmed
+    truncate_to           a batch that spans the offset is removed whole; the indexes get their full size again
 
 Invariants
 * `size_bytes` counts only complete writes.  Reads end at this size, and the next append begins there, even if a failed

@@ -1,5 +1,15 @@
 """Validation of appends by a leader: checks of batches and records, assignment of offsets and timestamps, codecs.
 
+    batch      one batch, unless all are uncompressed messages of magic 0 and 1; all have the same magic
+    client     record count = span of the offsets; no control batch; a producer's batch has a sequence
+    record     a key, if the topic is compacted; a CreateTime within message.timestamp.before/after.max.ms, or -1
+    errors     all bad records are listed; one bad timestamp makes it an error of timestamps
+    codec      compression.type; `producer` keeps the codec.  An uncompressed control batch is never compressed.
+    in place   same codec and offset deltas 0, 1, 2 … with any level: only header fields change (`stamp_batch`)
+    rebuilt    all others, and messages of magic 0 and 1; max.message.bytes is checked again
+
+`segment.append_check_kernels` checks the records.
+
 Source: Kafka's LogValidator, and kafka-log 04 §2.
 
 Invariants: nothing is written to a file, and the caller's bytes are not changed, because each thread works in its own

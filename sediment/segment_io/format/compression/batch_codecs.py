@@ -4,6 +4,11 @@ Invariants
 * For any input, decompression terminates, allocates at most `limit_bytes` and one block, and returns the records or
   raises a SedimentError.  Sizes stated in a stream are never trusted.
 * Compression uses Kafka's framing and the codec's default level, so every Kafka client can read the result.
+* Default levels: gzip -1, lz4 9, zstd 3.  The cleaner uses the default level.
+* snappy: blocks of 32 KiB.  A payload without the header is read as one raw block.
+* lz4: a block that does not shrink is stored uncompressed.  For magic 0, the header checksum is not checked, because
+  old clients computed it over other bytes.
+* zstd is refused for magic 0 and 1; codecs 5 to 7 are unknown.
 
 Snappy framing, integers big-endian:   lz4 framing, integers little-endian:
 

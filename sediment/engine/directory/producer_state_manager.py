@@ -1,9 +1,14 @@
-"""The producer state of a log during a load: snapshots, and the state that is rebuilt from snapshots and batches.
+"""Producer snapshots of a log, and producers rebuilt from snapshots and batches: Kafka's ProducerStateManager.
 
-Rules and names are those of Kafka's ProducerStateManager (kafka-log 04 §3.1, 05 §6): the next start learns about
-producers only from the snapshots that this load leaves.
+    load, live truncation     `rebuild` loads the newest good snapshot and replays the later batches   kafka-log 05 §6
+    truncateAndReload         `truncate_and_reload`: snapshots outside the log are dropped             04 §3.1, 05 §6
+    removeStraySnapshots      `remove_stray_snapshots`, by a load                                      05 §6
+    takeSnapshot              `take_snapshot`; a live log calls `needs_snapshot`                       04 §3.1
+    corrupt snapshot          dropped; the next older one is tried
 
-A log in use checks its appends with `engine.live.log.producer_appends`.
+If no snapshot exists, all batches from the log start are replayed; after a clean stop, none is replayed.
+`live.log.producer_appends` checks appends, `segment_io.partition.producer_state` replays batches and expires producers,
+and `producer_snapshots` parses a snapshot.  A truncation to an empty log deletes all snapshots (`log_truncation`).
 
 Invariants: a snapshot appears under its name complete or not at all.  A dropped snapshot is not read again, but its
 file exists until `delete_dropped`.  So if a snapshot with the same producers is taken again, its file need not be
@@ -16,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sediment.engine.directory.loading.interrupted_swaps import Repair
+from sediment.engine.directory.repair import Repair
 from sediment.segment_io.errors import CorruptSnapshotError
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sediment.engine.directory.loading.producer_state_manager import ProducerStateManager, ReplayedSegment, Snapshots
+from sediment.engine.directory.producer_state_manager import ProducerStateManager, ReplayedSegment, Snapshots
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.producer_snapshots import encode_snapshot
 from sediment.segment_io.partition.producer_state import ProducerEntry
