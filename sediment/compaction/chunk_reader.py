@@ -9,7 +9,7 @@ sources:
 * the offset index; the scan of each chunk then checks that a batch begins at every boundary taken from the index;
 * a forward scan, which also finds the flags of each batch and the unreadable bytes.
 A chunk grows with a large batch, even one above max.message.bytes.  Messages of magic 0 and 1 become equivalent batches
-of magic 2.
+of magic 2.  Kafka's I/O buffers, with their sizes and limits, do not exist here.
 
 Invariants: a chunk contains complete batches whose lengths and checksums were verified; every file is checked against
 the listing before it is read.

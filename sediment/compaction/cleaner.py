@@ -14,7 +14,7 @@ Kafka's Cleaner.doClean, step by step:
 
     legacyDeleteHorizonMs     `delete_horizon.legacy_horizon_ms`
     buildOffsetMap            `fill_map`; the round ends where the map is full
-    groupSegmentsBySize       `grouping.group_segments`
+    groupSegmentsBySize       `grouping.group_segments`; an empty dirty range yields no group
     last batches of producers `batch_retention.active_producers`
     cleanInto, filterTo       `chunk_reader`, `sweep`
     cleaned segment           `group_output`: indexes, modification time

@@ -3,7 +3,7 @@
     unverified_from      the segment at which the recovery begins: the one that contains the recovery point
     recover_unverified   after an unclean stop, every segment from there on
     settle_ends          the log end; if it is below the log start checkpoint, an empty segment at the log start
-                         replaces all segments, unless the checkpoint seems wrong
+                         replaces all segments (with `verify_trusted`, a cleanly stopped log is refused instead)
                          the recovery point: the log end after a clean stop, else its checkpoint, at most the log end
 
 A decreasing offset ends the scan of a segment, as a corrupt batch does (`recovery_scan`).  An I/O error is not

@@ -6,6 +6,7 @@
     transaction     the first batch needs a verification; later ones must be transactional
     marker          epoch by transaction version; an old coordinator epoch is refused, except in replication
     ended           last stable offset of the index entry: the first open transaction of others, else after the marker
+    map end offset  the log end offset; snapshots: `LocalLog.write_snapshot`
     expired         producers without open transaction after producer.id.expiration.ms (`remove_expired`)
     late            open for more than transaction.max.timeout.ms and 5 minutes (`has_late_transaction`)
     unstable        a transaction that is open, or whose marker is not below the high watermark
