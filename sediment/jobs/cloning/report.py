@@ -131,7 +131,8 @@ def print_report(report: CloneRunReport, screen: Screen) -> None:
     if report.held:
         lines.append(
             "The topics of the clone are on hold: nothing expires and nothing is cleaned.  To end the hold, remove "
-            "the last lines of the clone's server.properties, and run:"
+            "the comment # Held and the lines after it from the clone's server.properties"
+            + (", and run:" if report.restore else ".")
         )
         lines += [f"  {command}" for command in report.restore[:_SHOWN]]
         if len(report.restore) > _SHOWN:

@@ -49,8 +49,8 @@ def read_groups(
     """Yield the rows of each source, by group, topic and partition; no batch is empty.
 
     Raises:
-        CorruptBatchError, UnsupportedDataError: unless corruption is skipped, a batch cannot be read, or a
-            record cannot be decoded.
+        CorruptBatchError, UnsupportedDataError: a batch cannot be read or a record cannot be decoded, and
+            corruption is not skipped.
         SourceChangedError: the files were replaced while they were read.
     """
     columns = request.selected()

@@ -68,7 +68,7 @@ class GroupStore(Protocol):
         keys: Sequence[bytes] | None = None,
         wait: bool = True,
     ) -> None:
-        """Delete a group with the offsets of `partitions`.
+        """Delete a group and its committed offsets for `partitions`.
 
         `keys` are the group's record keys, by default those of a classic group.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from sediment.engine.log_config import LogConfig
+from sediment.segment_io.format.layout import INT32_MAX
 
 _MOST_NAMES = 3
 _NOT_STATED = "cleanup.policy is not stated"
@@ -37,22 +38,21 @@ def describe_deletions(
         for what in _of_topic(config, cleans=cleans):
             groups.setdefault(what, []).append(topic)
     parts = [f"{what}: {_names(groups[what])}" for what in ("retention", "compaction") if what in groups]
-    parts += [f"off for {_names(topics)} ({why})" for why, topics in groups.items() if why not in _ON]
-    minutes = offsets_retention_minutes
-    parts.append(
-        "committed offsets do not expire (offsets.retention.minutes is not stated)"
-        if minutes is None
-        else f"committed offsets expire after {minutes} minutes"
-    )
-    parts.append(
-        "transactional ids do not expire (transactional.id.expiration.ms is not stated)"
-        if transactional_id_expiration_ms is None
-        else f"transactional ids expire after {transactional_id_expiration_ms} ms"
-    )
+    parts += [
+        f"no retention or compaction for {_names(topics)} ({why})" for why, topics in groups.items() if why not in _ON
+    ]
+    parts.append(_expiry("committed offsets", "offsets.retention.minutes", offsets_retention_minutes, "minutes"))
+    parts.append(_expiry("transactional ids", "transactional.id.expiration.ms", transactional_id_expiration_ms, "ms"))
     return "; ".join(parts)
 
 
 _ON = ("retention", "compaction")
+
+
+def _expiry(what: str, key: str, limit: int | None, unit: str) -> str:
+    if limit is None:
+        return f"{what} do not expire ({key} is not stated)"
+    return f"{what} expire after {limit} {unit}" if limit < INT32_MAX else f"{what} do not expire ({key} is {limit})"
 
 
 def _of_topic(config: LogConfig, *, cleans: bool) -> Sequence[str]:

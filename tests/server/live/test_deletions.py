@@ -142,9 +142,10 @@ def test_retention_runs_after_the_initial_delay_where_policy_and_limit_are_state
             live.later(1000 * HOUR_MS)
         assert [bases(log) for log in others] == [[0, 3, 6]] * 4
         assert live.backend.deletions() == (
-            "retention: stated; off for limit, nothing (cleanup.policy is not stated); off for policy, unlimited "
-            "(no retention limit is stated, or it is -1); committed offsets do not expire (offsets.retention.minutes "
-            "is not stated); transactional ids do not expire (transactional.id.expiration.ms is not stated)"
+            "retention: stated; no retention or compaction for limit, nothing (cleanup.policy is not stated); no "
+            "retention or compaction for policy, unlimited (no retention limit is stated, or it is -1); committed offsets do not "
+            "expire (offsets.retention.minutes is not stated); transactional ids do not expire "
+            "(transactional.id.expiration.ms is not stated)"
         )
 
 
@@ -165,7 +166,7 @@ def test_the_cleaner_cleans_a_topic_that_states_its_policy(tmp_path: Path) -> No
         assert compacted.size_bytes < other.size_bytes == FULL_BYTES
         assert latest_of(compacted) == latest_of(other)
         assert live.manager.cleaner.last_cleaning.bytes_read > 0
-        assert "compaction: compacted; off for other" in live.backend.deletions()
+        assert "compaction: compacted; no retention or compaction for other" in live.backend.deletions()
 
 
 def test_internal_topics_have_only_their_own_policy(tmp_path: Path) -> None:
@@ -408,7 +409,7 @@ def test_a_held_clone_stays_held_with_any_config(tmp_path: Path) -> None:
             live.later(1000 * HOUR_MS)
         assert [log.size_bytes for log in (held, compacted, plain)] == [FULL_BYTES] * 3
         assert live.backend.offsets_retention_minutes == int(HELD["offsets.retention.minutes"])
-        assert "off for compacted (log.cleaner.enable is false)" in live.backend.deletions()
+        assert "no retention or compaction for compacted (log.cleaner.enable is false)" in live.backend.deletions()
     with node(data, config=file, sets=["log.cleaner.enable=true"]) as live:
         live.later()
         assert live.log("compacted").size_bytes < FULL_BYTES
@@ -735,10 +736,12 @@ def test_a_cleaning_follows_a_changed_rate(tmp_path: Path) -> None:
 def test_the_start_warns_of_what_it_leaves_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     path = new_node(tmp_path / "data", {f"t{number}": 1 for number in range(5)})
+    with node(path, sets=["offsets.retention.minutes=2147483647"]) as live:
+        assert "committed offsets do not expire (offsets.retention.minutes is 2147483647)" in live.backend.deletions()
     with node(path, sets=["offsets.retention.minutes=5"]) as live:
         assert live.backend.deletions() == (
-            "off for t0, t1, t2 and 2 more (cleanup.policy is not stated); committed offsets expire after 5 minutes; "
-            "transactional ids do not expire (transactional.id.expiration.ms is not stated)"
+            "no retention or compaction for t0, t1, t2 and 2 more (cleanup.policy is not stated); committed offsets "
+            "expire after 5 minutes; transactional ids do not expire (transactional.id.expiration.ms is not stated)"
         )
     assert not [record for record in caplog.records if "stale" in record.message]
 
