@@ -48,7 +48,7 @@ STEPS = (
 NEXT = (
     ("look at the records", f"sediment dump {LOG_DIR}/plain-0 --what records --limit 5"),
     ("what a second run would do", f"sediment plan --config {PROPERTIES}"),
-    ("let any Kafka client read it", f"sediment serve {LOG_DIR}"),
+    ("let any Kafka client read it", f"sediment serve {LOG_DIR} --read-only"),
     ("compare the files", f"ls -l {LOG_DIR}/plain-0 before/plain-0"),
 )
 

@@ -89,8 +89,8 @@ Row = TypeVar("Row", bound=OriginalsReport)
 class OriginalsRunReport(RunReport[OriginalsReport]):
     """Report of `originals`: a row for each partition of each run, newest runs first.
 
-    `originals_bytes` is the size of the files that have no hard link in a log directory; a file that several runs keep
-    counts once.
+    `originals_bytes` is the size of the runs' files that have no hard link in a log directory; a file that several runs
+    keep counts once.  Files without a catalogue do not count, because no vacuum removes them.
     """
 
     row_type: ClassVar[type] = OriginalsReport
@@ -104,7 +104,7 @@ def list_originals(target: Path, *, now_ms: int, fs: Fs | None = None) -> Origin
     """Return the runs that kept originals in `target`.
 
     Raises:
-        UsageError: `target` is not a directory.
+        UsageError: `target` is not a directory, or is a log directory.
         CorruptDataError: a catalogue or the list of pins is malformed.
         OSError: a catalogue or the originals cannot be read.
     """
@@ -132,7 +132,7 @@ def list_originals(target: Path, *, now_ms: int, fs: Fs | None = None) -> Origin
         seconds=time.monotonic() - started,
         partitions=(*rows, *rows_without_catalogue(OriginalsReport, target, fs)),
         originals=str(target),
-        originals_bytes=bytes_only_in(history, target, fs),
+        originals_bytes=bytes_only_in(history, target),
     )
 
 
@@ -235,14 +235,18 @@ def columns_of_run() -> tuple[TableColumn[Any], ...]:
 
 
 def _frees(rows: Sequence[OriginalsReport]) -> str:
-    return human_bytes(sum(row.only_here_bytes for row in rows))
+    return human_bytes(sum(map(_freed_bytes, rows)))
+
+
+def _freed_bytes(row: OriginalsReport) -> int:
+    return 0 if row.status == NO_CATALOGUE else row.only_here_bytes
 
 
 _COLUMNS: tuple[TableColumn[OriginalsReport], ...] = (
     *columns_of_run(),
     TableColumn("can be undone", lambda rows: _shown_status(rows)),
     TableColumn("partitions", lambda rows: str(len(rows)), lambda _: 1, rank=3),
-    TableColumn("frees", _frees, lambda row: row.only_here_bytes),
+    TableColumn("frees", _frees, _freed_bytes),
 )
 
 

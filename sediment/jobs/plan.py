@@ -405,7 +405,7 @@ def perform(
     )
     if history is None or originals is None:
         return report
-    size_bytes = bytes_only_in(history, originals, Fs())
+    size_bytes = bytes_only_in(history, originals)
     return replace(report, originals=str(originals.absolute()), originals_bytes=size_bytes)
 
 

@@ -12,6 +12,9 @@ import pytest
 
 import sediment
 from sediment.jobs.cli import main
+from sediment.segment_io.errors import UsageError
+from sediment.segment_io.fs import Fs
+from sediment.server.live.owned_node import open_node
 from tests import demo
 
 COMMANDS = [line for _, line in (*demo.STEPS, *demo.NEXT) if line.startswith("sediment ")]
@@ -35,6 +38,13 @@ def test_a_prepared_directory_is_never_replaced(scratch: Path) -> None:
     run = subprocess.run(arguments, check=False, capture_output=True, text=True)
     assert run.returncode == 2
     assert "kafka-logs exists; remove it" in run.stderr
+
+
+def test_the_server_that_is_shown_opens_the_directory(scratch: Path) -> None:
+    (line,) = [line for line in COMMANDS if line.startswith("sediment serve ")]
+    assert shlex.split(line)[2:] == [demo.LOG_DIR, "--read-only"]
+    with pytest.raises(UsageError, match="add --read-only"):
+        open_node([scratch / demo.LOG_DIR], None, Fs())
 
 
 @pytest.mark.parametrize("line", COMMANDS)

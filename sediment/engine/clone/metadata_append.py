@@ -46,14 +46,14 @@ _TRANSACTION = "sediment adopt"
 _CHUNK_BYTES = 1 << 20
 
 
-def check_started(log_dir: Path, metadata: ClusterMetadata | None, fs: Fs) -> ClusterMetadata:
+def check_started(log_dir: Path, metadata: ClusterMetadata | None, fs: Fs, *, advice: str) -> ClusterMetadata:
     """Return the metadata of a node that has been the active controller at least once.
 
     A node that was never the active controller has no feature levels in its log.  A controller writes feature levels
     only into an empty log.
 
     Raises:
-        UsageError: the node has never started.
+        UsageError: the node has never started; `advice` is the next action.
         CorruptCheckpointError: the leader epochs of the log are malformed.
     """
     epochs = read_leader_epochs(fs, log_dir / str(METADATA_PARTITION) / LEADER_EPOCH_FILE) or ()
@@ -61,7 +61,7 @@ def check_started(log_dir: Path, metadata: ClusterMetadata | None, fs: Fs) -> Cl
         raise UsageError(
             "the node of this directory has never been started, or its metadata log is empty",
             path=str(log_dir),
-            advice="move the foreign folders away, start the node once, stop it, and move the folders back",
+            advice=advice,
         )
     return metadata
 

@@ -62,6 +62,8 @@ from sediment.segment_io.internal_topics.quorum_state import read_quorum_state
 
 Clones = Mapping[TopicPartition, PartitionClone]
 
+_START_ONCE = "move the foreign folders away, start the node once, stop it, and move the folders back"
+
 
 class OwningNode(Protocol):
     """The future node of the directory, and the change to the node's metadata.
@@ -182,7 +184,7 @@ class StoppedNode:
         self._source = source
         self._settings = settings
         self._fs = fs
-        self._metadata = check_started(log_dir, source.metadata, fs)
+        self._metadata = check_started(log_dir, source.metadata, fs, advice=_START_ONCE)
         check_loadable(log_dir, self._metadata.end_offset, fs)
         own_file = log_dir / SERVER_PROPERTIES_FILE
         self.server_properties = own_file if fs.exists(own_file) else None

@@ -85,6 +85,7 @@ _ADOPT = "run sediment adopt on the directory"
 _CLONE = "clone the directory, and serve the clone"
 _ONE_BROKER = "give the server the directories of only one broker"
 _READ_ONLY = "or serve it with --read-only"
+_NEVER_STARTED = "add --read-only to serve it without writes, or clone the directory first"
 _MAYBE_STARTED = "a broker or a server of several directories may have used it, so the folder may be in another one"
 _NOT_GIVEN = "log.dirs has more entries than directories are given, so the folder may be in another one"
 
@@ -259,7 +260,8 @@ def read_metadata(metadata_dir: Path, is_started: bool, fs: Fs) -> ClusterMetada
             truncate its log.
     """
     if is_started or fs.exists(metadata_dir / str(METADATA_PARTITION)):
-        metadata = check_started(metadata_dir, read_cluster_metadata(metadata_dir, fs), fs)
+        found = read_cluster_metadata(metadata_dir, fs)
+        metadata = check_started(metadata_dir, found, fs, advice=_NEVER_STARTED)
         check_loadable(metadata_dir, metadata.end_offset, fs)
         return metadata
     return read_bootstrap_records(metadata_dir, fs) or ClusterMetadata({}, {}, {}, 0)

@@ -123,13 +123,13 @@ def test_the_kept_archive_has_every_file_of_the_log(log_dir: Path, tmp_path: Pat
 
 def test_a_node_that_never_started_is_refused(log_dir: Path) -> None:
     metadata = metadata_of(log_dir)
-    assert check_started(log_dir, metadata, Fs()) is metadata
+    assert check_started(log_dir, metadata, Fs(), advice="start it") is metadata
     for started in (None, replace(metadata, features={})):
-        with pytest.raises(UsageError, match="never been started"):
-            check_started(log_dir, started, Fs())
+        with pytest.raises(UsageError, match=r"never been started.*; start it"):
+            check_started(log_dir, started, Fs(), advice="start it")
     (log_dir / "__cluster_metadata-0" / "leader-epoch-checkpoint").unlink()
-    with pytest.raises(UsageError, match="never been started"):
-        check_started(log_dir, metadata, Fs())
+    with pytest.raises(UsageError, match=r"never been started.*; start it"):
+        check_started(log_dir, metadata, Fs(), advice="start it")
 
 
 def test_records_that_need_a_transaction_are_refused_where_the_cluster_has_none(log_dir: Path) -> None:

@@ -105,9 +105,43 @@ def test_originals_that_an_earlier_version_kept_have_no_catalogue_and_stay(log_d
     (kept / NAME / f"{0:020d}.log").write_bytes(b"kept earlier")
     row = originals(kept)[None]  # type: ignore[index]
     assert (row["status"], row["partition"], row["bytes"]) == ("no-catalogue", NAME, 12)
+    listed = sediment("originals", kept, "--json").report
+    assert listed["originals_bytes"] == sum(row["only_here_bytes"] for row in listed["partitions"]) - 12
     outcome = vacuum(kept, "--older-than=0s", "--force")
     assert {row["status"] for row in outcome.report["partitions"]} == {"removed", "no-catalogue"}
     assert tree(kept) == {f"{NAME}/{0:020d}.log": b"kept earlier"}
+    shown = sediment("originals", kept).stdout
+    assert "12 B" not in shown and "0 runs; a vacuum of all originals would free 0 B" in shown
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "meta.properties",
+        ".kafka_cleanshutdown",
+        "recovery-point-offset-checkpoint",
+        "log-start-offset-checkpoint",
+        "replication-offset-checkpoint",
+        "cleaner-offset-checkpoint",
+    ],
+)
+def test_a_log_directory_is_refused(tmp_path: Path, name: str) -> None:
+    live = tmp_path / "live"
+    (live / NAME).mkdir(parents=True)
+    (live / NAME / f"{0:020d}.log").write_bytes(b"records")
+    (live / name).write_bytes(b"")
+    for outcome in (sediment("originals", live), vacuum(live, "--older-than=7d")):
+        assert outcome.status == 2, outcome.stdout
+        assert "this is a log directory" in outcome.stderr
+        assert "give the directory that --keep-originals named" in outcome.stderr
+    assert not (live / ".lock").exists()
+
+
+def test_a_directory_whose_runs_are_all_removed_stays_a_directory_of_originals(log_dir: Path, kept: Path) -> None:
+    expire(log_dir, kept, *SOME)
+    vacuum(kept, "--older-than=0s", "--force")
+    assert (kept / ".lock").exists(), "the lock file stays"
+    assert originals(kept) == {}
 
 
 def test_originals_with_erased_records_are_named(log_dir: Path, kept: Path) -> None:

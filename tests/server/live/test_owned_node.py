@@ -237,6 +237,16 @@ def test_a_damaged_metadata_log_is_refused_before_anything_is_written(tmp_path: 
     assert contents(path) == before
 
 
+def test_an_unstarted_node_with_a_metadata_log_is_refused_with_advice_for_serving(tmp_path: Path) -> None:
+    path = unpacked(tmp_path / "data")
+    (path / "__cluster_metadata-0" / "leader-epoch-checkpoint").unlink()
+    before = contents(path)
+    with pytest.raises(UsageError, match="never been started") as refused, live(path):
+        pass
+    assert refused.value.advice == "add --read-only to serve it without writes, or clone the directory first"
+    assert contents(path) == before
+
+
 def test_no_partition_begins_in_a_directory_for_metadata_only(tmp_path: Path) -> None:
     path = new_node(tmp_path / "metadata", {"t": 1})
     before = contents(path)

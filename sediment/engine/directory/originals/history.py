@@ -21,10 +21,15 @@ from sediment.engine.directory.originals.catalogue import (
     run_ids,
 )
 from sediment.segment_io.errors import UsageError
+from sediment.segment_io.format.names import CLEAN_SHUTDOWN_FILE
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import LOG_DIRECTORY_FILES
 
 RESTORED = "restored"
 """The status of a partition whose files a run of `restore` has put back."""
+
+# `.lock` is not among them: `restore` and `vacuum` leave it in a directory of originals.
+_LOG_DIRECTORY_FILES = (*sorted(LOG_DIRECTORY_FILES), CLEAN_SHUTDOWN_FILE)
 
 
 class History:
@@ -84,7 +89,7 @@ def read_history(target: Path, fs: Fs) -> History:
     """Return the runs with a catalogue in `target`; paths of log directories are resolved through links.
 
     Raises:
-        UsageError: `target` is not a directory, or is a directory of --keep-before.
+        UsageError: `target` is not a directory, or is a directory of --keep-before or a log directory.
         CorruptDataError: a catalogue is malformed, or of another version.
         OSError: a catalogue cannot be read.
     """
@@ -98,6 +103,10 @@ def read_history(target: Path, fs: Fs) -> History:
             "this is a directory of --keep-before, which contains earlier files, but no catalogue of a run to undo",
             path=str(target),
             advice="give the DIR of --keep-originals, or copy the files back while the broker is stopped",
+        )
+    if not found and any(fs.exists(target / name) for name in _LOG_DIRECTORY_FILES):
+        raise UsageError(
+            "this is a log directory", path=str(target), advice="give the directory that --keep-originals named"
         )
     for run_id in found:
         run = read_catalogue(target, run_id, fs)

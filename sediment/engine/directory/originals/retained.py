@@ -77,16 +77,15 @@ def held_without_catalogue(target: Path, fs: Fs) -> dict[str, HeldFiles]:
     return found
 
 
-def bytes_only_in(history: History, target: Path, fs: Fs) -> int:
-    """Return the bytes that removing all originals in `target` would free, because no log directory shares them.
+def bytes_only_in(history: History, target: Path) -> int:
+    """Return the bytes that removing the originals of all runs would free, because no log directory shares them.
+
+    Files without a catalogue are left out, because no vacuum removes them.
 
     Raises:
         OSError: the files cannot be read.
     """
     paths = [path for run in history.runs for entry in run.partitions for path, _ in _listed(run, entry, target)]
-    paths += [
-        target / name / file.name for name in held_without_catalogue(target, fs) for file in fs.scan(target / name)
-    ]
     links: dict[int, int] = {}
     found = {}
     for path in paths:
