@@ -143,8 +143,8 @@ def test_retention_runs_after_the_initial_delay_where_policy_and_limit_are_state
         assert [bases(log) for log in others] == [[0, 3, 6]] * 4
         assert live.backend.deletions() == (
             "retention: stated; no retention or compaction for limit, nothing (cleanup.policy is not stated); no "
-            "retention or compaction for policy, unlimited (no retention limit is stated, or it is -1); committed offsets do not "
-            "expire (offsets.retention.minutes is not stated); transactional ids do not expire "
+            "retention or compaction for policy, unlimited (no retention limit is stated, or it is -1); committed "
+            "offsets do not expire (offsets.retention.minutes is not stated); transactional ids do not expire "
             "(transactional.id.expiration.ms is not stated)"
         )
 
