@@ -23,8 +23,9 @@ If the caller does not want to rely on 128-bit hashes, whole keys are compared b
 A caller that cleans several partitions in turn may sweep the next partition while the last output of the previous
 partition is being written.
 
-The upper bound of a cleaning is the first uncleanable offset, even if the map ends before it; the last batch below it
-keeps its header (`kernels.batch_retention`).
+The upper bound of a cleaning is the first uncleanable offset, even if the map ends before it (`kernel_driver` sets it).
+The last batch below it keeps its header (`kernels.batch_retention`).  An empty dirty range has no groups
+(`grouping.plan_cleaning`).
 
 Invariants
 * Nothing is renamed here.  Every file that is read is checked against the plan.

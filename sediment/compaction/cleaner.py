@@ -14,12 +14,13 @@ Kafka's Cleaner.doClean, step by step:
 
     legacyDeleteHorizonMs     `delete_horizon.legacy_horizon_ms`
     buildOffsetMap            `fill_map`; the round ends where the map is full
-    groupSegmentsBySize       `grouping.group_segments`; an empty dirty range yields no group
+    groupSegmentsBySize       `grouping.group_segments`; `plan_cleaning` forms no group for an empty dirty range
     last batches of producers `batch_retention.active_producers`
     cleanInto, filterTo       `chunk_reader`, `sweep`
     cleaned segment           `group_output`: indexes, modification time
     offset overflow           `segment.writer` begins another segment; a load splits it (`loading.split_segment`)
-    upper bound of a round    the first uncleanable offset, even if the map ends earlier (`batch_retention`)
+    upper bound of a round    the first uncleanable offset, even if the map ends earlier (set in `kernel_driver`,
+                              applied in `batch_retention.keeps_header`)
 
 Memory: the map, two chunks with some of their records decompressed, the largest batch, and two outputs of survivors:
 the sweep fills one while the other is written.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sediment.compaction.offset_map_size import offset_map_keys
 from sediment.segment_io.format.layout import INT64_MAX
 
 COMPACT = "compact"
@@ -71,3 +72,8 @@ class CompactionConfig:
     def compacts(self) -> bool:
         """Return True if the cleanup policy includes compaction."""
         return COMPACT in self.cleanup_policy
+
+    @property
+    def offset_map_keys(self) -> int:
+        """Return the largest number of keys in the offset map of one round; INT64_MAX if the map is unlimited."""
+        return offset_map_keys(self.dedupe_buffer_bytes, self.dedupe_load_factor)

@@ -17,6 +17,7 @@ Invariants: this module only reads files.  It trusts nothing in an unreadable ba
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -111,15 +112,11 @@ def find_corrupt_regions(plan: CleaningPlan, fs: Fs, progress: Progress) -> Corr
     ends = {segment.base_offset: following.base_offset for segment, following in pairwise(every)}
     found, untouchable = {}, set()
     for segment in plan.segments:
-        directory = plan.view.listing.path
-        file = fs.open_readable(directory / _log_name(segment))
-        try:
-            end_offset = ends.get(segment.base_offset, INT64_MAX)
-            limit_bytes = plan.config.max_decompressed_batch_bytes
-            reading = _SegmentReading(segment, end_offset, file, _index_of(directory, segment, fs), limit_bytes)
+        directory, end_offset = plan.view.listing.path, ends.get(segment.base_offset, INT64_MAX)
+        index = _index_of(directory, segment, fs)
+        with closing(fs.open_readable(directory / _log_name(segment))) as file:
+            reading = _SegmentReading(segment, end_offset, file, index, plan.config.max_decompressed_batch_bytes)
             unreadable = tuple(reading.unreadable())
-        finally:
-            file.close()
         progress(segment.log_bytes)
         if unreadable:
             found[segment.base_offset] = unreadable

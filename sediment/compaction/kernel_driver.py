@@ -32,7 +32,6 @@ from sediment.compaction.kernels.collect_keys import RunKeys, collect_keys, dige
 from sediment.compaction.kernels.delete_horizon import next_horizon_ms
 from sediment.compaction.kernels.fill_map import fill_map
 from sediment.compaction.kernels.offset_map import OffsetMap
-from sediment.compaction.offset_map_size import offset_map_keys
 from sediment.compaction.partition_splits import SplitContents
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.compiled import padding
@@ -97,8 +96,7 @@ class KernelDriver:
         horizon_ms = next_horizon_ms(plan.config.delete_retention_ms, plan.now_ms)
         self._rules[registers.NEXT_HORIZON_MS] = NO_HORIZON if horizon_ms is None else horizon_ms
         self._rules[registers.FILTER] = filter_by
-        map_limit = offset_map_keys(plan.config.dedupe_buffer_bytes, plan.config.dedupe_load_factor)
-        self._rules[registers.MAP_LIMIT] = map_limit
+        self._rules[registers.MAP_LIMIT] = plan.config.offset_map_keys
         self._map = OffsetMap(with_offsets=filter_by == registers.BY_OFFSET)
         self._survivor_bits = np.zeros(0, dtype=np.uint8)
         self._digest: np.uint64 | None = None

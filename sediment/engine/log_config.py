@@ -1,7 +1,8 @@
 """The complete effective config of a topic, for compaction, retention and live logs.
 
-Field names are Kafka's keys with underscores, and defaults are Kafka's own (kafka-log 06 §1, §4).  `config_keys` is the
-table of all keys, with types, defaults and ranges as in Kafka's ConfigDef; tests compare this module with it.
+Field names are Kafka's keys with underscores, and defaults are Kafka's own (kafka-log 06 §1, §4).
+`config_definitions` is the table of all keys, with types, defaults and ranges as in Kafka's ConfigDef; tests compare
+this module with it.
 
     min.compaction.lag.ms above max.compaction.lag.ms    refused (`lags_contradict`)
     segment.ms of a compacted log                        at most max.compaction.lag.ms (`max_segment_ms`)

@@ -29,7 +29,7 @@ from typing import Any
 
 import click
 
-from sediment.engine.config_keys import BROKER_KEYS
+from sediment.engine.config_definitions import BROKER_KEYS
 from sediment.engine.log_config import LogConfig
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.exit_status import EXIT_DONE, errors_as_exit_status

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from sediment.engine.config_keys import BROKER_KEYS, DYNAMIC_BROKER_KEYS, Key, Value, ValueType
+from sediment.engine.config_definitions import BROKER_KEYS, DYNAMIC_BROKER_KEYS, Key, Value, ValueType
 from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
 from sediment.server.server_config import ServerConfig
 

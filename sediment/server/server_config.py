@@ -2,6 +2,7 @@
 
 Field names are Kafka's keys with underscores, without the prefix `sediment`.  Defaults are Kafka's, except for two keys
 that Kafka does not limit, `max.connections` and `queued.max.request.bytes`, and for `auto.create.topics.enable`.
+`engine.config_definitions` has the types, defaults and ranges of Kafka's other broker keys.
 
 Source: Kafka's SocketServerConfigs, ServerConfigs, QuotaConfig and GroupCoordinatorConfig.
 """

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sediment.compaction.config import CompactionConfig
-from sediment.engine.config_keys import BROKER_KEYS, TOPIC_KEYS, Key, ValueType
+from sediment.engine.config_definitions import BROKER_KEYS, TOPIC_KEYS, Key, ValueType
 from sediment.engine.live.broker_config import BrokerConfig
 from sediment.engine.log_config import COMPACTION_RANGES, LOG_RANGES, RETENTION_RANGES, LogConfig
 from sediment.engine.value_ranges import OneOf, Range, Real, Truth, Whole

@@ -1,6 +1,7 @@
 """The rules for a whole batch: Kafka's checkBatchRetention as kernels (kafka-log 02 §6.2, §6.4).
 
 1. A batch of aborted data is dropped.  A marker is dropped after its delete horizon (`is_discarded`).
+   `cleaned_transaction_metadata.classify_batches` (Kafka's onBatchRead and onControlBatchRead) finds these batches.
 2. A batch that loses all its records keeps its header in two cases: it is the last batch of the cleaned range, which
    ends at the first uncleanable offset, or the last batch of an active producer (`keeps_header`).
 3. A batch of magic 2 that keeps all its records is copied byte for byte, unless it gets a delete horizon

@@ -13,7 +13,8 @@
 3. If no record of the batch has to be decoded, finish the batch: write its header or nothing (`_settle_whole`).
 4. Decode the records and hash their keys, if the buffers and the map have room for all of them (`batch_decoder`).
 5. Filter the records (`record_retention.filter_records`).
-6. Emit the batch: its header, a verbatim copy, or the survivors in a rebuilt batch (`_emit_survivors`).
+6. Emit the batch: its header, a verbatim copy (`batch_retention.is_copied`), or the survivors in a rebuilt batch
+   (`_emit_survivors`).
 
 The sweep is resumable.  If only the caller can do some work (decompress, compress, or enlarge the map or a buffer), the
 sweep returns a status that requests this work, and continues at the next call.  It never returns in the middle of

@@ -4,6 +4,7 @@
     truncateAndReload         `truncate_and_reload`: snapshots outside the log are dropped             04 §3.1, 05 §6
     removeStraySnapshots      `remove_stray_snapshots`, by a load                                      05 §6
     takeSnapshot              `take_snapshot`; a live log calls `needs_snapshot`                       04 §3.1
+    log start raised          `live.log.local_log.LocalLog.start_at` drops transactions below it       03 §4
     corrupt snapshot          dropped; the next older one is tried
 
 If no snapshot exists, all batches from the log start are replayed; after a clean stop, none is replayed.

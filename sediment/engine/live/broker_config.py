@@ -1,6 +1,7 @@
 """The part of a broker's config that concerns all log directories: loading, background tasks, the cleaner.
 
-Field names are Kafka's keys with underscores, and defaults are Kafka's own (kafka-log 06 §2, §3), as in `config_keys`.
+Field names are Kafka's keys with underscores, and defaults are Kafka's own (kafka-log 06 §2, §3), as in
+`config_definitions`.  Keys that have no effect here are only in that table.
 
 Invariant: every value is in Kafka's range, except that `background_threads` may be 0.
 """

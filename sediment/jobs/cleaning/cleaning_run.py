@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sediment.compaction.config import CompactionConfig
-from sediment.engine.config_keys import DOUBLE_MAX
+from sediment.engine.config_definitions import DOUBLE_MAX
 from sediment.jobs.cleaning.options import CleaningTask, CompactOptions
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.reporting.error_text import describe_lost_task

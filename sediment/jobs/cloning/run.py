@@ -29,7 +29,7 @@ from sediment.engine.clone.partition_clone import CloneTask, PartitionClone, clo
 from sediment.engine.clone.plan import ClonedPartition, ClonePlan, plan_clone
 from sediment.engine.clone.server_properties import server_properties
 from sediment.engine.clone.source import Source, open_source, open_store
-from sediment.engine.config_keys import BROKER_KEYS
+from sediment.engine.config_definitions import BROKER_KEYS
 from sediment.engine.copying.earlier_copy import EarlierCopy, open_earlier_copy
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.jobs.cleaning.result import TASK_ERRORS

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from sediment.engine.config_keys import QUORUM_KEYS, ValueType, read_value
+from sediment.engine.config_definitions import QUORUM_KEYS, ValueType, read_value
 from sediment.segment_io.errors import SettingsError
 
 MOST_BYTES = 1 << 20

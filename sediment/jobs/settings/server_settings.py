@@ -25,7 +25,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sediment.engine.config_keys import BROKER_KEYS, TOPIC_KEYS, Value
+from sediment.engine.config_definitions import BROKER_KEYS, TOPIC_KEYS, Value
 from sediment.engine.log_config import LogConfig
 from sediment.jobs.settings.directories import check_node, is_of_other_directories
 from sediment.jobs.settings.properties_file import read_properties

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sediment.engine.config_keys import TOPIC_KEYS, Key, Value
+from sediment.engine.config_definitions import TOPIC_KEYS, Key, Value
 from sediment.jobs.settings.cluster_settings import find_metadata
 from sediment.jobs.settings.resolve import Origin, Settings
 from sediment.segment_io.format.names import META_PROPERTIES_FILE

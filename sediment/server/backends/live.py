@@ -47,7 +47,7 @@ from typing import Any, TypeGuard
 
 from sediment.engine.clone.cluster_records import Node, next_producer_id
 from sediment.engine.clone.features import SUPPORTED_LEVELS
-from sediment.engine.config_keys import Value
+from sediment.engine.config_definitions import Value
 from sediment.engine.live.broker_config import BrokerConfig
 from sediment.engine.live.log.partition_log import PartitionLog
 from sediment.engine.live.log_directory import LogDirectory

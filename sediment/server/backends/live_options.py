@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sediment.engine.config_keys import Value
+from sediment.engine.config_definitions import Value
 from sediment.engine.log_config import LogConfig
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from itertools import dropwhile
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from sediment.engine.config_keys import (
+from sediment.engine.config_definitions import (
     BROKER_KEYS,
     TOPIC_KEYS,
     BrokerName,

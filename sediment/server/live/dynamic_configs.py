@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from sediment.engine.config_keys import Key, Value, ValueType, value_text
+from sediment.engine.config_definitions import Key, Value, ValueType, value_text
 from sediment.segment_io.internal_topics.metadata_log import ALL_BROKERS, ClusterMetadata
 from sediment.segment_io.internal_topics.metadata_records import ResourceType
 from sediment.segment_io.protocol.error_codes import ErrorCode

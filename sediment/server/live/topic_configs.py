@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from sediment.engine.config_keys import (
+from sediment.engine.config_definitions import (
     BROKER_KEYS,
     INTERNAL_TOPIC_CONFIGS,
     TOPIC_KEYS,

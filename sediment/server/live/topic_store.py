@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from sediment.engine.config_keys import Value
+from sediment.engine.config_definitions import Value
 from sediment.engine.live.broker_config import BrokerConfig
 from sediment.engine.live.log.partition_log import PartitionLog
 from sediment.engine.live.log_directory import LogDirectory

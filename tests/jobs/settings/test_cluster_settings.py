@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sediment.engine.config_keys import TOPIC_KEYS
+from sediment.engine.config_definitions import TOPIC_KEYS
 from sediment.jobs.settings.cluster_settings import open_directories
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.settings.resolve import Origin, Settings, parse_value

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from kafka.admin import ConfigResource as PythonResource
 from kafka.admin import ConfigResourceType, KafkaAdminClient
 
-from sediment.engine.config_keys import value_text
+from sediment.engine.config_definitions import value_text
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.metadata_log import read_bootstrap_records, read_cluster_metadata
 from sediment.segment_io.protocol import messages as m

@@ -1,7 +1,7 @@
 """Recovery of one segment during a load: verify batches, rebuild indexes, and cut off an incomplete or corrupt end.
 
     verify_segment   1 producers   the state at the base of the segment (`directory.producer_state_manager`)
-                     2 scan        every batch up to the first bad one
+                     2 scan        every batch up to the first bad one (`segment.recovery_scan`)
                      3 state       leader epochs and a snapshot, from the good batches
     repair_segment   4 indexes     the transaction index, the time index, then the offset index; `recovery_scan` makes
                                    their entries, and `index_appends.end_time_index` adds the last time entry

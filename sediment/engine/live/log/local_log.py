@@ -188,9 +188,10 @@ class LocalLog:
 
     def start_at(self, offset: int) -> bool:
         """Raise the log start to `offset`; return False if it is already at `offset` or above."""
-        if offset <= self.offsets.log_start:
+        offsets = self.offsets.started_at(offset)
+        if offsets is self.offsets:
             return False
-        self.offsets = self.offsets.started_at(offset)
+        self.offsets = offsets
         self.put_epochs(truncate_from_start(self.epochs, offset))
         self.producers.on_high_watermark(offset)
         return True

@@ -9,7 +9,7 @@ The last stable offset is not stored: `log_reader` derives it from the open tran
 
     high watermark     `with_high_watermark` moves an offset into the log; `replicated_to` only raises
     truncation         `truncated_to` lowers each offset that is above the new end
-    start raised       `started_at` also raises the recovery point
+    start raised       `started_at` also raises the recovery point; a start at or below the log start changes nothing
 
 Invariants: log start ≤ high watermark ≤ log end, and recovery point ≤ log end.  The constructor checks the invariants,
 so each method either returns offsets that satisfy them, or raises an error.

@@ -1,8 +1,8 @@
 """Rolling a live log: finishing the active segment and starting the next one (kafka-log 04 §6).
 
     should_roll   size above segment.bytes; age above max_segment_ms minus jitter, from the timestamp of the first batch
-                  to that of the append, or since the creation; full indexes (`mapped_index.is_full`, a
-                  time index one entry early); an offset above base + 2^31 - 1
+                  to that of the append, or since the creation; a full index (`Segment.open_to_append`; a time
+                  index counts as full one entry early); an offset above base + 2^31 - 1
     base offset   the append's first offset or the log end, whichever is higher
     roll          complete and trim the old segment (`Segment.become_inactive`), create the new one, write a snapshot of
                   the producers, and flush snapshot and old segment in the background

@@ -10,7 +10,7 @@ from pathlib import Path
 import javaproperties
 import pytest
 
-from sediment.engine.config_keys import (
+from sediment.engine.config_definitions import (
     BROKER_KEYS,
     TOPIC_KEYS,
     Key,
