@@ -50,6 +50,7 @@ RECORD_IS_GOOD = 0
 KEY_IS_MISSING = 1
 TIMESTAMP_IS_OUT_OF_RANGE = 2
 TIMESTAMP_TYPE_IS_WRONG = 3
+MAGIC_IS_MIXED = 4
 
 # ------------------------------------------------------- rules of a topic for plain batches, int64[PLAIN_RULE_FIELDS]
 NEEDS_KEY = 0  # 1 if each record needs a key

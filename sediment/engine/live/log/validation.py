@@ -60,6 +60,7 @@ from sediment.segment_io.format.layout import (
     CODEC_NONE,
     CODEC_ZSTD,
     INT32_MAX,
+    MAGIC,
     MAGIC_V2,
     MIN_RECORD_BYTES,
     NO_PRODUCER_ID,
@@ -80,6 +81,7 @@ from sediment.segment_io.format.record_decoder import (
 )
 from sediment.segment_io.segment.append_check_kernels import (
     KEY_IS_MISSING,
+    MAGIC_IS_MIXED,
     NO_EPOCH_LIMIT,
     RECORD_IS_GOOD,
     TIMESTAMP_IS_OUT_OF_RANGE,
@@ -98,6 +100,7 @@ _REASON_TEXT = {
     KEY_IS_MISSING: "it has no key, and the topic is compacted",
     TIMESTAMP_IS_OUT_OF_RANGE: "its timestamp is out of the range that the topic accepts",
     TIMESTAMP_TYPE_IS_WRONG: "its timestamp type is LogAppendTime, which only a broker sets",
+    MAGIC_IS_MIXED: "its magic differs from that of the compressed message around it",
 }
 
 
@@ -352,10 +355,12 @@ def _convert(batches: Batches, config: LogConfig, codec: int, append_time_ms: in
     new: list[NewRecord] = []
     reasons: list[int] = []
     for fields in batches.fields():
-        for record in _legacy_records(batches, fields, config):
+        for record, magic in _legacy_records(batches, fields, config):
             new.append(record)
             reason = RECORD_IS_GOOD
-            if config.compacts and record.key is None:
+            if magic != fields.magic:
+                reason = MAGIC_IS_MIXED
+            elif config.compacts and record.key is None:
                 reason = KEY_IS_MISSING
             elif config.message_timestamp_type != LOG_APPEND_TIME and record.timestamp_ms != NO_TIMESTAMP:
                 if not earliest_ms <= record.timestamp_ms <= latest_ms:
@@ -372,8 +377,8 @@ def _convert(batches: Batches, config: LogConfig, codec: int, append_time_ms: in
     return _Assembled(payload, len(new), new[0].timestamp_ms, largest_ms, head)
 
 
-def _legacy_records(batches: Batches, fields: BatchFields, config: LogConfig) -> Iterator[NewRecord]:
-    """Yield the messages of an entry of magic 0 or 1."""
+def _legacy_records(batches: Batches, fields: BatchFields, config: LogConfig) -> Iterator[tuple[NewRecord, int]]:
+    """Yield the messages of an entry of magic 0 or 1, each with its magic."""
     if fields.codec == CODEC_NONE:
         buffer = batches.buffer
         records = np.zeros((1, RECORD_FIELDS), dtype=np.int64)
@@ -385,14 +390,17 @@ def _legacy_records(batches: Batches, fields: BatchFields, config: LogConfig) ->
         unwrapped = legacy.unwrap(entry, limit_bytes=config.compaction.max_decompressed_batch_bytes)
         buffer, records = unwrapped.buffer, unwrapped.records
         for start, end in records[:, [RECORD_START, RECORD_END]].tolist():
-            if legacy.check_legacy_crc(buffer.ctypes.data + start, end - start) != OK:
+            # As in Kafka, a message of another magic is refused without a look at its checksum.
+            has_magic = buffer[start + MAGIC] == fields.magic
+            if has_magic and legacy.check_legacy_crc(buffer.ctypes.data + start, end - start) != OK:
                 raise CorruptBatchError("a message inside a compressed message fails its checksum", position=start)
     for record in records.tolist():
-        yield NewRecord(
+        new = NewRecord(
             record[TIMESTAMP_DELTA] if fields.magic > 0 else NO_TIMESTAMP,
             _slice(buffer, record[KEY_START], record[KEY_BYTES]),
             _slice(buffer, record[VALUE_START], record[VALUE_BYTES]),
         )
+        yield new, int(buffer[record[RECORD_START] + MAGIC])
 
 
 def _slice(buffer: ByteArray, start: int, count: int) -> bytes | None:

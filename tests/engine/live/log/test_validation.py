@@ -15,8 +15,9 @@ from sediment.segment_io.errors import (
     RecordValidationError,
 )
 from tests.engine.live_logs import NOW_MS, LiveLog, batch
+from tests.twin import framing
 from tests.twin.batches import ControlType, Record, assemble_batch, encode_record, parse_batch
-from tests.twin.legacy import encode_legacy
+from tests.twin.legacy import encode_legacy, encode_legacy_record
 
 GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
 THREE = (("a", "1"), ("b", "2"), ("c", "3"))
@@ -110,6 +111,22 @@ def test_compressed_messages_of_old_formats_become_one_batch_of_their_codec(
     times = [-1, -1] if magic == 0 else [NOW_MS, NOW_MS + 1]
     assert (stored.codec, stored.is_valid()) == (codec, True)
     assert [(r.offset, r.timestamp, r.key) for r in stored.records()] == [(1, times[0], b"a"), (2, times[1], b"b")]
+
+
+@pytest.mark.parametrize("outer", [0, 1])
+def test_a_message_whose_magic_differs_from_that_of_its_wrapper_is_refused(tmp_path: Path, outer: int) -> None:
+    log = LiveLog(tmp_path)
+    mixed = [
+        encode_legacy_record(Record(0, NOW_MS, b"a", b"1"), magic=outer),
+        encode_legacy_record(Record(1, NOW_MS, b"b", b"2"), magic=1 - outer),
+    ]
+    mixed[1] = mixed[1][:-1] + b"x"  # the checksum of such a message is not read
+    wrapper = Record(1, NOW_MS, None, framing.compress(GZIP, b"".join(mixed), magic=outer))
+    with pytest.raises(RecordValidationError, match="its magic differs") as refused:
+        log.lead(encode_legacy_record(wrapper, magic=outer, attributes=GZIP))
+    assert [index for index, _what in refused.value.record_errors] == [1]
+    assert not refused.value.has_invalid_timestamp
+    assert_untouched(log)
 
 
 def test_ap_04_a_client_whose_count_and_offsets_differ_is_refused(tmp_path: Path) -> None:
