@@ -258,11 +258,16 @@ class CommonOptions:
 
 
 def message_console(*, quiet: bool, plain: bool = False) -> Console:
-    """Return the console on stderr for messages; with `plain` it draws no progress."""
+    """Return the console on stderr for messages; with `plain` it draws no progress.
+
+    Only a terminal wraps a message; in a file or a pipe, each message is one line.
+    """
     stream = stderr_log.stream_of_lines()
     if stream is not None:
         return LogConsole(stream, quiet=quiet)
-    return error_console(quiet=quiet, force_terminal=False if plain else None)
+    console = error_console(quiet=quiet, force_terminal=False if plain else None)
+    console.soft_wrap = not console.file.isatty()
+    return console
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,6 +178,11 @@ class _Stderr:
         with contextlib.suppress(OSError, ValueError, AttributeError):
             self._stream().flush()
 
+    def isatty(self) -> bool:
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            return bool(self._stream().isatty())
+        return False
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream(), name)
 

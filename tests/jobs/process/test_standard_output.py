@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from sediment.jobs.command_line.options import message_console
 from sediment.jobs.process.standard_output import OutputError, as_text, write_result
 from sediment.jobs.reporting.run_report import result_console
 from tests.corpus import load_case
@@ -138,6 +139,13 @@ def test_text_that_would_command_the_terminal_is_shown_as_text() -> None:
 def test_text_that_the_encoding_cannot_say_is_escaped_and_not_an_error(capsysbinary: pytest.CaptureFixture) -> None:
     write_result("caf\udce9\n")
     assert capsysbinary.readouterr().out == b"caf\\udce9\n"
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_message_in_a_file_is_one_line(plain: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    sentence = "nothing is deleted by retention or the cleaner in topics without a stated policy: " + "orders, " * 20
+    message_console(quiet=False, plain=plain).print(sentence)
+    assert capsys.readouterr().err == f"{sentence}\n"
 
 
 def test_an_output_error_says_why() -> None:
