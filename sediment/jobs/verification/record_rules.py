@@ -501,6 +501,6 @@ def _joined(before: Batches, after: Batches) -> tuple[Batches, Batches, Batches,
 
 def _corruption(before: set[bytes], after: set[bytes]) -> Iterator[Difference]:
     for _ in range(len(after - before)):
-        yield Difference("crc", -1, "a batch of AFTER cannot be read, and BEFORE does not contain the same bytes")
+        yield Difference("crc", None, "a batch of AFTER cannot be read, and BEFORE does not contain the same bytes")
     for _ in range(len(before - after)):
-        yield Difference("crc", -1, "an unreadable batch of BEFORE is missing")
+        yield Difference("crc", None, "an unreadable batch of BEFORE is missing")

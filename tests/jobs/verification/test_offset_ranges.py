@@ -21,7 +21,7 @@ from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.live_segments import live_segments
 from sediment.segment_io.partition.sources import find_sources
 from tests.jobs.verification.test_record_rules import NOW_MS, changed_log, pair_rules, random_log, written
-from tests.twin.batches import Record, encode_batch, parse_batch
+from tests.twin.batches import Record, encode_batch, parse_batch, sign_batch
 from tests.twin.legacy import encode_legacy_record
 from tests.twin.verification import Rules
 
@@ -145,6 +145,20 @@ def test_logs_that_cannot_be_divided_are_compared_by_one_thread(folder):
     logs = [in_parts(folder / name, ascending, 2, 2) for name in ("b", "a")]
     assert count_in_ranges(*logs, pair_rules(rules), LIMIT_BYTES, Fs(), 2) == Counter()
     assert count_in_ranges(*logs, replace(pair_rules(rules), may_be_reencoded=True), LIMIT_BYTES, Fs(), 2) is None
+
+
+def test_an_undecodable_batch_that_is_only_in_one_log_is_a_difference_without_an_offset(folder):
+    batches = [encode_batch([Record(at, 0, b"k%d" % at, b"v")], base_offset=at) for at in range(3)]
+    batches[1] = sign_batch(batches[1][:61] + b"\xff" * 5 + batches[1][66:])
+    for before, after, what in (
+        (batches, batches[::2], "an unreadable batch of BEFORE is missing"),
+        (batches[::2], batches, "a batch of AFTER cannot be read"),
+    ):
+        logs = [written(folder / name / "t-0", log, 1, 1) for name, log in (("b", before), ("a", after))]
+        tally = Tally()
+        compare_records(*logs, pair_rules(Rules(0, 0, 0, False, 3, 3, NOW_MS)), LIMIT_BYTES, Fs(), tally, 1)
+        (found,) = [each for each in tally.first() if each.check == "crc"]
+        assert (found.offset, found.what.startswith(what)) == (None, True)
 
 
 def test_keys_that_do_not_fit_the_memory_of_the_ranges_are_compared_by_one_thread(folder):
