@@ -79,10 +79,10 @@ from sediment.server.errors import ApiError, StartStoppedError
 from sediment.server.groups.group_coordinator import GroupCoordinator
 from sediment.server.groups.offsets_topic import OffsetsTopic
 from sediment.server.handlers.alter_configs import AlterConfigHandlers
-from sediment.server.handlers.alter_log_dirs import AlterLogDirsHandlers
 from sediment.server.handlers.delete_records import DeleteRecordsHandlers
 from sediment.server.handlers.fetch import FetchHandlers
 from sediment.server.handlers.group_deletions import GroupDeletionHandlers
+from sediment.server.handlers.log_dirs import AlterLogDirsHandlers
 from sediment.server.handlers.metadata import QuorumHandlers
 from sediment.server.handlers.produce import ProduceHandlers
 from sediment.server.handlers.producer_ids import ProducerIdHandlers
