@@ -87,7 +87,7 @@ def has_topic(tree: Tree, path: Path, others: set[str]) -> bool:
         topic = topics.get("new")
         assert topics.keys() - {"new"} == others
         # What the creation or deletion has left is removed after the delay.
-        assert set(path.glob("*-delete")) <= {deleted.folder for deleted in backend._manager._deleted}
+        assert set(path.glob("*-delete")) <= {deleted.folder for deleted in backend._manager._state.deleted}
         if topic is not None:
             assert sorted(topic.partitions) == list(range(PARTITIONS))
             assert topic.configs == {"retention.ms": "5"}

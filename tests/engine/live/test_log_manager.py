@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from sediment.engine.live.log_manager import LoadProgress
+from sediment.engine.live.manager.log_loading import LoadProgress
 from sediment.segment_io.errors import CorruptDataError, DirectoryInUseError, StorageError, UsageError
 from sediment.segment_io.format.meta_properties import MetaProperties, format_meta_properties
 from sediment.segment_io.format.names import TopicPartition

@@ -267,7 +267,7 @@ def test_a_stop_ends_a_creation_of_many_logs(logs: Path) -> None:
             self.made += 1
             if self.made == 3:
                 stop.start()
-                while not manager._is_stopping:
+                while not manager._state.is_stopping:
                     time.sleep(0.001)
             super().make_unsynced_directory(path, like=like)
 

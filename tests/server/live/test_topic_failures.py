@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from sediment.engine.live.manager.log_deletion import remove_renamed
 from sediment.engine.metadata.topic_records import remove_topic_record
 from sediment.segment_io.errors import StorageError, UsageError
 from sediment.segment_io.format.checkpoints import format_uuid
@@ -636,8 +637,8 @@ def test_folders_of_deleted_topics_are_removed_after_a_restart(path: Path) -> No
     unknown.mkdir()
     (unknown / "partition.metadata").write_text(f"version: 0\ntopic_id: {format_uuid(uuid.uuid4().bytes)}\n")
     with opened(path) as backend:
-        for deleted in list(backend._manager._deleted):
-            backend._manager._remove(deleted)
+        for deleted in list(backend._manager._state.deleted):
+            remove_renamed(backend._manager._state, deleted)
         assert [*path.glob("new-0.*"), *path.glob("other-0.*")] == []
     assert unknown.is_dir()
 
@@ -662,8 +663,8 @@ def test_folders_that_a_killed_creation_had_not_named_are_removed(path: Path) ->
     (copy / f"empty{of_live}").mkdir()
     with opened(copy) as backend:
         assert append(backend) == 1
-        for deleted in list(backend._manager._deleted):
-            backend._manager._remove(deleted)
+        for deleted in list(backend._manager._state.deleted):
+            remove_renamed(backend._manager._state, deleted)
     assert {name: not (copy / name).exists() for name in marked} == marked
 
 
@@ -737,8 +738,8 @@ def test_a_folder_that_was_restored_after_the_deletion_is_kept_as_a_stray(path: 
     for _ in range(2):
         with opened(path) as backend:
             assert backend.catalog.topic("new") is None
-            for deleted in list(backend._manager._deleted):
-                backend._manager._remove(deleted)
+            for deleted in list(backend._manager._state.deleted):
+                remove_renamed(backend._manager._state, deleted)
         (stray,) = path.glob("new-0*")
         assert stray.name.endswith("-stray")
         assert contents(stray) == before

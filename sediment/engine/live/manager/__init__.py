@@ -1,0 +1,1 @@
+"""The parts of `LogManager`: load, create, delete and move logs, and write their checkpoints."""
