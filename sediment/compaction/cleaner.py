@@ -21,8 +21,8 @@ Kafka's Cleaner.doClean, step by step:
     offset overflow           `segment.writer` begins another segment; a load splits it (`loading.split_segment`)
     upper bound of a round    the first uncleanable offset, even if the map ends earlier (`batch_retention`)
 
-Memory: the map, two chunks with some of their records decompressed, the largest batch, and two outputs of survivors:
-the sweep fills one while the other is written.
+Memory: the map, two chunks with some of their records decompressed, the largest batch, and two outputs of survivors.
+The sweep fills one output while the other is written.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from sediment.segment_io.fs import Fs
 class CleaningPass:
     """One attempt to clean a partition or a split.
 
-    `boundaries` come from a forward scan, keyed by the base offset of the segment; without such a scan, they are
+    `boundaries` come from a forward scan; the keys are base offsets of segments.  Without such a scan, `boundaries` is
     empty.  `filter_by` selects how records are filtered: BY_OCCURRENCE, BY_OFFSET or BY_BITMAP (a split).  `seed` is
     the seed of the key hashes; None means a random seed.  A pass that writes nothing needs no `writer`.
     """
@@ -139,7 +139,7 @@ class CleaningPass:
         return end_offset
 
     def _clean_groups(self, groups: Sequence[SegmentGroup]) -> list[Future[CleanedGroup]]:
-        """Sweep the groups, newest first; write each group while the next is swept.  Return futures in log order."""
+        """Sweep the groups, newest first; each is written while the next is swept.  Return futures in log order."""
         pending: list[Future[CleanedGroup]] = []
         try:
             for group in reversed(groups):
@@ -149,7 +149,7 @@ class CleaningPass:
                 self._kernels.being_written_bytes = output.used_bytes()
                 pending.append(self._parts.write_behind.submit(output.finish, output.used_bytes()))
         except BaseException:
-            # Wait, because the caller removes the parts, which no thread may still be writing then.
+            # The caller removes the parts next, so wait until no thread writes to them.
             wait(pending)
             raise
         return pending[::-1]

@@ -59,10 +59,10 @@ class SampledBatches:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The expected log after cleaning, from a sample of `sampled_bytes`; `key_bytes` is the size of all keys.
+    """The expected log after cleaning, estimated from `sampled_bytes` of it; `key_bytes` is the size of all keys.
 
     `tombstones_waiting` counts the tombstones that are kept.  They expire between `first_horizon_ms` and
-    `last_horizon_ms`; both are None if none of their batches has a delete horizon after cleaning.
+    `last_horizon_ms`.  If no batch of them has a delete horizon after cleaning, both are None.
     """
 
     keys: int
@@ -123,9 +123,9 @@ def collect_sample(spans: Iterable[BatchSpan]) -> SampledBatches:
 
 
 def _count_keys(keys: Sequence[tuple[pa.Array, npt.NDArray[np.bool_]]]) -> tuple[Int64s, int]:
-    """Return the frequency of each different key among records with a True mask, and the total size of these keys.
+    """Return how often each key occurs in the records whose mask is True, and the total size of the different keys.
 
-    The buffers are shared with NumPy directly: `pyarrow.array` and `to_numpy` would import pandas.
+    The buffers are shared with NumPy directly, because `pyarrow.array` and `to_numpy` would import pandas.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

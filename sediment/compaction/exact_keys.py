@@ -101,7 +101,7 @@ def prove_chunk(
     records: npt.NDArray[np.int64],
     state: npt.NDArray[np.int64],
 ) -> int:
-    """Check the keys of the batches below CURSOR, last batch first; store keys at or above `first_mapped_offset`.
+    """Check the keys of the batches below CURSOR, last batch first; store those at or above `first_mapped_offset`.
 
     If memory is missing, the caller provides more memory and repeats the call.  Nothing is stored twice, because no key
     of a batch is stored before the memory for the whole batch is available.

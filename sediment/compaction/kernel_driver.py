@@ -108,7 +108,10 @@ class KernelDriver:
 
     # --------------------------------------------------------------------------------------------------------- a split
     def begin_split(self, end_offset: int | None, run_limit: int) -> None:
-        """Prepare a split below `end_offset` (None for the newest split); runs end at `run_limit` keys."""
+        """Prepare a split below `end_offset` (None for the newest split).
+
+        A run has at most `run_limit` keys, unless one batch has more.
+        """
         self._rules[registers.RUN_LIMIT] = run_limit
         self.state[registers.LAST_BASE_OFFSET] = INT64_MAX if end_offset is None else end_offset
         self.state[registers.RECORDS] = 0
@@ -269,7 +272,8 @@ class KernelDriver:
 
     def _compress(self, batches: Batches, output: GroupOutput) -> None:
         if self._compressors is _NO_COMPRESSORS:
-            # Loaded at the first request to compress; from then on, the sweep compresses batches itself, if possible.
+            # These tools are loaded at the first request to compress. Then the sweep compresses batches itself, if
+            # possible.
             self._compressors = find_compressors()
         codec = int(self.state[registers.PENDING_CODEC])
         raw = self._memory.raw.data[: int(self.state[registers.RAW_BYTES])]
@@ -285,7 +289,7 @@ class KernelDriver:
         return ExactKeys(self._seed, self._secrets, self._reader)
 
     def _check_keys(self, chunk: Chunk, output: GroupOutput | None = None) -> None:
-        """Check that no key of a chunk shares its hash with a different key, before the chunk is used."""
+        """Check, before a chunk is used, that no key of the chunk has the same hash as a different key."""
         if self._exact_keys is not None:
             self._exact_keys.check(
                 chunk,

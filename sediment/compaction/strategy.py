@@ -5,7 +5,7 @@
 
 If whole keys are compared, the partition is always cleaned whole, because splits exchange hashes, never keys.
 
-Invariant: the module is pure, so a plan reports the same choice that a run makes.  Keys are estimated only if the
+Invariants: the module is pure, so a plan reports the same choice that a run makes.  Keys are estimated only if the
 estimate can change the choice.
 """
 

@@ -4,13 +4,14 @@ If a batch needs a horizon and has none, the cleaner writes one into the batch (
 attributes is set, the batch's base timestamp is its horizon.
 
     new horizon        now + delete.retention.ms; none if the sum overflows         `next_horizon_ms`
-    who gets one       a batch that keeps a tombstone, or a marker without data     `needs_horizon`
-    rebuilt batch      keeps its horizon, even without a tombstone                  `keeps_horizon`
-    emptied batch      loses its horizon                                            `batch_rebuild.write_empty_batch`
+    gets a horizon     a batch that keeps a tombstone; a marker without data        `needs_horizon`
+    rebuilt batch      it keeps its horizon, even without a tombstone               `keeps_horizon`
+    emptied batch      it loses its horizon                                         `batch_rebuild.write_empty_batch`
 
-Batches of magic 0 and 1 have no horizon.  For all such batches, one legacy horizon decides: the modification time of
-the last clean segment, minus delete.retention.ms.  The tombstones of such a batch have expired if its segment was last
-modified at or before this horizon (kafka-log 02 §3 step 1, §6, §10: legacyDeleteHorizonMs, retainLegacyDeletes).
+Batches of magic 0 and 1 have no horizon.  They share one legacy horizon: the modification time of the last clean
+segment, minus delete.retention.ms.  The tombstones of such a batch have expired if its segment was last modified at or
+before this horizon.  Kafka calls these values legacyDeleteHorizonMs and retainLegacyDeletes (kafka-log 02 §3 step 1,
+§6, §10).
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def scan_chunk(
         status = check_header(address, size_bytes)
         if status == OK:
             status = check_crc(address, size_bytes)
-        # The delta is subtracted, because a flipped bit can make an offset so large that adding the delta would
+        # The delta is subtracted, because a flipped bit can make an offset very large, and then an addition would
         # overflow.
         if status == OK and not first_offset <= base_offset < end_offset - load_i32(address + LAST_OFFSET_DELTA):
             status = OFFSET_OUTSIDE_SEGMENT

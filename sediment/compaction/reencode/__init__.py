@@ -9,5 +9,5 @@
     cleaned_batches   the batches of a cleaned group, which are encoded before they are written
     estimate          the size of the log after a re-encoding, from a sample of batches
 
-`plan` and `merging` open no file.  Nothing here renames a file; the result is a prepared swap.
+`plan` and `merging` open no file.  No module here renames a file; the result is a prepared swap.
 """

@@ -2,22 +2,21 @@
 
 The rule reads only headers.
 
-A batch may change if it is a data batch of magic 2 with records, entirely below the bound.  Such a batch may be merged
-with the previous batch under three conditions.  Both batches may change.  Neither batch is among the last five data
-batches of its producer in the segment.  These header fields are equal:
+A batch may change if it is a data batch of magic 2 with records, and all its offsets are below the bound.  Such a batch
+may be merged with the previous batch under three conditions.  Both batches may change.  Neither batch is among the last
+five data batches of its producer in the segment.  These header fields are equal:
 
     field                                         reason
-    codec, unless all batches get a new one       each batch keeps its codec
+    codec, unless a new codec is requested        each batch keeps its codec
     producer, epoch, transaction flag             a header has one of each
     leader epoch                                  a log can be truncated at the end of an epoch only between batches
     timestamp type; the time, if LogAppendTime    the header's time applies to all records
     delete horizon                                a header has one
 
-Offsets and sequence numbers must continue without a gap, because a header contains only the first offset and sequence
-number.
+Offsets and sequence numbers must continue without a gap, because a header contains only the first of each.
 
 A broker that loads the log keeps the last five batches of each producer in memory, to recognise a duplicate from a
-client.  Therefore the last five batches of each producer in a segment are not merged, and the producer state at the
+client.  Therefore the last five batches of each producer in a segment are not merged.  So the producer state at the
 segment's end does not change.
 """
 

@@ -1,4 +1,4 @@
-"""The compiled loop over the batches of one chunk, in log order: wanted batches are re-encoded, all others are copied.
+"""The compiled loop over the batches of one chunk, in log order: it re-encodes wanted batches, and copies all others.
 
     chunk      | batch | batch | batch | batch |        `wanted`: to be opened; `joins`: may join the previous batch
                                        ^ CURSOR
@@ -10,7 +10,7 @@
 A group consists of batches that become one batch.  A group may extend from one chunk into the next.  For each batch:
 1. If the batch may join the open group and the result stays within the limit, add the batch and continue with the next
    batch.
-2. Otherwise end the open group: compress `raw` and write one batch.  If that batch is not smaller, copy `originals`
+2. Otherwise end the open group: compress `raw` and write one batch.  If the new batch is not smaller, copy `originals`
    instead.
 3. If the batch is not wanted, copy it.  If the batch is wanted but no other batch may join it, encode the batch alone.
    Otherwise begin a new group with the batch.
@@ -26,8 +26,8 @@ A group consists of batches that become one batch.  A group may extend from one 
 The records of the first batch do not change.  The records of the other batches get new offset and timestamp deltas;
 their bytes after the offset delta are copied.
 
-The loop is resumable: if the caller must do some work, the loop returns a status that requests this work, and continues
-at the next call.
+The loop is resumable.  If the caller must do some work, the loop returns a status that requests this work.  At the next
+call, the loop continues.
 
 Invariants
 * The records of a batch are decoded before another batch joins it.
@@ -110,7 +110,7 @@ class GroupMemory(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Batches that become one: addresses and sizes of their uncompressed records and of the original batches.
+    """Batches that become one batch: addresses and sizes of their uncompressed records, and of the original batches.
 
     The other fields describe the merged batch.
     """

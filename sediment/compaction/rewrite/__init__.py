@@ -5,5 +5,5 @@
     segment_rewrite  one task for each segment: two forward scans, and one new segment under `.part` names
     batch_rewrite    one batch in which records are dropped or replaced
 
-`plan` and `verdicts` open no file.  Nothing here renames a file; the result is a prepared swap.
+`plan` and `verdicts` open no file.  No module here renames a file; the result is a prepared swap.
 """

@@ -81,8 +81,8 @@ class BatchRewriter:
 
         The result is valid until the next call.
 
-        `wanted` and `keeps_header` are bool[batches]: the batches with verdicts, and the batches that keep their header
-        if they lose all records.
+        `wanted` and `keeps_header` are bool[batches].  `wanted` marks the batches with verdicts.  `keeps_header` marks
+        the batches that keep their header even if they lose all records.
 
         Raises:
             CorruptBatchError: records cannot be decompressed or decoded.
@@ -138,7 +138,8 @@ class BatchRewriter:
 
     def _compress(self, batches: ChunkBatches, codec: int) -> None:
         if not self._compressors.any():
-            # Loaded at the first request to compress; from then on, the kernel compresses batches itself, if possible.
+            # These tools are loaded at the first request to compress. Then the kernel compresses batches itself, if
+            # possible.
             self._compressors = find_compressors()
         raw = self._raw.data[: int(self._state[kernels.RAW_BYTES])]
         compressed = np.frombuffer(compress(codec, raw), dtype=np.uint8)

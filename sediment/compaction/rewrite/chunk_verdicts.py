@@ -3,7 +3,7 @@
     GivenVerdicts     by offset: the same table for every chunk
     SearchedVerdicts  by key: each chunk is searched, and has a table with its matches
 
-A table marks the verdicts whose records were found, so that the rewrite can report all other verdicts.
+A table marks the verdicts whose records were found; the rewrite reports all other verdicts.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class SegmentVerdicts(Protocol):
         ...
 
     def not_applied(self) -> NotReached:
-        """After the last chunk, return the verdicts not applied, except those on batches that must not change."""
+        """After the last chunk, return the verdicts that were not applied; leave out batches that must not change."""
         ...
 
     def matches(self) -> MatchedRecords | None:

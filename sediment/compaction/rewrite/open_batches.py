@@ -6,9 +6,9 @@
     wanted     bool[batches]       the batches that the kernel opens
 
 Uncompressed batches are open from the start.  If a kernel reaches a wanted batch without a payload, the kernel returns
-NEEDS_PAYLOAD, and the caller opens the batch.  The caller then also has the next batches decompressed by kernels, until
-an area of the size of a CPU cache is full.  Batches that kernels cannot decompress are decompressed one at a time;
-messages of magic 0 and 1 are converted one at a time.
+NEEDS_PAYLOAD, and the caller opens the batch.  At the same time, kernels decompress the next batches, until a buffer of
+the size of a CPU cache is full.  Batches that kernels cannot decompress are decompressed one at a time; messages of
+magic 0 and 1 are converted one at a time.
 
 Invariant: the payload of a batch is valid until a later batch is opened.
 """

@@ -1,4 +1,4 @@
-"""The compiled loop over the batches of one chunk, in log order: it applies the verdicts, and copies all other batches.
+"""The compiled loop over the batches of a chunk, in log order: it applies verdicts, and copies all other batches.
 
     chunk     | batch | batch | batch | batch | batch |       `wanted`: the batches with verdicts
                       ^ COPIED          ^ CURSOR
@@ -10,8 +10,8 @@
 1. Decode the records, if the array has room for a row of each record.
 2. Find the verdicts on the records, move the rows of the surviving records together, and note the edits.
 3. If the batch changes, first copy the unchanged batches before it.
-4. Write the surviving records, compressed with the batch's own codec.  If no record survives, write only the header, or
-   nothing.
+4. Compress the surviving records with the codec of the batch, and write them.  If no record survives, write only the
+   header, or nothing.
 
     field                                               after a rewrite
     offsets, leader epoch, producer, sequence, flags    unchanged
@@ -22,8 +22,8 @@
 A batch with a new tombstone loses its delete horizon, so that the cleaner writes a new horizon.  With the old horizon,
 the tombstone could be dropped before consumers have read it.
 
-The loop is resumable: if the caller must do some work, the loop returns a status that requests this work, and continues
-at the next call.  If a call repeats a batch, the only effect is that marks of verdicts are set a second time.
+The loop is resumable.  If the caller must do some work, the loop returns a status that requests this work.  At the next
+call, the loop continues.  If a call processes a batch again, the repetition only sets marks of verdicts a second time.
 
 Invariant: a batch without changed records is copied byte for byte.
 """
@@ -106,7 +106,7 @@ REPLACED = 11
 REGISTERS = 12
 
 _NULL = -1
-# Copied from `Action`, because the cache of compiled code depends on this file and not on the file of `Action`.
+# The values are copied from `Action`, because a change in the file of `Action` does not recompile this file.
 _DROP, _TOMBSTONE, _REPLACE_KEY = 0, 1, 3
 assert (_DROP, _TOMBSTONE, _REPLACE_KEY) == (Action.DROP, Action.TOMBSTONE, Action.REPLACE_KEY)
 _ROW_BYTES = 8 * RECORD_FIELDS
@@ -157,8 +157,8 @@ def rewrite_batches(
 ) -> int:
     """Write the batches at and after CURSOR to the output; return DONE, a request, or the status of a bad batch.
 
-    If a batch loses all its records, only its header is kept if `keeps_header`, bool[batches], is set; otherwise the
-    batch is dropped.  `raw` is working memory for records to be compressed; `compressors` comes from
+    If a batch loses all its records and `keeps_header`, bool[batches], is True for it, its header is kept.  Otherwise
+    the batch is dropped.  `raw` is working memory for records to be compressed; `compressors` comes from
     `find_compressors`, or is all zeros.
     """
     out = np.int64(output.ctypes.data)

@@ -36,7 +36,7 @@ class Reason(IntEnum):
 
     @property
     def code(self) -> str:
-        """The reason as reports show it: `no-key` for `NO_KEY`."""
+        """The name of the reason in reports; for example, `no-key` for `NO_KEY`."""
         return self.name.lower().replace("_", "-")
 
 

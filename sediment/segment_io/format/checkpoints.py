@@ -1,15 +1,14 @@
 """Formats of checkpoint files and of partition.metadata (kafka-log 01 §9, §10).
 
-A checkpoint is a text file with offsets or leader epochs: a version line, a line with the number of entries, then one
-line for each entry.
+A checkpoint is a text file with offsets or leader epochs.  It has a version line, a line with the number of entries,
+and one line for each entry.
 
     empty file, or no count                     no entries
     wrong version, count or line                CorruptCheckpointError
     partition.metadata                          version and topic id, without a line end; the all-zero id is refused
 
-Invariants: parsing accepts every file that a broker accepts; formatting rejects an entry that a broker could not read
-back.  `partition.checkpoint_files` reads and replaces the files, and selects the
-logs that the log start checkpoint lists.
+Invariants: every file that a broker accepts can be parsed.  An entry that a broker could not read back is refused.
+`partition.checkpoint_files` reads and replaces the files, and selects the logs that the log start checkpoint lists.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def _corrupt(what: str, path: str | None, advice: str) -> CorruptCheckpointError
 
 
 def _lines(content: bytes, path: str | None, advice: str) -> list[str]:
-    """Split text into lines like Java's BufferedReader: no line begins after a line end at the end of the text."""
+    """Split text into lines like Java's BufferedReader: a line end at the end of the text begins no further line."""
     try:
         lines = _LINE_END.split(content.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -123,7 +122,7 @@ def format_offset_checkpoint(entries: Mapping[TopicPartition, int]) -> bytes:
     """Return the file of `entries`, in their order.
 
     Raises:
-        UsageError: a broker could not read back the entry of a partition, and would then reject the whole file.
+        UsageError: a broker could not read back the entry of a partition, and would reject the whole file.
     """
     for partition, offset in entries.items():
         if not _is_readable(partition, offset):

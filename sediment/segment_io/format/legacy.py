@@ -1,8 +1,8 @@
 """Decoding of messages of magic 0 and 1, plain or in compressed wrappers, into the record rows of `record_decoder`.
 
 `layout` contains the fields of a message (kafka-log 01 §5).  A log entry consists of offset, length and message.  A row
-is int64[RECORD_FIELDS], as in `record_decoder.decode_records`, with two differences: OFFSET_DELTA and TIMESTAMP_DELTA
-contain absolute values, and HEADERS_START is 0, because messages have no headers.
+is int64[RECORD_FIELDS], as in `record_decoder.decode_records`, with two differences.  OFFSET_DELTA and TIMESTAMP_DELTA
+contain absolute values.  HEADERS_START is 0, because messages have no headers.
 
     magic 0               timestamp -1; the offsets inside a wrapper are absolute
     magic 1               the offsets inside a wrapper are relative; the wrapper has the offset of its last message
@@ -206,8 +206,8 @@ def unwrap(wrapper: bytes, *, limit_bytes: int) -> Unwrapped:
     """Return the messages inside a compressed entry, whose checksum was checked; `wrapper` is the whole entry.
 
     Raises:
-        CorruptBatchError: the value is null, is not a compressed stream, or expands beyond `limit_bytes`; or the
-            messages in it are missing, malformed, compressed again, or contradict the wrapper's offset.
+        CorruptBatchError: the value is null, is not a compressed stream, or expands beyond `limit_bytes`.  Also if the
+            messages in it are missing, malformed or compressed again, or contradict the wrapper's offset.
 
     Source: kafka-log 01 §5.1.
     """

@@ -8,7 +8,7 @@
 `batch_headers.check_header` refuses a negative record count.
 
 Invariants
-* Every length, count and position is checked against the end of its data before it is used.
+* Before a length, count or position is used, it is checked against the end of its data.
 * At least PADDING_BYTES readable bytes follow a buffer, so a varint may be read before its end is checked.  A varint
   has at most ten bytes, so a varint that starts inside the buffer ends inside the padding.
 * Positions are int64, relative to `base`, the address of the buffer.

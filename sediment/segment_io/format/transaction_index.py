@@ -8,7 +8,7 @@ An entry has 34 bytes: version i16 = 0 | producer id i64 | first offset i64 | la
     incomplete last entry        ignored
     later version                refused
 
-Which entries survive a cleaning: `compaction.kernels.cleaned_transaction_metadata`.
+`compaction.kernels.cleaned_transaction_metadata` decides which entries survive a cleaning.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class TransactionIndex:
     def collect(self, fetch_offset: int, upper_bound: int) -> CollectedAborted:
         """Return the aborted transactions that overlap [fetch_offset, upper_bound), by Kafka's rule.
 
-        The search ends after the first entry with a last stable offset of at least `upper_bound`: all later markers
+        The search ends after the first entry whose last stable offset is at least `upper_bound`.  All later markers
         belong to transactions that began at or above `upper_bound`.
 
         Source: kafka-log 01 §7.4 (collectAbortedTxns).
@@ -124,8 +124,8 @@ def collect_aborted(
 ) -> tuple[AbortedTransaction, ...]:
     """Return the aborted transactions that overlap [fetch_offset, upper_bound).
 
-    `indexes` are the indexes of all segments from the segment that contains `fetch_offset` to the active segment,
-    because a marker can be far above the range.  When the result is complete, no further index is read.
+    `indexes` are the indexes of the segment that contains `fetch_offset` and of all later segments, because a marker
+    can be far above the range.  When the result is complete, no further index is read.
 
     Source: kafka-log 01 §7.4, 04 §8 step 7.
     """

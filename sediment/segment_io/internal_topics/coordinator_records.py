@@ -3,8 +3,8 @@
     key      type i16 | fields of the type's key schema
     value    version i16 | fields of the type's value schema in that version
 
-The type is the API key of both schemas.  The JSON form of a record is the same as the output of Kafka's console
-consumer with Kafka's formatters: `{"type": …, "data": {…}}` for a key, `{"version": …, "data": {…}}` for a value.
+The type is the API key of both schemas.  The JSON form of a record equals the output of Kafka's console consumer with
+Kafka's formatters.  A key is `{"type": …, "data": {…}}`, and a value is `{"version": …, "data": {…}}`.
 
 Invariant: a record is decoded completely or not at all.  A record is not decoded if its type or version is unknown, or
 if it has too few or too many bytes.
@@ -106,7 +106,7 @@ def encode_coordinator_value(value: Any, version: int) -> bytes:
 
 @cache
 def _record_types(topic: str) -> Mapping[int, tuple[str, type[Message], type[Message]]]:
-    """Return, by number, the name of each type of record and the message classes of its key and value."""
+    """Return, by its number, the name of each record type, and the message classes of its key and value."""
     keys = (line for line in message_lines().values() if line.kind == "coordinator-key")
     prefixes = {
         line.number: line.name.removesuffix(_KEY)

@@ -1,6 +1,6 @@
 """LogListing: the names and sizes of the files in a partition directory, including leftovers of interrupted changes.
 
-Invariant: a listing opens no file; `segments` are sorted by base offset, and the last one is active.
+Invariants: a listing opens no file.  `segments` are sorted by base offset, and the last one is active.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _INDEX_KINDS = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, Segmen
 class SegmentRef:
     """A segment and the sizes of its files.
 
-    If the sizes are the same later, the segment is considered unchanged; this check opens no file.  Sizes are file
-    lengths in bytes; the size of a missing index is None.
+    If a later listing has the same sizes, the segment is considered unchanged; this check opens no file.  Sizes are
+    file lengths in bytes; the size of a missing index is None.
     """
 
     base_offset: int
@@ -42,7 +42,7 @@ class SegmentRef:
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A file left by an interrupted replacement, deletion or task."""
+    """A file that an interrupted replacement, deletion or task did not remove."""
 
     name: str
     parsed: SegmentFileName
@@ -74,8 +74,8 @@ class LogListing:
     def is_replacement_open(self) -> bool:
         """Return True if a replacement was interrupted, so that only the next start decides which segments remain.
 
-        `.deleted` files and part files are ignored, because they will only be removed.  For example, a broker that
-        stops within a minute after it cleaned a log leaves `.deleted` files.
+        `.deleted` files and part files are ignored, because they will only be removed.  For example, `.deleted` files
+        remain if a broker stops within a minute after it cleaned a log.
         """
         return any(leftover.parsed.state in (CLEANED_SUFFIX, SWAP_SUFFIX) for leftover in self.leftovers)
 

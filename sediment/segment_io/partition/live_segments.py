@@ -6,7 +6,7 @@
 the replacement is complete.  If the directory does not change for some seconds, the replacement is considered
 interrupted.
 
-Invariant: the result never shows half of a replacement, unless replacements follow each other without a pause.
+Invariant: the result never mixes old and new segments of a replacement, unless replacements follow without a pause.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def live_segments(source: Source, fs: Fs) -> tuple[LiveSegment, ...]:
 
 
 def as_loaded(listing: LogListing, fs: Fs) -> LogListing:
-    """Return the listing with the segments that Kafka's loader would leave after an interrupted replacement.
+    """Return the listing with the segments that Kafka's loader would keep after an interrupted replacement.
 
     Raises:
         CorruptBatchError: a new segment is corrupt, so the end offset of the replacement is unknown.

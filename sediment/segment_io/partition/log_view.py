@@ -10,8 +10,8 @@ entry is used only if a batch with the entry's offset is at the entry's position
 valid.  If such a file is missing or corrupt, the headers of the batches are scanned.  After a clean stop, a view needs
 only a few small reads, even for large segments.
 
-In three cases, a broker that loads the same files has a different result, because a broker keeps less state (kafka-log
-05 §3, §6):
+In three cases, a broker that loads the same files gets a different result, because it does not scan the batches then
+(kafka-log 05 §3, §6):
 
     files                               broker                                this module
     no snapshot, clean stop             empty producer state                  the log is replayed
@@ -63,8 +63,8 @@ class SegmentTimes:
     """The times of one segment in ms since the epoch.
 
     `largest_timestamp_ms` is the largest timestamp of the records, or the file's modification time if no record has a
-    timestamp.  `first_batch_timestamp_ms` is the maxTimestamp of the segment's first batch; -1 if the segment has no
-    batch or is active, or if the value was not requested.
+    timestamp.  `first_batch_timestamp_ms` is the maxTimestamp of the segment's first batch.  It is -1 if the segment
+    has no batch or is active, or if the value was not requested.
     """
 
     largest_timestamp_ms: int
@@ -112,8 +112,8 @@ def open_view(
     with the next segment.  With `on_corruption`, an unreadable transaction index is treated as corrupt.
 
     Raises:
-        CorruptBatchError: `on_corruption` is not given, and a segment below the active one is corrupt; only segments
-            that must be scanned are checked.
+        CorruptBatchError: `on_corruption` is not given, and an inactive segment is corrupt.  Only segments that must be
+            scanned are checked.
         UnsupportedDataError: `on_corruption` is not given, and a transaction index has a newer version.
         SourceChangedError: a listed file no longer exists.
 
@@ -334,7 +334,7 @@ class _Opening:
     def _all_aborted(
         self, indexed: Mapping[int, tuple[AbortedTransaction, ...] | None], state: ProducerState
     ) -> tuple[AbortedTransaction, ...]:
-        """Return the aborted transactions from the indexes or, for segments without a valid index, from the replay."""
+        """Return the aborted transactions from the valid indexes, and from the replay for all other segments."""
         found = [entry for entries in indexed.values() for entry in entries or ()]
         for entry in state.aborted():
             base_offset = self.listing.segments[self._holding(entry.last_offset)].base_offset

@@ -83,7 +83,7 @@ def skip_tagged_fields(buffer: bytes | memoryview, position: int, end: int) -> i
 
 @lru_cache(maxsize=_KNOWN_UUIDS)
 def uuid_of(raw: bytes) -> UUID:
-    """Return the uuid of 16 bytes; results are cached, because the same topic ids occur often."""
+    """Return 16 bytes as a uuid; results are cached, because the same topic ids occur often."""
     return UUID(bytes=raw)
 
 

@@ -37,7 +37,7 @@ class MappedOffsetIndex(MappedIndex):
 
         Raises:
             CorruptIndexError: the position in the entry is negative.  Only this method detects such an entry, because
-                indexes are opened without a check after a clean stop.
+                after a clean stop, indexes are opened without a check.
         """
         slot = self._slot(target_offset - self.base_offset)
         if slot < 0:

@@ -1,4 +1,4 @@
-"""The table `batches`: headers of the batches in slices of segments, with their CRCs checked.
+"""The table `batches`: the headers of the batches in slices of segments, and the results of their CRC checks.
 
 Invariant: memory use is one chunk, the header rows of one table and the largest batch.
 """
