@@ -263,7 +263,7 @@ class _Attempts:
 def scan_log(
     plan: CleaningPlan, fs: Fs, *, only_if_needed: bool, progress: Progress | None = None
 ) -> dict[int, ChunkBoundaries]:
-    """Run only the forward scan, for splits; return chunk boundaries by base offset of the segment.
+    """Run only the forward scan, for splits; return the chunk boundaries of each segment by its base offset.
 
     With `only_if_needed`, skip the scan and return an empty dict if no file of the partition mentions transactions.
 

@@ -1,8 +1,8 @@
 """The part of a topic's config that compaction uses.
 
 Fields are named like Kafka's keys, with underscores, and have Kafka's defaults (kafka-log 06 §1, §3, §4).  The tests of
-`jobs/settings` compare the defaults with the table of Kafka's keys, and that table with Kafka's ConfigDefs.  The code
-that parses a value checks that Kafka allows it.
+`jobs/settings` compare the defaults with the table of Kafka's keys.  They also compare this table with Kafka's
+ConfigDefs.  The code that parses a value checks that Kafka allows it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class CompactionConfig:
     """Time for which tombstones and transaction markers are kept after their first cleaning.
 
     None: the config is unknown.  The cleaner then obeys the delete horizons that batches already have, and writes no
-    new ones.
+    new delete horizons.
     """
 
     segment_bytes: int = 1_073_741_824
@@ -50,7 +50,8 @@ class CompactionConfig:
     """The largest batch that an append accepts; the cleaner also accepts larger batches."""
 
     dedupe_buffer_bytes: int | None = None
-    """Size of the offset map of one round: 24 bytes per slot, and, as in Kafka, at most 2^31 - 1.  None: unlimited."""
+    """Size of the offset map of one round in bytes, at most 2^31 - 1 as in Kafka.  A slot has 24 bytes.  None:
+    unlimited."""
 
     dedupe_load_factor: float = 0.9
     """Fraction of the slots of a bounded map that may be filled (`log.cleaner.io.buffer.load.factor`)."""

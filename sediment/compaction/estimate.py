@@ -1,10 +1,10 @@
-"""An estimate of the log that cleaning would leave, from a sample of its records.
+"""An estimate of the log after a cleaning, from a sample of its records.
 
-The number of different keys is estimated with the hybrid estimator of Haas and others.  Databases use it to estimate
-the distinct values of a column from a sample of rows.  A chi-square test of the sample shows whether keys are about
-equally frequent.  If they are, the first-order jackknife is used; otherwise, Shlosser's estimator is used.  Both are
-exact if the sample is the whole log.  The jackknife is also exact if no key occurs twice, or if every key occurs many
-times.
+The number of different keys is estimated with the hybrid estimator of Haas and others.  Databases use this estimator to
+estimate the number of distinct values of a column from a sample of rows.  A chi-square test of the sample shows whether
+keys are about equally frequent.  If they are, the first-order jackknife is used.  Otherwise, Shlosser's estimator is
+used.  Both are exact if the sample is the whole log.  The jackknife is also exact if no key occurs twice, or if every
+key occurs many times.
 
 Invariant: only `estimate_segments` reads files; all other functions take and return values.
 
@@ -43,7 +43,7 @@ _NORMAL_QUANTILE = 1.96
 
 @dataclass(frozen=True, slots=True)
 class SampledBatches:
-    """The batches of the sample as arrays of equal length, and the frequencies of their keys.
+    """The batches of the sample as arrays of equal length, and the frequencies of the keys.
 
     `records`, `keyed` and `tombstones` count records; `keyed` and `tombstones` leave out control batches.  `key_counts`
     is the number of occurrences of each key; `key_bytes` is the total size of the different keys.
@@ -84,7 +84,7 @@ def estimate_segments(
     now_ms: int,
     sample_bytes: int,
 ) -> Estimate:
-    """Estimate the result of cleaning `segments`, from a sample of about `sample_bytes` of their bytes.
+    """Estimate the result of cleaning `segments`, from a sample of about `sample_bytes`.
 
     Raises:
         CorruptBatchError: the log is small enough to be read completely, and a batch is malformed.

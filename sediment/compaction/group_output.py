@@ -198,7 +198,7 @@ class GroupOutput:
         *,
         is_untouchable: bool = False,
     ) -> None:
-        """Copy the `unreadable` batches of `group` unchanged; if `is_untouchable`, keep the sources of the whole group.
+        """Copy the `unreadable` batches of `group` unchanged; if the group `is_untouchable`, keep its sources.
 
         Until `take` is called, `state` contains the registers of the sweep that fills the output.
         """
@@ -229,7 +229,7 @@ class GroupOutput:
         self.buffer = larger
 
     def place_original(self, source: ByteArray, *, is_unreadable: bool) -> None:
-        """Copy the original bytes of the batch at the sweep's cursor to the output, and move the cursor past them."""
+        """Copy the original bytes of the batch at the sweep's cursor to the output; move the cursor past the batch."""
         state = self._state
         if state[registers.OUT_START] < source.size:
             self.grow(source.size)
@@ -259,7 +259,7 @@ class GroupOutput:
         )
 
     def used_bytes(self) -> int:
-        """Return the bytes of memory that the output needs from the call of `take` to the end of its write."""
+        """Return the number of bytes of memory that the output needs from the call of `take` until it is written."""
         encoder_bytes = 0 if self._writer.encoding is None else ENCODER_BYTES
         return self.buffer.size - self._start + encoder_bytes
 

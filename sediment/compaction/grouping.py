@@ -1,7 +1,7 @@
 """The groups of segments that are cleaned together, and the plan of one partition.
 
 The limits apply to the sources.  If the indexes of a cleaned segment need more room, `segment.writer` keeps the entries
-that fit; Kafka fails.
+that fit.  Kafka fails in this case.
 
     log size       the logs of a group together have at most segment.bytes
     index size     the offset index entries of a group have at most segment.index.bytes; so do its time index entries
@@ -30,8 +30,8 @@ from sediment.segment_io.partition.log_view import LogView
 class SegmentGroup:
     """One or more neighbouring segments that become one segment.
 
-    `last_offset` is the largest offset that the last segment can contain.  This is one less than the base offset of the
-    next segment or, if the range ends with the group, one less than the first uncleanable offset.
+    `last_offset` is the largest offset that the last segment can contain.  It is one less than the base offset of the
+    next segment.  If the range ends with the group, it is one less than the first uncleanable offset.
     """
 
     segments: tuple[SegmentRef, ...]

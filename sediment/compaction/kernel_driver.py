@@ -348,7 +348,7 @@ class WorkingMemory:
         )
 
     def reserve_run(self, keys: int) -> None:
-        """Make room for the keys of a run; the keys collected so far are kept."""
+        """Make room for the keys of a run; the keys that were already collected are kept."""
         larger, used = _run_of(1 << (keys - 1).bit_length()), len(self.run.mapped)
         larger.hashes[:used] = self.run.hashes
         larger.mapped[:used] = self.run.mapped
@@ -365,7 +365,7 @@ class WorkingMemory:
         self.raw = padded_buffer(2 * size_bytes)
 
     def hold_payload(self, content: Buffer) -> tuple[int, int]:
-        """Copy decompressed records to a padded buffer, because kernels may read past them; return (address, bytes)."""
+        """Copy records to a padded buffer, because kernels may read past the end; return (address, bytes)."""
         size_bytes = memoryview(content).nbytes
         if self.payload.size < size_bytes + padding.PADDING_BYTES:
             self.payload = padded_buffer(2 * size_bytes)

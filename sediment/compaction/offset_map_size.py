@@ -17,14 +17,14 @@ MAP_SLOT_BYTES = 24
 
 
 def dedupe_buffer_bytes_per_thread(dedupe_buffer_bytes: int, threads: int) -> int:
-    """Return the bytes for the offset map of each of `threads` cleaner threads; 0 is treated as one thread."""
+    """Return the size in bytes of each offset map if there are `threads` cleaner threads; 0 means one thread."""
     return dedupe_buffer_bytes // max(threads, 1)
 
 
 def offset_map_slots(dedupe_buffer_bytes: int) -> int:
     """Return the number of slots in an offset map.
 
-    The size of Kafka's map is an int, so bytes above 2^31 - 1 add no slots.
+    The size of Kafka's map is a Java int, so bytes above 2^31 - 1 add no slots.
     """
     return min(dedupe_buffer_bytes, INT32_MAX) // MAP_SLOT_BYTES
 

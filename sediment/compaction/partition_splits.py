@@ -1,6 +1,6 @@
-"""The cleaning of one partition in splits: the splits exchange keys, and search these keys for survivors.
+"""The cleaning of one partition in splits: the splits exchange hashes of keys, to find the survivors of each split.
 
-    split 2   run 0 | run 1            newest first; a run has a limited number of keys, at their latest occurrences
+    split 2   run 0 | run 1            newest first; a run lists the latest occurrences of a limited number of keys
     split 1   run 0
     split 0   run 0 | run 1 | run 2
 
@@ -49,7 +49,7 @@ from sediment.segment_io.format.batch_rebuild import write_varlong
 from sediment.segment_io.format.layout import MAX_VARLONG_BYTES
 from sediment.segment_io.format.record_decoder import read_varlong
 
-# Bytes per key of the map: a slot of 16 bytes, and at least 3/8 of the slots in use.
+# Bytes of the map for each key: a slot has 16 bytes, and at least 3/8 of the slots are in use.
 _MAPPED_KEY_BYTES = 43
 _BLOB_HEAD = struct.Struct("<II")  # number of the blob in its run and range; number of its keys
 _COUNT = struct.Struct("<Q")  # number of records in a result
@@ -100,7 +100,7 @@ class RunNumber:
 
 @dataclass(frozen=True, slots=True)
 class SplitContents:
-    """The number of records read by a sweep of a split, and a digest of all its batches."""
+    """The number of records that a sweep of a split read, and a digest of all batches of the split."""
 
     records: int
     digest: int
@@ -124,14 +124,14 @@ class KeyRun:
 
 @dataclass(frozen=True, slots=True)
 class SurvivorBitmap:
-    """One bit for each record of a split, by record number: 1 if the record survives.  `of` describes the split."""
+    """One bit for each record of a split `of`, by record number; the bit is 1 if the record survives."""
 
     bits: npt.NDArray[np.uint8]
     of: SplitContents
 
 
 def cut_into_splits(groups: Sequence[SegmentGroup], splits: int) -> tuple[Split, ...]:
-    """Return at most `splits` splits of about equal bytes, oldest first; none is empty."""
+    """Return at most `splits` splits of about equal size, oldest first; no split is empty."""
     total_bytes = sum(group.log_bytes for group in groups)
     bounds = [0]
     taken_bytes = 0
@@ -284,7 +284,7 @@ def _fold(
 
 @dataclass(frozen=True, slots=True, order=True)
 class _SpilledBlob:
-    """A blob at `position` of the spill file; blobs sort by run and by `index`, their number in the run."""
+    """A blob at `position` of the spill file; blobs are sorted by run, then by `index`, the number in the run."""
 
     number: RunNumber
     index: int

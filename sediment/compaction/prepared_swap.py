@@ -80,10 +80,10 @@ class CleanStats:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableBatch:
-    """Bytes of a segment that are not readable as batches and are copied unchanged; `what` is the reason.
+    """Bytes of a segment that cannot be read as batches, and are copied unchanged; `what` is the reason.
 
-    `segment` is the segment's base offset; `position` is a byte position in its `.log`; `offset` is the offset after
-    the previous batch.
+    `segment` is the segment's base offset, and `position` is a byte position in its `.log`.  `offset` is the offset
+    after the previous batch.
     """
 
     segment: int
@@ -97,8 +97,8 @@ class UnreadableBatch:
 class CleanedGroup:
     """Source segments, and the parts that replace them; without `parts`, the sources are kept.
 
-    Usually one part is enough; several are needed if the result does not fit into one segment file (2 GiB, or 2^31
-    offsets).
+    Usually one new segment is enough.  Several are needed if the result does not fit into one segment file (2 GiB, or
+    2^31 offsets).
     """
 
     sources: tuple[SegmentRef, ...]
@@ -148,7 +148,7 @@ def to_json(swap: PreparedSwap) -> str:
 
 
 def from_json(content: str | bytes, *, path: str | None = None) -> PreparedSwap:
-    """Parse the JSON of `to_json`; check that every part is named as a future segment file in its directory.
+    """Parse the JSON of `to_json`; check that the parts can be renamed only to segment files of their directory.
 
     The check does not prove that the content of the files is correct; `commit` compares names and sizes with the
     directory.

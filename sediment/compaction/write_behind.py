@@ -25,7 +25,7 @@ SMALL_BYTES = 8 << 20
 
 
 class WriteBehind:
-    """Threads that do the writes of another thread; the first write starts the first thread."""
+    """Threads that write in place of the calling thread; the first write starts the first thread."""
 
     def __init__(self) -> None:
         self._threads: ThreadPoolExecutor | None = None

@@ -96,7 +96,7 @@ class Rule(StrEnum):
 
 
 class KeepReason(StrEnum):
-    """The reasons to keep a segment; a report contains the first reason that applies."""
+    """The reasons to keep a segment; a report shows the first reason that applies."""
 
     TIERED = "tiered"
     UNVERIFIED = "unclean-shutdown"

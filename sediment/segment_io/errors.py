@@ -196,7 +196,7 @@ class LockLostError(OwnershipError):
 
 
 class SourceChangedError(OwnershipError):
-    """Files differ from the files in the plan: the path leads to another disk, or another process changed the files."""
+    """Files differ from the plan: the path leads to another disk, or another process has changed the files."""
 
 
 class UncleanDirectoryError(OwnershipError):
@@ -339,7 +339,7 @@ class MemoryBudgetError(SedimentError):
 
 
 class HashCollisionError(SedimentError):
-    """Two different keys have the same 128-bit hash; raised only by runs that compare whole keys."""
+    """Two different keys have the same 128-bit hash; only a run that compares whole keys raises this error."""
 
 
 class LimitReachedError(SedimentError):

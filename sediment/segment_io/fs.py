@@ -3,8 +3,8 @@
 Invariants
 * `rename` replaces the target atomically, and only within one directory.
 * Nothing is durable until `sync_file` and `sync_directory` have returned.
-* Bytes of an existing inode never change: files are written under new names and renamed over old ones.  There are two
-  exceptions: `truncate` cuts off the end, and the owner of a live log appends with `OpenFile`.
+* The bytes of an existing inode never change: a file is written under a new name, and renamed over the old file.  There
+  are two exceptions: `truncate` removes the end of a file, and the owner of a live log appends with `OpenFile`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ _TO_READ = 0x100  # PyBUF_READ
 
 
 class FileMapping:
-    """The first bytes of a file, mapped as readable memory at `address` as long as this object exists.
+    """The first bytes of a file, which are mapped at `address` as readable memory as long as this object exists.
 
     The mapping keeps no file descriptor open.  `mmap.mmap` would keep a duplicate of the descriptor.
     """
@@ -251,7 +251,7 @@ class Fs:
         return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
     def identity(self, path: str) -> tuple[int, int, int] | None:
-        """Return inode, size in bytes and mtime in ns of the file at `path`, following links; None if there is none."""
+        """Return inode, size in bytes and mtime in ns of the file at `path`, following links; None if it is missing."""
         try:
             status = os.stat(path)
         except FileNotFoundError:
@@ -259,7 +259,7 @@ class Fs:
         return status.st_ino, status.st_size, status.st_mtime_ns
 
     def file_stamp(self, path: Path) -> FileStamp | None:
-        """Return the state of the file at `path` without its content, following links; None if there is none."""
+        """Return the state of the file at `path`, without its content, following links; None if it is missing."""
         try:
             status = path.stat()
         except FileNotFoundError:
@@ -316,10 +316,10 @@ class Fs:
     def write_new(self, path: Path, chunks: Iterable[Buffer]) -> int:
         """Create `path`, which must not exist, and write `chunks`; return the number of bytes written.
 
-        The file is not durable until a sync.  A chunk is used before the next one is requested, so the caller may reuse
-        its memory.  From the first large chunk on, the bytes bypass the page cache if the filesystem supports this.  A
-        cleaning reads and writes much more than fits into the cache.  Otherwise it would evict the pages that a broker
-        needs.
+        The file is not durable until a sync.  A chunk is written or copied before the next chunk is requested, so the
+        caller may reuse the chunk's memory.  From the first large chunk on, the bytes bypass the page cache if the
+        filesystem supports this.  A cleaning reads and writes much more than fits into the cache.  Otherwise it would
+        evict the pages that a broker needs.
         """
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
@@ -346,7 +346,7 @@ class Fs:
         self.sync_directory(path.parent)
 
     def truncate(self, path: Path, size_bytes: int) -> None:
-        """Cut a file to its first `size_bytes`, in place; the change is not durable until a sync.
+        """Truncate a file to `size_bytes`, in place; the change is not durable until a sync.
 
         Unlike the other methods, this one changes an existing inode.  Use it to cut off the torn end of a segment after
         a crash, because the disk may not have space for a copy.  If a file has several names, the caller must copy the
@@ -582,7 +582,7 @@ class _FileWriter:
             block.close()
 
     def write(self, content: memoryview) -> None:
-        """Write `content` after the previous bytes; its memory may be reused after the call.
+        """Write `content` after the previous bytes; the caller may reuse the memory of `content` after the call.
 
         Raises:
             OSError: this or an earlier write failed.
@@ -671,7 +671,7 @@ def _set_direct(descriptor: int, *, is_direct: bool) -> bool:
 
 
 def _write_direct(descriptor: int, content: memoryview) -> int:
-    """Write `content` and return the number of bytes written; the number is smaller if the device refuses the rest."""
+    """Write `content` and return the number of written bytes, which is smaller if the device refuses the rest."""
     written = 0
     try:
         while written < len(content) and written % _BLOCK_BYTES == 0:

@@ -5,8 +5,8 @@
 
 The user comes from HADOOP_USER_NAME or a Kerberos ticket; all other settings come from files in HADOOP_CONF_DIR.
 
-Invariant: every error is an OSError with an error number, although `hdfs-native` sets none.  `Store` adds the file
-name.
+Invariant: every error is an OSError with an error number, although `hdfs-native` sets no error number.  `Store` adds
+the file name.
 """
 
 from __future__ import annotations

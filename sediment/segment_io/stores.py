@@ -116,8 +116,8 @@ class Store:
     def files(self, folder: str = "") -> dict[str, StoredFile]:
         """Return every file below a folder, sorted by name; empty if the folder does not exist.
 
-        Files whose path is not UTF-8 are left out: pyarrow cannot represent these paths, and Kafka does not use such
-        names.
+        Files whose path is not UTF-8 are left out, because pyarrow cannot represent these paths.  Kafka does not use
+        such names.
         """
         from pyarrow.fs import FileSelector, FileType
 

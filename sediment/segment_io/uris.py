@@ -1,7 +1,7 @@
 """URIs in the form in which messages and reports show them, without the passwords that URIs may contain.
 
 `public_uri` is for a value that is one URI.  `without_credentials` is for text that may contain URIs; it can only guess
-where a URI ends.  So pass a value that is a URI through `public_uri` before you insert it into a text.
+where a URI ends.  So before you insert a URI into a text, pass the URI through `public_uri`.
 
 Secrets often contain characters that a URI should encode: `/`, `?`, `#`, `@` and blanks.  If such a character may
 belong to a secret, the functions hide too much rather than too little.

@@ -54,7 +54,7 @@ class Batches(NamedTuple):
     """The checked batches of one chunk.
 
     `flags` is uint8[batches], or empty if all flags are zero.  `payloads`, int64[batches, 2], contains the address and
-    size of the decompressed records of each compressed batch, or NOT_DECOMPRESSED; `payloads` is empty if no batch is
+    size of each compressed batch's decompressed records, or NOT_DECOMPRESSED.  `payloads` is empty if no batch is
     compressed.
     """
 

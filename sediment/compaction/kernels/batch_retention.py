@@ -47,7 +47,7 @@ class ActiveProducers(NamedTuple):
 
 
 def active_producers(producers: Iterable[ProducerEntry]) -> ActiveProducers:
-    """Return the last batches of the producers that a view of the log found, for `is_last_of_producer`."""
+    """Return the arrays for `is_last_of_producer`, from the producers that a view of the log found."""
     entries = sorted(producers, key=lambda entry: entry.producer_id)
     return ActiveProducers(
         np.array([entry.producer_id for entry in entries], dtype=np.int64),

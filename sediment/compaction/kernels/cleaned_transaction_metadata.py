@@ -54,10 +54,10 @@ LEAVES_HEADER = 128  # the batch's header is kept even if all its records are dr
 
 # Columns of the open transactions, int64[producers, 5]
 _PRODUCER = 0
-_ABORTED = 1  # index of the producer's current aborted transaction; -1: none
-_SEEN = 2  # 1: a batch of that aborted transaction was read
-_COMMITTED = 3  # 1: batches of a transaction that is not aborted were read
-_UNMARKED = 4  # 1: batches that are not aborted were read after the producer's last marker
+_ABORTED = 1  # index of the producer's current aborted transaction; -1 if there is none
+_SEEN = 2  # 1 if a batch of that aborted transaction was read
+_COMMITTED = 3  # 1 if batches of a transaction that is not aborted were read
+_UNMARKED = 4  # 1 if batches that are not aborted were read after the producer's last marker
 _COLUMNS = 5
 _NONE = -1
 _EMPTY = -(2**62)  # no producer id
@@ -97,7 +97,7 @@ def classify_batches(
 ) -> tuple[int, int, int]:
     """Advance the state machine over `rows` (BATCH_ROW) in log order.
 
-    `aborted` is int64[n, 2] of (producer id, first offset), sorted by first offset; `cursor` is the index of the first
+    `aborted` is int64[n, 2] of (producer id, first offset), sorted by first offset.  `cursor` is the index of the first
     transaction that has not begun.  `batch_flags`, uint8[rows], receives DISCARD and MARKS_NOTHING.  A marker with
     DISCARD is dropped only after its delete horizon.  `kept_aborts`, int64[>= rows, 2], receives (row, index in
     `aborted`) of each ABORT whose transaction index entry survives.
@@ -164,7 +164,7 @@ def _empty_states(rows: int) -> npt.NDArray[np.int64]:
 class TransactionScan:
     """The state machine over one pass; call `classify` with header rows in log order.
 
-    `aborted` are the aborted transactions relevant to the pass, in any order; duplicates are allowed.
+    `aborted` are the aborted transactions that concern the pass, in any order; duplicates are allowed.
     """
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:

@@ -51,7 +51,7 @@ def next_horizon_ms(delete_retention_ms: int | None, now_ms: int) -> int | None:
 
 
 def legacy_horizon_ms(segments: Sequence[SegmentRef], first_dirty_offset: int, delete_retention_ms: int | None) -> int:
-    """Return the legacy horizon: in segments last modified at or before it, tombstones of magic 0 and 1 have expired.
+    """Return the legacy horizon: if a segment was last modified at or before it, its legacy tombstones have expired.
 
     The result is 0 if no segment of `segments` begins below `first_dirty_offset`.  If `delete_retention_ms` is None,
     the result is below every modification time, so no tombstone has expired.

@@ -34,7 +34,7 @@ from sediment.segment_io.format.record_decoder import KEY_BYTES, OFFSET_DELTA
 
 
 def start_position(index: OffsetIndex, first_dirty_offset: int) -> int:
-    """Return the position in the first dirty segment at which Kafka begins to fill its map; `index` is its `.index`.
+    """Return the position at which Kafka begins to fill its map in the first dirty segment, whose `.index` is `index`.
 
     The batches before this position end below `first_dirty_offset`, so their keys do not enter the map.  But these
     batches may be markers.  Kafka fills the map in a separate pass that has its own transaction state.  That pass knows

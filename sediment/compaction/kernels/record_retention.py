@@ -81,7 +81,7 @@ def keep_latest(
     tables: npt.NDArray[np.int64],
     kept: npt.NDArray[np.uint8],
 ) -> int:
-    """Mark the latest occurrences of keys in `kept`, from the last record to the first.
+    """Mark in `kept` the latest occurrence of each key, from the last record to the first.
 
     If a key is already in the map, it occurs again nearer to the log's end.  Keys at or above `first_mapped_offset`
     enter the map; keys below it are only looked up.  Return the number of records kept.
@@ -131,7 +131,7 @@ def find_survivors(
     first: int,
     surviving: npt.NDArray[np.bool_],
 ) -> int:
-    """Set `surviving`, bool[batches], for each batch whose records `sweep_chunk` must read when it filters BY_BITMAP.
+    """Set `surviving`, bool[batches], for each batch whose records a sweep that filters BY_BITMAP must read.
 
     `first` is the value of RECORDS before the chunk.  Return the value of RECORDS after the chunk.
     """

@@ -11,9 +11,9 @@
 2. Decide whether the whole batch is dropped.  If it is not, decide whether its header is kept even without records
    (`batch_retention`).
 3. If no record of the batch has to be decoded, finish the batch: write its header or nothing (`_settle_whole`).
-4. Decode the records and hash their keys, if the buffers and the map have room for all of them (`batch_decoder`).
+4. Decode the records and hash their keys, if the buffers and the map have room for all records (`batch_decoder`).
 5. Filter the records (`record_retention.filter_records`).
-6. Emit the batch: its header, a verbatim copy, or the survivors in a rebuilt batch (`_emit_survivors`).
+6. Emit the batch: its header, an exact copy, or a rebuilt batch with the survivors (`_emit_survivors`).
 
 The sweep is resumable.  Only the caller can decompress, compress, or enlarge the map or a buffer.  If the sweep needs
 such work, it returns a status that requests the work, and continues at the next call.  It never returns while it
@@ -23,7 +23,7 @@ Invariants
 * The CRC of a batch is checked before any of its records is dropped: `scan_chunk` runs before `sweep_chunk` on every
   chunk.
 * A batch is filtered exactly once: its keys enter the map only after all requests of steps 1 to 4 were served.
-* Batches converted from messages of magic 0 and 1 have no checksum, so each of them is rebuilt.
+* A batch that was converted from messages of magic 0 or 1 has no checksum, so it is always rebuilt.
 * A split is swept twice.  `collect_keys` decodes every record that can be dropped, and so finds every error in the
   split.  Later, `sweep_chunk` decodes only survivors.  The caller compares the digests (`digest_of`) of both sweeps, to
   check that both read the same batches.

@@ -78,8 +78,8 @@ class BatchEncoder:
         The open group is the group that the previous call left open.  The result is valid until the next call.
 
         `wanted` and `joins` are bool[batches].  `wanted` marks the batches that may change, and `joins` marks the
-        batches that may join the previous batch.  The last group of the chunk stays open; the call for the next chunk,
-        or `finish`, returns it.
+        batches that may join the previous batch.  The last group of the chunk remains open; the call for the next
+        chunk, or `finish`, returns this group.
 
         Raises:
             CorruptBatchError: records cannot be decompressed or decoded.
@@ -146,12 +146,12 @@ class BatchEncoder:
             self._reserve_output(int(self._state[kernels.NEEDED]))
 
     def _reserve_output(self, size_bytes: int) -> None:
-        """Make room for twice `size_bytes`; the output so far is kept."""
+        """Make room for twice `size_bytes`; the output that already exists is kept."""
         self._output = _enlarged(self._output, size_bytes)
 
 
 def _enlarged(memory: ByteArray, size_bytes: int) -> ByteArray:
-    """Return a copy of `memory` with room for at least twice `size_bytes`; the copy is never smaller than `memory`."""
+    """Return a copy of `memory` that has room for at least twice `size_bytes`, and is not smaller than `memory`."""
     larger = np.empty(max(2 * size_bytes, memory.size), dtype=np.uint8)
     larger[: memory.size] = memory
     return larger

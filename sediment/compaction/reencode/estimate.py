@@ -69,7 +69,7 @@ def estimate_reencode(
 
 
 class _SampledChunk:
-    """Neighbouring batches of one segment, and their size in bytes before and after the re-encoding."""
+    """Neighbouring batches of one segment, with their size in bytes before and after the re-encoding."""
 
     def __init__(self, task: ReencodeTask, fs: Fs, stack: ExitStack) -> None:
         encoding, config = task.encoding, task.config

@@ -110,7 +110,7 @@ class Reencode:
 
 
 def plan_reencode(view: LogView, encoding: Encoding, config: CompactionConfig) -> tuple[ReencodeTask, ...]:
-    """Return a task for each segment of `view` with a batch below the bound, in ascending order."""
+    """Return, in ascending order, a task for each segment of `view` that has a batch below the bound."""
     listing, bound = view.listing, view.last_stable_offset
     ends = [*(segment.base_offset for segment in listing.segments), INT64_MAX][1:]
     return tuple(

@@ -94,7 +94,7 @@ class ReencodingScans:
 
     @property
     def stats(self) -> ReencodeStats:
-        """The counts of the last scan; before the second scan, the counts show no change."""
+        """The counts of the last scan; before the second scan, they are the counts of an unchanged segment."""
         encoded = self._encoder.batches_encoded
         return ReencodeStats(self._batches, self._encoder.batches_after if encoded else self._batches, encoded)
 

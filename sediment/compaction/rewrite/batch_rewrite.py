@@ -153,7 +153,7 @@ class BatchRewriter:
         )
 
     def _reserve_output(self, size_bytes: int) -> None:
-        """Make room for twice `size_bytes`; the output so far is kept."""
+        """Make room for twice `size_bytes`; the output that already exists is kept."""
         larger = np.empty(2 * size_bytes, dtype=np.uint8)
         used = int(self._state[kernels.OUT_END])
         larger[:used] = self._output[:used]

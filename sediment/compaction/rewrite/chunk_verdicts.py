@@ -63,7 +63,7 @@ class SegmentVerdicts(Protocol):
     """True if zeros may follow the last batch of a segment in which nothing changes."""
 
     def on(self, span: BatchSpan) -> VerdictTable:
-        """Return the table for a checked chunk; the chunks are given in log order, each once.
+        """Return the table for a checked chunk; the caller passes every chunk once, in log order.
 
         Raises:
             CorruptBatchError: records cannot be decompressed or decoded.

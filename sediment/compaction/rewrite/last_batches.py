@@ -1,4 +1,4 @@
-"""The last batches of each producer, which a broker keeps in memory after it has loaded a segment."""
+"""The last batches of each producer; a broker keeps these in memory after it has loaded a segment."""
 
 from __future__ import annotations
 

@@ -58,7 +58,8 @@ class Reach:
     def not_reached(self, offsets: Int64s) -> NotReached:
         """Return the ascending `offsets`, each with the reason why its verdict is not applied.
 
-        An offset below the bound gets the same reason as the bound, because its batch ends at or above the bound.
+        An offset below the bound gets the same reason as the bound itself, because its batch ends at or above the
+        bound.
         """
         at = np.maximum(offsets, self.bound)
         reasons = np.full(offsets.size, Reason.OPEN_TRANSACTION, dtype=np.uint8)

@@ -13,10 +13,10 @@
 4. Compress the surviving records with the codec of the batch, and write them.  If no record survives, write only the
    header, or nothing.
 
-    field                                               after a rewrite
+    field                                               value after a rewrite
     offsets, leader epoch, producer, sequence, flags    unchanged
-    base timestamp, max timestamp                       as after compaction: from the surviving records
-    delete horizon                                      unchanged; none if the batch got a new tombstone
+    base timestamp, max timestamp                       computed from the surviving records, as after compaction
+    delete horizon                                      unchanged; removed if the batch got a new tombstone
     record count, length, CRC                           recomputed
 
 A batch with a new tombstone loses its delete horizon, so that the cleaner writes a new horizon.  With the old horizon,
@@ -91,16 +91,16 @@ from sediment.segment_io.format.record_decoder import (
 )
 
 # ---------------------------------------------------------------------------------------- registers, int64[REGISTERS]
-CURSOR = 0  # batches of the chunk that are processed
-COPIED = 1  # address in the chunk; everything before it is in the output
-OUT_END = 2  # used bytes of the output
+CURSOR = 0  # number of batches of the chunk that are already processed
+COPIED = 1  # address in the chunk; the bytes before this address are in the output
+OUT_END = 2  # number of used bytes of the output
 NEEDED = 3  # the amount that a status requests
-RAW_BYTES = 4  # bytes of `raw` to be compressed
+RAW_BYTES = 4  # number of bytes of `raw` that are to be compressed
 PENDING_KEPT = 5  # PENDING_...: properties of the batch that waits for compression
 PENDING_BASE_TIMESTAMP = 6
 PENDING_MAX_TIMESTAMP = 7
 PENDING_HAS_HORIZON = 8
-DROPPED = 9  # records
+DROPPED = 9  # this and the next two: numbers of records
 TOMBSTONED = 10
 REPLACED = 11
 REGISTERS = 12

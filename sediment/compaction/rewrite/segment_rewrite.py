@@ -20,8 +20,8 @@ Any other batch that loses all its records is dropped.  Markers are always kept,
 entry in the transaction index.  A scan of all headers finds the batches to keep; this scan runs only if a batch may
 lose all its records.
 
-Memory: two chunks, the blocks of the file being written (8 MiB), the largest decompressed batch, and a few bytes for
-each verdict.
+Memory: two chunks, the blocks of the file that is being written (8 MiB), the largest decompressed batch, and a few
+bytes for each verdict.
 
 Invariants: the checksum of every batch is checked before the batch is copied.  An unchanged segment gets no parts.
 """

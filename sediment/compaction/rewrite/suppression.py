@@ -47,7 +47,7 @@ def subject_hmac(secret: bytes, subject: bytes) -> str:
 # --------------------------------------------------------------------------------------------------------------- values
 @dataclass(frozen=True, slots=True, repr=False)
 class SuppressedKeys:
-    """The suppressed keys of one topic, as they are sent to tasks: HMACs in hex, and their secret."""
+    """The suppressed keys of one topic, in the form that is sent to tasks: HMACs in hex, and their secret."""
 
     secret: bytes
     hmacs: frozenset[str]

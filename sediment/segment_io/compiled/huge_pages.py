@@ -1,4 +1,4 @@
-"""Memory in plain and in huge pages, and a reserve that keeps memory for its next use.
+"""Memory in plain pages and in huge pages, and a reserve that keeps freed memory for its next use.
 
 The first access to a page causes a page fault, and each page in use occupies an entry of the TLB.  Random access is
 faster with pages of 2 MiB, because there are 512 times fewer pages than with 4 KiB.  A system without huge pages
@@ -68,7 +68,7 @@ class PageReserve:
     def __init__(self, *, in_large_pages: bool) -> None:
         self._in_large_pages = in_large_pages
         self._lock = threading.Lock()
-        # Any thread may free an array at any time, so freeing an array only puts its pages on a list.
+        # Any thread may free an array at any time. So when an array is freed, its pages are only put on a list.
         self._returned: deque[_Pages] = deque()
         self._kept: list[_Pages] = []
         self._in_use_bytes = 0

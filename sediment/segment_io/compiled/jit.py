@@ -31,7 +31,7 @@ CACHE_VARIABLE = "SEDIMENT_KERNEL_CACHE"
 IN_TREE = "in-tree"
 """The value of SEDIMENT_KERNEL_CACHE for a cache that is next to the sources and is shipped with them.
 
-If the sources come with such a cache, it is used unless the variable is set to another folder.
+If the sources have such a cache, it is used, unless the variable names another folder.
 """
 
 
@@ -96,7 +96,7 @@ def _cache_folder() -> Path | None:
 
 
 def cached_kernels() -> tuple[Path | None, list[str]]:
-    """Return the cache folder, or None, and the sorted names of its compiled functions for this Python.
+    """Return the cache folder, or None, and the sorted names of the functions that it has compiled for this Python.
 
     A name is the name of numba's index file without the suffix: `module.function-line`.
     """

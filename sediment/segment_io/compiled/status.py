@@ -2,11 +2,11 @@
 
 Each number has one meaning, so a kernel can return the status of another kernel to its caller:
 
-    0       done
-    1-19    batches and records of any magic (`format.batch_headers`, `format.record_decoder`, `format.legacy`)
-    20-29   batches inside a segment (`segment.recovery_scan`)
-    30-39   producer state (`partition.producer_replay`)
-    100-    requests: the caller does the requested work and calls again
+    0       success
+    1-19    results for batches and records of any magic (`format.batch_headers`, `record_decoder`, `legacy`)
+    20-29   results for batches inside a segment (`segment.recovery_scan`)
+    30-39   results for producer state (`partition.producer_replay`)
+    100-    requests: the caller does the requested work, and calls the kernel again
     130-    final results of a sweep or of a comparison of keys
 
 Invariants: numbers are disjoint, and only this file defines them.

@@ -112,7 +112,7 @@ BATCH_ROW = np.dtype(
         ("control_timestamp", np.int64),
     ]
 )
-"""The header fields as stored; `position` is the position in the file, and `last_offset` is absolute.
+"""The fields as stored in the header; `position` is the position in the file, and `last_offset` is absolute.
 
 `control_type` is NO_CONTROL_RECORD for data batches and emptied control batches.  `coordinator_epoch` and
 `control_timestamp` are set for a transaction marker; otherwise they are -1.  Rows of magic 0 and 1 contain only

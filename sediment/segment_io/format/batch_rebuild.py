@@ -74,7 +74,7 @@ _GROWTH_PER_RECORD_BYTES = 16  # a longer timestamp delta (at most 10 bytes), an
 
 @kernel
 def rebuilt_bound(payload_bytes: int, records: int) -> int:
-    """Return the largest size of an uncompressed batch rebuilt from `records` records of `payload_bytes` in total."""
+    """Return the largest size of an uncompressed batch after a rebuild from `records` records of `payload_bytes`."""
     return BATCH_HEADER_BYTES + payload_bytes + records * _GROWTH_PER_RECORD_BYTES
 
 
@@ -133,7 +133,7 @@ def copy_batch(target: int, header: int, size_bytes: int) -> None:
 
 @kernel
 def pack_kept(records: npt.NDArray[np.int64], count: int, kept: npt.NDArray[np.uint8]) -> None:
-    """Move the rows of the kept records among `count` records to the front, in order."""
+    """Move the rows of the kept records, among the rows of `count` records, to the front, in order."""
     first = records.ctypes.data
     packed = 0
     for index in range(count):
@@ -190,7 +190,7 @@ def write_records(
     target: int, header: int, payload: int, records: npt.NDArray[np.int64], count: int, base_timestamp: int
 ) -> int:
     """Write `count` kept records of `payload` at `target`; return the address after them."""
-    # Rows are indexed in place: if a row became a separate array, numba would count references to it for every record.
+    # Rows are indexed in place, because otherwise numba would count references to a separate array for every record.
     for index in range(count):
         delta = timestamp_in(header, records[index, TIMESTAMP_DELTA]) - base_timestamp
         tail_bytes = records[index, RECORD_END] - records[index, RECORD_TAIL]
@@ -264,7 +264,7 @@ def rebased_bound(payload_bytes: int, records: int) -> int:
 def write_rebased_records(
     target: int, payload: int, records: npt.NDArray[np.int64], count: int, offset_shift: int, timestamp_shift: int
 ) -> int:
-    """Write `count` records of `payload` at `target`, with the two shifts added to their deltas; return the end.
+    """Write `count` records of `payload` at `target`, and add the two shifts to their deltas; return the end.
 
     A shift is a difference of base offsets or base timestamps: this batch's value, minus the value of the batch to
     which the records are added.

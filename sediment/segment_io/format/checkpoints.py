@@ -3,9 +3,9 @@
 A checkpoint is a text file with offsets or leader epochs.  It has a version line, a line with the number of entries,
 and one line for each entry.
 
-    empty file, or no count                     no entries
-    wrong version, count or line                CorruptCheckpointError
-    partition.metadata                          version and topic id, without a line end; the all-zero id is refused
+    empty file, or no count                     the file has no entries
+    wrong version, count or line                CorruptCheckpointError is raised
+    partition.metadata                          it has a version and a topic id; the all-zero id is refused
 
 Invariants: every file that a broker accepts can be parsed.  An entry that a broker could not read back is refused.
 `partition.checkpoint_files` reads and replaces the files, and selects the logs that the log start checkpoint lists.
@@ -47,7 +47,7 @@ def _lines(content: bytes, path: str | None, advice: str) -> list[str]:
 
 
 def parse_integer(text: str, bits: int) -> int:
-    """Return a decimal number of `bits` signed bits, as Java parses it; int() alone would accept `1_0` and ` 1`.
+    """Return a decimal number of `bits` signed bits, as Java parses it.  int() alone would accept `1_0` and ` 1`.
 
     Raises:
         ValueError: `text` is not such a number.
@@ -102,7 +102,7 @@ def _format_checkpoint(entries: list[str]) -> bytes:
 
 
 def parse_offset_checkpoint(content: bytes, *, path: str | None = None) -> dict[TopicPartition, int]:
-    """Return offsets by partition, in file order; if a partition is listed twice, its last line is used.
+    """Return offsets by partition, in file order; if several lines list a partition, the last line is used.
 
     Raises:
         CorruptCheckpointError: the version is unknown, a line is malformed, or the count is wrong.  An empty file is
@@ -155,7 +155,7 @@ class EpochEntry:
 
 
 def parse_leader_epochs(content: bytes, *, path: str | None = None) -> tuple[EpochEntry, ...]:
-    """Return entries by ascending epoch; if an epoch is listed twice, its last line is used.
+    """Return entries by ascending epoch; if several lines list an epoch, the last line is used.
 
     Raises:
         CorruptCheckpointError: as in `parse_offset_checkpoint`.

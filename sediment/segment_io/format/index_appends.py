@@ -1,4 +1,4 @@
-"""Kafka's rule for the entries that are appended to offset and time indexes, as kernels (kafka-log 01 §7.5).
+"""Kafka's rule for appends to the offset index and the time index, as kernels (kafka-log 01 §7.5).
 
 `add_batch` processes one batch; the caller passes all batches of a segment in order.  `add_batches` processes the
 batches of one append.  The steps for each batch are:
@@ -47,7 +47,7 @@ _NO_OFFSET = -1
 def fits_segment(offset: int, base_offset: int) -> bool:
     """Return True if the index entries of a segment can store `offset`.
 
-    An entry has 4 bytes for an offset, so offsets in a segment are at most 2^31 - 1 above its base offset.
+    An entry has 4 bytes for an offset, so an offset in a segment is at most 2^31 - 1 above the base offset.
 
     Source: Kafka's LogSegment.canConvertToRelativeOffset.
     """

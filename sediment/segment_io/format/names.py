@@ -119,8 +119,8 @@ def parse_partition_directory(name: str) -> tuple[TopicPartition, DirectoryState
     """Return the topic partition and the state of a directory name.
 
     Two kinds of names are refused although a broker loads their directories.  A broker reads `t-00` and `t-+0` as t-0,
-    but a partition has exactly one live name, its `str()`.  A broker also loads topics whose names Kafka does not
-    allow, but its checkpoint files cannot contain some of these names.
+    but the only live name of a partition is its `str()`.  A broker also loads topics whose names Kafka does not allow,
+    but its checkpoint files cannot contain some of these names.
 
     Raises:
         UsageError: the name is not a partition name (`lost+found`, `topic`, `topic-x`, `t-00`, `a b-1`,
@@ -197,7 +197,7 @@ def part_file_name(base_offset: int, kind: SegmentFileKind, run_id: str, attempt
 
 @dataclass(frozen=True, slots=True)
 class SegmentFileName:
-    """A parsed file name: `state` is '' for a live file, else one of the state suffixes or `.part`."""
+    """A parsed file name; `state` is '' for a live file, and otherwise a state suffix or `.part`."""
 
     base_offset: int
     kind: SegmentFileKind

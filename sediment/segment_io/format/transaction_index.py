@@ -46,7 +46,7 @@ class AbortedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class CollectedAborted:
-    """The aborted transactions of a range; `is_complete` is True if later segments cannot contain more of them."""
+    """The aborted transactions of a range; `is_complete` is True if later segments cannot list more of these."""
 
     transactions: tuple[AbortedTransaction, ...]
     is_complete: bool
@@ -91,7 +91,7 @@ class TransactionIndex:
 
 
 def parse_transaction_index(data: Buffer, *, path: str | None = None) -> TransactionIndex:
-    """Parse a transaction index; trailing bytes of an incomplete entry are ignored.
+    """Parse a transaction index; ignore the bytes of an incomplete last entry.
 
     Raises:
         UnsupportedDataError: an entry has a newer version.  As in Kafka, only the first byte of the version is checked.

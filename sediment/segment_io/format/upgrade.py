@@ -4,9 +4,9 @@
     batch of one record         | header, 61 bytes | record |
     wrapper of n messages       | header, 61 bytes |             its n records are a separate uncompressed payload
 
-A batch keeps the codec and the timestamp type of its message; a message of magic 0 gets timestamp -1 of type
-CreateTime.  Leader epoch and producer are set to "unknown", as in Kafka (kafka-log 02 §6.4).  A
-rebuilt batch has the offsets of its first and last kept records (`batch_rebuild.begin_at_first_kept`).
+A batch keeps the codec and the timestamp type of its message.  A message of magic 0 gets timestamp -1 of type
+CreateTime.  Leader epoch and producer are set to "unknown", as in Kafka (kafka-log 02 §6.4).  A rebuilt batch has the
+offsets of its first and last kept records (`batch_rebuild.begin_at_first_kept`).
 
 Invariant: the batches have no checksum, because only the cleaner reads them, and the cleaner rebuilds every batch.
 """

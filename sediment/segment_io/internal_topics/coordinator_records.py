@@ -69,7 +69,7 @@ class CoordinatorRecord(NamedTuple):
 
 
 def decode_coordinator_record(topic: str, key: bytes | None, value: bytes | None) -> CoordinatorRecord | None:
-    """Decode a record of one of COORDINATOR_TOPICS; return None if it is unknown or malformed."""
+    """Decode a record of one of COORDINATOR_TOPICS; return None if the record is unknown or malformed."""
     if key is None or topic not in _COMPONENTS:
         return None
     try:
@@ -86,7 +86,7 @@ def decode_coordinator_record(topic: str, key: bytes | None, value: bytes | None
 
 
 def coordinator_record_type(key: bytes) -> int | None:
-    """Return the number of the type of a record; None if the key is too short."""
+    """Return the type number of a record; None if the key is too short."""
     return int.from_bytes(key[: _NUMBER.size], "big", signed=True) if len(key) >= _NUMBER.size else None
 
 

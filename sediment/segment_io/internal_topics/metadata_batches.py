@@ -5,7 +5,7 @@ transaction:
 
     NoOpRecord, BeginTransactionRecord | records, in several batches | EndTransactionRecord
 
-A node that finds an unfinished transaction aborts it when it becomes the active controller.
+If a node finds an unfinished transaction, it aborts the transaction when it becomes the active controller.
 
 The NoOpRecord is needed because a node cannot start if a transaction begins directly at the end of its newest snapshot.
 The NoOpRecord and the BeginTransactionRecord are in one batch, so that no later snapshot ends between them.

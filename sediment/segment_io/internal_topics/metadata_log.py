@@ -1,12 +1,12 @@
 """ClusterMetadata: topics, configs, features and users in the KRaft metadata log of a log directory.
 
-    latest <end offset>-<epoch>.checkpoint ──> the state up to its end offset (exclusive) batches from that offset on
-    ─────────────> the changes since bootstrap.checkpoint ────────────────────> the state of a clone or an adopted
-    directory before its first start
+    latest <end offset>-<epoch>.checkpoint ──> the state up to its end offset (exclusive)
+    batches from that offset on ─────────────> the changes since
+    bootstrap.checkpoint ────────────────────> the state of a clone or an adopted directory before its first start
 
 Every complete batch with a valid CRC is applied, up to the log's end.  No file contains the offset up to which the
 quorum had committed when the node stopped.  With one controller, every batch on disk is committed.  With several
-controllers, the last batches may be uncommitted; clients got no acknowledgement for these changes.  A metadata
+controllers, the last batches may be uncommitted.  Clients got no acknowledgement for such changes.  A metadata
 transaction that was aborted, or is still open at the end, is not applied (KIP-868).  Records that concern no field of
 `ClusterMetadata` are ignored.
 
@@ -166,7 +166,10 @@ class ClusterMetadata:
             return 0
 
     def configs_of_broker(self, node_id: int | None) -> dict[str, str]:
-        """Return the dynamic configs of all brokers, overridden by the configs of broker `node_id`, if given."""
+        """Return the dynamic configs of all brokers.
+
+        If `node_id` is not None, the configs of this broker override them.
+        """
         own = {} if node_id is None else self.broker_configs.get(str(node_id), {})
         return {**self.broker_configs.get(ALL_BROKERS, {}), **own}
 
@@ -197,7 +200,7 @@ def read_cluster_metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
         CorruptBatchError: a part of the metadata is corrupt or missing.
         CorruptCheckpointError: the leader epochs of the log cannot be read.
         UnsupportedDataError: the metadata was written by a newer Kafka.
-        SourceChangedError: a running node kept replacing the files while they were read.
+        SourceChangedError: a running node replaced the files again and again while they were read.
 
     Source: KIP-595, KIP-630, KIP-868; Kafka 4.2.0.
     """
@@ -310,7 +313,7 @@ def _offsets_reached(directory: Path, fs: Fs) -> list[tuple[int, str]]:
 
 
 def read_bootstrap_checkpoint(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
-    """Return the state in `bootstrap.checkpoint`, even if stale; None if the file is missing or has no topics.
+    """Return the state in `bootstrap.checkpoint`, even if it is stale; None if the file is missing or has no topics.
 
     If a node was formatted but never started, the file has feature levels but no topics.  Such a file does not show
     which topics a lost metadata log contained.
@@ -421,7 +424,7 @@ class _VerifiedScan:
             )
 
     def _check_order(self, span: BatchSpan, expected: int) -> None:
-        """Check that each batch begins where the previous one ended; the first batch may begin below `expected`."""
+        """Check that each batch begins where the previous batch ended; the first batch may begin below `expected`."""
         firsts, nexts = span.rows["base_offset"], span.rows["last_offset"] + 1
         expecteds = np.concatenate((np.array([expected], dtype=np.int64), nexts[:-1]))
         wrong = firsts != expecteds
@@ -466,7 +469,7 @@ class MetadataImage:
     """The topics and configs after the applied records; the changes of a transaction are applied at its end.
 
     In a metadata log, a server adds partitions and removes topics in a SERVER_TRANSACTION.  In a bootstrap checkpoint,
-    only a server removes topics, and a server adds partitions after a NoOpRecord.  Every start of a broker writes an
+    only a server removes topics.  A server adds partitions after a NoOpRecord.  Every start of a broker writes an
     election to the log.  So if records follow the last election, no broker has run since these records were written.
     """
 

@@ -5,8 +5,8 @@ only logs that start above the base offset of their first segment (`log_start_en
 
 Invariants: reading changes nothing.  For a missing file, None is returned, not an empty value, because a loader treats
 a missing and an empty file differently.  Every entry is checked before a file is changed.  `Fs.replace_file` replaces
-the whole file, so a crash leaves the old or the new content.  This module is separate from `log_view`, so that the
-driver can read checkpoints without loading compiled code.
+the whole file, so after a crash the file has either the old or the new content.  This module is separate from
+`log_view`, so that the driver can read checkpoints without loading compiled code.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ def read_checkpoints(
 ) -> LogDirCheckpoints:
     """Read the checkpoint files of a log directory.
 
-    A malformed cleaner checkpoint is treated as missing: the cleaner then begins at the log start.  With
+    A malformed cleaner checkpoint is treated as missing, so the cleaner then begins at the log start.  With
     `on_unreadable`, every malformed or unreadable file is treated as missing.  `on_unreadable` is called with the path
     of the file and the error.
 

@@ -50,7 +50,7 @@ class FileSlice:
     def send_some(self, target: socket.socket, already_sent: int) -> int:
         """Send the slice from byte `already_sent` with sendfile, until the socket would block.
 
-        Return the number of bytes sent; 0 if the socket would block at once, or if everything was already sent.
+        Return the number of bytes sent; 0 if the socket would block at once, or if all bytes were already sent.
 
         Raises:
             OSError: the socket or the disk failed, or the file was truncated before the end of the slice.

@@ -1,4 +1,4 @@
-"""LogListing: the names and sizes of the files in a partition directory, including leftovers of interrupted changes.
+"""LogListing: the names and sizes of the files in a partition directory, with the leftovers of interrupted changes.
 
 Invariants: a listing opens no file.  `segments` are sorted by base offset, and the last one is active.
 """
@@ -52,7 +52,7 @@ class Leftover:
 class LogListing:
     """Files of one partition directory; `snapshots` are the offsets of producer snapshots, in ascending order.
 
-    For base offsets in `swapped`, the files of the segment still have the suffix `.swap`.
+    If the base offset of a segment is in `swapped`, the files of the segment still have the suffix `.swap`.
     """
 
     partition: TopicPartition
@@ -106,7 +106,7 @@ def list_log(partition: TopicPartition, path: Path, fs: Fs) -> LogListing:
 
 
 def stat_segment(directory: Path, base_offset: int, fs: Fs, *, suffix: str = "") -> SegmentRef | None:
-    """Return a segment with the sizes of its files, whose names end with `suffix`; None if it has no `.log`."""
+    """Return a segment with the sizes of its files, which have the suffix `suffix`; None if it has no `.log`."""
     found = {
         kind: fs.entry(directory / (segment_file_name(base_offset, kind) + suffix))
         for kind in (SegmentFileKind.LOG, *_INDEX_KINDS)

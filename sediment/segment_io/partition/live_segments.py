@@ -58,7 +58,7 @@ def live_segments(source: Source, fs: Fs) -> tuple[LiveSegment, ...]:
     """Return the segments of a partition, sorted by base offset, or only the segment that `source` names.
 
     Wait for a replacement in progress.  After an interrupted replacement, return the new segments if Kafka's loader
-    would complete the replacement, else the old segments.
+    would complete the replacement.  Otherwise return the old segments.
 
     Raises:
         NotALogDirectoryError: the directory or the named segment does not exist.
@@ -110,7 +110,7 @@ def _named_segment(source: Source, segments: Sequence[LiveSegment], fs: Fs) -> L
 
 
 def _settled(source: Source, fs: Fs) -> LogListing:
-    """Return a listing that is the same in two scans and shows no replacement in progress."""
+    """Return a listing that two scans agree on, and that shows no replacement in progress."""
     wait_seconds = _FIRST_WAIT_SECONDS
     listing = list_log(source.partition, source.directory, fs)
     for _ in range(_LISTING_ATTEMPTS):

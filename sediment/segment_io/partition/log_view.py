@@ -140,7 +140,7 @@ def open_view(
 
 @dataclass(frozen=True, slots=True)
 class _Tail:
-    """The end of the active segment: the offset after its last whole batch, and its largest timestamp or -1."""
+    """The end of the active segment: the offset after the last whole batch, and the largest timestamp or -1."""
 
     log_end_offset: int
     largest_timestamp_ms: int
@@ -256,7 +256,7 @@ class _Opening:
     def _first_batch_from(self, offset: int) -> int:
         """Return the base offset of the first batch that ends at or above `offset`.
 
-        A transaction may have been open below the log start offset.  The first unstable offset is then the base offset
+        A transaction may have been open below the log start offset.  Then the first unstable offset is the base offset
         of the first batch that a read at the log start offset returns.  If offsets are missing at the log start, this
         batch can be far above the log start offset.
         """
@@ -314,7 +314,7 @@ class _Opening:
         return state
 
     def _indexed_aborted(self) -> dict[int, tuple[AbortedTransaction, ...] | None]:
-        """Return the aborted transactions in each transaction index, by base offset; None for a corrupt index."""
+        """Return the aborted transactions of each segment's index, by base offset; None for a corrupt index."""
         return {
             segment.base_offset: self._aborted_in(segment)
             for segment in self.listing.segments

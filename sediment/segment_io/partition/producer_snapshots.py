@@ -102,7 +102,7 @@ def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
 
 
 def snapshots_in_range(snapshots: Iterable[int], *, log_start_offset: int, log_end_offset: int) -> tuple[int, ...]:
-    """Return the snapshots that may be loaded for a log with these ends, in ascending order; the others are stale.
+    """Return, in ascending order, the snapshots that a log with these ends may load; all other snapshots are stale.
 
     They are above the log start offset, and not above the log end offset.  Source: kafka-log 04 §3.1, 05 §6
     (truncateAndReload).

@@ -37,7 +37,7 @@ NO_COORDINATOR_EPOCH = -1
 
 
 class RememberedBatch(NamedTuple):
-    """A data batch of a producer: its last sequence, its last offset, and the offset delta of its last record."""
+    """A data batch of a producer: its last sequence, its last offset, and the offset delta of the last record."""
 
     last_sequence: int
     last_offset: int
@@ -82,7 +82,7 @@ class ProducerEntry:
 
     @property
     def batches(self) -> tuple[RememberedBatch, ...]:
-        """The batch stored in a snapshot; empty if the producer has no data in this epoch."""
+        """The batch that a snapshot stores; empty if the producer has no data in this epoch."""
         if self.last_offset < 0:
             return ()
         return (RememberedBatch(self.last_sequence, self.last_offset, self.offset_delta, self.timestamp_ms),)
@@ -194,7 +194,7 @@ _LOG_ADVICE = "restore the partition from a replica or a backup, or leave the pa
 
 
 def replay(state: ProducerState, table: npt.NDArray[np.void], *, only_aborted: bool = False) -> ProducerState:
-    """Return `state` after the batches of `table`, rows of `BATCH_ROW` in log order, starting at `state.end_offset`.
+    """Return `state` after the batches of `table`; the rows (`BATCH_ROW`) start at `state.end_offset`, in log order.
 
     Batches without a producer only advance the end offset.  With `only_aborted`, `completed` contains no committed
     transactions, because a rebuild of a transaction index does not need them.

@@ -1,8 +1,8 @@
 r"""Slices: byte ranges of segments that cover a range of offsets and times, and are cut at batches with index entries.
 
-    bounds ----> segments that can contain them         by base offsets, and by the largest indexed timestamp
-             \-> first and last position in a segment   by the entries of its offset and time index
-              \-> cuts in between, every slice_bytes    each verified: a batch with a valid CRC begins there
+    bounds ----> segments that can contain them         from base offsets, and from the largest indexed timestamp
+             \-> first and last position in a segment   from the entries of its offset index and time index
+              \-> cuts in between, every slice_bytes    at each cut, a batch with a valid CRC begins
 
 A log in use changes while it is read: segments roll, retention removes segments, and compaction replaces segments.  So
 a slice is identified by its offsets.  Its positions are valid only for the file in which they were found.  If another
@@ -135,8 +135,8 @@ def plan_slices(source: Source, bounds: Bounds, fs: Fs, *, slice_bytes: int = SL
 def slices_from_end(source: Source, bounds: Bounds, fs: Fs) -> Iterator[Slice]:
     """Yield the slices that can contain records within `bounds`, in descending order.
 
-    The slices cover the same bytes as the slices of `plan_slices`.  The last slice of a segment is small, and each
-    slice is larger than the slice after it.  The position of a cut is looked up only when the caller requests the
+    The slices cover the same bytes as the slices of `plan_slices`.  The last slice of a segment is small, and every
+    other slice is larger than the slice after it.  The position of a cut is looked up only when the caller requests the
     slice.
 
     Raises:
@@ -303,7 +303,7 @@ class _Cuts:
         return found
 
     def _verified(self, index: OffsetIndex, slot: int) -> int | None:
-        """Return the base offset of the batch at the position in an entry; None if no batch is there."""
+        """Return the base offset of the batch at the position that an entry contains; None if no batch is there."""
         entry = index[slot]
         size_bytes = self.segment.ref.log_bytes
         return verified_batch(self.descriptor, entry.position, size_bytes, self.segment.base_offset, entry.offset)

@@ -1,18 +1,18 @@
 """The compiler for message schemas: it generates Python source of a decoder or encoder for one version of a message.
 
-Each function handles the fields of all nested structures inline, because a function call would take longer than
-decoding or encoding a field:
+A generated function handles the fields of all nested structures itself, because a function call would take longer than
+a field:
 
 1. adjacent fields of fixed size become one `struct` format, together with a plain length that follows them
 2. a structure is created without its constructor, and its attributes are set one by one
 3. an array of structures becomes a loop; an array of numbers becomes one `struct` call
-4. tagged fields become a loop over the tags in the message, or a single comparison if there are none
+4. tagged fields become a loop over the tags in the message; if it has no tags, a single comparison is enough
 
     decode(buffer) -> message          b: the buffer, p: the position, e: the end
     encode(message) -> list of chunks  out: bytes since the last chunk
 
 Invariants: a decoder checks every length and count against the remaining bytes before it allocates memory of that size.
-Errors inside a decoder are among READ_ERRORS; the decoder converts them to ProtocolError.
+A decoder converts the errors READ_ERRORS to ProtocolError; no other errors occur inside it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Message classes that are generated from schemas: one for each message, and one for each structure in a message.
 
 An instance has an attribute for each field that exists in any version.  An array may be any sequence.  Empty arrays are
-decoded as `()`, because an empty list takes 72 bytes and a client may send millions of empty arrays in one frame.
-Record batches are views of the decoded buffer, and are never changed.  A chunk of a response may be bytes, a view, or a
+decoded as `()`.  An empty list takes 72 bytes, and a client may send millions of empty arrays in one frame.  Record
+batches are views of the decoded buffer, and are encoded unchanged.  A chunk of a response may be bytes, a view, or a
 slice of a file; this module uses only the `size_bytes` of a slice.
 """
 

@@ -87,8 +87,8 @@ def parse_versions(text: str) -> VersionRange:
 class FieldSchema:
     """A field of a structure.
 
-    `type` is a primitive type or the name of a structure; if `is_array`, `type` is the type of the elements.  `default`
-    is the text after `default=`, empty if there is none.
+    `type` is a primitive type or the name of a structure; if `is_array` is True, it is the type of the elements.
+    `default` is the text after `default=`, empty if there is none.
     """
 
     name: str

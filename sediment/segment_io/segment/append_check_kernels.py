@@ -1,7 +1,7 @@
 """Compiled loops that validate an append: they verify batches, check records, and set broker fields in batches.
 
-`stamp_batch` sets offset and leader epoch, which no checksum covers.  It computes the checksum again only if the type
-of the timestamps or the largest timestamp changes.
+`stamp_batch` sets offset and leader epoch, which no checksum covers.  `stamp_batch` computes the checksum again only if
+the timestamp type or the largest timestamp changes.
 
 Invariants: as in `batch_headers`, untrusted lengths are checked before they are used, and the result is a status.  The
 caller owns the buffer, and PADDING_BYTES follow it.  Only `stamp_batch` changes the buffer.
@@ -110,8 +110,8 @@ def check_records(
 ) -> tuple[int, int, bool]:
     """Check decoded records against the rules of a topic.
 
-    `results`, uint8[>= count], receives a result for each record.  A timestamp is valid if it is within [earliest_ms,
-    latest_ms], or -1; `is_append_time` is True for a batch of type LogAppendTime.
+    `results`, uint8[>= count], receives a result for each record.  A timestamp is valid if it is -1 or within
+    [earliest_ms, latest_ms].  `is_append_time` is True for a batch of type LogAppendTime.
 
     Returns:
         (number of bad records, largest timestamp or -1, True if offset deltas are 0, 1, 2 …).

@@ -583,7 +583,7 @@ def readable_tables(spans: Iterable[BatchSpan], want: int) -> Iterator[RecordTab
 
 
 class BadBatchError(Exception):
-    """Batch `index` of the span cannot be read; `error` is the reason."""
+    """Batch `index` of the span cannot be read; `error` states the reason."""
 
     def __init__(self, index: int, error: SedimentError) -> None:
         super().__init__(index, error)

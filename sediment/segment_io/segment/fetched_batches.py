@@ -9,7 +9,7 @@ Batches may have any magic and codec.  A fetch may begin below the requested off
 Invariants
 * A batch's checksum is verified before any of its records is used.
 * All whole batches before a corrupt batch are yielded before `CorruptBatchError` is raised.
-* Memory use is one copy of the bytes, one run of records and one decompressed batch, whose size is limited.
+* Memory use is one copy of the bytes, one run of records, and one decompressed batch of limited size.
 
 Source: Kafka's MemoryRecords.batches, DefaultRecordBatch, AbstractLegacyRecordBatch and CompletedFetch.
 """
@@ -105,8 +105,8 @@ class Batch(NamedTuple):
     """The header of a batch, with its position in the bytes that were read.
 
     A message of magic 0 or 1 is a separate batch.  The header of a compressed message contains only the offset of the
-    last record, so `base_offset` equals `last_offset` and `record_count` is -1.  Fields that do not exist in a magic
-    are -1.
+    last record.  So its `base_offset` equals its `last_offset`, and its `record_count` is -1.  Fields that do not exist
+    in a magic are -1.
     """
 
     position: int

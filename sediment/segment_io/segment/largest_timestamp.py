@@ -1,4 +1,4 @@
-"""The largest timestamp of a segment, from which its age is measured (kafka-log 03 §2.4).
+"""The largest timestamp of a segment, which determines the segment's age (kafka-log 03 §2.4).
 
 For an open segment, it comes from the appends or from the last entry of the time index (`live.log.segment`).  Without a
 timestamp, the age is measured from the modification time of the file.

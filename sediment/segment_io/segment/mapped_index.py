@@ -1,4 +1,4 @@
-"""The common part of offset and time indexes of open segments: a file of entries, with appends and searches.
+"""The common part of the offset index and the time index of open segments: a file of entries, its appends and searches.
 
 Entries are appended with ordinary writes, so a full disk causes an error, not a signal.  Look-ups use a read-only
 mapping of the same file, in which new entries are visible immediately.
@@ -15,8 +15,8 @@ pages that have not been used for hours.
     offset out of range  `index_appends.relative_offset` raises IndexOffsetOverflowError
 
 Invariants
-* An index file is created when the index is first used.  While an index can grow, its file is as large as the index may
-  become, with zeros after the last entry.
+* An index file is created when the index is first used.  If an index can grow, its file already has the largest size of
+  the index, with zeros after the last entry.
 * Only an index that can grow keeps a file descriptor.  Any other index is mapped, and its file is closed.
 * `room` is above 0 only if the file is open.
 * Only entries are read from a mapping, and the file is never truncated below its entries.
@@ -79,7 +79,7 @@ class MappedIndex:
     """The slots at the end of the file that are not for ordinary entries."""
 
     def __init__(self, path: Path, base_offset: int, fs: Fs, *, max_bytes: int, entries: int | None = None) -> None:
-        """Prepare an index; `entries` is 0 for a new file, and None for a file that contains only entries."""
+        """Prepare an index; `entries` is 0 for a new file, and None if all bytes of the file are entries."""
         if max_bytes < self.entry_bytes:
             raise SettingsError(
                 f"an index of {max_bytes} bytes has no room for an entry",
@@ -94,7 +94,7 @@ class MappedIndex:
         self._file: OpenFile | None = None
         self._mapping: FileMapping | None = None
         self.room = 0
-        """The number of entries that fit into the open file; 0 if the file is closed, so an append must open it."""
+        """The number of entries that fit into the open file.  0 if the file is closed; an append must then open it."""
 
     def __len__(self) -> int:
         if self._entries is None:
@@ -103,7 +103,7 @@ class MappedIndex:
 
     @property
     def is_full(self) -> bool:
-        """True if no further entry fits, except into the reserved slots; the segment is then rolled."""
+        """True if only the reserved slots are free; the segment is then rolled."""
         return len(self) >= self.max_entries - self.reserved_entries
 
     def open(self) -> OpenFile:

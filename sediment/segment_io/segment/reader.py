@@ -32,7 +32,7 @@ ByteArray = npt.NDArray[np.uint8]
 def joined(parts: Sequence[Rows]) -> Rows:
     """Return the rows of all `parts`; there is at least one part, and all have the same dtype.
 
-    `np.concatenate` would compare the dtype of each part field by field, which takes 0.1 ms for each part.
+    `np.concatenate` would compare the dtype of each part field by field, and would take 0.1 ms for each part.
     """
     dtype = parts[0].dtype
     assert all(part.dtype == dtype for part in parts)

@@ -464,7 +464,7 @@ def _entries(segment_index_bytes: int, most_entries: int, entry_bytes: int) -> B
 # --------------------------------------------------------------------------------------------- after the corruption
 @dataclass(frozen=True, slots=True)
 class BatchesAfterCorruption:
-    """Good batches after the first bad batch of a segment; `last_offset` is -1 if there are none."""
+    """The good batches after the first bad batch of a segment; `last_offset` is -1 if no such batch exists."""
 
     good_batches: int
     last_offset: int

@@ -95,7 +95,7 @@ def _index_batches(
     time_entries: npt.NDArray[np.uint8],
     progress: npt.NDArray[np.int64],
 ) -> int:
-    """Index the next batches of a segment until a batch does not fit; return the number of log bytes indexed.
+    """Index the next batches of a segment until a batch does not fit; return the number of indexed log bytes.
 
     `file_position` is the size of the segment before these batches.  `unreadable`, int64[n, 2], contains (start, end)
     of bytes that are not batches; the log always ends with a batch.  For each segment, call `start_indexes` first and
@@ -213,7 +213,7 @@ def _base_offset_at(batches: ByteArray, position: int) -> int:
 def write_segment(
     image: SegmentImage, directory: Path, *, like: Path, mtime_ns: int, run_id: str, attempt: str, fs: Fs
 ) -> tuple[PartFile, ...]:
-    """Write and sync the files of `image` in `directory`, under names unique to the attempt.
+    """Write and sync the files of `image` in `directory`, under names that only this attempt uses.
 
     The files get the owner, group and mode of `like`, and the modification time `mtime_ns`.
 

@@ -110,8 +110,7 @@ def _bounds(request: TableRequest, source: Source, fs: Fs) -> tuple[Bounds, Comm
     """Return the bounds of a request in one partition, and the committed range if the request reads committed data."""
     if request.isolation != READ_COMMITTED:
         return request.bounds, None
-    # Imported here, because the import loads compiled code to decode records; the rest of planning needs no compiled
-    # code.
+    # Imported here, because the import loads compiled code for records, which the rest of planning does not need.
     from sediment.segment_io.partition.checkpoint_files import read_checkpoints
     from sediment.segment_io.partition.read_committed import committed_range
 
@@ -133,7 +132,7 @@ def pack_scan_tasks(scan_tasks: Sequence[ScanTask], task_bytes: int) -> list[Tab
 
 
 def read_cost(scan_task: ScanTask) -> int:
-    """Return the cost of a scan task in bytes read, including the cost of opening its segment."""
+    """Return the cost of a scan task as a number of bytes to read, including the cost to open its segment."""
     return scan_task.slice.size_bytes + OPEN_SEGMENT_BYTES
 
 

@@ -1,7 +1,7 @@
 """The readers of all tables: they return the rows of a task as pyarrow batches.
 
-    records, batches          read by the modules `records` and `batches`; several tasks can read one large segment
-    the others                read here from indexes, snapshots and checkpoints; one task reads many partitions
+    records, batches          the modules `records` and `batches` read them; several tasks can read one large segment
+    all other tables          this module reads indexes, snapshots and checkpoints; one task reads many partitions
 
 Invariants: every batch that `read_table` yields has the schema of `arrow_schema`.  pyarrow is imported when the first
 batch is requested, and compiled code is loaded only to read records or batches.

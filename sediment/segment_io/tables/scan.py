@@ -1,10 +1,10 @@
 r"""The scan of slices of segments: it yields spans of complete batches, and the unreadable ranges between them.
 
     slice --chunks--> spans of whole batches --headers--> without batches that have no wanted record
-                        \--> unreadable range: raised, reported, or a separate row; reading continues at the next batch
+                        \--> unreadable range: an error, a report or a row; reading continues at the next batch
 
-If a segment is being written to, bytes after its last complete batch are not an error.  They belong to a batch that is
-being appended, or are the zeros of a preallocated file.
+While a process writes to a segment, bytes after the last complete batch are not an error.  They belong to a batch that
+is being appended, or are the zeros of a preallocated file.
 
 Invariants: memory use is one chunk and the largest batch.  A file is read through one descriptor, so the file may be
 renamed or deleted during the scan.
@@ -67,7 +67,7 @@ def _first_offsets(rows: Rows) -> npt.NDArray[np.int64]:
 
 
 def has_bit(bit: int) -> Callable[[Rows], Mask]:
-    """Return a function that selects the batches of magic 2 that have `bit` set in their attributes."""
+    """Return a function that selects the batches of magic 2 whose attributes have `bit` set."""
     return lambda rows: (rows["attributes"] & bit != 0) & (rows["magic"] >= 2)
 
 

@@ -2,7 +2,7 @@
 
     records, batches          one row for each record or batch, read from slices of segments
     groups, topics            one row for each committed offset or config in an internal topic
-    the others                one row for each entry of a small file
+    all other tables          one row for each entry of a small file
 
 Columns that Spark's Kafka source also has have the same names as there.  The other columns are named with Kafka's
 terms.  A missing value is null, except in columns of records where Kafka's clients return -1, such as `timestamp`,
@@ -230,7 +230,7 @@ TABLES: Mapping[str, tuple[Column, ...]] = {
     "topics": _TOPICS,
 }
 CLUSTER_TABLES = frozenset({"groups", "topics"})
-"""Tables about the cluster, from records of internal topics; packages above this one read them."""
+"""Tables about the cluster, from records of internal topics; packages that use this package read them."""
 
 WHOLE_TABLES = frozenset({"topics"})
 """Tables whose rows depend on all sources together, so that one task must read all sources."""
@@ -287,7 +287,7 @@ class TableRequest:
 
 # --------------------------------------------------------------------------------------------------------------- arrow
 def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
-    """Return the pyarrow schema of `columns`: timestamps in UTC microseconds, every field nullable."""
+    """Return the pyarrow schema of `columns`; timestamps are in UTC microseconds, and every field is nullable."""
     import pyarrow as pa
 
     return pa.schema([pa.field(column.name, _arrow_types()[column.kind]) for column in columns])

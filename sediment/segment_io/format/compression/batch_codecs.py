@@ -7,7 +7,7 @@ Invariants
 * Default levels: gzip -1, lz4 9, zstd 3.  The cleaner uses the default level.
 * snappy: blocks of 32 KiB.  A payload without the header is read as one raw block.
 * lz4: a block that does not shrink is stored uncompressed.  For magic 0, the header checksum is not checked, because
-  old clients computed it over other bytes.
+  old clients computed the checksum of other bytes.
 * zstd is refused for magic 0 and 1; codecs 5 to 7 are unknown.
 
 Snappy framing, integers big-endian:   lz4 framing, integers little-endian:
@@ -59,7 +59,7 @@ _ADVICE = "restore the segment from a replica or a backup, or leave this partiti
 
 
 def decompress(codec: int, payload: Buffer, *, limit_bytes: int, magic: int = 2) -> Buffer:
-    """Return the records of a batch with `codec`; for CODEC_NONE, `payload` itself.
+    """Return the records of a batch with `codec`; for CODEC_NONE, return `payload`.
 
     `payload` contains the bytes after the batch header (magic 2), or the wrapper's value (`magic` 0 and 1).  The result
     may be a read-only view of `payload`.
@@ -313,8 +313,8 @@ def _compress_lz4(payload: memoryview, level: int) -> bytes:
     parts: list[Buffer] = [LZ4_FRAME_HEADER]
     for start in range(0, len(payload), LZ4_BLOCK_BYTES):
         raw = payload[start : start + LZ4_BLOCK_BYTES]
-        # The streaming interface of the lz4 package writes larger blocks than Kafka; this function writes blocks of
-        # Kafka's size.
+        # The streaming interface of the lz4 package writes larger blocks than Kafka, so this function writes the blocks
+        # itself.
         if level == LZ4_LEVEL:
             block = memoryview(cramjam.lz4.compress_block(raw, store_size=False))
         else:
@@ -339,7 +339,7 @@ _ZSTD_RAW, _ZSTD_RLE, _ZSTD_COMPRESSED = range(3)
 
 
 class _ZstdContexts(threading.local):
-    """The zstd contexts of one thread; they are expensive to create, and each handles only one stream at a time."""
+    """The zstd contexts of one thread, which are expensive to create; a context handles only one stream at a time."""
 
     def __init__(self) -> None:
         self.compressors: dict[int, zstandard.ZstdCompressor] = {}

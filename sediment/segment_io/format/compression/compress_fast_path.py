@@ -1,7 +1,8 @@
 """A compiled function that compresses the records of one batch, as `batch_codecs.compress` does.
 
-The function calls the codecs' C libraries by address.  It does not support snappy (no library exports it), lz4 at
-levels other than Kafka's default, and codecs whose library is missing.  `batch_codecs.compress` handles these cases.
+The function calls the codecs' C libraries by address.  It does not support snappy, which no library exports, or lz4 at
+levels other than Kafka's default.  It also does not support codecs whose library is missing.  `batch_codecs.compress`
+handles these cases.
 
 Invariants: `batch_codecs.compress` returns the same bytes for the same records.  Nothing is written outside the target.
 """

@@ -108,7 +108,7 @@ def decompress_batches(
     area_bytes: int,
     payloads: npt.NDArray[np.int64],
 ) -> int:
-    """Decompress the batches with the indexes `wanted`, in this order, until one does not fit into the area.
+    """Decompress the batches with the indexes `wanted`, in this order, until a batch does not fit into the area.
 
     `positions`, int64[batches], are the positions of batches of magic 2, relative to `base`.  PADDING_BYTES follow the
     area.  Rows of `payloads`, int64[batches, 2], are set for the decompressed batches.  Return the used bytes of the
@@ -224,7 +224,7 @@ def _snappy(start: int, end: int, target: int, room: int) -> int:
 
 @kernel
 def _snappy_block(source: int, end: int, target: int, room: int) -> int:
-    """Return the uncompressed size of a raw snappy block; NOT_DECOMPRESSED if the block is malformed."""
+    """Decompress a raw snappy block, and return its uncompressed size; NOT_DECOMPRESSED if the block is malformed."""
     size = 0
     shift = 0
     while True:
