@@ -318,8 +318,8 @@ class Fs:
 
         The file is not durable until a sync.  A chunk is written or copied before the next chunk is requested, so the
         caller may reuse the chunk's memory.  From the first large chunk on, the bytes bypass the page cache if the
-        filesystem supports this.  A cleaning reads and writes much more than fits into the cache.  Otherwise it would
-        evict the pages that a broker needs.
+        filesystem supports this.  A cleaning reads and writes much more than fits into the cache.  Without the bypass,
+        it would evict the pages that a broker needs.
         """
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:

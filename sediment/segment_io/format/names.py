@@ -215,8 +215,8 @@ _SEGMENT_FILE = re.compile(
 def parse_segment_file(name: str) -> SegmentFileName | None:
     """Parse the name of a segment file, or return None for any other file; an offset is at most 2^63 - 1.
 
-    A broker opens a segment only by the name that `segment_file_name` returns.  It does not open a name with more or
-    fewer digits.
+    A broker opens a segment only by the name that `segment_file_name` returns.  It does not open a file whose name has
+    more or fewer digits.
     """
     match = _SEGMENT_FILE.fullmatch(name)
     if match is None or int(match[1]) > INT64_MAX:

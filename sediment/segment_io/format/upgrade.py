@@ -8,7 +8,7 @@ A batch keeps the codec and the timestamp type of its message.  A message of mag
 CreateTime.  Leader epoch and producer are set to "unknown", as in Kafka (kafka-log 02 §6.4).  A rebuilt batch has the
 offsets of its first and last kept records (`batch_rebuild.begin_at_first_kept`).
 
-Invariant: the batches have no checksum, because only the cleaner reads them, and the cleaner rebuilds every batch.
+Invariants: the batches have no checksum.  Only the cleaner reads these batches, and it rebuilds every batch.
 """
 
 from __future__ import annotations

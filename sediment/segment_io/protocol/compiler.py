@@ -1,7 +1,6 @@
 """The compiler for message schemas: it generates Python source of a decoder or encoder for one version of a message.
 
-A generated function handles the fields of all nested structures itself, because a function call would take longer than
-a field:
+A generated function contains no calls for nested structures, because a call would take longer than the work on a field:
 
 1. adjacent fields of fixed size become one `struct` format, together with a plain length that follows them
 2. a structure is created without its constructor, and its attributes are set one by one

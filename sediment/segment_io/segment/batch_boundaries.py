@@ -31,7 +31,7 @@ def batch_ends(path: Path, fs: Fs, *, position: int = 0, size_bytes: int | None 
     """Yield (last offset, end position) of each complete batch between `position` and `size_bytes` of the file.
 
     Raises:
-        CorruptBatchError: during the iteration: a batch's length field is too small for any batch.
+        CorruptBatchError: raised during the iteration if a batch's length field is too small for any batch.
 
     Source: kafka-log 01 §2.2.
     """

@@ -103,7 +103,7 @@ class MappedIndex:
 
     @property
     def is_full(self) -> bool:
-        """True if only the reserved slots are free; the segment is then rolled."""
+        """True if no slot is free, except reserved slots; the segment is then rolled."""
         return len(self) >= self.max_entries - self.reserved_entries
 
     def open(self) -> OpenFile:

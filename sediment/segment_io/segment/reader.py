@@ -94,10 +94,10 @@ class HeaderScan:
     caller may keep several chunks.
 
     Raises:
-        CorruptBatchError: during the iteration: a batch has a malformed header (CRCs are not computed).  With
+        CorruptBatchError: raised during the iteration if a batch has a malformed header (CRCs are not computed).  With
             `unknown_magic_may_be_torn`, a batch with an unknown magic is treated as torn if it ends after the scan's
             end.
-        SourceChangedError: during the iteration: the file became shorter.
+        SourceChangedError: raised during the iteration if the file became shorter.
     """
 
     def __init__(
