@@ -1,18 +1,19 @@
-"""The reader of segments in chunks: it reads, checks and decompresses ahead of the sweep, in either direction.
+"""The reader that prepares chunks of segments for the sweep: it reads, checks and decompresses them.
 
     log       | batch | batch | batch | batch | batch | batch |
     chunks    |        chunk 0        |        chunk 1        |     whole batches of about CHUNK_BYTES, or
                                                                     twice that if they are not compressed
 
-A thread prepares the next chunk while the caller works on the current one.  Chunk boundaries come from one of two
-sources:
-* the offset index; the scan of each chunk then checks that a batch begins at every boundary taken from the index;
+The chunks of a segment are read forward or backward.  A thread prepares the next chunk while the caller works on the
+current one.  Chunk boundaries come from one of two sources:
+* the offset index; the scan of each chunk then checks that a batch begins at each of these boundaries;
 * a forward scan, which also finds the flags of each batch and the unreadable bytes.
-A chunk grows with a large batch, even one above max.message.bytes.  Messages of magic 0 and 1 become equivalent batches
-of magic 2.  Kafka's I/O buffers, with their sizes and limits, do not exist here.
+A chunk always contains whole batches, even a batch that is larger than CHUNK_BYTES or max.message.bytes.  Messages of
+magic 0 and 1 become equivalent batches of magic 2.  Kafka's I/O buffers, with their sizes and limits, do not exist
+here.
 
-Invariants: a chunk contains complete batches whose lengths and checksums were verified; every file is checked against
-the listing before it is read.
+Invariants: the lengths and the checksums of all batches in a chunk were verified.  Every file is checked against the
+listing before it is read.
 
 Memory: two chunks, and for each of them up to _AHEAD_CHUNKS * CHUNK_BYTES of decompressed records.  If a chunk has
 messages of magic 0 or 1, both the original and the converted batches are in memory.  Most records are decompressed by
@@ -86,7 +87,7 @@ class ChunkBoundaries:
 
     `ordinals`, `batch_flags` and `kept_aborts` come from a forward scan; without such a scan, they are empty.
     `ordinals` counts the batches before each position; `batch_flags` is uint8[batches].  `unreadable` lists byte ranges
-    [from, to); each range is treated as one batch, flagged UNREADABLE.
+    [from, to).  Each range is treated as one batch that has the flag UNREADABLE.
     """
 
     positions: npt.NDArray[np.int64]
@@ -110,11 +111,11 @@ class Chunk:
 
     `source` contains `size_bytes` bytes of the file, read from `position`.  Batch n begins at `origins`[n] of `source`.
     If the chunk has no message of magic 0 or 1, `buffer` is the same memory as `source`.  Otherwise `buffer` contains
-    the converted batches; compressed batches are there without their records.
+    the converted batches.  A compressed message becomes only a header there, without records.
 
     `payloads`, int64[batches, 2], contains the address and the size in bytes of each batch's decompressed records;
-    NOT_DECOMPRESSED marks a batch without an address.  `payloads` is empty if no batch is compressed.  `decompressed`
-    maps the ordinals of batches without an address to their decompressed records, if these already exist.
+    NOT_DECOMPRESSED marks a batch without an address.  `payloads` is empty if no batch is compressed.  If a batch
+    without an address is already decompressed, `decompressed` maps its ordinal to its records.
     """
 
     segment: SegmentRef
@@ -345,7 +346,7 @@ class ChunkReader:
     def _scan(
         self, segment: SegmentRef, boundaries: ChunkBoundaries, index: int, buffer: ByteArray, number: int
     ) -> tuple[Chunk, bool]:
-        """Return the chunk as read, and True if it has messages of magic 0 or 1."""
+        """Return the scanned chunk, and True if the chunk has messages of magic 0 or 1."""
         start, end = int(boundaries.positions[index]), int(boundaries.positions[index + 1])
         with_flags = boundaries.ordinals.size > 0
         unreadable = [(low - start, high - start) for low, high in boundaries.unreadable if start <= low < end]
@@ -504,7 +505,7 @@ def lazy_pool(stack: ExitStack, name: str) -> Callable[[], ThreadPoolExecutor]:
 
 
 def boundaries_between(positions: npt.NDArray[np.int64], last_boundary: int, *, times: int = 1) -> Iterator[int]:
-    """Choose boundaries among ascending `positions`, at least `times` * CHUNK_BYTES apart; yield their indexes."""
+    """Choose boundaries among ascending `positions`, at least `times` * CHUNK_BYTES apart; yield the chosen indexes."""
     while True:
         index = int(np.searchsorted(positions, last_boundary + times * CHUNK_BYTES))
         if index >= positions.size:

@@ -1,10 +1,10 @@
 """The cleaner's entry points: they run a cleaning plan and, if one kind of pass fails, try another kind.
 
-`cleaner` runs one pass, and lists where the steps of Kafka's Cleaner.doClean are.
+`cleaner` runs one pass.  Its docstring lists the module for each step of Kafka's Cleaner.doClean.
 
 There are three kinds of pass:
 
-    plain      chunks begin at batches that the offset index lists; transactions are unknown
+    plain      chunks begin at batches that the offset index lists; this pass cannot clean transactions
     scanned    a forward scan of headers and control keys finds verified chunk boundaries and flags for each batch
     filled     a forward pass fills a map with offsets; then the log is filtered by this map
 
@@ -13,9 +13,9 @@ finds a transaction or an invalid chunk boundary.  The filled pass is used if of
 also used if the config limits the size of the map, because Kafka's rule for a full map needs a forward pass.  If the
 caller keeps unreadable batches, the scanned pass follows rules that drop fewer records (`corrupt_regions`).
 
-Several tasks can share a large partition as splits.  Each split is swept twice.  In the first sweep,
-`collect_split_keys` collects the keys of the split.  When the survivors among the keys of all splits are known,
-`clean_split` does the second sweep.  Each sweep is a plain or a scanned pass.
+Several tasks can clean one large partition: each task cleans a part of the log, a split.  Each split is swept twice.
+In the first sweep, `collect_split_keys` collects the keys of the split.  When the survivors among the keys of all
+splits are known, `clean_split` does the second sweep.  Each sweep is a plain or a scanned pass.
 
 If the caller does not want to rely on 128-bit hashes, whole keys are compared before each chunk is swept
 (`exact_keys`).  After a collision, the pass is repeated with another seed.
@@ -23,9 +23,9 @@ If the caller does not want to rely on 128-bit hashes, whole keys are compared b
 A caller that cleans several partitions in turn may sweep the next partition while the last output of the previous
 partition is being written.
 
-The upper bound of a cleaning is the first uncleanable offset, even if the map ends before it (`kernel_driver` sets it).
-The last batch below it keeps its header (`kernels.batch_retention`).  An empty dirty range has no groups
-(`grouping.plan_cleaning`).
+The upper bound of a cleaning is the first uncleanable offset, even if the map ends at a lower offset (`kernel_driver`
+sets it).  The last batch below the upper bound keeps its header (`kernels.batch_retention`).  An empty dirty range has
+no groups (`grouping.plan_cleaning`).
 
 Invariants
 * Nothing is renamed here.  Every file that is read is checked against the plan.
@@ -69,17 +69,17 @@ if TYPE_CHECKING:
     from sediment.compaction.reencode.plan import Encoding
 
 _CAUSES_OF_FALLBACK = (FallbackRequiredError, HashCollisionError, CorruptBatchError, CorruptIndexError)
-_MOST_SEEDS = 8  # hash collisions under this many seeds in a row are not a coincidence
+_MOST_SEEDS = 8  # collisions under so many seeds in a row are not accidental
 
 
 @dataclass(frozen=True, slots=True)
 class SplitWork:
     """The plan of a partition that is cleaned in splits, and the parameters that all of its tasks share.
 
-    `boundaries` come from a forward scan, keyed by the base offset of the segment; without such a scan, they are
+    `boundaries` come from a forward scan; the keys are base offsets of segments.  Without such a scan, `boundaries` is
     empty.  `seed` is the seed of the keys' hashes.  `run_limit` is the largest number of keys in a run, and `ranges` is
-    the number of hash ranges; `partition_splits` explains both.  `encoding` is the new encoding of the survivors; None:
-    each batch keeps its codec.
+    the number of hash ranges; `partition_splits` explains both.  `encoding` is the new encoding of the survivors; if it
+    is None, each batch keeps its codec.
     """
 
     plan: CleaningPlan
@@ -103,7 +103,7 @@ class SweptLog:
         """Wait for the synced `.part` files, and return them.
 
         Raises:
-            OSError: the filesystem failed; no `.part` file of the partition is left.
+            OSError: the filesystem failed; all `.part` files of the partition were removed.
         """
         wait(self._groups)
         with errors_of_partition(self._listing.partition):
@@ -158,15 +158,15 @@ def sweep_log(
 ) -> SweptLog:
     """Clean the groups of `plan` into `.part` files next to their sources; `write_behind` writes these files.
 
-    `task_memory_bytes` limits the memory; if it is set, every output is written before this function returns.  After a
-    chunk is read and before it is swept, `progress` is called with its size; an exception from `progress` ends the
-    call.  With `keep_unreadable`, unreadable batches are kept unchanged, and so are records whose fate may depend on
-    the unknown content of these batches.  Each group lists its unreadable batches in `unreadable`, and the checkpoint
-    is not raised above them.  With `exact_keys`, two keys are equal only if their bytes are equal, and all keys are
-    kept in memory.  Otherwise two keys are equal if their hashes are equal.  With `encoding`, the batches of cleaned
-    segments are re-encoded with this codec or batch size.
+    `task_memory_bytes` limits the memory; if it is set, every output is written before this function returns.  Before
+    each chunk is swept, `progress` is called with the size of the chunk.  An exception from `progress` ends the call.
+    With `keep_unreadable`, unreadable batches are kept unchanged.  A record is also kept if the unknown content of
+    these batches could decide whether it is dropped.  Each group lists its unreadable batches in `unreadable`, and the
+    checkpoint is not raised above them.  With `exact_keys`, two keys are equal only if their bytes are equal, and all
+    keys are kept in memory.  Otherwise two keys are equal if their hashes are equal.  With `encoding`, the batches of
+    cleaned segments are re-encoded with this codec or batch size.
 
-    On any error, no `.part` file of the partition is left.
+    On any error, all `.part` files of the partition are removed.
 
     Raises:
         CorruptBatchError: a batch fails its CRC or is malformed, and `keep_unreadable` is False.
@@ -264,7 +264,7 @@ class _Attempts:
 def scan_log(
     plan: CleaningPlan, fs: Fs, *, only_if_needed: bool, progress: Progress | None = None
 ) -> dict[int, ChunkBoundaries]:
-    """Run only the forward scan, for splits; return chunk boundaries by base offset of the segment.
+    """Run only the forward scan, for splits; return the chunk boundaries of each segment by its base offset.
 
     With `only_if_needed`, skip the scan and return an empty dict if no file of the partition mentions transactions.
 
@@ -306,8 +306,8 @@ def clean_split(
     """Clean the groups of a split into synced `.part` files; `survivors` is the joined result of all hash ranges.
 
     Raises:
-        SplitNotApplicableError, CorruptBatchError, SourceChangedError: as in `collect_split_keys`; no file of the split
-            is left.
+        SplitNotApplicableError, CorruptBatchError, SourceChangedError: as in `collect_split_keys`; all files of the
+            split were removed.
     """
     with WriteBehind() as write_behind, _errors_of_split(work.plan.view.listing.partition):
         directory = work.plan.view.listing.path

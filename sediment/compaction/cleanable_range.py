@@ -6,9 +6,9 @@
     first dirty             the cleaner checkpoint; the log start if the checkpoint is missing or outside the log
     first uncleanable       the lowest of: last stable offset, active base, first segment within min.compaction.lag.ms
     age of a segment        `segment_io.segment.largest_timestamp`
-    dirty ratio             cleanable bytes / (clean + cleanable bytes), must exceed min.cleanable.dirty.ratio
-    max.compaction.lag.ms   compares the oldest first batch of the dirty segments; then the ratio does not matter
-    segments that count     Kafka's nonActiveLogSegmentsFrom: `_Segments.rolled_from`
+    dirty ratio             cleanable bytes / (clean + cleanable bytes); it must exceed min.cleanable.dirty.ratio
+    max.compaction.lag.ms   if the first batch of a dirty segment is older than this, the ratio does not matter
+    dirty segments          Kafka's nonActiveLogSegmentsFrom, here `_Segments.rolled_from`
 
 Invariants
 * The module is pure; `now_ms` is its only clock.
@@ -50,9 +50,9 @@ class CleanableRange:
 
     `first_uncleanable_offset` is a segment base.  If `first_dirty_offset` is in the middle of a segment, both
     `clean_bytes` and `cleanable_bytes` include the whole segment.  `must_compact` is True if the maximum compaction lag
-    is exceeded.  `force_checkpoint`, if it is not None, is a cleaner checkpoint that is written even if the log is not
-    cleaned.  `unblocks_at_ms` is the time at which the log becomes cleanable if nothing else changes; None if time
-    alone does not make it cleanable.  `reason` explains the result to an operator.
+    is exceeded.  If `force_checkpoint` is not None, this cleaner checkpoint is written even if the log is not cleaned.
+    `unblocks_at_ms` is the time at which the log becomes cleanable if nothing else changes.  It is None if time alone
+    does not make the log cleanable.  `reason` explains the result to an operator.
     """
 
     first_dirty_offset: int
@@ -75,7 +75,7 @@ def cleanable_range(
     `force` ignores the dirty ratio; `from_start` ignores the cleaner checkpoint.  The view needs
     `first_batch_timestamp_ms` if `max.compaction.lag.ms` is set.
 
-    Source: kafka-log 02 §2.1-§2.3.  The bound after an unclean stop is Sediment's own; Kafka repairs the log first.
+    Source: kafka-log 02 §2.1-§2.3.  Kafka has no bound after an unclean stop, because a broker repairs the log first.
     """
     first_dirty, force_checkpoint = _first_dirty(view, from_start=from_start)
     rules = _Rules(view, config, force, first_dirty, force_checkpoint, _Segments.of(view))
@@ -254,7 +254,7 @@ class _Rules:
         return self._first_overdue_ms() <= now_ms
 
     def _first_overdue_ms(self) -> int:
-        """Return the first time at which a dirty segment exceeds the maximum lag; if none will, far in the future."""
+        """Return the first time at which a dirty segment exceeds the maximum lag; else a time far in the future."""
         firsts = (self._times(index).first_batch_timestamp_ms for index in self._dirty())
         earliest_ms = min((first for first in firsts if first > 0), default=INT64_MAX)
         return earliest_ms + max(self.config.max_compaction_lag_ms, 0) + 1

@@ -22,8 +22,8 @@ Kafka's Cleaner.doClean, step by step:
     upper bound of a round    the first uncleanable offset, even if the map ends earlier (set in `kernel_driver`,
                               applied in `batch_retention.keeps_header`)
 
-Memory: the map, two chunks with some of their records decompressed, the largest batch, and two outputs of survivors:
-the sweep fills one while the other is written.
+Memory: the map, two chunks with some of their records decompressed, the largest batch, and two outputs of survivors.
+The sweep fills one output while the other is written.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ from sediment.segment_io.fs import Fs
 class CleaningPass:
     """One attempt to clean a partition or a split.
 
-    `boundaries` come from a forward scan, keyed by the base offset of the segment; without such a scan, they are
-    empty.  `filter_by` selects how records are filtered: BY_OCCURRENCE, BY_OFFSET or BY_BITMAP (a split).  `seed` is
-    the seed of the key hashes; None means a random seed.  A pass that writes nothing needs no `writer`.
+    `boundaries` come from a forward scan; the keys are base offsets of segments.  Without such a scan, `boundaries` is
+    empty.  `filter_by` selects how records are filtered: BY_OCCURRENCE, BY_OFFSET or, for a split, BY_BITMAP.  `seed`
+    is the seed of the key hashes; None means a random seed.  A pass that writes nothing needs no `writer`.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class CleaningPass:
         return end_offset
 
     def _clean_groups(self, groups: Sequence[SegmentGroup]) -> list[Future[CleanedGroup]]:
-        """Sweep the groups, newest first; write each group while the next is swept.  Return futures in log order."""
+        """Sweep the groups, newest first; each is written while the next is swept.  Return futures in log order."""
         pending: list[Future[CleanedGroup]] = []
         try:
             for group in reversed(groups):
@@ -150,7 +150,7 @@ class CleaningPass:
                 self._kernels.being_written_bytes = output.used_bytes()
                 pending.append(self._parts.write_behind.submit(output.finish, output.used_bytes()))
         except BaseException:
-            # Wait, because the caller removes the parts, which no thread may still be writing then.
+            # The caller removes the parts next, so wait until no thread writes to them.
             wait(pending)
             raise
         return pending[::-1]

@@ -1,8 +1,8 @@
 """The part of a topic's config that compaction uses.
 
-Field names are Kafka's keys with underscores, and defaults are Kafka's own (kafka-log 06 §1, §3, §4).  The tests of
-`jobs/settings` compare the defaults with the table of Kafka's keys, and that table with Kafka's ConfigDefs.  The code
-that parses a value checks that Kafka allows it.
+Fields are named like Kafka's keys, with underscores, and have Kafka's defaults (kafka-log 06 §1, §3, §4).  The tests of
+`jobs/settings` compare the defaults with the table of Kafka's keys.  They also compare this table with Kafka's
+ConfigDefs.  The code that parses a value checks that Kafka allows it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class CompactionConfig:
     """A log is compacted if its dirty ratio is greater than this value (02 §2)."""
 
     min_compaction_lag_ms: int = 0
-    """A segment with a record younger than this, and all later segments, are not compacted; 0: no limit."""
+    """A segment with a record younger than this is not compacted, nor is any later segment.  0 means no limit."""
 
     max_compaction_lag_ms: int = INT64_MAX
     """If the dirty part of a log begins with a record older than this, the log is compacted at any dirty ratio."""
@@ -35,14 +35,14 @@ class CompactionConfig:
     """Time for which tombstones and transaction markers are kept after their first cleaning.
 
     None: the config is unknown.  The cleaner then obeys the delete horizons that batches already have, and writes no
-    new ones.
+    new delete horizons.
     """
 
     segment_bytes: int = 1_073_741_824
     """Limit on the total size of the `.log` files that are cleaned into one segment (02 §5)."""
 
     segment_index_bytes: int = 10_485_760
-    """The same limit for the total size of their `.index` files, and for that of their `.timeindex` files."""
+    """Limit on the total size of the `.index` files of these segments, and also of their `.timeindex` files."""
 
     index_interval_bytes: int = 4096
     """Minimum number of log bytes between two index entries."""
@@ -51,7 +51,8 @@ class CompactionConfig:
     """The largest batch that an append accepts; the cleaner also accepts larger batches."""
 
     dedupe_buffer_bytes: int | None = None
-    """Size of the offset map of one round: 24 bytes per slot, and, as in Kafka, at most 2^31 - 1.  None: unlimited."""
+    """Size of the offset map of one round in bytes, at most 2^31 - 1 as in Kafka.  A slot has 24 bytes.  None:
+    unlimited."""
 
     dedupe_load_factor: float = 0.9
     """Fraction of the slots of a bounded map that may be filled (`log.cleaner.io.buffer.load.factor`)."""

@@ -1,7 +1,7 @@
 """The corrupt regions of a partition, and the records that must not be dropped because of them.
 
     segment   | batch | batch | unreadable | batch | batch |
-                              ^ kept byte for byte; tombstones in this and later segments, and all markers, are kept
+                              ^ kept byte for byte; all markers, and tombstones from this segment on, are also kept
 
 docs/trust/corruption.md explains why.  This module is used if the cleaner finds a corrupt batch and the caller wants to
 keep such batches.
@@ -341,8 +341,8 @@ def _keep_producers(plan: CleaningPlan, scans: Mapping[int, _SegmentScan]) -> No
 class _SegmentScan:
     """The headers of one segment's readable batches, and its unreadable byte ranges.
 
-    `batch_flags` has one uint8 for each batch and each piece of an unreadable range; `last_batches` maps a producer id
-    to the index of its last batch.
+    `batch_flags` has one uint8 for each batch, and for each piece of an unreadable range.  `last_batches` maps a
+    producer id to the index of the producer's last batch.
     """
 
     def __init__(self, directory: Path, segment: SegmentRef, unreadable: Sequence[UnreadableBatch], fs: Fs) -> None:
@@ -415,7 +415,7 @@ class _SegmentScan:
             self._ordinals.append(self._batches + int(index))
 
     def boundaries(self, plan: CleaningPlan, end_offset: int) -> ChunkBoundaries:
-        """Return the result of the scan; all transaction index entries are kept, because all markers are kept."""
+        """Return the result of the scan, with all transaction index entries, because all markers are kept."""
         base = self.segment.base_offset
         kept = sorted(
             (e for e in aborted_of_round(plan) if base <= e.last_offset < end_offset), key=lambda e: e.last_offset

@@ -1,10 +1,10 @@
-"""An estimate of the log that cleaning would leave, from a sample of its records.
+"""An estimate of the log after a cleaning, from a sample of its records.
 
-The number of different keys is estimated with the hybrid estimator of Haas and others.  Databases use it to estimate
-the distinct values of a column from a sample of rows.  A chi-square test of the sample shows whether keys are about
-equally frequent.  If they are, the first-order jackknife is used; otherwise, Shlosser's estimator is used.  Both are
-exact if the sample is the whole log.  The jackknife is also exact if no key occurs twice, or if every key occurs many
-times.
+The number of different keys is estimated with the hybrid estimator of Haas and others.  Databases use this estimator to
+estimate the number of distinct values of a column from a sample of rows.  A chi-square test of the sample shows whether
+keys are about equally frequent.  If they are, the first-order jackknife is used.  Otherwise, Shlosser's estimator is
+used.  Both are exact if the sample is the whole log.  The jackknife is also exact if no key occurs twice, or if every
+key occurs many times.
 
 Invariant: only `estimate_segments` reads files; all other functions take and return values.
 
@@ -43,7 +43,7 @@ _NORMAL_QUANTILE = 1.96
 
 @dataclass(frozen=True, slots=True)
 class SampledBatches:
-    """The batches of the sample as arrays of equal length, and the frequencies of their keys.
+    """The batches of the sample as arrays of equal length, and the frequencies of the keys.
 
     `records`, `keyed` and `tombstones` count records; `keyed` and `tombstones` leave out control batches.  `key_counts`
     is the number of occurrences of each key; `key_bytes` is the total size of the different keys.
@@ -59,10 +59,10 @@ class SampledBatches:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The expected log after cleaning, from a sample of `sampled_bytes`; `key_bytes` is the size of all keys.
+    """The expected log after cleaning, estimated from `sampled_bytes` of it; `key_bytes` is the size of all keys.
 
     `tombstones_waiting` counts the tombstones that are kept.  They expire between `first_horizon_ms` and
-    `last_horizon_ms`; both are None if none of their batches has a delete horizon after cleaning.
+    `last_horizon_ms`.  If no batch of them has a delete horizon after cleaning, both are None.
     """
 
     keys: int
@@ -84,7 +84,7 @@ def estimate_segments(
     now_ms: int,
     sample_bytes: int,
 ) -> Estimate:
-    """Estimate the result of cleaning `segments`, from a sample of about `sample_bytes` of their bytes.
+    """Estimate the result of cleaning `segments`, from a sample of about `sample_bytes`.
 
     Raises:
         CorruptBatchError: the log is small enough to be read completely, and a batch is malformed.
@@ -123,9 +123,9 @@ def collect_sample(spans: Iterable[BatchSpan]) -> SampledBatches:
 
 
 def _count_keys(keys: Sequence[tuple[pa.Array, npt.NDArray[np.bool_]]]) -> tuple[Int64s, int]:
-    """Return the frequency of each different key among records with a True mask, and the total size of these keys.
+    """Return how often each key occurs in the records whose mask is True, and the total size of the different keys.
 
-    The buffers are shared with NumPy directly: `pyarrow.array` and `to_numpy` would import pandas.
+    The buffers are shared with NumPy directly, because `pyarrow.array` and `to_numpy` would import pandas.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -1,4 +1,4 @@
-"""Proof that different keys of a partition have different hashes: if two hashes are equal, whole keys are compared.
+"""The proof that different keys of a partition have different hashes: if two hashes are equal, it compares whole keys.
 
     slot      | hash of a key | address |          24 bytes: an offset map with addresses instead of offsets
                                    |
@@ -101,10 +101,10 @@ def prove_chunk(
     records: npt.NDArray[np.int64],
     state: npt.NDArray[np.int64],
 ) -> int:
-    """Check the keys of the batches below CURSOR, last batch first; store keys at or above `first_mapped_offset`.
+    """Check the keys of the batches below CURSOR, last batch first; store those at or above `first_mapped_offset`.
 
-    If memory is missing, the caller provides more memory and repeats the call.  Nothing is stored twice, because no key
-    of a batch is stored before the memory for the whole batch is available.
+    If memory is missing, the caller provides more memory and repeats the call.  No key is stored twice, because the
+    keys of a batch are stored only when the memory for the whole batch is available.
     """
     base = chunk.ctypes.data
     while state[CURSOR] > 0:
@@ -186,9 +186,9 @@ class ExactKeys:
         return self._slots.size_bytes() + self._block_bytes + self._payload.nbytes + self._records.nbytes
 
     def check(self, chunk: Chunk, first_mapped_offset: int, check_memory: Callable[[int], None]) -> None:
-        """Compare the keys of a chunk with earlier keys that have the same hash, then store them.
+        """Compare the keys of a chunk with earlier keys that have the same hash, then store the keys of the chunk.
 
-        Before each allocation, `check_memory` is called with the total size after the allocation; an exception from
+        Before each allocation, `check_memory` is called with the total size after the allocation.  An exception from
         `check_memory` ends the check.
 
         Raises:
@@ -197,7 +197,8 @@ class ExactKeys:
         """
         state = self._state
         state[CURSOR] = chunk.positions.size
-        # The records are copied, because records decompressed here are overwritten before the chunk is swept.
+        # Only a copy of the table is changed, because records that are decompressed here are overwritten before the
+        # sweep.
         payloads = chunk.payloads.copy()
         while True:
             status = prove_chunk(
@@ -245,7 +246,7 @@ class ExactKeys:
             self._state[END_ADDRESS] = block.ctypes.data + size_bytes
 
     def _hold_payload(self, content: Buffer) -> tuple[int, int]:
-        """Copy decompressed records to a padded buffer, because kernels may read past them; return (address, bytes)."""
+        """Copy records to a padded buffer, because kernels may read past the end; return (address, bytes)."""
         size_bytes = memoryview(content).nbytes
         if self._payload.size < size_bytes + PADDING_BYTES:
             self._payload = padded_buffer(2 * size_bytes)

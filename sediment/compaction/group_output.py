@@ -6,9 +6,9 @@ keeps its encoding.
 New files get the modification time of the group's last source.  If no batch survives, the cleaned segment is an empty
 log with empty indexes.
 
-`segment.writer` completes and trims the indexes, and syncs the files.  Their names end in `.part`; `.cleaned` appears
-only in `swap`, at the commit.  A start of the log handles what an interrupted commit has left
-(`loading.interrupted_swaps`).
+`segment.writer` completes and trims the indexes, and syncs the files.  The names of these files end in `.part`.  Only
+the commit renames them to `.cleaned` (`swap`).  After an interrupted commit, the next load of the log completes or
+undoes it (`loading.interrupted_swaps`).
 
 Invariant: parts are written only if the log or an index differs from the source.
 """
@@ -51,7 +51,7 @@ OUTPUT_PAGES = PageReserve(in_large_pages=False)  # shared by all groups of this
 class PartWriter:
     """The writer of one partition's parts; `written` lists all parts, including incomplete parts.
 
-    `encoding` is the new encoding of the batches; None: each batch keeps its codec.
+    `encoding` is the new encoding of the batches; if it is None, each batch keeps its codec.
     """
 
     directory: Path
@@ -186,7 +186,7 @@ class PartWriter:
 
 
 class GroupOutput:
-    """The output of one group, filled downward in anonymous memory; only the used part takes physical memory."""
+    """The output of one group, filled downward in anonymous memory; only the used part occupies physical memory."""
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ class GroupOutput:
         *,
         is_untouchable: bool = False,
     ) -> None:
-        """Copy the `unreadable` batches of `group` unchanged; if `is_untouchable`, keep the sources of the whole group.
+        """Copy the `unreadable` batches of `group` unchanged; if the group `is_untouchable`, keep its sources.
 
         Until `take` is called, `state` contains the registers of the sweep that fills the output.
         """
@@ -229,7 +229,7 @@ class GroupOutput:
         self.buffer = larger
 
     def place_original(self, source: ByteArray, *, is_unreadable: bool) -> None:
-        """Copy the original bytes of the batch at the sweep's cursor to the output, and move the cursor past them."""
+        """Copy the original bytes of the batch at the sweep's cursor to the output; move the cursor past the batch."""
         state = self._state
         if state[registers.OUT_START] < source.size:
             self.grow(source.size)
@@ -259,7 +259,7 @@ class GroupOutput:
         )
 
     def used_bytes(self) -> int:
-        """Return the bytes of memory that the output needs from the call of `take` to the end of its write."""
+        """Return the number of bytes of memory that the output needs from the call of `take` until it is written."""
         encoder_bytes = 0 if self._writer.encoding is None else ENCODER_BYTES
         return self.buffer.size - self._start + encoder_bytes
 

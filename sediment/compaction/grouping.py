@@ -1,15 +1,15 @@
 """The groups of segments that are cleaned together, and the plan of one partition.
 
 The limits apply to the sources.  If the indexes of a cleaned segment need more room, `segment.writer` keeps the entries
-that fit; Kafka fails.
+that fit.  Kafka fails in this case.
 
-    log size       a segment joins a group if their logs together have at most segment.bytes
-    index size     likewise the entries of each index: at most segment.index.bytes
-    offsets        and if its last offset is at most 2^31 - 1 above the group's base, or it is empty
+    log size       the logs of a group together have at most segment.bytes
+    index size     the offset index entries of a group have at most segment.index.bytes; so do its time index entries
+    offsets        no offset of a group is more than 2^31 - 1 above the group's base offset
 
 An empty dirty range yields no group (`plan_cleaning`).
 
-Invariants: groups are in log order and cover the log from its start; all sources of a group fit into one segment file.
+Invariants: groups are in log order and cover the log from its start.  All sources of a group fit into one segment file.
 All functions are pure.
 """
 
@@ -30,8 +30,8 @@ from sediment.segment_io.partition.log_view import LogView
 class SegmentGroup:
     """One or more neighbouring segments that become one segment.
 
-    `last_offset` is the largest offset that the last segment can contain.  This is one less than the base offset of the
-    next segment or, if the range ends with the group, one less than the first uncleanable offset.
+    `last_offset` is the largest offset that the last segment can contain.  It is one less than the base offset of the
+    next segment.  If the range ends with the group, it is one less than the first uncleanable offset.
     """
 
     segments: tuple[SegmentRef, ...]
@@ -70,7 +70,7 @@ class CleaningPlan:
 
     @property
     def dirty_base_offset(self) -> int:
-        """Return the base offset of the segment that contains the first dirty offset, or 0."""
+        """Return the base offset of the segment that contains the first dirty offset; 0 if no segment does."""
         first = self.range.first_dirty_offset
         return max((s.base_offset for s in self.segments if s.base_offset <= first), default=0)
 
@@ -86,7 +86,7 @@ class CleaningPlan:
 
     @property
     def may_hold_transactions(self) -> bool:
-        """Return True if indexes or snapshots of the partition mention transactions; the sweep detects any others."""
+        """Return True if indexes or snapshots mention transactions; the sweep detects all other transactions."""
         return (
             bool(self.view.aborted)
             or any(segment.transaction_index_bytes for segment in self.view.listing.segments)
@@ -113,9 +113,9 @@ def group_segments(
 ) -> tuple[SegmentGroup, ...]:
     """Group segments greedily, from the log's first segment through the segment that contains `end_offset` - 1.
 
-    A segment joins the group if the total log and index sizes stay within `segment.bytes` and `segment.index.bytes`,
-    and all its offsets, relative to the group's base, fit into 31 bits.  For an empty segment, only the sizes matter,
-    because it has no offsets.
+    A segment joins the group if three limits are kept.  The logs fit into `segment.bytes`.  The indexes fit into
+    `segment.index.bytes`.  All offsets of the segment, relative to the group's base, fit into 31 bits.  For an empty
+    segment, only the sizes matter, because it has no offsets.
 
     Source: kafka-log 02 §5.
     """

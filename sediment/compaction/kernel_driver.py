@@ -106,7 +106,10 @@ class KernelDriver:
 
     # --------------------------------------------------------------------------------------------------------- a split
     def begin_split(self, end_offset: int | None, run_limit: int) -> None:
-        """Prepare a split below `end_offset` (None for the newest split); runs end at `run_limit` keys."""
+        """Prepare a split below `end_offset` (None for the newest split).
+
+        A run has at most `run_limit` keys, unless one batch has more.
+        """
         self._rules[registers.RUN_LIMIT] = run_limit
         self.state[registers.LAST_BASE_OFFSET] = INT64_MAX if end_offset is None else end_offset
         self.state[registers.RECORDS] = 0
@@ -267,7 +270,8 @@ class KernelDriver:
 
     def _compress(self, batches: Batches, output: GroupOutput) -> None:
         if self._compressors is _NO_COMPRESSORS:
-            # Loaded at the first request to compress; from then on, the sweep compresses batches itself, if possible.
+            # These tools are loaded at the first request to compress. Then the sweep compresses batches itself, if
+            # possible.
             self._compressors = find_compressors()
         codec = int(self.state[registers.PENDING_CODEC])
         raw = self._memory.raw.data[: int(self.state[registers.RAW_BYTES])]
@@ -283,7 +287,7 @@ class KernelDriver:
         return ExactKeys(self._seed, self._secrets, self._reader)
 
     def _check_keys(self, chunk: Chunk, output: GroupOutput | None = None) -> None:
-        """Check that no key of a chunk shares its hash with a different key, before the chunk is used."""
+        """Check, before a chunk is used, that no key of the chunk has the same hash as a different key."""
         if self._exact_keys is not None:
             self._exact_keys.check(
                 chunk,
@@ -342,7 +346,7 @@ class WorkingMemory:
         )
 
     def reserve_run(self, keys: int) -> None:
-        """Make room for the keys of a run; the keys collected so far are kept."""
+        """Make room for the keys of a run; the keys that were already collected are kept."""
         larger, used = _run_of(1 << (keys - 1).bit_length()), len(self.run.mapped)
         larger.hashes[:used] = self.run.hashes
         larger.mapped[:used] = self.run.mapped
@@ -359,7 +363,7 @@ class WorkingMemory:
         self.raw = padded_buffer(2 * size_bytes)
 
     def hold_payload(self, content: Buffer) -> tuple[int, int]:
-        """Copy decompressed records to a padded buffer, because kernels may read past them; return (address, bytes)."""
+        """Copy records to a padded buffer, because kernels may read past the end; return (address, bytes)."""
         size_bytes = memoryview(content).nbytes
         if self.payload.size < size_bytes + padding.PADDING_BYTES:
             self.payload = padded_buffer(2 * size_bytes)

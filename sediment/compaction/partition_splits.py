@@ -1,18 +1,18 @@
-"""One partition cleaned in splits: the keys that splits exchange, and the search for survivors among these keys.
+"""The cleaning of one partition in splits: the splits exchange hashes of keys, to find the survivors of each split.
 
-    split 2   run 0 | run 1            newest first; a run has a limited number of keys, at their latest occurrences
+    split 2   run 0 | run 1            newest first; a run lists the latest occurrences of a limited number of keys
     split 1   run 0
     split 0   run 0 | run 1 | run 2
 
-For each key, a sweep must find out whether the key occurs again nearer to the log's end.  Within a run, the sweep's own
-map shows this.  If two runs contain the key, the newer run has its latest occurrence, because offsets increase.  A log
-whose offsets do not increase is not split.
+For each key, a sweep must find out whether the key occurs again nearer to the log's end.  Within a run, the map of the
+sweep shows whether it does.  If two runs contain the key, the newer run has the latest occurrence of the key, because
+offsets increase.  A log whose offsets do not increase is not split.
 
 1. `pack_run` packs a run into blobs, one or more for each range of hashes.  A blob contains the hashes of keys (16
    bytes each), a bit for each key, and the differences between record numbers (`steps`).  The bit is set if the key
    entered the map.
 2. `fold_range` reads the blobs of one range, newest run first.  For each split, `fold_range` returns the numbers of the
-   records that no newer run supersedes: the survivors.
+   survivors: the records that no newer run supersedes.
 3. `collect_survivors` joins the results for all ranges into the bitmap of one split.
 
 Keys and values never leave their split.
@@ -49,9 +49,9 @@ from sediment.segment_io.format.batch_rebuild import write_varlong
 from sediment.segment_io.format.layout import MAX_VARLONG_BYTES
 from sediment.segment_io.format.record_decoder import read_varlong
 
-# Bytes per key of the map: a slot of 16 bytes, and at least 3/8 of the slots in use.
+# Bytes of the map for each key: a slot has 16 bytes, and at least 3/8 of the slots are in use.
 _MAPPED_KEY_BYTES = 43
-_BLOB_HEAD = struct.Struct("<II")  # number of the blob in its run and range, number of its keys
+_BLOB_HEAD = struct.Struct("<II")  # number of the blob in its run and range; number of its keys
 _COUNT = struct.Struct("<Q")  # number of records in a result
 _MOST_BLOB_KEYS = 1 << 16  # slightly more than 1 MiB
 _PACKED_KEYS = 1 << 22  # Spark's shuffle keeps these in memory, about 70 MiB
@@ -62,7 +62,7 @@ _HALF_BITS = np.uint64(32)
 
 
 class SplitNotApplicableError(Exception):
-    """The log cannot be cleaned in these splits; if `needs_scan`, scan the log forward and try splits again.
+    """The log cannot be cleaned in these splits; if `needs_scan` is True, scan the log forward and try splits again.
 
     If `needs_scan` is False, one task must clean the whole log.
     """
@@ -76,8 +76,8 @@ class SplitNotApplicableError(Exception):
 class Split:
     """Adjacent groups of one partition that one task sweeps.
 
-    `end_offset` is the base offset of the next newer split, or None for the newest; all offsets of this split are below
-    it.
+    All offsets of this split are below `end_offset`, the base offset of the next newer split.  For the newest split,
+    `end_offset` is None.
     """
 
     number: int
@@ -100,7 +100,7 @@ class RunNumber:
 
 @dataclass(frozen=True, slots=True)
 class SplitContents:
-    """The number of records read by a sweep of a split, and a digest of all its batches."""
+    """The number of records that a sweep of a split read, and a digest of all batches of the split."""
 
     records: int
     digest: int
@@ -111,8 +111,8 @@ class KeyRun:
     """The latest occurrences of keys in one run, as columns of n keys.
 
     `hashes` is uint64[n, 2]; `mapped`, uint8[n], is 1 if the key entered the map; `numbers`, int64[n], are the record
-    numbers.  `met` describes the part of the split that was swept so far.  The last run may be empty; its `met`
-    describes the whole split.
+    numbers.  `met` describes the part of the split that was swept so far.  The last run may be empty; for this run,
+    `met` describes the whole split.
     """
 
     number: RunNumber
@@ -124,14 +124,14 @@ class KeyRun:
 
 @dataclass(frozen=True, slots=True)
 class SurvivorBitmap:
-    """One bit for each record of a split, by record number: 1 if the record survives.  `of` describes the split."""
+    """One bit for each record of a split `of`, by record number; the bit is 1 if the record survives."""
 
     bits: npt.NDArray[np.uint8]
     of: SplitContents
 
 
 def cut_into_splits(groups: Sequence[SegmentGroup], splits: int) -> tuple[Split, ...]:
-    """Return at most `splits` splits of about equal bytes, oldest first; none is empty."""
+    """Return at most `splits` splits of about equal size, oldest first; no split is empty."""
     total_bytes = sum(group.log_bytes for group in groups)
     bounds = [0]
     taken_bytes = 0
@@ -219,8 +219,8 @@ def _sort_by_range(
 def pack_run(run: KeyRun, ranges: int) -> Iterator[tuple[int, bytes]]:
     """Yield (range, blob) for each range of hashes that contains keys of the run; blobs keep the keys' order.
 
-    A blob is little-endian, and contains its number within the range, the number of its keys (both uint32), the hashes
-    (16 bytes each), the mapped bits, and the steps.
+    A blob is little-endian.  It begins with two uint32: its number within the range, and the number of its keys.  Then
+    follow the hashes (16 bytes each), the mapped bits, and the steps.
     """
     keys_per_blob = _keys_per_blob(ranges)
     edges = np.zeros(ranges + 1, dtype=np.int64)
@@ -284,7 +284,7 @@ def _fold(
 
 @dataclass(frozen=True, slots=True, order=True)
 class _SpilledBlob:
-    """A blob at `position` of the spill file; blobs sort by run and by `index`, their number in the run."""
+    """A blob at `position` of the spill file; blobs are sorted by run, then by `index`, the number in the run."""
 
     number: RunNumber
     index: int
@@ -304,8 +304,8 @@ def fold_range(
     """Fold the blobs of one range, in any order; return (number of newer splits, packed survivors) for each split.
 
     Memory stays within `budget_bytes` plus the size of the results.  If the blobs need more than half of the budget,
-    they are spilled to a file in `scratch`.  If a map of the keys needs more than half of the budget, several passes
-    over the blobs each process a part of the keys.
+    they are spilled to a file in `scratch`.  If a map of the keys needs more than half of the budget, the blobs are
+    read in several passes, and each pass processes a part of the keys.
     """
     with tempfile.SpooledTemporaryFile(max_size=max(budget_bytes // 2, 1), dir=scratch) as spill:
         spilled: list[_SpilledBlob] = []

@@ -1,7 +1,7 @@
 """The prepared swap and its JSON form: the files that a task wrote for `commit`, and the segments to replace.
 
-Invariant: every file that a prepared swap names is written and synced, and still has its `.part` name, which is unique
-to one attempt of a task.
+Invariant: every file that a prepared swap names is written and synced, and still has its `.part` name.  Only one
+attempt of a task uses this name.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class CleanStats:
 
     As in Kafka's cleaner, `messages_read` does not include the messages of batches that are dropped as a whole.
 
-    `tombstones_waiting` counts the tombstones kept.  They expire between `first_horizon_ms` and `last_horizon_ms`; if
-    none of their batches has a delete horizon, `first_horizon_ms` is greater than `last_horizon_ms`.
+    `tombstones_waiting` counts the tombstones kept.  They expire between `first_horizon_ms` and `last_horizon_ms`.  If
+    no batch of them has a delete horizon, `first_horizon_ms` is greater than `last_horizon_ms`.
     `batches_without_horizon` counts batches that got no horizon because delete.retention.ms is unknown.
     `batches_encoded` counts batches written in another codec or size.
     """
@@ -80,10 +80,10 @@ class CleanStats:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableBatch:
-    """Bytes of a segment that are not readable as batches and are copied unchanged; `what` is the reason.
+    """Bytes of a segment that cannot be read as batches, and are copied unchanged; `what` is the reason.
 
-    `segment` is the segment's base offset; `position` is a byte position in its `.log`; `offset` is the offset after
-    the previous batch.
+    `segment` is the segment's base offset, and `position` is a byte position in its `.log`.  `offset` is the offset
+    after the previous batch.
     """
 
     segment: int
@@ -95,10 +95,10 @@ class UnreadableBatch:
 
 @dataclass(frozen=True, slots=True)
 class CleanedGroup:
-    """Source segments and their replacement; without `parts`, the sources are kept.
+    """Source segments, and the parts that replace them; without `parts`, the sources are kept.
 
-    Usually one part is enough; several are needed if the result does not fit into one segment file (2 GiB, or 2^31
-    offsets).
+    Usually one new segment is enough.  Several are needed if the result does not fit into one segment file (2 GiB, or
+    2^31 offsets).
     """
 
     sources: tuple[SegmentRef, ...]
@@ -148,7 +148,7 @@ def to_json(swap: PreparedSwap) -> str:
 
 
 def from_json(content: str | bytes, *, path: str | None = None) -> PreparedSwap:
-    """Parse the JSON of `to_json`; check that every part can only be renamed to a segment file in its directory.
+    """Parse the JSON of `to_json`; check that the parts can be renamed only to segment files of their directory.
 
     The check does not prove that the content of the files is correct; `commit` compares names and sizes with the
     directory.

@@ -1,4 +1,4 @@
-"""Errors raised while segments are read; they name the partition, and report a missing file as a changed segment."""
+"""The errors of reading segments: they name the partition, and report a missing file as a changed segment."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """The choice between two strategies for a partition, with a reason.
 
     whole    one task sweeps the partition; nothing is shuffled, and the task's map contains every key
-    split    many tasks sweep the partition's splits twice and exchange hashes; memory is bounded, all slots are used
+    split    several tasks sweep the partition's splits twice, and exchange hashes; their memory is bounded
 
 If whole keys are compared, the partition is always cleaned whole, because splits exchange hashes, never keys.
 
-Invariant: the module is pure, so a plan reports the same choice that a run makes.  Keys are estimated only if the
+Invariants: the module is pure, so a plan reports the same choice that a run makes.  Keys are estimated only if the
 estimate can change the choice.
 """
 

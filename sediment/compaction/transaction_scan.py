@@ -1,7 +1,7 @@
 """The forward scan of a partition with control or transactional batches; it reads only headers and control keys.
 
-The scan finds three things that a backward sweep cannot find: verified chunk boundaries, flags for each batch, and the
-surviving entries of the transaction index (kafka-log 02 §7).
+The scan finds verified chunk boundaries, flags for each batch, and the surviving entries of the transaction index
+(kafka-log 02 §7).  A backward sweep cannot find these.
 
 `aborted_of_round` selects the aborted transactions that concern a range.  `cleaned_transaction_metadata` decides.
 """
@@ -39,7 +39,7 @@ def aborted_of_round(plan: CleaningPlan) -> tuple[AbortedTransaction, ...]:
 def scan_segments(plan: CleaningPlan, fs: Fs, progress: Progress) -> dict[int, ChunkBoundaries]:
     """Return chunk boundaries, batch flags and surviving transaction index entries of the plan's segments.
 
-    The result is keyed by the base offset of the segment.
+    The keys of the result are base offsets of segments.
 
     Raises:
         CorruptBatchError: a header is malformed, or a segment ends inside a batch.
@@ -93,7 +93,7 @@ def _scan_segment(
     for rows in headers:
         progress(int(rows["size_bytes"].sum()))
         flags, kept, contradicted = filtering.classify(rows)
-        # Below the log start offset, a broker's cleaner drops transaction index entries but keeps the data of the
+        # A broker's cleaner drops transaction index entries below the log start offset, but keeps the data of their
         # transactions.
         if contradicted >= 0 and rows[contradicted]["last_offset"] >= log_start_offset:
             raise _contradiction(path, rows[contradicted])
@@ -128,7 +128,7 @@ def _scan_segment(
 def _contradiction(path: Path, marker: np.void) -> CorruptIndexError:
     """Return the error for a marker that contradicts the transaction index.
 
-    Without this error, the cleaner would keep aborted records as latest values, or drop committed records as aborted.
+    Without this error, the cleaner could keep aborted records as the latest values, or drop committed records.
     """
     return CorruptIndexError(
         f"a transaction marker of producer {marker['producer_id']} contradicts the transaction index",

@@ -1,7 +1,7 @@
 """Warm-up: clean a tiny log to load every kernel of the cleaner before workers are forked.
 
-The log consists of bytes that Kafka wrote (kafka-log 01 §3.5, §4): a transactional batch, its marker, and a compressed
-batch with two records of the same key.
+Kafka wrote the bytes of this log (kafka-log 01 §3.5, §4).  The log contains a transactional batch, its marker, and a
+compressed batch with two records of the same key.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _END_OFFSET = 21
 
 
 def warm_up(*, everything: bool = False) -> None:
-    """Run each kind of pass over the tiny log; leave no file.
+    """Run each kind of pass over the tiny log; remove all files afterwards.
 
     With `everything`, also compile kernels that only an explicit option needs.
     """

@@ -1,11 +1,11 @@
 """Write-behind threads, which write finished outputs while the sweep fills the next one.
 
-Most of the time that a small output needs is spent in its syncs.  If several threads sync at the same time, the
-filesystem may flush once for all of them.  So several small outputs are written at the same time.
+A small output needs most of its time for syncs.  If several threads sync at the same time, the filesystem may flush
+once for all of them.  So several small outputs are written at the same time.
 
-Invariant: an output is submitted only if no output is being written, or if this output and those being written have at
-most SMALL_BYTES in total.  So a process has at most two large outputs in memory, even if several partitions share the
-threads: the sweep fills one while the other is written.
+Invariant: an output is submitted if no other output is being written.  Otherwise it is submitted only if it and the
+outputs that are being written have at most SMALL_BYTES in total.  So a process has at most two large outputs in memory,
+even if several partitions share the threads.  The sweep fills one output while the other is written.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SMALL_BYTES = 8 << 20
 
 
 class WriteBehind:
-    """Threads that do the writes of another thread; the first write starts the first thread."""
+    """Threads that write in place of the calling thread; the first write starts the first thread."""
 
     def __init__(self) -> None:
         self._threads: ThreadPoolExecutor | None = None

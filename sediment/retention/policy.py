@@ -7,13 +7,13 @@ A segment expires by one of three rules:
     B   retention.bytes     policies with delete       the remaining segments still have at least this size
     C   retention.ms        policies with delete       the newest record is older than this
 
-A limit of -1 deletes nothing.  The size is that of the `.log` files.  `segment_io.segment.largest_timestamp` is the
-time of the newest record: the largest of the appends or of the time index, else the modification time.
+A limit of -1 deletes nothing.  The size is that of the `.log` files.  `segment_io.segment.largest_timestamp` finds the
+time of the newest record: the largest timestamp of the appends or of the time index, else the modification time.
 
 Invariants
 * The module is pure.
 * Expired segments are a prefix of the log below the high watermark.
-* The rules are applied in this order, each to the segments that the previous rule kept.
+* The rules are applied in this order.  Each rule is applied to the segments that the previous rule kept.
 * One segment always remains.  If every segment expires, an empty segment is first created at the log end offset.
 * An empty active segment is kept.
 * Every segment of a tiered log is kept.
@@ -45,7 +45,7 @@ TIERED_REASON = (
 class RetentionConfig:
     """The effective retention config of one topic.
 
-    Field names are Kafka's keys with underscores, and defaults are Kafka's own (kafka-log 06 §1).  The tests in
+    Fields are named like Kafka's keys, with underscores, and have Kafka's defaults (kafka-log 06 §1).  The tests in
     tests/jobs/settings compare the defaults with the table of Kafka's keys.
     """
 
@@ -53,10 +53,10 @@ class RetentionConfig:
     """Any of `compact` and `delete`; without `delete`, segments expire only by the log start offset (03 §2)."""
 
     retention_ms: int = 604_800_000
-    """A segment expires when its newest record is older than this; -1: no limit."""
+    """A segment expires when its newest record is older than this.  -1 means no limit."""
 
     retention_bytes: int = -1
-    """A segment expires if the newer segments have at least this many bytes; below 0: no limit."""
+    """A segment expires if the newer segments have at least this many bytes.  A value below 0 means no limit."""
 
     remote_storage_enable: bool = False
     """The log is tiered: a segment may expire only after it has been copied to remote storage (03 §6)."""
@@ -96,7 +96,7 @@ class Rule(StrEnum):
 
 
 class KeepReason(StrEnum):
-    """The reasons to keep a segment; a report contains the first reason that applies."""
+    """The reasons to keep a segment; a report shows the first reason that applies."""
 
     TIERED = "tiered"
     UNVERIFIED = "unclean-shutdown"
@@ -113,8 +113,8 @@ class KeepReason(StrEnum):
 class SegmentDecision:
     """The decision on one segment: exactly one of `rule` and `kept` is set.
 
-    `goes_at_ms` is the time at which the segment will expire by retention.ms if nothing is appended.  `goes_at_ms` is
-    None if the segment expires now, never expires by time, or is kept for a reason other than time.
+    `goes_at_ms` is the time at which the segment will expire by retention.ms if nothing is appended.  It is None if the
+    segment expires now or never expires by time.  It is also None if the segment is kept for a reason other than time.
     """
 
     segment: SegmentState
@@ -171,11 +171,11 @@ def plan_retention(
     now_ms: int,
     unverified_from_offset: int | None = None,
 ) -> RetentionPlan:
-    """Decide which of `segments` (sorted, the last one active) expire; offsets are absolute, and ends are exclusive.
+    """Decide which `segments` expire; offsets are absolute, and ends are exclusive.
 
-    After an unclean stop, `unverified_from_offset` is the base offset of the first unverified segment; this segment and
-    all later ones are kept.  Every segment of a tiered log is kept, because no file shows which segments are in remote
-    storage.
+    `segments` are sorted, and the last one is active.  After an unclean stop, `unverified_from_offset` is the base
+    offset of the first unverified segment.  This segment and all later segments are kept.  Every segment of a tiered
+    log is kept, because no file shows which segments are in remote storage.
     """
     if config.is_tiered or not segments:
         fates = [SegmentDecision(segment, None, KeepReason.TIERED) for segment in segments]
@@ -231,7 +231,7 @@ _Predicate = Callable[[int], bool]
 def _rules(
     segments: Sequence[SegmentState], ends: Sequence[int], config: RetentionConfig, log_start_offset: int, now_ms: int
 ) -> Iterable[tuple[Rule, _Predicate]]:
-    """Yield the rules that apply, in Kafka's order, each with a test function of the index of a segment."""
+    """Yield the rules that apply, in Kafka's order, each with a function that tests the segment at a given index."""
     last = len(segments) - 1
     yield Rule.LOG_START, lambda index: index < last and ends[index] <= log_start_offset
     if not config.deletes:

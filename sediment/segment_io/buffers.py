@@ -11,7 +11,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 def counted(chunks: Iterable[Buffer], on_bytes: Callable[[int], None], *, most_bytes: int) -> Iterator[Buffer]:
     """Yield `chunks` in pieces of at most `most_bytes`.
 
-    Call `on_bytes` with the size of each piece when the caller asks for the next piece.
+    When the caller requests the next piece, call `on_bytes` with the size of the previous piece.
     """
     for chunk in chunks:
         view = memoryview(chunk).cast("B")

@@ -48,8 +48,8 @@ SedimentError
  └── CommitStateUnknownError   the outcome of a commit is unknown; the next start repairs it
       └── ReplacedFilesLeftError    the commit is done; the next start removes the old files
 
-An error is one sentence for an operator: the fact, its location (partition, path, position in bytes, offset in the log)
-and the next action.  Errors can be pickled, because tasks raise them on executors.
+The text of an error is one sentence for an operator.  It states the fact, its location (partition, path, position in
+bytes, offset in the log) and the next action.  Errors can be pickled, because tasks raise them on executors.
 """
 
 from __future__ import annotations
@@ -66,8 +66,9 @@ _MOST_NAMED = 5
 class SedimentError(Exception):
     """The root of the tree.
 
-    `partition` is `topic-N`, `path` is the file or directory, `position` is a byte position in `path`, `offset` is a
-    log offset, and `advice` is the next action.  All are optional, and all are part of `str(error)`.
+    `partition` is `topic-N`, and `path` is the file or directory.  `position` is a byte position in `path`, and
+    `offset` is a log offset.  `advice` is the next action.  All these fields are optional, and all are part of
+    `str(error)`.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class SedimentError(Exception):
 
     @property
     def reason_code(self) -> str:
-        """The kind of the error, for programs: `corrupt-batch` for `CorruptBatchError`."""
+        """The kind of the error, for programs; for example, `corrupt-batch` for `CorruptBatchError`."""
         return re.sub(r"(?<!^)(?=[A-Z])", "-", type(self).__name__.removesuffix("Error")).lower()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -148,7 +149,8 @@ class CorruptCheckpointError(CorruptDataError):
 class ProtocolError(SedimentError):
     """A message of Kafka's protocol contradicts its schema, or has a version without a schema.
 
-    `api` is the message's name.  `position` is approximately where decoding stopped, in bytes from the message's start.
+    `api` is the message's name.  `position` is the approximate point at which decoding stopped, in bytes from the
+    message's start.
     """
 
     def __init__(self, what: str, *, api: str = "", version: int = -1, **locations: Any) -> None:
@@ -194,7 +196,7 @@ class LockLostError(OwnershipError):
 
 
 class SourceChangedError(OwnershipError):
-    """Files differ from the files in the plan: the path leads to another disk, or another process changed the files."""
+    """Files differ from the plan: the path leads to another disk, or another process has changed the files."""
 
 
 class UncleanDirectoryError(OwnershipError):
@@ -217,7 +219,7 @@ class RecordValidationError(InvalidRecordError):
     """Records of a batch break the rules of their topic (Kafka's RecordValidationException).
 
     `record_errors` are pairs (index of the record in its batch, reason), sorted by index.  `has_invalid_timestamp` is
-    True if one of the reasons is an invalid timestamp; Kafka then answers with InvalidTimestampException.
+    True if one of the reasons is an invalid timestamp; for these, Kafka raises InvalidTimestampException.
     """
 
     def __init__(
@@ -250,7 +252,7 @@ class OffsetsOutOfOrderError(RejectedAppendError):
 
 
 class UnexpectedAppendOffsetError(RejectedAppendError):
-    """Batches with assigned offsets begin below the log end offset, or span more than the 2^31 offsets of a segment.
+    """Batches with assigned offsets begin below the log end offset, or span more than a segment's 2^31 offsets.
 
     `first_offset` and `last_offset` are the offsets of the append.
     """
@@ -337,7 +339,7 @@ class MemoryBudgetError(SedimentError):
 
 
 class HashCollisionError(SedimentError):
-    """Two different keys have the same 128-bit hash; raised only by runs that compare whole keys."""
+    """Two different keys have the same 128-bit hash; only a run that compares whole keys raises this error."""
 
 
 class LimitReachedError(SedimentError):
@@ -351,5 +353,5 @@ class CommitStateUnknownError(SedimentError):
 class ReplacedFilesLeftError(CommitStateUnknownError):
     """A commit is done, but old files could not be removed; the next run or broker start removes them.
 
-    An open log treats this error like an unknown outcome, because the disk has failed.
+    An open log treats this error like a commit with an unknown outcome, because the disk has failed.
     """

@@ -3,8 +3,8 @@
 Invariants
 * `rename` replaces the target atomically, and only within one directory.
 * Nothing is durable until `sync_file` and `sync_directory` have returned.
-* Bytes of an existing inode never change: files are written under new names and renamed over old ones.  There are two
-  exceptions: `truncate` cuts off the end, and the owner of a live log appends with `OpenFile`.
+* The bytes of an existing inode never change: a file is written under a new name, and renamed over the old file.  There
+  are two exceptions: `truncate` removes the end of a file, and the owner of a live log appends with `OpenFile`.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ _TO_READ = 0x100  # PyBUF_READ
 
 
 class FileMapping:
-    """The first bytes of a file, mapped as readable memory at `address` as long as this object exists.
+    """The first bytes of a file, which are mapped at `address` as readable memory as long as this object exists.
 
-    The mapping keeps no file descriptor open; `mmap.mmap` would keep a duplicate.
+    The mapping keeps no file descriptor open.  `mmap.mmap` would keep a duplicate of the descriptor.
     """
 
     __slots__ = ("_size_bytes", "address", "memory")
@@ -99,16 +99,17 @@ class FileMapping:
         return self._size_bytes
 
     def __del__(self, unmap: Callable[[int, int], int] = _LIBC.munmap) -> None:
-        # A default value, because globals may no longer exist when the interpreter exits.
+        # `unmap` is a default value, because globals may no longer exist when the interpreter exits.
         if self.address:
             unmap(self.address, self._size_bytes)
             self.address = 0
 
 
 class ReadableFile:
-    """An open file with its `descriptor`, readable even after the file is renamed or deleted.
+    """An open file with its `descriptor`; the file can be read even after it is renamed or deleted.
 
-    The file is closed by `close`, or when the last reference to it is gone, so readers of a deleted segment can finish.
+    The file is closed by `close`, or when the last reference to it disappears.  So readers of a deleted segment can
+    finish.
     """
 
     __slots__ = ("descriptor", "path")
@@ -201,7 +202,7 @@ class OpenFile(ReadableFile):
 
 
 class Fs:
-    """The local filesystem.  Tests use subclasses in which operations fail, stop halfway or have no lasting effect."""
+    """The local filesystem.  Tests use subclasses in which operations fail, stop halfway, or have no lasting effect."""
 
     def is_directory(self, path: Path) -> bool:
         """Return True if `path` is a directory; links are followed."""
@@ -250,7 +251,7 @@ class Fs:
         return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
     def identity(self, path: str) -> tuple[int, int, int] | None:
-        """Return inode, size in bytes and mtime in ns of the file at `path`, following links; None if there is none."""
+        """Return inode, size in bytes and mtime in ns of the file at `path`, following links; None if it is missing."""
         try:
             status = os.stat(path)
         except FileNotFoundError:
@@ -258,7 +259,7 @@ class Fs:
         return status.st_ino, status.st_size, status.st_mtime_ns
 
     def file_stamp(self, path: Path) -> FileStamp | None:
-        """Return the state of the file at `path` without its content, following links; None if there is none."""
+        """Return the state of the file at `path`, without its content, following links; None if it is missing."""
         try:
             status = path.stat()
         except FileNotFoundError:
@@ -315,10 +316,10 @@ class Fs:
     def write_new(self, path: Path, chunks: Iterable[Buffer]) -> int:
         """Create `path`, which must not exist, and write `chunks`; return the number of bytes written.
 
-        The file is not durable until a sync.  A chunk is used before the next one is requested, so the caller may reuse
-        its memory.  From the first large chunk on, the bytes bypass the page cache if the filesystem supports this.
-        Cleaning reads and writes much more than fits into the cache, and would otherwise evict the pages that a broker
-        needs.
+        The file is not durable until a sync.  A chunk is written or copied before the next chunk is requested, so the
+        caller may reuse the chunk's memory.  From the first large chunk on, the bytes bypass the page cache if the
+        filesystem supports this.  A cleaning reads and writes much more than fits into the cache.  Without the bypass,
+        it would evict the pages that a broker needs.
         """
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
@@ -345,7 +346,7 @@ class Fs:
         self.sync_directory(path.parent)
 
     def truncate(self, path: Path, size_bytes: int) -> None:
-        """Cut a file to its first `size_bytes`, in place; the change is not durable until a sync.
+        """Truncate a file to `size_bytes`, in place; the change is not durable until a sync.
 
         Unlike the other methods, this one changes an existing inode.  Use it to cut off the torn end of a segment after
         a crash, because the disk may not have space for a copy.  If a file has several names, the caller must copy the
@@ -551,11 +552,11 @@ class _FileWriter:
         chunks   --copy-->   | block being filled |   | full blocks |   --direct write, on a thread-->   device
 
     Small chunks are written at once, through the page cache.  At the first large chunk, the writer tries to set
-    O_DIRECT.  If this succeeds, all later bytes are copied to aligned blocks, and a thread writes full blocks while the
+    O_DIRECT.  If this succeeds, all later bytes are copied to aligned blocks.  A thread writes full blocks while the
     caller fills another block.  So the device is busy while the caller prepares the next chunks.
 
-    If the device refuses a direct write or writes less than requested, this block and the rest of the file are written
-    through the page cache.
+    If the device refuses a direct write or writes less than requested, the rest of this block and of the file is
+    written through the page cache.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -566,7 +567,7 @@ class _FileWriter:
         self._blocks: deque[mmap.mmap] = deque()
         self._filled = 0
         self._thread: ThreadPoolExecutor | None = None
-        self._of_thread = descriptor  # with a thread: a duplicate, so that no later file gets the same number
+        self._of_thread = descriptor  # if there is a thread, a duplicate, so that no later file gets the same number
         self._has_failed = False
         self._pending: deque[Future[None]] = deque()  # one for each block that the thread received, oldest first
 
@@ -581,7 +582,7 @@ class _FileWriter:
             block.close()
 
     def write(self, content: memoryview) -> None:
-        """Write `content` after the previous bytes; its memory may be reused after the call.
+        """Write `content` after the previous bytes; the caller may reuse the memory of `content` after the call.
 
         Raises:
             OSError: this or an earlier write failed.
@@ -616,7 +617,8 @@ class _FileWriter:
         """Allocate the blocks and return True if the filesystem accepts O_DIRECT."""
         self._may_be_direct = _set_direct(self._descriptor, is_direct=True)
         if self._may_be_direct:
-            # Separate mappings, because direct writes need addresses that are multiples of the block size.
+            # Each block is a separate mapping, because direct writes need addresses that are multiples of the block
+            # size.
             self._blocks.extend(mmap.mmap(-1, _DIRECT_WRITE_BYTES) for _ in range(_BLOCKS))
             self._of_thread = os.dup(self._descriptor)
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="sediment-file")
@@ -669,7 +671,7 @@ def _set_direct(descriptor: int, *, is_direct: bool) -> bool:
 
 
 def _write_direct(descriptor: int, content: memoryview) -> int:
-    """Write `content` and return the number of bytes written; the number is smaller if the device refuses the rest."""
+    """Write `content` and return the number of written bytes, which is smaller if the device refuses the rest."""
     written = 0
     try:
         while written < len(content) and written % _BLOCK_BYTES == 0:

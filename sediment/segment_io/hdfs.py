@@ -1,12 +1,12 @@
-"""HDFS as a pyarrow filesystem, based on the package `hdfs-native`, which needs neither Java nor Hadoop.
+"""HDFS as a pyarrow filesystem; its package `hdfs-native` needs neither Java nor Hadoop.
 
     hdfs://HOST:PORT/PATH      one namenode
     hdfs://NAMESERVICE/PATH    the namenodes that hdfs-site.xml in HADOOP_CONF_DIR lists for a nameservice
 
 The user comes from HADOOP_USER_NAME or a Kerberos ticket; all other settings come from files in HADOOP_CONF_DIR.
 
-Invariant: every error is an OSError with an error number, although `hdfs-native` sets none.  `Store` adds the file
-name.
+Invariant: every error is an OSError with an error number, although `hdfs-native` sets no error number.  `Store` adds
+the file name.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _Hdfs(FileSystemHandler):  # type: ignore[misc]
     __hash__ = None  # type: ignore[assignment]
 
     def get_type_name(self) -> str:
-        """Return the URL, so that equal paths in two clusters count as different directories."""
+        """Return the URL, so that the same path in two clusters counts as two directories."""
         return self._url
 
     def normalize_path(self, path: str) -> str:
@@ -106,7 +106,7 @@ class _Hdfs(FileSystemHandler):  # type: ignore[misc]
                 self._delete(status.path, recursive=True)
 
     def delete_root_dir_contents(self) -> None:
-        """Refuse: Sediment empties only its own folders.
+        """Refuse, because Sediment never empties a root folder.
 
         Raises:
             OSError: always.
@@ -160,7 +160,7 @@ class _Hdfs(FileSystemHandler):  # type: ignore[misc]
 
 
 class _InputFile:
-    """An open file for reading; it raises the same kinds of errors as the other operations."""
+    """An open file for reading; it raises the same errors as the other operations."""
 
     closed = False
 
@@ -183,7 +183,7 @@ class _InputFile:
 
 
 class _OutputFile:
-    """An open file for writing, complete after `close`; it raises the same kinds of errors as the other operations."""
+    """An open file for writing, which is complete after `close`; it raises the same errors as the other operations."""
 
     closed = False
 

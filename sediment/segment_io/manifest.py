@@ -1,17 +1,18 @@
-"""The manifest of a copied log directory: all files with their digests, and the partitions with their offsets.
+"""The manifest of a copied log directory: it lists all files with digests, and all partitions with offsets.
 
-    run_id, now_ms, sources    the run that made the copy, the time, and the sources
+    run_id, now_ms, sources    the run that made the copy, its time, and its sources
     partitions                 partition, topic_id, log_start_offset, log_end_offset, leader_epoch, damage
-    files                      name, size_bytes, sha256; for an incremental copy also held_in and source
+    files                      name, size_bytes, sha256; in an incremental copy also held_in and source
 
-The manifest is written last, so a directory without a manifest is not a complete copy.  An incremental copy may leave a
-file in an earlier copy: `held_in` names the directory of that copy, which is next to the directory of this copy.
-`source` is the stamp of the copied file; a later incremental copy compares the stamp with the file in the source.
+The manifest is written last, so a directory without a manifest is not a complete copy.  In an incremental copy, a file
+may still be in an earlier copy.  Then `held_in` names the directory of the earlier copy, next to the directory of this
+copy.  `source` is the stamp of the source file: inode, size and times.  A later incremental copy compares the stamp
+with the file in the source.
 
-Each partition and each file has its own line, and the document is written in pieces, because a copy may have a million
-files.
+A copy may have a million files.  So the document is written in pieces, and has one line for each partition and each
+file.
 
-Invariant: no name or `held_in` in a manifest leads outside the copies, even if the manifest was forged.
+Invariant: a name or `held_in` that leads outside the copies is refused, so a forged manifest does no harm.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ _BESIDE = re.compile(r"\.\./[^/\0]+")
 
 @dataclass(frozen=True, slots=True)
 class ManifestFile:
-    """A file of a copy, by its name in the copy; `sha256` is in hex, or None if the file was linked and not read.
+    """A file of a copy, by its name in the copy; `sha256` is in hex, or None if the file was linked instead of read.
 
     `held_in` is the path `../NAME` of the earlier copy that contains the file; None if this copy contains it.  `source`
-    is the stamp of the copied file; None if a later copy must read the file again.
+    is the stamp of the source file; None if a later copy must read the file again.
     """
 
     name: str

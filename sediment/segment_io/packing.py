@@ -13,7 +13,7 @@ _Item = TypeVar("_Item")
 
 
 def pack_by_weight(items: Sequence[_Item], weight: Callable[[_Item], int], lists: int) -> list[list[_Item]]:
-    """Return at most `lists` lists of about equal weight; heavier lists come first, and heavier items in each."""
+    """Return at most `lists` lists of about equal weight; heavier lists, and heavier items in a list, come first."""
     packed: list[list[_Item]] = [[] for _ in range(min(lists, len(items)))]
     totals = [(0, index) for index in range(len(packed))]
     for item in sorted(items, key=weight, reverse=True):
@@ -34,8 +34,8 @@ def pack_in_order(
     """Return lists of consecutive items, in the order of `items`.
 
     The next item is added to a list if the list's weight stays within `capacity`.  An item heavier than `capacity` is
-    alone in its list.  With `overfill`, items are added to a list until its weight reaches `capacity`, so only the last
-    list can be lighter.  `most_items` limits the number of items in a list.
+    alone in its list.  With `overfill`, items are added to a list until its weight reaches `capacity`.  So only the
+    last list can be lighter than `capacity`.  `most_items` limits the number of items in a list.
     """
     packed: list[list[_Item]] = []
     total = 0

@@ -26,7 +26,7 @@ def printable(text: str) -> str:
 
 
 def printable_json(text: str) -> str:
-    r"""Return JSON in which the same characters are escaped as `\u009b`; the value does not change."""
+    r"""Return JSON in which the same characters are escaped, for example as `\u009b`; the value does not change."""
     return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
@@ -36,7 +36,7 @@ def error_line(text: str) -> str:
 
 
 def encodable(text: str) -> str:
-    r"""Return `text` with undecodable bytes escaped as `\udcff`, for tables and pages; change no other character."""
+    r"""Return `text` with undecodable bytes escaped as `\udcff`, for tables and pages; all else is unchanged."""
     return text.encode(errors="backslashreplace").decode()
 
 

@@ -1,4 +1,4 @@
-"""File operations that only read the files of one folder of a store; large files are read in ranges.
+"""Read-only file operations for the files of one folder of a store; large files are read in ranges.
 
     local store     files are opened in place
     other store     a file of at most WINDOW_BYTES is read whole; from a larger file, a small read fetches only
@@ -43,7 +43,7 @@ class RangeFile(ReadableFile):
         return self._listed.size_bytes
 
     def change_stamp(self) -> tuple[int, int, int]:
-        """Return size in bytes and mtime in ns, and the mtime again instead of a ctime, which a store does not have."""
+        """Return size in bytes, mtime in ns, and again the mtime, because a store has no ctime."""
         return self._listed.size_bytes, self._listed.mtime_ns, self._listed.mtime_ns
 
     def read(self, position: int, count: int) -> bytes:
@@ -98,7 +98,7 @@ class RangeFile(ReadableFile):
 
 
 class StoreFs(ListedFs):
-    """The listed `files` of a folder of `store`; all other files are treated as missing."""
+    """A filesystem of the listed `files` of a folder of `store`; all other files are treated as missing."""
 
     def __init__(self, store: Store, folder: str, files: Mapping[str, StoredFile]) -> None:
         super().__init__(files)

@@ -3,9 +3,8 @@
 Names are relative to the directory of a store, with `/` between folders.
 
 Invariants
-* A file under its final name is complete.  If a store shows incomplete files, a file has a different name until it is
-  complete.
-* On a local store the results of `write` and `move` are durable after `sync` of their folder.
+* A file under its final name is complete.  If a store shows incomplete files, an incomplete file has a different name.
+* In a local store, the results of `write` and `move` are durable after `sync` of their folder.
 * Errors are OSError with the file's full name, without the credentials of a URI.
 """
 
@@ -117,8 +116,8 @@ class Store:
     def files(self, folder: str = "") -> dict[str, StoredFile]:
         """Return every file below a folder, sorted by name; empty if the folder does not exist.
 
-        Files whose path is not UTF-8 are left out: pyarrow cannot represent these paths, and Kafka does not use such
-        names.
+        Files whose path is not UTF-8 are left out, because pyarrow cannot represent these paths.  Kafka does not use
+        such names.
         """
         from pyarrow.fs import FileSelector, FileType
 
@@ -382,17 +381,17 @@ def _open_filesystem(where: str) -> tuple[FileSystem, str]:
 
 
 def _with_single_puts(where: str) -> str:
-    """Return `where` with an option, so that a small object is uploaded in one request instead of three."""
+    """Return `where` with an option that uploads a small object in one request instead of three."""
     if not where.startswith("s3://") or _SINGLE_PUTS in where:
         return where
     return f"{where}{'&' if '?' in where else '?'}{_SINGLE_PUTS}=true"
 
 
 def _with_retries(filesystem: FileSystem) -> FileSystem:
-    """Return the filesystem; for S3, retry with increasing waits if a server is busy or drops the connection.
+    """Return the filesystem; for S3, it retries with growing pauses if a server is busy or drops the connection.
 
-    Without these retries, pyarrow gives up after about six seconds.  Parts of an upload are sent before `write`
-    returns; otherwise pyarrow would queue an unlimited number of them in memory.
+    Without these retries, pyarrow gives up after about six seconds.  Each part of an upload is sent before `write`
+    returns, because otherwise pyarrow could queue any number of parts in memory.
     """
     if filesystem.type_name != "s3":
         return filesystem
@@ -405,7 +404,7 @@ def _with_retries(filesystem: FileSystem) -> FileSystem:
 
 
 def _named(error: OSError, name: str, text: str | None = None) -> OSError:
-    """Return the error with `name`; pyarrow's errors do not contain the file name, and some have no error number.
+    """Return the error with `name`; errors of pyarrow do not contain the file name, and some have no error number.
 
     `text` replaces the text of an error that has no number.
     """

@@ -1,7 +1,7 @@
-"""URIs as messages and reports show them: a URI may contain a password, which no message may show.
+"""URIs in the form in which messages and reports show them, without the passwords that URIs may contain.
 
 `public_uri` is for a value that is one URI.  `without_credentials` is for text that may contain URIs; it can only guess
-where a URI ends.  So pass a value that is a URI through `public_uri` before you insert it into a text.
+where a URI ends.  So before you insert a URI into a text, pass the URI through `public_uri`.
 
 Secrets often contain characters that a URI should encode: `/`, `?`, `#`, `@` and blanks.  If such a character may
 belong to a secret, the functions hide too much rather than too little.
@@ -33,8 +33,8 @@ _WITH_CONTAINER = ("abfs:", "abfss:", "wasb:", "wasbs:")
 def public_uri(uri: str) -> str:
     """Return a URI without user, password, query and fragment; the URI may have been shortened by `Path`.
 
-    A local path and a `file:` URI are returned unchanged.  The container of an Azure URI stays, because it looks like a
-    user but is a part of the path.
+    A local path and a `file:` URI are returned unchanged.  The container of an Azure URI is kept, because it looks like
+    a user but is a part of the path.
     """
     found = _URI.fullmatch(uri)
     if found is None or uri.lower().startswith("file:"):
@@ -63,7 +63,7 @@ def _without_user(place: str, *, has_container: bool) -> str:
 
 
 def without_credentials(text: str) -> str:
-    """Return `text` after applying `public_uri` to each URI of a remote filesystem in it, in linear time.
+    """Return `text` with `public_uri` applied to each URI of a remote filesystem, in linear time.
 
     A URI in quotes ends at the second quote; any other URI ends at a blank, a quote, a brace or a comma.
     """

@@ -54,7 +54,7 @@ class Batches(NamedTuple):
     """The checked batches of one chunk.
 
     `flags` is uint8[batches], or empty if all flags are zero.  `payloads`, int64[batches, 2], contains the address and
-    size of the decompressed records of each compressed batch, or NOT_DECOMPRESSED; `payloads` is empty if no batch is
+    size of each compressed batch's decompressed records, or NOT_DECOMPRESSED.  `payloads` is empty if no batch is
     compressed.
     """
 
@@ -193,7 +193,7 @@ def decode_keys(
     rows: Rows,
     state: npt.NDArray[np.int64],
 ) -> int:
-    """Decode the records of a batch and hash their keys, if the map has room for all of them.
+    """Decode the records of a batch and hash their keys, if the map has room for all these keys.
 
     Return OK, a status that requests room or the payload, or a decoder's status.
     """
@@ -231,7 +231,7 @@ def offsets_increase(records: npt.NDArray[np.int64], count: int, last_delta: int
 
 @inlined_kernel
 def prefetch_ahead(batches: Batches, base: int, ahead: int, keys: KeyMap, slot_bytes: int) -> None:
-    """Prefetch the slot of the key map that the first record of the batch with index `ahead` will need."""
+    """Prefetch the map slot for the first key of the batch with index `ahead`."""
     if batches.flags.size == 0 or batches.flags[ahead] & UNREADABLE == 0:
         secrets = keys.secrets.ctypes.data
         _prefetch_first_key(base + batches.positions[ahead], keys.seed, secrets, keys.tables, slot_bytes)

@@ -2,13 +2,14 @@
 
 1. A batch of aborted data is dropped.  A marker is dropped after its delete horizon (`is_discarded`).
    `cleaned_transaction_metadata.classify_batches` (Kafka's onBatchRead and onControlBatchRead) finds these batches.
-2. A batch that loses all its records keeps its header in two cases: it is the last batch of the cleaned range, which
-   ends at the first uncleanable offset, or the last batch of an active producer (`keeps_header`).
+2. Two kinds of batches keep their header even if they lose all their records (`keeps_header`).  One is the last batch
+   below the first uncleanable offset.  The other is the last batch of an active producer.
 3. A batch of magic 2 that keeps all its records is copied byte for byte, unless it gets a delete horizon
    (`is_copied`).
 
-`delete_horizon` decides on delete horizons.  `batch_rebuild` writes rebuilt batches and, with `write_empty_batch`, kept
-headers, which have no horizon.  `record_retention` has the rules for records, and `sweep` applies both.
+`delete_horizon` decides on delete horizons.  `batch_rebuild` writes rebuilt batches.  Its `write_empty_batch` writes
+the headers that are kept without records, and these have no horizon.  `record_retention` has the rules for records.
+`sweep` applies the rules of both modules.
 
 Invariant: a rule depends only on header fields, batch flags and the last batches of active producers.
 """
@@ -47,7 +48,7 @@ class ActiveProducers(NamedTuple):
 
 
 def active_producers(producers: Iterable[ProducerEntry]) -> ActiveProducers:
-    """Return the last batches of the producers that a view of the log found, for `is_last_of_producer`."""
+    """Return the arrays for `is_last_of_producer`, from the producers that a view of the log found."""
     entries = sorted(producers, key=lambda entry: entry.producer_id)
     return ActiveProducers(
         np.array([entry.producer_id for entry in entries], dtype=np.int64),
@@ -74,7 +75,7 @@ def keeps_header(header: Header, flags: int, first_uncleanable_offset: int, prod
 
 @inlined_kernel
 def is_copied(header: Header, flags: int, retained: int, gets_horizon: bool) -> bool:
-    """Return True if a batch with `retained` records left is copied, because a rebuild would not change it."""
+    """Return True if a batch that keeps `retained` records is copied, because a rebuild would not change it."""
     return retained == header.record_count and not gets_horizon and flags & LEGACY == 0
 
 

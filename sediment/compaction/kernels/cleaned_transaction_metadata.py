@@ -1,22 +1,22 @@
 """Kafka's transaction state machine, run forward over batch headers before the backward sweep.
 
-A backward sweep reads a marker before the data of its transaction.  When the sweep reaches the marker, it is still
-unknown whether any batch of the transaction will be left, so the sweep cannot decide whether to drop the marker.
-Therefore a partition with control or transactional batches is first scanned forward.  The scan reads only headers and
-control keys, and sets flags for each batch; the sweep needs no other information about transactions.
+A backward sweep reads a marker before the data of its transaction.  When the sweep reaches the marker, it does not know
+yet if any batch of the transaction survives.  So the sweep cannot decide whether to drop the marker.  Therefore a
+partition with control or transactional batches is first scanned forward.  The scan reads only headers and control keys,
+and sets flags for each batch; the sweep needs no other information about transactions.
 
 State (kafka-log 02 §7):
 * the aborted transactions that have not begun yet, sorted by first offset
 * for each producer, its current aborted transaction, and whether a batch of this transaction was read
 * the producers with an unfinished committed transaction.
 
-A marker of a transaction with no data left is dropped after its delete horizon (`delete_horizon`).  Its header stays if
-its producer has written nothing else (`batch_retention`).
+If a transaction has no data left, its marker is dropped after the delete horizon of the marker (`delete_horizon`).  The
+header of the marker is kept if its producer has written nothing else (`batch_retention`).
 
-`classify_batches` is onBatchRead and onControlBatchRead.  A non-transactional batch is never discarded.
+`classify_batches` implements Kafka's onBatchRead and onControlBatchRead.  A non-transactional batch is never discarded.
 
 `transaction_scan` feeds the state with the aborted transactions of the segments, and keeps the index entries that
-survive.  They stay in the order of their markers, so the last offsets in a transaction index increase.
+survive.  The entries keep the order of their markers, so the last offsets in a transaction index increase.
 
 Kafka fills its offset map in a separate pass over the dirty range.  For that pass, the scan keeps a second state of the
 same kind, which starts at the first dirty segment.  If a batch is aborted according to the second state, the keys in
@@ -49,15 +49,15 @@ UNMAPPED = 4  # the batch's keys do not enter the offset map
 LEGACY = 8  # a message of magic 0 or 1; its survivors become a batch that begins at the first survivor
 TOMBSTONES_GO = 16  # the batch's tombstones have expired, by the modification time of their segment
 TOMBSTONES_STAY = 32  # the batch's tombstones do not expire
-UNREADABLE = 64  # kept byte for byte, never parsed
+UNREADABLE = 64  # the batch is kept byte for byte, and never parsed
 LEAVES_HEADER = 128  # the batch's header is kept even if all its records are dropped
 
 # Columns of the open transactions, int64[producers, 5]
 _PRODUCER = 0
-_ABORTED = 1  # index of the producer's current aborted transaction; -1: none
-_SEEN = 2  # 1: a batch of that aborted transaction was read
-_COMMITTED = 3  # 1: batches of a transaction that is not aborted were read
-_UNMARKED = 4  # 1: batches that are not aborted were read after the producer's last marker
+_ABORTED = 1  # index of the producer's current aborted transaction; -1 if there is none
+_SEEN = 2  # 1 if a batch of that aborted transaction was read
+_COMMITTED = 3  # 1 if batches of a transaction that is not aborted were read
+_UNMARKED = 4  # 1 if batches that are not aborted were read after the producer's last marker
 _COLUMNS = 5
 _NONE = -1
 _EMPTY = -(2**62)  # no producer id
@@ -65,7 +65,7 @@ _EMPTY = -(2**62)  # no producer id
 
 @kernel
 def _slot_of(states: npt.NDArray[np.int64], producer_id: int) -> int:
-    """Return the row of a producer or, if the producer has none, the empty row to use; an empty row always exists."""
+    """Return the row of a producer or, if the producer has none, the empty row for it; an empty row always exists."""
     mask = states.shape[0] - 1
     slot = ((producer_id * 0x9E3779B97F4A7C1) >> 20) & mask
     while states[slot, _PRODUCER] != producer_id and states[slot, _PRODUCER] != _EMPTY:
@@ -97,7 +97,7 @@ def classify_batches(
 ) -> tuple[int, int, int]:
     """Advance the state machine over `rows` (BATCH_ROW) in log order.
 
-    `aborted` is int64[n, 2] of (producer id, first offset), sorted by first offset; `cursor` is the index of the first
+    `aborted` is int64[n, 2] of (producer id, first offset), sorted by first offset.  `cursor` is the index of the first
     transaction that has not begun.  `batch_flags`, uint8[rows], receives DISCARD and MARKS_NOTHING.  A marker with
     DISCARD is dropped only after its delete horizon.  `kept_aborts`, int64[>= rows, 2], receives (row, index in
     `aborted`) of each ABORT whose transaction index entry survives.
@@ -164,7 +164,7 @@ def _empty_states(rows: int) -> npt.NDArray[np.int64]:
 class TransactionScan:
     """The state machine over one pass; call `classify` with header rows in log order.
 
-    `aborted` are the aborted transactions relevant to the pass, in any order; duplicates are allowed.
+    `aborted` are the aborted transactions that concern the pass, in any order; duplicates are allowed.
     """
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:

@@ -1,6 +1,6 @@
 """The first sweep of a split: collect the latest occurrence of each key, in runs that the tasks of all splits exchange.
 
-`digest_of` lets the caller check that both sweeps of a split read the same batches.
+The caller compares the digests (`digest_of`) of both sweeps of a split, to check that both read the same batches.
 """
 
 from __future__ import annotations

@@ -4,13 +4,14 @@ If a batch needs a horizon and has none, the cleaner writes one into the batch (
 attributes is set, the batch's base timestamp is its horizon.
 
     new horizon        now + delete.retention.ms; none if the sum overflows         `next_horizon_ms`
-    who gets one       a batch that keeps a tombstone, or a marker without data     `needs_horizon`
-    rebuilt batch      keeps its horizon, even without a tombstone                  `keeps_horizon`
-    emptied batch      loses its horizon                                            `batch_rebuild.write_empty_batch`
+    gets a horizon     a batch that keeps a tombstone; a marker without data        `needs_horizon`
+    rebuilt batch      it keeps its horizon, even without a tombstone               `keeps_horizon`
+    emptied batch      it loses its horizon                                         `batch_rebuild.write_empty_batch`
 
-Batches of magic 0 and 1 have no horizon.  For all such batches, one legacy horizon decides: the modification time of
-the last clean segment, minus delete.retention.ms.  The tombstones of such a batch have expired if its segment was last
-modified at or before this horizon (kafka-log 02 §3 step 1, §6, §10: legacyDeleteHorizonMs, retainLegacyDeletes).
+Batches of magic 0 and 1 have no horizon.  They share one legacy horizon: the modification time of the last clean
+segment, minus delete.retention.ms.  The tombstones of such a batch have expired if its segment was last modified at or
+before this horizon.  Kafka calls these values legacyDeleteHorizonMs and retainLegacyDeletes (kafka-log 02 §3 step 1,
+§6, §10).
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def next_horizon_ms(delete_retention_ms: int | None, now_ms: int) -> int | None:
 
 
 def legacy_horizon_ms(segments: Sequence[SegmentRef], first_dirty_offset: int, delete_retention_ms: int | None) -> int:
-    """Return the legacy horizon: in segments last modified at or before it, tombstones of magic 0 and 1 have expired.
+    """Return the legacy horizon: if a segment was last modified at or before it, its legacy tombstones have expired.
 
     The result is 0 if no segment of `segments` begins below `first_dirty_offset`.  If `delete_retention_ms` is None,
     the result is below every modification time, so no tombstone has expired.

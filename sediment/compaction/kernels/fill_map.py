@@ -1,12 +1,12 @@
-"""The kernel that maps each key to its latest offset, by which a later sweep filters (buildOffsetMapForSegment).
+"""The kernel that maps each key to its latest offset (buildOffsetMapForSegment); a later sweep filters by the map.
 
-The kernel reads the dirty range forward, because the last offset of a key replaces the earlier offsets.  A bounded map
-may become full before the end of the range; the round then ends at that point (kafka-log 02 §4.2).  The loop over
-segments (Kafka's buildOffsetMap) is in `cleaner`.  The position at which Kafka begins in the first segment matters only
-to transactions, so only `transaction_scan` calls `start_position`.
+The kernel reads the dirty range forward, because a later offset of a key replaces the earlier one.  A bounded map may
+become full before the end of the range; the round then ends at that point (kafka-log 02 §4.2).  The loop over segments
+(Kafka's buildOffsetMap) is in `cleaner`.  The position at which Kafka begins in the first segment matters only to
+transactions, so only `transaction_scan` calls `start_position`.
 
     not in the map     control batches, aborted batches (`cleaned_transaction_metadata`), records without a key
-    full map           also stops at a key that it already contains (`offset_map.put_bounded`)
+    full map           the pass also stops at a key that the map already contains (`offset_map.put_bounded`)
     end of a segment   the map covers offsets up to the next segment's base, so a gap is skipped (`end_segment`)
     size of the map    `offset_map_size`
 """
@@ -34,11 +34,11 @@ from sediment.segment_io.format.record_decoder import KEY_BYTES, OFFSET_DELTA
 
 
 def start_position(index: OffsetIndex, first_dirty_offset: int) -> int:
-    """Return the position in the first dirty segment at which Kafka begins to fill its map; `index` is its `.index`.
+    """Return the position at which Kafka begins to fill its map in the first dirty segment, whose `.index` is `index`.
 
     The batches before this position end below `first_dirty_offset`, so their keys do not enter the map.  But these
-    batches may be markers.  Kafka fills the map in a pass with its own transaction state, and this pass knows the
-    transactions of those markers only from the transaction index.
+    batches may be markers.  Kafka fills the map in a separate pass that has its own transaction state.  That pass knows
+    the transactions of those markers only from the transaction index.
 
     Source: kafka-log 02 §4.2.
     """

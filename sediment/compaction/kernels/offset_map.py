@@ -97,7 +97,7 @@ def fill_slot(tables: npt.NDArray[np.int64], address: int, low: np.uint64, high:
 
 @kernel
 def is_held(tables: npt.NDArray[np.int64], low: np.uint64, high: np.uint64, is_mapped: bool) -> bool:
-    """Return True if a set already contains a key; if not, add the key if `is_mapped`."""
+    """Return True if a set already contains a key; otherwise add the key, but only if `is_mapped` is True."""
     found, address = find_slot(tables, SET_SLOT_BYTES, low, high)
     if not found and is_mapped:
         fill_slot(tables, address, low, high)
@@ -120,8 +120,8 @@ def put_bounded(
 ) -> int:
     """Put a key like `put_offset`, or return FULL if the map already contains `limit` keys.
 
-    `keys` is the number of keys so far.  As in Kafka's buildOffsetMapForSegment, the limit is tested before the
-    look-up, so a full map also rejects a key that it already contains (kafka-log 02 §4.2).
+    `keys` is the number of keys so far.  As in Kafka's buildOffsetMapForSegment, the limit is tested before the look-up
+    (kafka-log 02 §4.2).  So a full map also rejects a key that it already contains.
     """
     if keys >= limit:
         return FULL
@@ -167,7 +167,7 @@ class OffsetMap:
     def __init__(self, *, with_offsets: bool) -> None:
         self.slot_bytes = OFFSET_SLOT_BYTES if with_offsets else SET_SLOT_BYTES
         self.tables = np.zeros((TABLES, 4), dtype=np.int64)
-        # One allocation for the first tables: 64 allocations would slow down small partitions.
+        # The first tables share one allocation, because 64 allocations would slow down small partitions.
         block = np.zeros(TABLES * _FIRST_SLOTS * self.slot_bytes, dtype=np.uint8)
         self._memories = list(block.reshape(TABLES, -1))
         self._blocks = [block] * TABLES
@@ -194,7 +194,7 @@ class OffsetMap:
             self._grow(table, int(sizes[table]))
 
     def _sizes_with(self, keys: int) -> npt.NDArray[np.int64]:
-        """Return int64[TABLES]: the size in bytes at which each table has room for `keys` more keys."""
+        """Return int64[TABLES]: for each table, the size in bytes at which it has room for `keys` more keys."""
         sizes = (self.tables[:, MASK] + 1) * self.slot_bytes
         limits, wanted = self.tables[:, LIMIT].copy(), self.tables[:, USED] + keys
         while (short := limits < wanted).any():

@@ -7,7 +7,7 @@ In order (kafka-log 02 §6.3):
 4. A tombstone is dropped after it has expired (`delete_horizon`).
 5. All other records survive.
 
-The records of a control batch all stay; `batch_retention` decides on the batch.
+All records of a control batch are kept; `batch_retention` decides on the batch.
 
 Invariant: a rule depends only on header fields, batch flags, decoded rows, key hashes, and the map or the bitmap of
 survivors.
@@ -81,10 +81,10 @@ def keep_latest(
     tables: npt.NDArray[np.int64],
     kept: npt.NDArray[np.uint8],
 ) -> int:
-    """Mark the latest occurrences of keys in `kept`, from the last record to the first.
+    """Mark in `kept` the latest occurrence of each key, from the last record to the first.
 
-    A key that is in the map occurs nearer to the log's end.  Keys at or above `first_mapped_offset` enter the map; keys
-    below it are only looked up.  Return the number of records kept.
+    If a key is already in the map, it occurs again nearer to the log's end.  Keys at or above `first_mapped_offset`
+    enter the map; keys below it are only looked up.  Return the number of records kept.
     """
     total = 0
     for index in range(count - 1, -1, -1):
@@ -110,7 +110,7 @@ def survives(survivors: npt.NDArray[np.uint8], number: int) -> bool:
 
 @kernel
 def count_survivors(survivors: npt.NDArray[np.uint8], first: int, count: int) -> int:
-    """Return the number of set bits among `count` bits of `survivors`, starting at bit `first`."""
+    """Return the number of set bits among the `count` bits of `survivors` that start at bit `first`."""
     total = 0
     number = first
     while number < first + count:
@@ -131,7 +131,7 @@ def find_survivors(
     first: int,
     surviving: npt.NDArray[np.bool_],
 ) -> int:
-    """Set `surviving`, bool[batches], for each batch whose records `sweep_chunk` must read when it filters BY_BITMAP.
+    """Set `surviving`, bool[batches], for each batch whose records a sweep that filters BY_BITMAP must read.
 
     `first` is the value of RECORDS before the chunk.  Return the value of RECORDS after the chunk.
     """
@@ -152,7 +152,7 @@ def find_survivors(
 def decode_survivors(
     base: int, size_bytes: int, count: int, survivors: npt.NDArray[np.uint8], first: int, records: npt.NDArray[np.int64]
 ) -> tuple[int, int]:
-    """Decode only the survivors among `count` records; return (status, rows)."""
+    """Decode only the survivors among `count` records; return (status, number of rows)."""
     address = base
     limit = base + size_bytes
     rows = 0
@@ -183,9 +183,9 @@ def keep_survivors(
     first: int,
     kept: npt.NDArray[np.uint8],
 ) -> int:
-    """Mark each record of a batch if its bit in `survivors` is set; bit `first` belongs to the last record.
+    """Mark each record of a batch whose bit in `survivors` is set; bit `first` belongs to the last record.
 
-    `rows` is the number of decoded records: all of the `count` records, or only the survivors.  Return the number of
+    `rows` is the number of decoded records: either all `count` records, or only the survivors.  Return the number of
     records kept.
     """
     total = 0
@@ -207,7 +207,7 @@ def keep_by_offset(
     tables: npt.NDArray[np.int64],
     kept: npt.NDArray[np.uint8],
 ) -> int:
-    """Mark the records whose key has no later offset in a filled map; return the number of records kept."""
+    """Mark the records for whose key a filled map has no later offset; return the number of records kept."""
     total = 0
     for index in range(count):
         kept[index] = 0

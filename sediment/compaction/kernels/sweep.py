@@ -1,4 +1,4 @@
-"""The compiled sweep: the batches of one chunk, newest first, filtered and written downward into an output buffer.
+"""The compiled sweep: it filters the batches of one chunk, newest first, and writes them downward into a buffer.
 
     chunk     | batch | batch | batch |        read from the log's end towards its start
                                   <- CURSOR
@@ -8,26 +8,26 @@
 `sweep_chunk` processes each batch below CURSOR in six steps (MemoryRecords.filterTo; kafka-log 02 §6.2, §6.4):
 
 1. Read the header, and check that offsets descend during the sweep (`batch_decoder.read_header`).
-2. Decide whether the whole batch is dropped and, if not, whether its header is kept even without records
+2. Decide whether the whole batch is dropped.  If it is not, decide whether its header is kept even without records
    (`batch_retention`).
 3. If no record of the batch has to be decoded, finish the batch: write its header or nothing (`_settle_whole`).
-4. Decode the records and hash their keys, if the buffers and the map have room for all of them (`batch_decoder`).
+4. Decode the records and hash their keys, if the buffers and the map have room for all records (`batch_decoder`).
 5. Filter the records (`record_retention.filter_records`).
-6. Emit the batch: its header, a verbatim copy (`batch_retention.is_copied`), or the survivors in a rebuilt batch
+6. Emit the batch: its header, an exact copy (`batch_retention.is_copied`), or a rebuilt batch with the survivors
    (`_emit_survivors`).
 
-The sweep is resumable.  If only the caller can do some work (decompress, compress, or enlarge the map or a buffer), the
-sweep returns a status that requests this work, and continues at the next call.  It never returns in the middle of
-filtering a batch.
+The sweep is resumable.  Only the caller can decompress, compress, or enlarge the map or a buffer.  If the sweep needs
+such work, it returns a status that requests the work, and continues at the next call.  It never returns while it
+filters the records of a batch.
 
 Invariants
 * The CRC of a batch is checked before any of its records is dropped: `scan_chunk` runs before `sweep_chunk` on every
   chunk.
-* A batch is filtered exactly once: its keys enter the map only when steps 1 to 4 have nothing left to request.
-* Batches converted from messages of magic 0 and 1 have no checksum, so each of them is rebuilt.
+* A batch is filtered exactly once: its keys enter the map only after all requests of steps 1 to 4 were served.
+* A batch that was converted from messages of magic 0 or 1 has no checksum, so it is always rebuilt.
 * A split is swept twice.  `collect_keys` decodes every record that can be dropped, and so finds every error in the
-  split.  `sweep_chunk` then decodes only survivors; `digest_of` lets the caller check that both sweeps read the same
-  batches.
+  split.  Later, `sweep_chunk` decodes only survivors.  The caller compares the digests (`digest_of`) of both sweeps, to
+  check that both read the same batches.
 * Offsets descend strictly.  Otherwise the sweep stops with OFFSETS_NOT_INCREASING.  The caller then fills a map with
   offsets, for which the order of records does not matter.
 """
@@ -111,7 +111,7 @@ from sediment.segment_io.format.layout import BATCH_HEADER_BYTES, CRC
 
 _SMALL_BATCH_RECORDS = 4
 _BATCHES_AHEAD = 8
-_SPARSE_FACTOR = 4  # with at least this many records per survivor, skipping the others is faster than decoding them
+_SPARSE_FACTOR = 4  # with at least this many records per survivor, skip the others, which is faster than to decode them
 
 
 @kernel
@@ -223,8 +223,8 @@ def sweep_chunk(
             if status != OK:
                 return status
         elif keeps_it and flags & LEGACY:
-            # A message of magic 0 or 1 cannot become an empty batch, and dropping it would lower the log end offset, so
-            # the original is kept.
+            # A message of magic 0 or 1 cannot become an empty batch. If it were dropped, the log end offset would fall,
+            # so the original is kept.
             state[MESSAGES_WRITTEN] += header.record_count
             return NEEDS_ORIGINAL
         else:
@@ -252,7 +252,7 @@ def _settle_whole(header: Header, discarded: bool, keeps_it: bool, out: int, sta
 
 @inlined_kernel
 def _emit_header(header: Header, out: int, state: npt.NDArray[np.int64]) -> None:
-    """Write the header of a batch as a batch without records; the output has room for the header."""
+    """Write the header of a batch, as a batch without records; the output has room for the header."""
     state[OUT_START] -= BATCH_HEADER_BYTES
     write_empty_batch(out + state[OUT_START], header.address)
 

@@ -40,8 +40,8 @@ _FIRST_BYTES = 256 << 10
 class BatchEncoder:
     """The encoder for the chunks of one segment or group; `source` adds the positions of batches to errors.
 
-    Compressed records of a batch may expand to `limit_bytes`.  `max_message_bytes` limits two sizes: the uncompressed
-    size of merged batches, and the size of batches that become larger than their originals.
+    Compressed records of a batch may expand to `limit_bytes`.  `max_message_bytes` limits the uncompressed size of
+    merged batches.  It also limits a batch that becomes larger than its original.
     """
 
     def __init__(self, source: BatchLocator, encoding: Encoding, limit_bytes: int, max_message_bytes: int) -> None:
@@ -77,8 +77,9 @@ class BatchEncoder:
 
         The open group is the group that the previous call left open.  The result is valid until the next call.
 
-        `wanted` and `joins` are bool[batches]: the batches that may change, and the batches that may join the previous
-        batch.  The last group of the chunk stays open; the call for the next chunk, or `finish`, returns it.
+        `wanted` and `joins` are bool[batches].  `wanted` marks the batches that may change, and `joins` marks the
+        batches that may join the previous batch.  The last group of the chunk remains open; the call for the next
+        chunk, or `finish`, returns this group.
 
         Raises:
             CorruptBatchError: records cannot be decompressed or decoded.
@@ -134,7 +135,7 @@ class BatchEncoder:
     def _compress(self) -> None:
         """Compress and write the group."""
         if not self._compressors.any():
-            # Loaded at the first request; from then on, the kernel compresses groups itself, if possible.
+            # These tools are loaded at the first request. Then the kernel compresses groups itself, if possible.
             self._compressors = find_compressors(self._encoding.codec, self._encoding.level)
         codec = self._encoding.codec
         if codec is None:
@@ -145,12 +146,12 @@ class BatchEncoder:
             self._reserve_output(int(self._state[kernels.NEEDED]))
 
     def _reserve_output(self, size_bytes: int) -> None:
-        """Make room for twice `size_bytes`; the output so far is kept."""
+        """Make room for twice `size_bytes`; the output that already exists is kept."""
         self._output = _enlarged(self._output, size_bytes)
 
 
 def _enlarged(memory: ByteArray, size_bytes: int) -> ByteArray:
-    """Return a copy of `memory` with room for at least twice `size_bytes`; the copy is never smaller than `memory`."""
+    """Return a copy of `memory` that has room for at least twice `size_bytes`, and is not smaller than `memory`."""
     larger = np.empty(max(2 * size_bytes, memory.size), dtype=np.uint8)
     larger[: memory.size] = memory
     return larger

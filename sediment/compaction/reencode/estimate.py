@@ -2,7 +2,7 @@
 
 1. Take chunks of whole batches, spread evenly over the log (`segment_io.partition.sample`).
 2. Encode the batches of each chunk again, and merge batches of the same chunk, as `reencode_segment` does.
-3. Assume that all segments that `reencode` reads shrink in the same proportion as the sample.
+3. Assume that the segments that `reencode` reads shrink in the same proportion as the sample.
 
 The estimate differs from a run of `reencode` in three ways.  Batches of different chunks are not merged.  The last five
 batches of each producer, which a run does not merge, are treated like all other batches.  A chunk with an unreadable
@@ -41,7 +41,7 @@ class ReencodeEstimate:
 def estimate_reencode(
     view: LogView, encoding: Encoding, config: CompactionConfig, fs: Fs, *, sample_bytes: int
 ) -> ReencodeEstimate:
-    """Encode a sample of about `sample_bytes`, or a smaller log completely, and estimate the size of the log.
+    """Estimate the size of the log: encode a sample of about `sample_bytes`, or all of a smaller log.
 
     Raises:
         OSError: a file cannot be read.
@@ -69,7 +69,7 @@ def estimate_reencode(
 
 
 class _SampledChunk:
-    """Neighbouring batches of one segment, and their size in bytes before and after the re-encoding."""
+    """Neighbouring batches of one segment, with their size in bytes before and after the re-encoding."""
 
     def __init__(self, task: ReencodeTask, fs: Fs, stack: ExitStack) -> None:
         encoding, config = task.encoding, task.config

@@ -1,23 +1,22 @@
-"""The rule that selects the batches that may be re-encoded and the neighbours that may be merged.
+"""The rule that selects the batches to re-encode, and the neighbours to merge.
 
 The rule reads only headers.
 
-A batch may change if it is a data batch of magic 2 with records, entirely below the bound.  Such a batch may be merged
-with the previous batch under three conditions.  Both batches may change.  Neither batch is among the last five data
-batches of its producer in the segment.  These header fields are equal:
+A batch may change if it is a data batch of magic 2 with records, and all its offsets are below the bound.  Such a batch
+may be merged with the previous batch under three conditions.  Both batches may change.  Neither batch is among the last
+five data batches of its producer in the segment.  These header fields are equal:
 
     field                                         reason
-    codec, unless all batches get a new one       each batch keeps its codec
+    codec, unless a new codec is requested        each batch keeps its codec
     producer, epoch, transaction flag             a header has one of each
     leader epoch                                  a log can be truncated at the end of an epoch only between batches
     timestamp type; the time, if LogAppendTime    the header's time applies to all records
     delete horizon                                a header has one
 
-Offsets and sequence numbers must continue without a gap, because a header contains only the first offset and sequence
-number.
+Offsets and sequence numbers must continue without a gap, because a header contains only the first of each.
 
 A broker that loads the log keeps the last five batches of each producer in memory, to recognise a duplicate from a
-client.  Therefore the last five batches of each producer in a segment are not merged, and the producer state at the
+client.  Therefore the last five batches of each producer in a segment are not merged.  So the producer state at the
 segment's end does not change.
 """
 
@@ -140,7 +139,7 @@ def mark_batches(
 
 @kernel
 def _skip_to(position: int, positions: Int64s, index: int) -> int:
-    """Return the index of the first of the ascending `positions` at or after `position`; start at `index`."""
+    """Return the index of the first of `positions`, which ascend, at or after `position`; start at `index`."""
     while index < positions.size and positions[index] < position:
         index += 1
     return index

@@ -1,7 +1,7 @@
 """The requested encoding, the tasks of a partition, and their results.
 
-Every segment gets a task, because only the headers in a segment show whether a batch will change.  Batches that end at
-or above the bound, which is the last stable offset, are not changed.
+Every segment gets a task, because only the headers in a segment show whether a batch will change.  The bound is the
+last stable offset.  Batches that end at or above the bound are not changed.
 
 Invariant: a task needs only its segment, so tasks may run anywhere and in any order.
 """
@@ -43,13 +43,13 @@ class Encoding:
     """
 
     codec: int | None = None
-    """The codec; None: each batch keeps its codec, and only batches with the same codec are merged."""
+    """The codec.  If it is None, each batch keeps its codec, and only batches with the same codec are merged."""
 
     level: int | None = None
-    """The codec's level, as in Kafka's `compression.<codec>.level`; None: Kafka's default."""
+    """The codec's level, as in Kafka's `compression.<codec>.level`.  None means Kafka's default level."""
 
     batch_bytes: int | None = None
-    """Neighbouring batches are merged up to this many uncompressed bytes; None: batches are not merged."""
+    """Neighbouring batches are merged up to this many uncompressed bytes.  If it is None, no batches are merged."""
 
     def __post_init__(self) -> None:
         if self.codec is None and self.batch_bytes is None:
@@ -110,7 +110,7 @@ class Reencode:
 
 
 def plan_reencode(view: LogView, encoding: Encoding, config: CompactionConfig) -> tuple[ReencodeTask, ...]:
-    """Return a task for each segment of `view` with a batch below the bound, in ascending order."""
+    """Return, in ascending order, a task for each segment of `view` that has a batch below the bound."""
     listing, bound = view.listing, view.last_stable_offset
     ends = [*(segment.base_offset for segment in listing.segments), INT64_MAX][1:]
     return tuple(

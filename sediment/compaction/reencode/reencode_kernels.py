@@ -1,4 +1,4 @@
-"""The compiled loop over the batches of one chunk, in log order: wanted batches are re-encoded, all others are copied.
+"""The compiled loop over the batches of one chunk, in log order: it re-encodes wanted batches, and copies all others.
 
     chunk      | batch | batch | batch | batch |        `wanted`: to be opened; `joins`: may join the previous batch
                                        ^ CURSOR
@@ -10,24 +10,24 @@
 A group consists of batches that become one batch.  A group may extend from one chunk into the next.  For each batch:
 1. If the batch may join the open group and the result stays within the limit, add the batch and continue with the next
    batch.
-2. Otherwise end the open group: compress `raw` and write one batch.  If that batch is not smaller, copy `originals`
+2. Otherwise end the open group: compress `raw` and write one batch.  If the new batch is not smaller, copy `originals`
    instead.
 3. If the batch is not wanted, copy it.  If the batch is wanted but no other batch may join it, encode the batch alone.
    Otherwise begin a new group with the batch.
 
-    field                                     in a new batch
-    base offset, base timestamp, sequence     from the first batch
-    last offset                               from the last batch
-    max timestamp                             the largest of the batches
-    leader epoch, producer, flags             equal in all batches
-    codec                                     the new one
-    record count, length, CRC                 recomputed
+    field                                     value in a new batch
+    base offset, base timestamp, sequence     the value of the first batch
+    last offset                               the value of the last batch
+    max timestamp                             the largest value of the batches
+    leader epoch, producer, flags             the value that all batches have
+    codec                                     the new codec
+    record count, length, CRC                 a new value
 
 The records of the first batch do not change.  The records of the other batches get new offset and timestamp deltas;
 their bytes after the offset delta are copied.
 
-The loop is resumable: if the caller must do some work, the loop returns a status that requests this work, and continues
-at the next call.
+The loop is resumable.  If the caller must do some work, the loop returns a status that requests this work.  At the next
+call, the loop continues.
 
 Invariants
 * The records of a batch are decoded before another batch joins it.
@@ -79,22 +79,22 @@ from sediment.segment_io.format.layout import (
 from sediment.segment_io.format.record_decoder import decode_records
 
 # ---------------------------------------------------------------------------------------- registers, int64[REGISTERS]
-CURSOR = 0  # batches of the chunk that are processed
-OUT_END = 1  # used bytes of the output
+CURSOR = 0  # number of batches of the chunk that are already processed
+OUT_END = 1  # number of used bytes of the output
 NEEDED = 2  # the amount that a status requests
-GROUP_BATCHES = 3  # 0: no group is open
+GROUP_BATCHES = 3  # 0 if no group is open
 GROUP_RECORDS = 4
 GROUP_LAST_OFFSET = 5
 GROUP_MAX_TIMESTAMP = 6
-RAW_BYTES = 7  # used bytes of `raw`
-ORIGINAL_BYTES = 8  # used bytes of `originals`
+RAW_BYTES = 7  # number of used bytes of `raw`
+ORIGINAL_BYTES = 8  # number of used bytes of `originals`
 BATCHES_AFTER = 9
 BATCHES_ENCODED = 10
 REGISTERS = 11
 
 # -------------------------------------------------------------------------------------- settings, int64[RULE_REGISTERS]
 CODEC = 0  # the new codec, or KEEP_CODEC
-ENCODES_SAME_CODEC = 1  # 1: batches that already have the codec are encoded too, because a level is given
+ENCODES_SAME_CODEC = 1  # 1 if a level is given, so that batches that already have the codec are also encoded
 JOINED_BYTES = 2  # size limit of a merged batch, before compression
 BATCH_BYTES = 3  # size limit of a batch that has more bytes than its originals
 RULE_REGISTERS = 4
@@ -102,7 +102,7 @@ KEEP_CODEC = -1
 
 
 class GroupMemory(NamedTuple):
-    """Memory for a group: records and batches, uint8[n]; and rows of one batch, int64[n, RECORD_FIELDS]."""
+    """Memory for a group's records and batches (uint8[n]), and for the rows of one batch (int64[n, RECORD_FIELDS])."""
 
     raw: ByteArray
     originals: ByteArray
@@ -110,7 +110,7 @@ class GroupMemory(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Batches that become one: addresses and sizes of their uncompressed records and of the original batches.
+    """Batches that become one batch: addresses and sizes of their uncompressed records, and of the original batches.
 
     The other fields describe the merged batch.
     """

@@ -1,12 +1,12 @@
-"""The two scans that re-encode a segment, or a cleaned group before it is written.
+"""The two scans that re-encode a segment, or re-encode a cleaned group before it is written.
 
 1. Scan the headers, to see if any batch may change.  If batches may be merged, also find the last five batches of each
-   producer; otherwise, stop at the first batch that may change.
+   producer.  Otherwise, stop at the first batch that may change.
 2. Scan again: encode and merge the batches that may change, and copy all others.
 
-These batches are copied: messages of magic 0 and 1, control batches such as transaction markers, batches without
-records, and batches that end at or above the bound.  Because markers are copied, an aborted transaction keeps its entry
-in the transaction index.
+Messages of magic 0 and 1 are copied.  So are control batches such as transaction markers, batches without records, and
+batches that end at or above the bound.  Because markers are copied, an aborted transaction keeps its entry in the
+transaction index.
 
 Memory: one chunk, one decompressed batch, and the batches of a group.
 """
@@ -57,7 +57,7 @@ class ReencodingScans:
         last = np.zeros((0, 2), dtype=np.int64)
         may_change = False
         before = np.zeros(0, dtype=BATCH_ROW)
-        # The last batches of producers are not known yet, so the rule permits too many batches, never too few.
+        # The last batches of producers are not known yet, so the rule may permit too many batches, but never too few.
         rule = self._rule()
         for span in self._source.spans():
             rows = span.rows
@@ -74,7 +74,7 @@ class ReencodingScans:
     def pieces(self) -> Iterator[ByteArray]:
         """Do the second scan: yield the new batches, one piece for each chunk.
 
-        A piece is valid until the next is yielded.
+        A piece is valid until the next piece is yielded.
 
         Raises:
             CorruptBatchError: a batch fails its CRC, or its records cannot be decompressed or decoded.
@@ -94,7 +94,7 @@ class ReencodingScans:
 
     @property
     def stats(self) -> ReencodeStats:
-        """The counts of the last scan; before the second scan, the counts show no change."""
+        """The counts of the last scan; before the second scan, they are the counts of an unchanged segment."""
         encoded = self._encoder.batches_encoded
         return ReencodeStats(self._batches, self._encoder.batches_after if encoded else self._batches, encoded)
 

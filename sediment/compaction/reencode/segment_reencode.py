@@ -3,7 +3,7 @@
 1. Scan the headers (`scans`), and check whether any batch may change.
 2. Scan again: check every checksum, encode and merge the batches that may change, and copy all others.
 
-Invariant: the checksum of every batch is checked before the batch is copied; an unchanged segment gets no parts.
+Invariants: the checksum of every batch is checked before the batch is copied.  An unchanged segment gets no parts.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def reencode_log(
     attempt: str,
     progress: Progress | None = None,
 ) -> Reencode:
-    """Carry out the tasks of a partition one after another; after a failure, leave no part.
+    """Carry out the tasks of a partition one after another; after a failure, remove all parts.
 
     Arguments and errors are the same as for `plan_reencode` and `reencode_segment`.
     """
@@ -56,7 +56,7 @@ def reencode_log(
 def reencode_segment(
     task: ReencodeTask, fs: Fs, *, run_id: str, attempt: str, progress: Progress | None = None
 ) -> ReencodedSegment:
-    """Write the new segment of `task` to synced `.part` files next to its source; after a failure, leave no file.
+    """Write the new segment of `task` to synced `.part` files next to its source; after a failure, remove the files.
 
     In both scans, `progress` is called with the size of each chunk; an exception from `progress` ends the task.
 

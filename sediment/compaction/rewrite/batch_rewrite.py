@@ -81,8 +81,8 @@ class BatchRewriter:
 
         The result is valid until the next call.
 
-        `wanted` and `keeps_header` are bool[batches]: the batches with verdicts, and the batches that keep their header
-        if they lose all records.
+        `wanted` and `keeps_header` are bool[batches].  `wanted` marks the batches with verdicts.  `keeps_header` marks
+        the batches that keep their header even if they lose all records.
 
         Raises:
             CorruptBatchError: records cannot be decompressed or decoded.
@@ -138,7 +138,8 @@ class BatchRewriter:
 
     def _compress(self, batches: ChunkBatches, codec: int) -> None:
         if not self._compressors.any():
-            # Loaded at the first request to compress; from then on, the kernel compresses batches itself, if possible.
+            # These tools are loaded at the first request to compress. Then the kernel compresses batches itself, if
+            # possible.
             self._compressors = find_compressors()
         raw = self._raw.data[: int(self._state[kernels.RAW_BYTES])]
         compressed = np.frombuffer(compress(codec, raw), dtype=np.uint8)
@@ -152,7 +153,7 @@ class BatchRewriter:
         )
 
     def _reserve_output(self, size_bytes: int) -> None:
-        """Make room for twice `size_bytes`; the output so far is kept."""
+        """Make room for twice `size_bytes`; the output that already exists is kept."""
         larger = np.empty(2 * size_bytes, dtype=np.uint8)
         used = int(self._state[kernels.OUT_END])
         larger[:used] = self._output[:used]

@@ -3,7 +3,7 @@
     GivenVerdicts     by offset: the same table for every chunk
     SearchedVerdicts  by key: each chunk is searched, and has a table with its matches
 
-A table marks the verdicts whose records were found, so that the rewrite can report all other verdicts.
+A table marks the verdicts whose records were found; the rewrite reports all other verdicts.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class SegmentVerdicts(Protocol):
     """True if zeros may follow the last batch of a segment in which nothing changes."""
 
     def on(self, span: BatchSpan) -> VerdictTable:
-        """Return the table for a checked chunk; the chunks are given in log order, each once.
+        """Return the table for a checked chunk; the caller passes every chunk once, in log order.
 
         Raises:
             CorruptBatchError: records cannot be decompressed or decoded.
@@ -72,7 +72,7 @@ class SegmentVerdicts(Protocol):
         ...
 
     def not_applied(self) -> NotReached:
-        """After the last chunk, return the verdicts not applied, except those on batches that must not change."""
+        """After the last chunk, return the verdicts that were not applied; leave out batches that must not change."""
         ...
 
     def matches(self) -> MatchedRecords | None:

@@ -8,7 +8,7 @@ The search reads the segment once, checks every checksum, and uses the cleaner's
 Control batches contain no data and are skipped.  Data of aborted transactions is included.  Zeros after the last batch,
 as in a preallocated file, end the search.
 
-Invariant: a record is found only if its key is equal, byte for byte, to a key in the set; equal hashes are not enough.
+Invariant: a record is found only if its key equals a key in the set byte for byte; equal hashes are not enough.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ _REGISTERS = STATE_REGISTERS + 2
 
 
 class KeyTable(NamedTuple):
-    """A map from the hashes of a set's keys to their indexes; `contents` is the address of the key bytes."""
+    """A map from the hash of each key of a set to the key's index; `contents` is the address of the key bytes."""
 
     tables: Int64s
     contents: int

@@ -22,7 +22,8 @@ from sediment.segment_io.errors import UsageError
 class KeySet:
     """A set of keys in ascending order; `repr` does not show the keys.
 
-    Key n is `contents`[edges[n] : edges[n + 1]]; `contents` is uint8[bytes] with padding, `edges` int64[keys + 1].
+    Key n is `contents`[edges[n] : edges[n + 1]].  `contents` is uint8[bytes] with padding, and `edges` is int64[keys +
+    1].
     """
 
     contents: ByteArray = field(repr=False)

@@ -1,4 +1,4 @@
-"""The last batches of each producer, which a broker keeps in memory after it has loaded a segment."""
+"""The last batches of each producer; a broker keeps these in memory after it has loaded a segment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sediment.segment_io.segment.reader import Rows
 
 
 def with_last_of_producers(before: Int64s, rows: Rows) -> Int64s:
-    """Return (producer id, position) of the last five batches of each producer, from `before` and then `rows`.
+    """Return (producer id, position) of the last five batches of each producer in `before` followed by `rows`.
 
     `before`, int64[n, 2], is an earlier result; `rows` are data batches of producers.
     """

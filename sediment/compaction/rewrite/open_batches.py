@@ -1,14 +1,14 @@
 """Batches of a chunk, decompressed and converted to magic 2, for kernels that read batches in order.
 
-    edges      int64[batches + 1]  addresses in the chunk where the batches begin, and where the last batch ends
-    headers    int64[batches]      address of each batch's header, in magic 2
-    payloads   int64[batches, 2]   (address, bytes) of its uncompressed records, or NOT_DECOMPRESSED
-    wanted     bool[batches]       the batches that the kernel opens
+    edges      int64[batches + 1]  the address in the chunk at which each batch begins, and the end of the last batch
+    headers    int64[batches]      the address of each batch's header of magic 2
+    payloads   int64[batches, 2]   (address, bytes) of each batch's uncompressed records, or NOT_DECOMPRESSED
+    wanted     bool[batches]       True for the batches that the kernel opens
 
 Uncompressed batches are open from the start.  If a kernel reaches a wanted batch without a payload, the kernel returns
-NEEDS_PAYLOAD, and the caller opens the batch.  The caller then also has the next batches decompressed by kernels, until
-an area of the size of a CPU cache is full.  Batches that kernels cannot decompress are decompressed one at a time;
-messages of magic 0 and 1 are converted one at a time.
+NEEDS_PAYLOAD, and the caller opens the batch.  At the same time, kernels decompress the next batches, until a buffer of
+the size of a CPU cache is full.  Batches that kernels cannot decompress are decompressed one at a time; messages of
+magic 0 and 1 are converted one at a time.
 
 Invariant: the payload of a batch is valid until a later batch is opened.
 """

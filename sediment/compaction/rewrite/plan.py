@@ -5,8 +5,8 @@
                                          ^ bound              ^ log end
                  rewritten, each separately      not reached
 
-The bound is the last stable offset of the view: records below it are replicated, verified, and not in an open
-transaction.  Records below the log start offset that are still on disk are also rewritten.
+The bound is the last stable offset of the view.  Records below the bound are replicated and verified, and are not part
+of an open transaction.  Records below the log start offset that are still on disk are also rewritten.
 
 If the records are selected by key, no offset is known yet.  Then every segment has a task, which searches and rewrites
 the segment in one scan.
@@ -34,11 +34,10 @@ from sediment.segment_io.partition.log_view import LogView
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """The offsets of one partition up to which records may be changed.
+    """The limits of one partition: the bound below which records may be changed, and the offsets that explain it.
 
-    Batches whose last offset is `bound` or higher are not changed.  The other offsets determine the reason why a
-    verdict is not applied: the end of the records that are fully replicated, the end of the records that are verified,
-    and the log end.
+    Batches whose last offset is `bound` or higher are not changed.  The other fields determine the reason why a verdict
+    is not applied.  They are the end offsets of the fully replicated records, of the verified records, and of the log.
     """
 
     bound: int
@@ -57,9 +56,10 @@ class Reach:
         )
 
     def not_reached(self, offsets: Int64s) -> NotReached:
-        """Return `offsets`, ascending, with the reason why each verdict is not applied.
+        """Return the ascending `offsets`, each with the reason why its verdict is not applied.
 
-        An offset below the bound gets the same reason as the bound, because its batch ends at or above the bound.
+        An offset below the bound gets the same reason as the bound itself, because its batch ends at or above the
+        bound.
         """
         at = np.maximum(offsets, self.bound)
         reasons = np.full(offsets.size, Reason.OPEN_TRANSACTION, dtype=np.uint8)
@@ -202,7 +202,7 @@ def collect_rewrite(plan: RewritePlan, segments: Iterable[RewrittenSegment]) -> 
 def _next_dirty_offset(view: LogView, verdicts: Verdicts) -> int:
     """Return the cleaner checkpoint, lowered to the first record with a new key.
 
-    An older record may have the same key, so the cleaner must start from there next time.
+    An older record may have the same key, so the next cleaning must start at that record.
     """
     checkpoint = view.log_start_offset if view.first_dirty_checkpoint is None else view.first_dirty_checkpoint
     new_keys = verdicts.offsets[verdicts.actions == Action.REPLACE_KEY]

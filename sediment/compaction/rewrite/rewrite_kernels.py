@@ -1,4 +1,4 @@
-"""The compiled loop over the batches of one chunk, in log order: it applies the verdicts, and copies all other batches.
+"""The compiled loop over the batches of a chunk, in log order: it applies verdicts, and copies all other batches.
 
     chunk     | batch | batch | batch | batch | batch |       `wanted`: the batches with verdicts
                       ^ COPIED          ^ CURSOR
@@ -10,20 +10,20 @@
 1. Decode the records, if the array has room for a row of each record.
 2. Find the verdicts on the records, move the rows of the surviving records together, and note the edits.
 3. If the batch changes, first copy the unchanged batches before it.
-4. Write the surviving records, compressed with the batch's own codec.  If no record survives, write only the header, or
-   nothing.
+4. Compress the surviving records with the codec of the batch, and write them.  If no record survives, write only the
+   header, or nothing.
 
-    field                                               after a rewrite
+    field                                               value after a rewrite
     offsets, leader epoch, producer, sequence, flags    unchanged
-    base timestamp, max timestamp                       as after compaction: from the surviving records
-    delete horizon                                      unchanged; none if the batch got a new tombstone
+    base timestamp, max timestamp                       computed from the surviving records, as after compaction
+    delete horizon                                      unchanged; removed if the batch got a new tombstone
     record count, length, CRC                           recomputed
 
 A batch with a new tombstone loses its delete horizon, so that the cleaner writes a new horizon.  With the old horizon,
 the tombstone could be dropped before consumers have read it.
 
-The loop is resumable: if the caller must do some work, the loop returns a status that requests this work, and continues
-at the next call.  If a call repeats a batch, the only effect is that marks of verdicts are set a second time.
+The loop is resumable.  If the caller must do some work, the loop returns a status that requests this work.  At the next
+call, the loop continues.  If a call processes a batch again, the repetition only sets marks of verdicts a second time.
 
 Invariant: a batch without changed records is copied byte for byte.
 """
@@ -91,22 +91,22 @@ from sediment.segment_io.format.record_decoder import (
 )
 
 # ---------------------------------------------------------------------------------------- registers, int64[REGISTERS]
-CURSOR = 0  # batches of the chunk that are processed
-COPIED = 1  # address in the chunk; everything before it is in the output
-OUT_END = 2  # used bytes of the output
+CURSOR = 0  # number of batches of the chunk that are already processed
+COPIED = 1  # address in the chunk; the bytes before this address are in the output
+OUT_END = 2  # number of used bytes of the output
 NEEDED = 3  # the amount that a status requests
-RAW_BYTES = 4  # bytes of `raw` to be compressed
+RAW_BYTES = 4  # number of bytes of `raw` that are to be compressed
 PENDING_KEPT = 5  # PENDING_...: properties of the batch that waits for compression
 PENDING_BASE_TIMESTAMP = 6
 PENDING_MAX_TIMESTAMP = 7
 PENDING_HAS_HORIZON = 8
-DROPPED = 9  # records
+DROPPED = 9  # this and the next two: numbers of records
 TOMBSTONED = 10
 REPLACED = 11
 REGISTERS = 12
 
 _NULL = -1
-# Copied from `Action`, because the cache of compiled code depends on this file and not on the file of `Action`.
+# The values are copied from `Action`, because a change in the file of `Action` does not recompile this file.
 _DROP, _TOMBSTONE, _REPLACE_KEY = 0, 1, 3
 assert (_DROP, _TOMBSTONE, _REPLACE_KEY) == (Action.DROP, Action.TOMBSTONE, Action.REPLACE_KEY)
 _ROW_BYTES = 8 * RECORD_FIELDS
@@ -157,8 +157,8 @@ def rewrite_batches(
 ) -> int:
     """Write the batches at and after CURSOR to the output; return DONE, a request, or the status of a bad batch.
 
-    If a batch loses all its records, only its header is kept if `keeps_header`, bool[batches], is set; otherwise the
-    batch is dropped.  `raw` is working memory for records to be compressed; `compressors` comes from
+    If a batch loses all its records and `keeps_header`, bool[batches], is True for it, its header is kept.  Otherwise
+    the batch is dropped.  `raw` is working memory for records to be compressed; `compressors` comes from
     `find_compressors`, or is all zeros.
     """
     out = np.int64(output.ctypes.data)

@@ -6,23 +6,24 @@ For each chunk of the segment:
 2. Find the verdicts on the chunk's batches.  If the records are selected by key, search the chunk for the keys.
 3. Rewrite the batches with verdicts.
 
-Nothing is written until a record changes.  Then the chunks before that record are read, checked and copied; each later
-chunk is written as soon as it is rewritten.  So a segment without a changed record is read once, and not written.
+Nothing is written until a record changes.  At the first changed record, the chunks before it are read, checked and
+copied.  Each later chunk is written as soon as it is rewritten.  So a segment without a changed record is read once,
+and not written.
 
 If a batch loses all its records, its header is kept if the batch is one of these:
 * the last batch of the segment, so that the log end does not change even if later segments are deleted
 * one of the last five data batches of a producer in the segment.  A broker that loads the log keeps these five batches
-  in memory, to recognise a duplicate from a client.  Keeping these headers leaves the producer state at the end of the
-  segment unchanged.
+  in memory, to recognise a duplicate from a client.  Because these headers are kept, the producer state at the end of
+  the segment does not change.
 
 Any other batch that loses all its records is dropped.  Markers are always kept, so an aborted transaction keeps its
 entry in the transaction index.  A scan of all headers finds the batches to keep; this scan runs only if a batch may
 lose all its records.
 
-Memory: two chunks, the blocks of the file being written (8 MiB), the largest decompressed batch, and a few bytes for
-each verdict.
+Memory: two chunks, the blocks of the file that is being written (8 MiB), the largest decompressed batch, and a few
+bytes for each verdict.
 
-Invariant: the checksum of every batch is checked before the batch is copied; an unchanged segment gets no parts.
+Invariants: the checksum of every batch is checked before the batch is copied.  An unchanged segment gets no parts.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ from sediment.segment_io.segment.reader import BatchSpan, Rows
 
 
 def rewrite_log(plan: RewritePlan, fs: Fs, *, run_id: str, attempt: str, progress: Progress | None = None) -> Rewrite:
-    """Carry out the tasks of `plan` one after another; after a failure, leave no part file of the partition.
+    """Carry out the tasks of `plan` one after another; after a failure, remove all part files of the partition.
 
     Arguments and errors are the same as for `rewrite_segment`.
     """
@@ -81,7 +82,7 @@ def rewrite_segment(
     by_key: KeyVerdicts | None = None,
     progress: Progress | None = None,
 ) -> RewrittenSegment:
-    """Write the new segment of `task` to synced `.part` files next to its source; after a failure, leave no file.
+    """Write the new segment of `task` to synced `.part` files next to its source; after a failure, remove the files.
 
     `by_key` selects the records of a task without verdicts.  `progress` is called with the size of each chunk that is
     read; an exception from `progress` ends the rewrite.
@@ -198,10 +199,10 @@ class _SegmentRewrite:
 
 
 def _verdicts_of(rows: Rows, last_offset: int, offsets: Int64s) -> tuple[Int64s, Int64s]:
-    """Return the range [low, high) of verdicts that may concern each batch; the batches follow `last_offset`.
+    """Return, for each batch after `last_offset`, the range [low, high) of verdicts that may concern the batch.
 
-    The first offset of a compressed message of magic 0 or 1 is unknown, but above the last offset of the previous
-    batch.
+    The first offset of a compressed message of magic 0 or 1 is unknown, but it is above the previous batch's last
+    offset.
     """
     first = rows["base_offset"].copy()
     is_wrapper = (rows["magic"] < MAGIC_V2) & (rows["attributes"] & CODEC_MASK != 0)

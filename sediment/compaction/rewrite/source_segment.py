@@ -1,7 +1,7 @@
 """One segment that a rewrite reads and replaces: chunks of headers, chunks of checked batches, and new parts.
 
-Invariants: the file is the listed file.  The file consists of whole batches, followed by zeros only if the caller
-accepts them.  In a checked chunk, the lengths, checksums and offsets of all batches were verified.
+Invariants: the file is the listed file.  The file consists of whole batches.  Zeros may follow them only if the caller
+accepts zeros.  In a checked chunk, the lengths, checksums and offsets of all batches were verified.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class SourceSegment:
         self._files = SourceFiles(directory, fs, stack)
         self.path = self._files.path(segment)
         self.zeros_at_end: CorruptBatchError | None = None
-        """The error for zeros after the last batch; set when a scan that accepts zeros finds them."""
+        """The error for zeros after the last batch; it is set if a scan that accepts zeros finds them."""
 
     # ---------------------------------------------------------------------------------------------------------- reading
     def spans(self, *, zeros_may_follow: bool = False, end_position: int | None = None) -> Iterator[BatchSpan]:

@@ -6,8 +6,8 @@
 
 An entry means that no record with this key may have a value in this topic.  A tombstone of the key is permitted.
 
-Invariants: a list contains neither keys nor the secret.  A list is used only with the secret with which its HMACs were
-made.  With any other secret, no key would match and no record would be suppressed.
+Invariants: a list contains neither keys nor the secret.  A list is used only with the secret that made its HMACs.  With
+any other secret, no key would match and no record would be suppressed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def subject_hmac(secret: bytes, subject: bytes) -> str:
 # --------------------------------------------------------------------------------------------------------------- values
 @dataclass(frozen=True, slots=True, repr=False)
 class SuppressedKeys:
-    """The suppressed keys of one topic, as they are sent to tasks: HMACs in hex, and their secret."""
+    """The suppressed keys of one topic, in the form that is sent to tasks: HMACs in hex, and their secret."""
 
     secret: bytes
     hmacs: frozenset[str]

@@ -36,7 +36,7 @@ class Reason(IntEnum):
 
     @property
     def code(self) -> str:
-        """The reason as reports show it: `no-key` for `NO_KEY`."""
+        """The name of the reason in reports; for example, `no-key` for `NO_KEY`."""
         return self.name.lower().replace("_", "-")
 
 
@@ -53,8 +53,9 @@ class Verdict:
 class Verdicts:
     """Verdicts as columns, sorted by offset, with at most one verdict for each offset.
 
-    `offsets` is int64[n], `actions` uint8[n] of `Action`.  Replacement n is `replacements`[edges[n] : edges[n + 1]];
-    `edges` is int64[n + 1], `replacements` uint8[m].  For actions that replace nothing, the replacement is empty.
+    `offsets` is int64[n], `actions` uint8[n] of `Action`.  Replacement n is `replacements`[edges[n] : edges[n + 1]].
+    `edges` is int64[n + 1], and `replacements` is uint8[m].  For actions that replace nothing, the replacement is
+    empty.
 
     Raises:
         UsageError: the columns do not match each other, or the offsets are negative or do not increase.

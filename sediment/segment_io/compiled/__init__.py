@@ -1,1 +1,1 @@
-"""Compilation and caching of compiled loops, with their memory and status numbers; independent of Kafka's formats."""
+"""Compilation and caching of loops, and their memory and status numbers; no module here knows Kafka's formats."""

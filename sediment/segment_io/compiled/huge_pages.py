@@ -1,12 +1,12 @@
-"""Memory in plain and in huge pages, and a reserve that keeps memory for its next use.
+"""Memory in plain pages and in huge pages, and a reserve that keeps freed memory for its next use.
 
 The first access to a page causes a page fault, and each page in use occupies an entry of the TLB.  Random access is
 faster with pages of 2 MiB, because there are 512 times fewer pages than with 4 KiB.  A system without huge pages
 provides plain pages.
 
-On a virtual machine whose host reclaims free memory, the first access to a page can take twenty times as long as
-zeroing an existing page; huge pages are affected most.  Therefore a process that cleans several partitions in turn
-reuses its memory.
+On a virtual machine whose host reclaims free memory, the first access to a page is slow.  It can take twenty times as
+long as to zero an existing page, especially with huge pages.  Therefore a process that cleans several partitions in
+turn reuses its memory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MAP_NORESERVE = 0x4000  # Linux's value; the module `mmap` has the constant onl
 def anonymous_memory(size_bytes: int, *, in_large_pages: bool) -> npt.NDArray[np.uint8]:
     """Return zeroed uint8[size_bytes], in huge pages if requested and possible.
 
-    A page takes physical memory only after its first use.
+    A page occupies physical memory only after its first use.
     """
     return _map_pages(max(size_bytes, 1), in_large_pages=in_large_pages).array()
 
@@ -50,7 +50,7 @@ def _map_pages(size_bytes: int, *, in_large_pages: bool) -> _Pages:
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
     memory = mmap.mmap(-1, size_bytes + ahead_bytes, flags=flags)
     if in_large_pages:
-        # Not every system has the flag, and a Linux kernel without huge pages returns an error.
+        # Some systems do not have the flag, and a Linux kernel without huge pages returns an error.
         with suppress(AttributeError, OSError):
             memory.madvise(mmap.MADV_HUGEPAGE)
     address = np.frombuffer(memory, dtype=np.uint8).ctypes.data
@@ -60,15 +60,15 @@ def _map_pages(size_bytes: int, *, in_large_pages: bool) -> _Pages:
 class PageReserve:
     """Memory that is reused when no array refers to it any more.
 
-    An array's memory returns to the reserve when the last reference to the array is gone.
+    The reserve gets an array's memory back when the last reference to the array disappears.
 
-    Invariant: the memory in use and the kept memory together never exceed the most that was in use at any time.
+    Invariant: the memory in use plus the kept memory never exceeds the largest amount that was ever in use.
     """
 
     def __init__(self, *, in_large_pages: bool) -> None:
         self._in_large_pages = in_large_pages
         self._lock = threading.Lock()
-        # Any thread may free an array at any time, so freeing an array only puts its pages on a list.
+        # Any thread may free an array at any time. So when an array is freed, its pages are only put on a list.
         self._returned: deque[_Pages] = deque()
         self._kept: list[_Pages] = []
         self._in_use_bytes = 0
@@ -87,7 +87,7 @@ class PageReserve:
         return memory[memory.size - size_bytes :]
 
     def kept_bytes(self) -> int:
-        """Return the number of bytes kept; pages that were never used take no physical memory."""
+        """Return the number of bytes kept; pages that were never used occupy no physical memory."""
         with self._lock:
             self._settle()
             return sum(pages.size_bytes for pages in self._kept)

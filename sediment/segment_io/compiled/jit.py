@@ -29,14 +29,14 @@ _ALSO = ("layout.py", "registers.py", "status.py", "jit.py")  # constants and co
 _COMPILED = re.compile(r"^@(kernel|inlined_kernel|brief_kernel|_intrinsic)\b", re.MULTILINE)
 CACHE_VARIABLE = "SEDIMENT_KERNEL_CACHE"
 IN_TREE = "in-tree"
-"""The value of SEDIMENT_KERNEL_CACHE for a cache next to the sources, which is shipped with them.
+"""The value of SEDIMENT_KERNEL_CACHE for a cache that is next to the sources and is shipped with them.
 
-If the sources come with such a cache, it is used unless the variable is set to another folder.
+If the sources have such a cache, it is used, unless the variable names another folder.
 """
 
 
 def kernel(function: _Function) -> _Function:
-    """Compile `function` at its first call, and release the interpreter lock in it; cache the code if possible."""
+    """Compile `function` at its first call; calls release the interpreter lock, and the code is cached if possible."""
     folder = _cache_folder()
     config: Any = numba.config
     njit: Any = numba.njit  # numba's type stub does not have some options
@@ -46,8 +46,8 @@ def kernel(function: _Function) -> _Function:
             # If a folder is set, numba creates a subfolder in it, named after the path of the sources.  Otherwise numba
             # uses a folder next to the sources.
             config.CACHE_DIR = "" if folder == _in_tree_mark() else str(folder)
-        # Without numba's runtime, references to arrays are not counted. Counting would take an atomic instruction for
-        # each array at every call from kernel to kernel. Counts are not needed, because the caller of the outermost
+        # Without numba's runtime, references to arrays are not counted. To count them would take an atomic instruction
+        # for each array at every call from kernel to kernel. Counts are not needed, because the caller of the outermost
         # kernel holds references to all arrays.
         compiled: Any = njit(nogil=True, cache=folder is not None, error_model="numpy", _nrt=False)(function)
     finally:
@@ -58,8 +58,8 @@ def kernel(function: _Function) -> _Function:
 def brief_kernel(function: _Function) -> _Function:
     """Compile `function` as `kernel` does, but keep the interpreter lock when Python calls it.
 
-    Use it for calls of a few microseconds: if other threads are busy, getting the lock back takes longer than such a
-    call.
+    Use it for calls of a few microseconds.  If other threads are busy, it takes longer to get the lock back than to
+    make such a call.
     """
     compiled: Any = kernel(function)
     compiled.targetoptions["nogil"] = False
@@ -69,7 +69,7 @@ def brief_kernel(function: _Function) -> _Function:
 def inlined_kernel(function: _Function) -> _Function:
     """Compile `function` as `kernel` does, and inline it into every kernel that calls it.
 
-    Use it for the steps of a long kernel, because passing many arrays to a step can cost more than the step itself.
+    Use it for the steps of a long kernel, because it can cost more to pass many arrays to a step than to run the step.
     """
     compiled: Any = kernel(function)
     compiled.targetoptions["forceinline"] = True
@@ -96,7 +96,7 @@ def _cache_folder() -> Path | None:
 
 
 def cached_kernels() -> tuple[Path | None, list[str]]:
-    """Return the cache folder, or None, and the sorted names of its compiled functions for this Python.
+    """Return the cache folder, or None, and the sorted names of the functions that it has compiled for this Python.
 
     A name is the name of numba's index file without the suffix: `module.function-line`.
     """
@@ -111,7 +111,7 @@ def cached_kernels() -> tuple[Path | None, list[str]]:
 
 
 def _in_tree_mark() -> Path:
-    """Return the path of a file that exists only if the cache next to the sources was made from these sources."""
+    """Return the path of the file that proves that the cache next to the sources was made from these sources."""
     return Path(__file__).resolve().parent / "__pycache__" / f"kernels-{_digest()}"
 
 

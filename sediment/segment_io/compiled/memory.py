@@ -3,7 +3,7 @@
 Invariants
 * An address is an int64, and the caller must have checked the bounds.
 * Big-endian fields are loaded sign-extended into an int64; words for hashing are uint64.
-* int64 and uint64 are never mixed, because numba would then compute in float64.
+* int64 and uint64 are never mixed in one expression, because numba would then compute in float64.
 """
 
 from __future__ import annotations

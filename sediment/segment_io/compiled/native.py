@@ -2,7 +2,7 @@
 
     tools, int64[registers]   | function | its context | function | …
 
-Invariants: a register is 0 if its library lacks the function, or lacks a function that is used together with it.  A
+Invariants: a register is 0 if its library lacks the function, or lacks another function that is needed with it.  A
 context exists as long as the array that contains its address.  Only one thread at a time may use a context.
 """
 

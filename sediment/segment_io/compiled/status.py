@@ -2,11 +2,11 @@
 
 Each number has one meaning, so a kernel can return the status of another kernel to its caller:
 
-    0       done
-    1-19    batches and records of any magic (`format.batch_headers`, `format.record_decoder`, `format.legacy`)
-    20-29   batches inside a segment (`segment.recovery_scan`)
-    30-39   producer state (`partition.producer_replay`)
-    100-    requests: the caller does the requested work and calls again
+    0       success
+    1-19    results for batches and records of any magic (`format.batch_headers`, `record_decoder`, `legacy`)
+    20-29   results for batches inside a segment (`segment.recovery_scan`)
+    30-39   results for producer state (`partition.producer_replay`)
+    100-    requests: the caller does the requested work, and calls the kernel again
     130-    final results of a sweep or of a comparison of keys
 
 Invariants: numbers are disjoint, and only this file defines them.
@@ -39,7 +39,7 @@ NESTED_COMPRESSION = 19  # a compressed message of magic 0 or 1 contains compres
 
 # -------------------------------------------------------------------------------------------- batches inside a segment
 OFFSET_OUTSIDE_SEGMENT = 20
-OFFSET_OVERFLOW = 21  # more than 2^31 - 1 above the segment's base offset
+OFFSET_OVERFLOW = 21  # an offset is more than 2^31 - 1 above the segment's base offset
 OFFSET_BELOW_BASE = 22
 OFFSET_GOES_BACK = 23
 OFFSET_IS_LOST = 24  # the disk sector that contains the offset was not written
@@ -72,7 +72,7 @@ TRANSACTIONS_MET = 132  # control or transactional batches are present, but the 
 CUT_MISSED = 133  # the chunk does not end at the end of a batch
 MAP_FULL = 134
 LEGACY_MET = 135  # messages of magic 0 or 1 are among the batches
-BEYOND_SIGHTED = 136  # more records than when the keys were collected
+BEYOND_SIGHTED = 136  # the split has more records than when its keys were collected
 PROVED = 137
 KEYS_COLLIDE = 138  # the key at COLLIDING_OFFSET has the same hash as another key
 BATCH_TOO_LARGE = 139  # the rewritten batch would not fit into a segment file

@@ -4,8 +4,8 @@
 
 Invariant: the offset deltas of a new batch are 0, 1, 2 …; its base timestamp is the timestamp of its first record.
 
-`check_timestamps` refuses a record timestamp below -1.  `sediment.records` makes Kafka's other checks of a batch that a
-caller builds: offsets, codec and level, producer id, epoch and sequence.
+`check_timestamps` refuses a record timestamp below -1.  `sediment.records` does Kafka's other checks of a batch that a
+caller builds.  These concern offsets, codec, level, producer id, epoch and sequence.
 
 Source: kafka-log 01 §3, §4.
 """
@@ -65,14 +65,14 @@ class NewRecord:
 
 
 class RecordContent(Protocol):
-    """The fields of a record that a batch stores, except the offset.
+    """The fields of a record that a batch stores; the offset is not among them.
 
     `NewRecord` and records that were read have these fields.
     """
 
     @property
     def timestamp_ms(self) -> int:
-        """Milliseconds since the epoch; -1 for none."""
+        """Milliseconds since 1970; -1 means no timestamp."""
 
     @property
     def key(self) -> bytes | None:
@@ -96,7 +96,7 @@ class BatchHead:
     codec: int = CODEC_NONE
     level: int | None = None
     append_time_ms: int | None = None
-    """The time of a LogAppendTime batch; None: CreateTime."""
+    """The time of a LogAppendTime batch.  None means CreateTime."""
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = NO_PRODUCER_EPOCH
     base_sequence: int = NO_SEQUENCE
@@ -235,7 +235,7 @@ def _sized_bytes(count: int) -> int:
 
 @kernel
 def _write_sized(address: int, content: int, count: int) -> int:
-    """Write a length and the `count` bytes at `content`; a length of -1 means null.  Return the address after them."""
+    """Write a length and the `count` bytes at `content` (length -1: null); return the address after these bytes."""
     address = write_varlong(address, count)
     if count > 0:
         copy_bytes(address, content, count)

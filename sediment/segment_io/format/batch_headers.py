@@ -11,7 +11,7 @@
 The loops do not depend on configs; they return a status and never raise.
 
 Invariants
-* Every length, count and position is checked against the end of its data before it is used.
+* Before a length, count or position is used, it is checked against the end of its data.
 * At least PADDING_BYTES readable bytes follow a buffer, because a control record is read before its end is checked.
 * Positions are int64, relative to `base`, the address of the buffer.
 """
@@ -112,11 +112,11 @@ BATCH_ROW = np.dtype(
         ("control_timestamp", np.int64),
     ]
 )
-"""The header fields as stored; `position` is the position in the file, and `last_offset` is absolute.
+"""The fields as stored in the header; `position` is the position in the file, and `last_offset` is absolute.
 
 `control_type` is NO_CONTROL_RECORD for data batches and emptied control batches.  `coordinator_epoch` and
-`control_timestamp` are set for a transaction marker, else -1.  Rows of magic 0 and 1 contain only position, size,
-magic, attributes and max_timestamp, and both offsets are the offset of the wrapper.
+`control_timestamp` are set for a transaction marker; otherwise they are -1.  Rows of magic 0 and 1 contain only
+position, size, magic, attributes, max_timestamp and two offsets.  Both offsets are the offset of the wrapper.
 """
 
 
@@ -148,7 +148,7 @@ def batch_at(base: int, position: int, end: int) -> tuple[int, int]:
 
 @kernel
 def check_header(address: int, size_bytes: int) -> int:
-    """Check the header counts on which later loops rely; the batch of magic 2 at `address` is complete."""
+    """Check the header counts on which later loops rely, for the complete batch of magic 2 at `address`."""
     if load_i32(address + LAST_OFFSET_DELTA) < 0:
         return BAD_LAST_OFFSET
     codec = load_i16(address + ATTRIBUTES) & CODEC_MASK
@@ -170,8 +170,8 @@ def read_headers(
 
     Returns:
         (status, number of rows, position after the last row's batch, size of the batch at that position or 0).  The
-        status is INCOMPLETE at the end of the buffer, ROWS_FULL if `rows` is full, or the fault of the batch at that
-        position.
+        status is INCOMPLETE at the end of the buffer, and ROWS_FULL if `rows` is full.  Otherwise it is the fault of
+        the batch at that position.
     """
     filled = 0
     while filled < rows.size:

@@ -2,9 +2,9 @@
 
 kafka-log 02 §6.4 lists which fields of a batch are kept and which are recomputed.  The caller passes packed rows: the
 rows of the kept records are first (`pack_kept`).  A record is written as length, attributes 0, timestamp delta and
-offset delta.  The bytes after them are unchanged, unless an edit replaces key or value.  The target needs
-`rebuilt_bound` free bytes, `edited_bound` for edited records, or `rebased_bound` for records that are appended to an
-earlier batch.
+offset delta.  The record's other bytes are copied, unless an edit replaces the key or the value.  The target needs
+`rebuilt_bound` free bytes.  For edited records it needs `edited_bound`, and for records that are appended to an earlier
+batch, `rebased_bound`.
 
     base timestamp    the delete horizon, or the timestamp of the first kept record       `kept_timestamps`
     max timestamp     the largest kept timestamp; with LogAppendTime, the append time     `kept_timestamps`
@@ -69,18 +69,18 @@ EDIT_FIELDS = 4
 UNCHANGED = -2
 
 _ROW_BYTES = 8 * RECORD_FIELDS
-_GROWTH_PER_RECORD_BYTES = 16  # a longer timestamp delta (10 bytes at most), which can also lengthen the length varint
+_GROWTH_PER_RECORD_BYTES = 16  # a longer timestamp delta (at most 10 bytes), and so perhaps a longer length
 
 
 @kernel
 def rebuilt_bound(payload_bytes: int, records: int) -> int:
-    """Return the largest size of an uncompressed batch rebuilt from `records` records of `payload_bytes` in total."""
+    """Return the largest size of an uncompressed batch after a rebuild from `records` records of `payload_bytes`."""
     return BATCH_HEADER_BYTES + payload_bytes + records * _GROWTH_PER_RECORD_BYTES
 
 
 @kernel
 def rebuild_room(size_bytes: int, payload_bytes: int, records: int, codec: int) -> tuple[int, int]:
-    """Return the memory that rebuilding a batch needs: (bytes for raw and compressed records, bytes for the result)."""
+    """Return the memory to rebuild a batch: (bytes for its raw and compressed records, bytes for the rebuilt batch)."""
     bound = max(size_bytes, rebuilt_bound(payload_bytes, records))
     if codec == 0:
         return 0, bound
@@ -133,7 +133,7 @@ def copy_batch(target: int, header: int, size_bytes: int) -> None:
 
 @kernel
 def pack_kept(records: npt.NDArray[np.int64], count: int, kept: npt.NDArray[np.uint8]) -> None:
-    """Move the rows of the kept records among `count` records to the front, in order."""
+    """Move the rows of the kept records, among the rows of `count` records, to the front, in order."""
     first = records.ctypes.data
     packed = 0
     for index in range(count):
@@ -161,7 +161,7 @@ def kept_timestamps(header: int, records: npt.NDArray[np.int64], count: int) -> 
 
 @kernel
 def begin_at_first_kept(header: int, records: npt.NDArray[np.int64], count: int) -> None:
-    """Set the offset range of the batch at `header` to the range of its kept records; their `count` is > 0."""
+    """Set the offset range of the batch at `header` to the range of its `count` > 0 kept records."""
     first_delta = records[0, OFFSET_DELTA]
     for index in range(count):
         records[index, OFFSET_DELTA] -= first_delta
@@ -190,7 +190,7 @@ def write_records(
     target: int, header: int, payload: int, records: npt.NDArray[np.int64], count: int, base_timestamp: int
 ) -> int:
     """Write `count` kept records of `payload` at `target`; return the address after them."""
-    # Rows are indexed in place: if a row became a separate array, numba would count references to it for every record.
+    # Rows are indexed in place, because otherwise numba would count references to a separate array for every record.
     for index in range(count):
         delta = timestamp_in(header, records[index, TIMESTAMP_DELTA]) - base_timestamp
         tail_bytes = records[index, RECORD_END] - records[index, RECORD_TAIL]
@@ -264,9 +264,10 @@ def rebased_bound(payload_bytes: int, records: int) -> int:
 def write_rebased_records(
     target: int, payload: int, records: npt.NDArray[np.int64], count: int, offset_shift: int, timestamp_shift: int
 ) -> int:
-    """Write `count` records of `payload` at `target`, with the two shifts added to their deltas; return the end.
+    """Write `count` records of `payload` at `target`, and add the two shifts to their deltas; return the end.
 
-    A shift is the base offset or base timestamp of this batch minus that of the batch to which the records are added.
+    A shift is a difference of base offsets or base timestamps: this batch's value, minus the value of the batch to
+    which the records are added.
     """
     for index in range(count):
         timestamp_delta = records[index, TIMESTAMP_DELTA] + timestamp_shift
@@ -316,7 +317,7 @@ def write_header(
 
 @kernel
 def write_empty_batch(target: int, header: int) -> None:
-    """Write the 61 bytes of an emptied batch: no codec, no delete horizon, base timestamp -1, the rest unchanged."""
+    """Write the 61 bytes of an emptied batch: no codec, no delete horizon, base timestamp -1, all else unchanged."""
     copy_batch(target, header, BATCH_HEADER_BYTES)
     attributes = with_delete_horizon(load_i16(header + ATTRIBUTES) & 0xFF & ~CODEC_MASK, has_horizon=False)
     store_i32(target + BATCH_LENGTH, BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES)

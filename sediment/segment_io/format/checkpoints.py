@@ -1,15 +1,14 @@
 """Formats of checkpoint files and of partition.metadata (kafka-log 01 §9, §10).
 
-A checkpoint is a text file with offsets or leader epochs: a version line, a line with the number of entries, then one
-line for each entry.
+A checkpoint is a text file with offsets or leader epochs.  It has a version line, a line with the number of entries,
+and one line for each entry.
 
-    empty file, or no count                     no entries
-    wrong version, count or line                CorruptCheckpointError
-    partition.metadata                          version and topic id, without a line end; the all-zero id is refused
+    empty file, or no count                     the file has no entries
+    wrong version, count or line                CorruptCheckpointError is raised
+    partition.metadata                          it has a version and a topic id; the all-zero id is refused
 
-Invariants: parsing accepts every file that a broker accepts; formatting rejects an entry that a broker could not read
-back.  `partition.checkpoint_files` reads and replaces the files, and selects the
-logs that the log start checkpoint lists.
+Invariants: every file that a broker accepts can be parsed.  An entry that a broker could not read back is refused.
+`partition.checkpoint_files` reads and replaces the files, and selects the logs that the log start checkpoint lists.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def _corrupt(what: str, path: str | None, advice: str) -> CorruptCheckpointError
 
 
 def _lines(content: bytes, path: str | None, advice: str) -> list[str]:
-    """Split text into lines like Java's BufferedReader: no line begins after a line end at the end of the text."""
+    """Split text into lines like Java's BufferedReader: a line end at the end of the text begins no further line."""
     try:
         lines = _LINE_END.split(content.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -48,7 +47,7 @@ def _lines(content: bytes, path: str | None, advice: str) -> list[str]:
 
 
 def parse_integer(text: str, bits: int) -> int:
-    """Return a decimal number of `bits` signed bits, as Java parses it; int() alone would accept `1_0` and ` 1`.
+    """Return a decimal number of `bits` signed bits, as Java parses it.  int() alone would accept `1_0` and ` 1`.
 
     Raises:
         ValueError: `text` is not such a number.
@@ -103,7 +102,7 @@ def _format_checkpoint(entries: list[str]) -> bytes:
 
 
 def parse_offset_checkpoint(content: bytes, *, path: str | None = None) -> dict[TopicPartition, int]:
-    """Return offsets by partition, in file order; if a partition is listed twice, its last line is used.
+    """Return offsets by partition, in file order; if several lines list a partition, the last line is used.
 
     Raises:
         CorruptCheckpointError: the version is unknown, a line is malformed, or the count is wrong.  An empty file is
@@ -123,7 +122,7 @@ def format_offset_checkpoint(entries: Mapping[TopicPartition, int]) -> bytes:
     """Return the file of `entries`, in their order.
 
     Raises:
-        UsageError: a broker could not read back the entry of a partition, and would then reject the whole file.
+        UsageError: a broker could not read back the entry of a partition, and would reject the whole file.
     """
     for partition, offset in entries.items():
         if not _is_readable(partition, offset):
@@ -156,7 +155,7 @@ class EpochEntry:
 
 
 def parse_leader_epochs(content: bytes, *, path: str | None = None) -> tuple[EpochEntry, ...]:
-    """Return entries by ascending epoch; if an epoch is listed twice, its last line is used.
+    """Return entries by ascending epoch; if several lines list an epoch, the last line is used.
 
     Raises:
         CorruptCheckpointError: as in `parse_offset_checkpoint`.

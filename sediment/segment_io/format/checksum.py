@@ -1,9 +1,9 @@
-"""CRC-32C as a compiled loop, and the check of a batch's checksum; results equal those of the crc32c library.
+"""CRC-32C as a compiled loop, with the results of the crc32c library, and the check of a batch's checksum.
 
-Three streams are interleaved, because the CPU's CRC-32C instruction has a latency of three cycles and a throughput of
-one per cycle.  The states of two streams are joined by advancing the first over as many zero bytes as the second
-stream is long.  Advancing is a linear operation, so a few table look-ups are enough.  A CPU without the instruction
-needs eight table look-ups per word.
+The CPU can begin a CRC-32C instruction in every cycle, but each takes three cycles.  Therefore the loop interleaves
+three streams.  To join the states of two streams, the first state is advanced over zero bytes, as many as the second
+stream has bytes.  This advance is a linear operation, so a few table look-ups are enough.  A CPU without the
+instruction needs eight table look-ups per word.
 """
 
 from __future__ import annotations

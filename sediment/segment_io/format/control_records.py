@@ -4,7 +4,7 @@
     value, types 0 and 1  version i16 = 0 | coordinator epoch i32            a transaction marker: ABORT or COMMIT
     value, other types    a message of KRaft with its version first          `internal_topics` reads them
 
-A key that is too short, or has a negative version, is malformed; a version above 0 and additional bytes are accepted.
+A key is malformed if it is too short or has a negative version.  A version above 0 and additional bytes are accepted.
 The record of a control batch is never compressed.  `layout` contains the numbers of the types.
 
 Source: Kafka's ControlRecordType, EndTransactionMarker.

@@ -1,10 +1,10 @@
-"""Kafka's rule for the entries that are appended to offset and time indexes, as kernels (kafka-log 01 §7.5).
+"""Kafka's rule for appends to the offset index and the time index, as kernels (kafka-log 01 §7.5).
 
 `add_batch` processes one batch; the caller passes all batches of a segment in order.  `add_batches` processes the
 batches of one append.  The steps for each batch are:
 
-1. If the batch's timestamp is larger than all earlier ones, it becomes the largest timestamp, stored with the batch's
-   last offset.
+1. If the batch's timestamp is larger than all earlier timestamps, it becomes the largest timestamp.  The batch's last
+   offset is stored with it.
 2. If more than `interval_bytes` of batches follow the last entry, the batch gets an offset index entry (last offset,
    position).  The largest timestamp then gets a time index entry, unless it already has such an entry.  The first batch
    never gets an entry.
@@ -13,7 +13,7 @@ batches of one append.  The steps for each batch are:
 `end_time_index` appends an entry for the largest timestamp to the time index, unless such an entry exists.
 `fits_segment` checks whether an entry can store an offset.
 
-Invariants: an entry is left out if its index is full or if its offset is not above the last entry's offset; look-ups
+Invariants: an entry is left out if its index is full, or if its offset is not above the last entry's offset.  Look-ups
 also work in an index with fewer entries.  The last slot of a time index is reserved for `end_time_index`.
 """
 
@@ -47,7 +47,7 @@ _NO_OFFSET = -1
 def fits_segment(offset: int, base_offset: int) -> bool:
     """Return True if the index entries of a segment can store `offset`.
 
-    An entry has 4 bytes for an offset, so offsets in a segment are at most 2^31 - 1 above its base offset.
+    An entry has 4 bytes for an offset, so an offset in a segment is at most 2^31 - 1 above the base offset.
 
     Source: Kafka's LogSegment.canConvertToRelativeOffset.
     """
@@ -83,7 +83,7 @@ def start_indexes(progress: Int64s) -> None:
 
 @kernel
 def start_entry_arrays(progress: Int64s) -> None:
-    """Set `progress` for empty entry arrays; their entries will be appended to the existing indexes of a segment.
+    """Set `progress` for empty entry arrays, whose entries will be appended to the existing indexes of a segment.
 
     `progress` does not contain the offsets of the existing entries, so the caller must check that the next offset is
     above them.

@@ -64,7 +64,7 @@ CODEC_MASK = 0x07
 TIMESTAMP_TYPE_BIT = 0x08  # set: LogAppendTime
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
-DELETE_HORIZON_BIT = 0x40  # set: baseTimestamp is the delete horizon
+DELETE_HORIZON_BIT = 0x40  # if set, baseTimestamp is the delete horizon
 
 CODEC_NONE, CODEC_GZIP, CODEC_SNAPPY, CODEC_LZ4, CODEC_ZSTD = range(5)
 
@@ -83,9 +83,9 @@ INT32_MAX = 2147483647
 INT64_MAX = 9223372036854775807
 INT64_MIN = -INT64_MAX - 1
 
-# A record is: length varint, attributes i8, timestamp delta varlong, offset delta varint, key length varint, key,
-# value length varint, value, header count varint, headers (§3.4).  In the smallest record, each of the seven fields has
-# one byte.
+# A record is: length varint, attributes i8, timestamp delta varlong, offset delta varint, key length varint, key, value
+# length varint, value, header count varint, headers (§3.4).  In the smallest record, each of the seven numbers has one
+# byte, and all other fields are empty.
 MIN_RECORD_BYTES = 7
 MAX_VARINT_BYTES = 5
 MAX_VARLONG_BYTES = 10

@@ -1,19 +1,19 @@
 """Decoding of messages of magic 0 and 1, plain or in compressed wrappers, into the record rows of `record_decoder`.
 
 `layout` contains the fields of a message (kafka-log 01 §5).  A log entry consists of offset, length and message.  A row
-is int64[RECORD_FIELDS], as in `record_decoder.decode_records`, with two differences: OFFSET_DELTA and TIMESTAMP_DELTA
-contain absolute values, and HEADERS_START is 0, because messages have no headers.
+is int64[RECORD_FIELDS], as in `record_decoder.decode_records`, with two differences.  OFFSET_DELTA and TIMESTAMP_DELTA
+contain absolute values.  HEADERS_START is 0, because messages have no headers.
 
     magic 0               timestamp -1; the offsets inside a wrapper are absolute
     magic 1               the offsets inside a wrapper are relative; the wrapper has the offset of its last message
-    wrapper offset 0      old librdkafka: the offsets inside are absolute
+    wrapper offset 0      old librdkafka wrote it; the offsets inside the wrapper are absolute
     LogAppendTime         every message inside a wrapper of magic 1 has the wrapper's timestamp
-    refused               no message inside, a message that is compressed again, a wrapper without value
+    refused wrappers      no message inside, a message that is compressed again, or no value
     zstd                  refused by `compression.batch_codecs.decompress`
     to magic 2            `upgrade`
 
 Invariants: as in `record_decoder`, every length is checked before it is used, and kernels return a status.  The
-checksum of a log entry is checked; checksums inside a wrapper are not, as in Kafka.
+checksum of a log entry is checked.  As in Kafka, checksums inside a wrapper are not checked.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def check_legacy_crc(address: int, size_bytes: int) -> int:
 
 @kernel
 def decode_entry(base: int, position: int, size_bytes: int, row: npt.NDArray[np.int64]) -> int:
-    """Decode the entry of `size_bytes` at `position` into `row`; its value may be a compressed stream.
+    """Decode the entry of `size_bytes` at `position` into `row`; the value of the entry may be a compressed stream.
 
     Source: kafka-log 01 §5.
     """
@@ -203,11 +203,11 @@ class Unwrapped:
 
 
 def unwrap(wrapper: bytes, *, limit_bytes: int) -> Unwrapped:
-    """Return the messages inside a compressed entry, whose checksum was checked; `wrapper` is the whole entry.
+    """Return the messages inside the compressed entry `wrapper`, whose checksum the caller has checked.
 
     Raises:
-        CorruptBatchError: the value is null, is not a compressed stream, or expands beyond `limit_bytes`; or the
-            messages in it are missing, malformed, compressed again, or contradict the wrapper's offset.
+        CorruptBatchError: the value is null, is not a compressed stream, or expands beyond `limit_bytes`.  Also if the
+            messages in it are missing, malformed or compressed again, or contradict the wrapper's offset.
 
     Source: kafka-log 01 §5.1.
     """

@@ -31,8 +31,8 @@ def parse_meta_properties(content: bytes, *, path: str | None = None) -> MetaPro
     """Return the properties of a log directory.
 
     Raises:
-        CorruptCheckpointError: the content is not Java properties, the version is unknown, an id is malformed, or
-            version 1 lacks `node.id` or `cluster.id`.
+        CorruptCheckpointError: the content is not Java properties, the version is unknown, or an id is malformed.  Also
+            if `node.id` or `cluster.id` is missing in version 1.
 
     Source: kafka-log 01 §11.
     """

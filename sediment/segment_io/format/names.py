@@ -86,8 +86,8 @@ class TopicPartition:
 def by_number(name: str) -> tuple[tuple[str | int, ...], int, str]:
     """Return a sort key that reads digits as numbers: `t-2` before `t-10`, and `g2` before `g10`.
 
-    A name that ends in `-` and digits is a partition name: `t-10` comes before `t-2-0`, because topic `t` comes before
-    topic `t-2`.
+    A name that ends in `-` and digits is a partition name.  So `t-10` comes before `t-2-0`, because topic `t` comes
+    before topic `t-2`.
     """
     topic, _, number = name.rpartition("-")
     is_partition = number.isascii() and number.isdigit()
@@ -119,8 +119,8 @@ def parse_partition_directory(name: str) -> tuple[TopicPartition, DirectoryState
     """Return the topic partition and the state of a directory name.
 
     Two kinds of names are refused although a broker loads their directories.  A broker reads `t-00` and `t-+0` as t-0,
-    but a partition has exactly one live name, its `str()`.  A broker also loads topics whose names Kafka does not
-    allow, but its checkpoint files cannot contain some of these names.
+    but the only live name of a partition is its `str()`.  A broker also loads topics whose names Kafka does not allow,
+    but its checkpoint files cannot contain some of these names.
 
     Raises:
         UsageError: the name is not a partition name (`lost+found`, `topic`, `topic-x`, `t-00`, `a b-1`,
@@ -191,13 +191,13 @@ def new_run_id() -> str:
 
 
 def part_file_name(base_offset: int, kind: SegmentFileKind, run_id: str, attempt: str) -> str:
-    """Return the name, unique to the attempt, of a file that a task writes; loaders ignore such files."""
+    """Return the name of a file that a task attempt writes; the name is unique, and loaders ignore such files."""
     return f"{segment_file_name(base_offset, kind)}.{run_id}-{attempt}{PART_SUFFIX}"
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentFileName:
-    """A parsed file name: `state` is '' for a live file, else one of the state suffixes or `.part`."""
+    """A parsed file name; `state` is '' for a live file, and otherwise a state suffix or `.part`."""
 
     base_offset: int
     kind: SegmentFileKind
@@ -215,8 +215,8 @@ _SEGMENT_FILE = re.compile(
 def parse_segment_file(name: str) -> SegmentFileName | None:
     """Parse the name of a segment file, or return None for any other file; an offset is at most 2^63 - 1.
 
-    A broker opens a segment only by the name that `segment_file_name` returns; a name with more or fewer digits belongs
-    to a different file.
+    A broker opens a segment only by the name that `segment_file_name` returns.  It does not open a file whose name has
+    more or fewer digits.
     """
     match = _SEGMENT_FILE.fullmatch(name)
     if match is None or int(match[1]) > INT64_MAX:
@@ -234,7 +234,7 @@ def leading_offset(name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PartFile:
-    """A synced file under `part_name`, which is unique to the attempt; the commit renames it to `final_name`."""
+    """A synced file; its `part_name` is unique to the attempt, and the commit renames it to `final_name`."""
 
     part_name: str
     final_name: str

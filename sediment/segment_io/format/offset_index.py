@@ -4,9 +4,9 @@ An entry has 8 bytes: relative offset i32 | position i32.
 
 `index_appends` decides which batches get entries.  `segment.mapped_offset_index` is the index of a live segment.
 
-Invariants: a parsed index never changes; its offsets ascend, so a look-up is a binary search.  Relative offsets count
+Invariants: a parsed index never changes.  Its offsets ascend, so a look-up is a binary search.  Relative offsets count
 from the segment's base offset and are in 0 … 2^31 − 1.  A look-up returns a position from which the caller scans
-forward, so an index with fewer entries than possible is still correct.
+forward.  So the index is still correct if it has fewer entries.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def parse_offset_index(
 
     Raises:
         CorruptIndexError: the length is not a multiple of 8, an entry is negative, offsets do not strictly ascend, or
-            positions descend; never raised with `preallocated`.
+            positions descend.  With `preallocated`, this error is never raised.
 
     Source: kafka-log 01 §7, §7.1.
     """

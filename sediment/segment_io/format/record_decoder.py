@@ -2,13 +2,13 @@
 
     varint             zig-zag, at most 5 bytes        `read_varint`        written by `batch_rebuild.write_varlong`
     varlong            zig-zag, at most 10 bytes       `read_varlong`
-    length -1          a null key or value; a length of 0 is an empty one
+    length -1          the key or value is null; a length of 0 means an empty key or value
     malformed batch    wrong lengths, too few records, bytes after the last record        `decode_records`
 
 `batch_headers.check_header` refuses a negative record count.
 
 Invariants
-* Every length, count and position is checked against the end of its data before it is used.
+* Before a length, count or position is used, it is checked against the end of its data.
 * At least PADDING_BYTES readable bytes follow a buffer, so a varint may be read before its end is checked.  A varint
   has at most ten bytes, so a varint that starts inside the buffer ends inside the padding.
 * Positions are int64, relative to `base`, the address of the buffer.
@@ -115,7 +115,7 @@ def decode_records(base: int, start: int, end: int, count: int, records: npt.NDA
     """
     address = base + start
     limit = base + end
-    # Rows are indexed in place: if a row became a separate array, numba would count references to it for every record.
+    # Rows are indexed in place, because otherwise numba would count references to a separate array for every record.
     for index in range(count):
         if address >= limit:
             return RECORD_ENDS_EARLY

@@ -5,8 +5,8 @@ An entry has 12 bytes: timestamp i64 | relative offset i32.
 The offset is the last offset of the first batch with the entry's timestamp.  `index_appends` decides which batches get
 entries.  `segment.mapped_time_index` is the index of a live segment.
 
-Invariants: a parsed index never changes; its timestamps ascend, so a look-up is a binary search.  A look-up returns an
-offset from which the caller scans forward, so an index with fewer entries than possible is still correct.
+Invariants: a parsed index never changes.  Its timestamps ascend, so a look-up is a binary search.  A look-up returns an
+offset from which the caller scans forward.  So the index is still correct if it has fewer entries.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def parse_time_index(
     """Parse a time index; `preallocated` is the same as for `parse_offset_index`.
 
     Raises:
-        CorruptIndexError: the length is not a multiple of 12, an entry is negative, timestamps do not strictly ascend
-            or offsets descend; never raised with `preallocated`.
+        CorruptIndexError: the length is not a multiple of 12, an entry is negative, timestamps do not strictly ascend,
+            or offsets descend.  With `preallocated`, this error is never raised.
 
     Source: kafka-log 01 §7, §7.2.
     """

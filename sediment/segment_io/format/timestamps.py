@@ -1,4 +1,4 @@
-"""The timestamps in a batch of magic 2: those of its records, and its delete horizon (kafka-log 01 §3.1, §3.2).
+"""The timestamps of the records in a batch of magic 2, and the delete horizon of the batch (kafka-log 01 §3.1, §3.2).
 
 bit 3 clear    CreateTime: a record's timestamp is the base timestamp plus its delta
 bit 3 set      LogAppendTime: every record has the largest timestamp of the header; the deltas are ignored
@@ -41,7 +41,7 @@ def timestamp_in(header: int, delta: int) -> int:
 
 @inlined_kernel
 def has_delete_horizon(attributes: int) -> bool:
-    """Return True if the base timestamp of a batch of magic 2 with these attributes is its delete horizon."""
+    """Return True if these attributes of a batch of magic 2 mark its base timestamp as the delete horizon."""
     return (attributes & DELETE_HORIZON_BIT) != 0
 
 

@@ -8,7 +8,7 @@ An entry has 34 bytes: version i16 = 0 | producer id i64 | first offset i64 | la
     incomplete last entry        ignored
     later version                refused
 
-Which entries survive a cleaning: `compaction.kernels.cleaned_transaction_metadata`.
+`compaction.kernels.cleaned_transaction_metadata` decides which entries survive a cleaning.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class AbortedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class CollectedAborted:
-    """The aborted transactions of a range; `is_complete` is True if later segments cannot contain more of them."""
+    """The aborted transactions of a range; `is_complete` is True if later segments cannot list more of these."""
 
     transactions: tuple[AbortedTransaction, ...]
     is_complete: bool
@@ -71,7 +71,7 @@ class TransactionIndex:
     def collect(self, fetch_offset: int, upper_bound: int) -> CollectedAborted:
         """Return the aborted transactions that overlap [fetch_offset, upper_bound), by Kafka's rule.
 
-        The search ends after the first entry with a last stable offset of at least `upper_bound`: all later markers
+        The search ends after the first entry whose last stable offset is at least `upper_bound`.  All later markers
         belong to transactions that began at or above `upper_bound`.
 
         Source: kafka-log 01 §7.4 (collectAbortedTxns).
@@ -91,7 +91,7 @@ class TransactionIndex:
 
 
 def parse_transaction_index(data: Buffer, *, path: str | None = None) -> TransactionIndex:
-    """Parse a transaction index; trailing bytes of an incomplete entry are ignored.
+    """Parse a transaction index; ignore the bytes of an incomplete last entry.
 
     Raises:
         UnsupportedDataError: an entry has a newer version.  As in Kafka, only the first byte of the version is checked.
@@ -124,8 +124,8 @@ def collect_aborted(
 ) -> tuple[AbortedTransaction, ...]:
     """Return the aborted transactions that overlap [fetch_offset, upper_bound).
 
-    `indexes` are the indexes of all segments from the segment that contains `fetch_offset` to the active segment,
-    because a marker can be far above the range.  When the result is complete, no further index is read.
+    `indexes` are the indexes of the segment that contains `fetch_offset` and of all later segments, because a marker
+    can be far above the range.  When the result is complete, no further index is read.
 
     Source: kafka-log 01 §7.4, 04 §8 step 7.
     """

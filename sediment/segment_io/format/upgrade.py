@@ -4,11 +4,11 @@
     batch of one record         | header, 61 bytes | record |
     wrapper of n messages       | header, 61 bytes |             its n records are a separate uncompressed payload
 
-A batch keeps the codec and the timestamp type of its message; a message of magic 0 gets timestamp -1 of type
-CreateTime.  Leader epoch and producer are set to "unknown", as in Kafka (kafka-log 02 §6.4).  A
-rebuilt batch has the offsets of its first and last kept records (`batch_rebuild.begin_at_first_kept`).
+A batch keeps the codec and the timestamp type of its message.  A message of magic 0 gets timestamp -1 of type
+CreateTime.  Leader epoch and producer are set to "unknown", as in Kafka (kafka-log 02 §6.4).  A rebuilt batch has the
+offsets of its first and last kept records (`batch_rebuild.begin_at_first_kept`).
 
-Invariant: the batches have no checksum; only the cleaner reads them, and the cleaner rebuilds every batch.
+Invariants: the batches have no checksum.  Only the cleaner reads these batches, and it rebuilds every batch.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def _upgrade_batches(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UpgradedWrapper:
-    """The messages of a wrapper: `known`, int64[WRAPPER_FIELDS], and `payload`, their records as in magic 2."""
+    """The messages of a wrapper: `known` is int64[WRAPPER_FIELDS], and `payload` has their records of magic 2."""
 
     known: npt.NDArray[np.int64]
     payload: bytes
@@ -195,7 +195,7 @@ def upgrade_wrapper(wrapper: bytes, *, limit_bytes: int) -> UpgradedWrapper:
     """Convert a compressed message, whose checksum was checked, to records of magic 2.
 
     Raises:
-        CorruptBatchError: as in `unwrap`; also if the offsets inside do not increase, or span more than 2^31.
+        CorruptBatchError: as in `unwrap`; also if the offsets of the messages do not increase, or span more than 2^31.
         UnsupportedDataError: no version of Kafka has this codec.
     """
     unwrapped = unwrap(wrapper, limit_bytes=limit_bytes)

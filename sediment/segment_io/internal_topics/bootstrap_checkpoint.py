@@ -1,4 +1,4 @@
-"""`bootstrap.checkpoint`: the records with which a KRaft controller begins its metadata log.
+"""`bootstrap.checkpoint`, a file with the first records of a KRaft controller's metadata log.
 
     header batch    control record of type 3, SnapshotHeaderRecord
     data batches    metadata records without keys, in the order in which a controller applies them
@@ -26,7 +26,7 @@ _VERSION = 0  # version of the keys and values of control records
 
 
 def format_bootstrap_checkpoint(values: Sequence[bytes], *, now_ms: int) -> bytes:
-    """Return the content of the file with the metadata records `values`, as encoded by `encode_metadata_record`."""
+    """Return the content of the file with the metadata records `values`, which `encode_metadata_record` has encoded."""
     header = m.SnapshotHeaderRecord(version=_VERSION, last_contained_log_timestamp=now_ms)
     parts = [_control_batch(CONTROL_SNAPSHOT_HEADER, header, 0, now_ms)]
     offset = 1

@@ -3,8 +3,8 @@
     key      type i16 | fields of the type's key schema
     value    version i16 | fields of the type's value schema in that version
 
-The type is the API key of both schemas.  The JSON form of a record is the same as the output of Kafka's console
-consumer with Kafka's formatters: `{"type": …, "data": {…}}` for a key, `{"version": …, "data": {…}}` for a value.
+The type is the API key of both schemas.  The JSON form of a record equals the output of Kafka's console consumer with
+Kafka's formatters.  A key is `{"type": …, "data": {…}}`, and a value is `{"version": …, "data": {…}}`.
 
 Invariant: a record is decoded completely or not at all.  A record is not decoded if its type or version is unknown, or
 if it has too few or too many bytes.
@@ -69,7 +69,7 @@ class CoordinatorRecord(NamedTuple):
 
 
 def decode_coordinator_record(topic: str, key: bytes | None, value: bytes | None) -> CoordinatorRecord | None:
-    """Decode a record of one of COORDINATOR_TOPICS; return None if it is unknown or malformed."""
+    """Decode a record of one of COORDINATOR_TOPICS; return None if the record is unknown or malformed."""
     if key is None or topic not in _COMPONENTS:
         return None
     try:
@@ -86,7 +86,7 @@ def decode_coordinator_record(topic: str, key: bytes | None, value: bytes | None
 
 
 def coordinator_record_type(key: bytes) -> int | None:
-    """Return the number of the type of a record; None if the key is too short."""
+    """Return the type number of a record; None if the key is too short."""
     return int.from_bytes(key[: _NUMBER.size], "big", signed=True) if len(key) >= _NUMBER.size else None
 
 
@@ -106,7 +106,7 @@ def encode_coordinator_value(value: Any, version: int) -> bytes:
 
 @cache
 def _record_types(topic: str) -> Mapping[int, tuple[str, type[Message], type[Message]]]:
-    """Return, by number, the name of each type of record and the message classes of its key and value."""
+    """Return, by its number, the name of each record type, and the message classes of its key and value."""
     keys = (line for line in message_lines().values() if line.kind == "coordinator-key")
     prefixes = {
         line.number: line.name.removesuffix(_KEY)

@@ -1,11 +1,11 @@
-"""Batches of metadata records: uncompressed, without keys, and with the same timestamp for all records of a batch.
+"""Batches of metadata records: they are uncompressed, and their records have no keys and the same timestamp.
 
-A controller applies all records of a batch or none.  Records in several batches are one atomic change only inside a
+A controller applies all records of a batch or none.  If an atomic change needs several batches, it needs a metadata
 transaction:
 
     NoOpRecord, BeginTransactionRecord | records, in several batches | EndTransactionRecord
 
-A node that finds an unfinished transaction aborts it when it becomes the active controller.
+If a node finds an unfinished transaction, it aborts the transaction when it becomes the active controller.
 
 The NoOpRecord is needed because a node cannot start if a transaction begins directly at the end of its newest snapshot.
 The NoOpRecord and the BeginTransactionRecord are in one batch, so that no later snapshot ends between them.
@@ -40,7 +40,7 @@ def split_into_batches(values: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 
 
 def data_batches(values: Sequence[bytes], *, base_offset: int, leader_epoch: int, now_ms: int) -> Iterator[bytes]:
-    """Yield batches of the records `values`, as encoded by `encode_metadata_record`, starting at `base_offset`."""
+    """Yield batches of the encoded records `values`; the first batch begins at `base_offset`."""
     for some in split_into_batches(values):
         yield _batch(some, base_offset, leader_epoch, now_ms)
         base_offset += len(some)
@@ -54,7 +54,7 @@ def needs_transaction(values: Sequence[bytes]) -> bool:
 def transaction_batches(
     values: Sequence[bytes], *, base_offset: int, leader_epoch: int, now_ms: int, name: str
 ) -> Iterator[bytes]:
-    """Yield the batches of a metadata transaction with the records, starting at `base_offset`."""
+    """Yield the batches of a metadata transaction with the records; the first batch begins at `base_offset`."""
     begin = [
         encode_metadata_record(m.NoOpRecord(), _VERSION),
         encode_metadata_record(m.BeginTransactionRecord(name=name), _VERSION),

@@ -6,7 +6,7 @@
 
 Every complete batch with a valid CRC is applied, up to the log's end.  No file contains the offset up to which the
 quorum had committed when the node stopped.  With one controller, every batch on disk is committed.  With several
-controllers, the last batches may be uncommitted; clients got no acknowledgement for these changes.  A metadata
+controllers, the last batches may be uncommitted.  Clients got no acknowledgement for such changes.  A metadata
 transaction that was aborted, or is still open at the end, is not applied (KIP-868).  Records that concern no field of
 `ClusterMetadata` are ignored.
 
@@ -15,12 +15,12 @@ Invariants: nothing is written, and no data is skipped silently.  These are erro
 * a gap between the snapshot and the log, or inside the log
 * a snapshot without its footer
 * a corrupt batch before good batches
-* a log that ends below an offset that it once reached, as the name or content of another file shows
+* a log that is shorter than it once was, as the name or content of another file proves
 
 Only a torn batch is accepted, because a crash can leave one.  The log then ends after the last complete batch; a node
 that starts does the same.
 
-`bootstrap.checkpoint` becomes stale at the first start of a broker, because topics and configs then change in the
+At the first start of a broker, `bootstrap.checkpoint` becomes stale, because topics and configs then change in the
 metadata log.  So the file is used only if the marker of a clean stop proves that no broker has started on the
 directory.  `bootstrap.checkpoint` is never used if the directory has a metadata log, even an empty one.
 """
@@ -117,18 +117,18 @@ _BOOTSTRAP_ADVICE = (
 class ClusterMetadata:
     """Ids of topics (22 characters) by name, and configs; `end_offset` is the offset after the last applied record.
 
-    A topic without configs of its own has no entry in `topic_configs`; the same holds for groups and subscriptions to
-    client metrics.  Keys of `broker_configs` are node ids as text; the configs of all brokers are under ALL_BROKERS.
-    `replicas` and `leader_epochs` have the node ids and the leader epoch of each partition by topic and number.
-    `features` has the finalized levels, and `scram_credentials` has the records by mechanism number and user.
-    `next_producer_id` is above every producer id that the controller gave to a broker.  `acls` has the records by id,
-    and `quotas` has the records by (entity, key); an entity consists of (type, name) pairs.  `quorum_records` has the
-    values of the last KRaftVersionRecord and VotersRecord by control type, as in the log.  `has_open_transaction` is
-    True if the log ends inside a metadata transaction.  `is_bootstrap` is True if the state is that of
-    `bootstrap.checkpoint`.  `directory_ids` has the ids of the log directories of each partition's replicas, if the
-    records state them.  `new_partitions` are the partitions that `sediment serve` added since a broker last ran; after
-    a crash, their folders may be missing.  `removed_topic_ids` are the ids of topics that `sediment serve` removed
-    since then, and that were not added again.
+    A topic without topic-level configs has no entry in `topic_configs`.  The same is true for groups and for
+    subscriptions to client metrics.  Keys of `broker_configs` are node ids as text; the configs of all brokers are
+    under ALL_BROKERS.  For each topic and partition number, `replicas` has the node ids and `leader_epochs` has the
+    leader epoch.  `features` has the finalized levels.  `scram_credentials` has the credential records by mechanism
+    number and user.  `next_producer_id` is above every producer id that the controller gave to a broker.  `acls` has
+    the ACL records by id.  `quotas` has the quota records by (entity, key); an entity consists of (type, name) pairs.
+    `quorum_records` has, by control type, the values of the last KRaftVersionRecord and of the last VotersRecord, as in
+    the log.  `has_open_transaction` is True if the log ends inside a metadata transaction.  `is_bootstrap` is True if
+    the state comes from `bootstrap.checkpoint`.  `directory_ids` has the ids of the log directories of each partition's
+    replicas, if the records state them.  `new_partitions` are the partitions that `sediment serve` added since a broker
+    last ran; after a crash, their folders may be missing.  `removed_topic_ids` are the ids of topics that `sediment
+    serve` removed since a broker last ran, except topics that were added again.
     """
 
     topic_ids: Mapping[str, str]
@@ -158,7 +158,7 @@ class ClusterMetadata:
 
     @property
     def kraft_version(self) -> int:
-        """The level of the feature kraft.version: 1 with a dynamic quorum; 0 with a static one, or if unreadable."""
+        """The level of the feature kraft.version: 1 with a dynamic quorum; 0 with a static quorum or if unreadable."""
         try:
             value = self.quorum_records[CONTROL_KRAFT_VERSION]
             return int(m.KRaftVersionRecord.decode(value, 0).k_raft_version)
@@ -166,12 +166,15 @@ class ClusterMetadata:
             return 0
 
     def configs_of_broker(self, node_id: int | None) -> dict[str, str]:
-        """Return the dynamic configs of all brokers, overridden by the configs of broker `node_id`, if given."""
+        """Return the dynamic configs of all brokers.
+
+        If `node_id` is not None, the configs of this broker override them.
+        """
         own = {} if node_id is None else self.broker_configs.get(str(node_id), {})
         return {**self.broker_configs.get(ALL_BROKERS, {}), **own}
 
     def with_records(self, values: Iterable[bytes]) -> ClusterMetadata:
-        """Return the state after further records, as encoded by `encode_metadata_record`.
+        """Return the state after further records, which `encode_metadata_record` has encoded.
 
         An open metadata transaction counts as aborted.
 
@@ -197,7 +200,7 @@ def read_cluster_metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
         CorruptBatchError: a part of the metadata is corrupt or missing.
         CorruptCheckpointError: the leader epochs of the log cannot be read.
         UnsupportedDataError: the metadata was written by a newer Kafka.
-        SourceChangedError: a running node kept replacing the files while they were read.
+        SourceChangedError: a running node replaced the files again and again while they were read.
 
     Source: KIP-595, KIP-630, KIP-868; Kafka 4.2.0.
     """
@@ -229,8 +232,8 @@ def read_cluster_metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
 def check_loadable(log_dir: Path, end_offset: int, fs: Fs) -> None:
     """Check that loading the metadata log keeps every batch below `end_offset`, which `read_cluster_metadata` returned.
 
-    The metadata may be readable although the log is not, because batches below the latest snapshot are not read.
-    Loading reads every batch, and truncates the log at the first bad batch.
+    The metadata may be readable even if a part of the log is not, because batches below the latest snapshot are not
+    read.  Loading reads every batch, and truncates the log at the first bad batch.
 
     Raises:
         CorruptBatchError: a batch is corrupt, or batches are missing.  Only a torn batch at the end is accepted.
@@ -298,9 +301,9 @@ def _read(directory: Path, snapshot: tuple[int, int, str] | None, fs: Fs) -> Clu
 def _offsets_reached(directory: Path, fs: Fs) -> list[tuple[int, str]]:
     """Return earlier log end offsets, each with the name of the file that proves it.
 
-    A clean stop leaves a producer snapshot named after the log end, and a new leader epoch begins at the log end.  Both
-    files are written after all records below these offsets, so a log that ends below such an offset is a truncated
-    copy.
+    A clean stop writes a producer snapshot whose name contains the log end.  A new leader epoch begins at the log end,
+    and is written to the leader epoch file.  Both files are written after all records below these offsets.  So a log
+    that ends below such an offset is a truncated copy.
     """
     names = [(name, parse_segment_file(name)) for name in (entry.name for entry in fs.scan(directory))]
     ends = [(file, name) for name, file in names if file and file.kind is SegmentFileKind.SNAPSHOT and not file.state]
@@ -310,10 +313,10 @@ def _offsets_reached(directory: Path, fs: Fs) -> list[tuple[int, str]]:
 
 
 def read_bootstrap_checkpoint(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
-    """Return the state in `bootstrap.checkpoint`, even if stale; None if the file is missing or has no topics.
+    """Return the state in `bootstrap.checkpoint`, even if it is stale; None if the file is missing or has no topics.
 
-    If a node was only formatted, the file has feature levels but no topics.  If the metadata log was lost, such a file
-    does not show which topics existed.
+    If a node was formatted but never started, the file has feature levels but no topics.  Such a file does not show
+    which topics a lost metadata log contained.
 
     Raises:
         CorruptBatchError, UnsupportedDataError: as in `read_bootstrap_records`.
@@ -421,7 +424,7 @@ class _VerifiedScan:
             )
 
     def _check_order(self, span: BatchSpan, expected: int) -> None:
-        """Check that each batch begins where the previous one ended; the first batch may begin below `expected`."""
+        """Check that each batch begins where the previous batch ended; the first batch may begin below `expected`."""
         firsts, nexts = span.rows["base_offset"], span.rows["last_offset"] + 1
         expecteds = np.concatenate((np.array([expected], dtype=np.int64), nexts[:-1]))
         wrong = firsts != expecteds
@@ -463,11 +466,11 @@ class _VerifiedScan:
 
 
 class MetadataImage:
-    """The topics and configs after the applied records; changes of an open transaction are applied at its end.
+    """The topics and configs after the applied records; the changes of a transaction are applied at its end.
 
     In a metadata log, a server adds partitions and removes topics in a SERVER_TRANSACTION.  In a bootstrap checkpoint,
-    only a server removes topics, and a server adds partitions after a NoOpRecord.  Every start of a broker writes an
-    election to the log, so no broker has run since the records after the last election were written.
+    only a server removes topics.  A server adds partitions after a NoOpRecord.  Every start of a broker writes an
+    election to the log.  So if records follow the last election, no broker has run since these records were written.
     """
 
     def __init__(self, *, is_bootstrap: bool = False) -> None:
@@ -520,7 +523,7 @@ class MetadataImage:
         """Apply the record at `offset`, or keep it for the end of its transaction.
 
         Raises:
-            CorruptBatchError: the record contradicts earlier ones.
+            CorruptBatchError: the record contradicts earlier records.
         """
         name = type(record).__name__
         if name not in _TRANSACTION_STEPS:

@@ -1,4 +1,4 @@
-"""Records of KRaft's metadata log, such as `TopicRecord`, and of the tiered storage topic: messages in a frame.
+"""Records of KRaft's metadata log, such as `TopicRecord`, and of the tiered storage topic; each is a framed message.
 
     +----------------+-------------+-----------------+----------+
     | frame version  | record type | message version | message  |

@@ -1,7 +1,7 @@
-"""`quorum-state`: a JSON file next to the metadata log; it describes the last election that a KRaft node has recorded.
+"""`quorum-state`, a JSON file next to the metadata log, with the last election that a KRaft node has recorded.
 
     leaderEpoch      epoch of the election
-    currentVoters    node ids of a static quorum (data_version 0); those of a dynamic quorum are in the metadata log
+    currentVoters    node ids of a static quorum (data_version 0); the metadata log has the ids of a dynamic quorum
 
 Source: Kafka 4.2.0, FileQuorumStateStore and QuorumStateData; KIP-595, KIP-853.
 """
@@ -21,7 +21,7 @@ _STATIC_QUORUM = 0  # data_version of a file that lists the voters
 
 @dataclass(frozen=True, slots=True)
 class QuorumState:
-    """The last election; `voters` is None if the file does not list them."""
+    """The last election; `voters` is None if the file does not list the voters."""
 
     leader_epoch: int
     voters: frozenset[int] | None

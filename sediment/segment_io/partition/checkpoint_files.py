@@ -3,10 +3,10 @@
 `format.checkpoints` and `format.meta_properties` define the formats of these files.  The log start checkpoint lists
 only logs that start above the base offset of their first segment (`log_start_entries`).
 
-Invariants: reading changes nothing.  For a missing file, None is returned, never an empty value, because a loader
-treats the two cases differently.  Every entry is checked before a file is changed.  `Fs.replace_file` replaces the
-whole file, so a crash leaves the old or the new content.  This module is separate from `log_view`, so that the driver
-can read checkpoints without loading compiled code.
+Invariants: reading changes nothing.  For a missing file, None is returned, not an empty value, because a loader treats
+a missing and an empty file differently.  Every entry is checked before a file is changed.  `Fs.replace_file` replaces
+the whole file, so after a crash the file has either the old or the new content.  This module is separate from
+`log_view`, so that the driver can read checkpoints without loading compiled code.
 """
 
 from __future__ import annotations
@@ -128,11 +128,11 @@ def _read(fs: Fs, path: Path) -> bytes | None:
 # ------------------------------------------------------------------------------------------- checkpoints of a directory
 @dataclass(frozen=True, slots=True)
 class PartitionCheckpoints:
-    """The entries of one partition in the checkpoint files, and a flag: the broker's last stop was clean.
+    """The entries of one partition in the checkpoint files, and a flag that is True after a clean stop of the broker.
 
-    An offset is None if its file is missing or does not list the partition.  As an exception, `recovery_point` is 0 if
-    its file exists but does not list the partition.  A directory that has no recovery point file and no marker of a
-    clean stop is a bare copy.
+    An offset is None if its file is missing or does not list the partition.  But if the file of `recovery_point` exists
+    and does not list the partition, `recovery_point` is 0.  A directory that has no recovery point file and no marker
+    of a clean stop is a bare copy.
     """
 
     first_dirty: int | None = None
@@ -180,7 +180,7 @@ class LogDirCheckpoints:
 
 
 def log_start_entries(starts: Iterable[tuple[TopicPartition, int, int]]) -> dict[TopicPartition, int]:
-    """Return the entries of a log start checkpoint, for logs that start above the base offset of their first segment.
+    """Return the entries of a log start checkpoint: the logs that start above the base offset of their first segment.
 
     `starts` contains, for each log, its partition, its log start offset and the base offset of its first segment.
 
@@ -198,12 +198,13 @@ def read_checkpoints(
 ) -> LogDirCheckpoints:
     """Read the checkpoint files of a log directory.
 
-    A malformed cleaner checkpoint is treated as missing: the cleaner then begins at the log start.  With
-    `on_unreadable`, every malformed or unreadable file is treated as missing, and `on_unreadable` is called with its
-    path and the error.
+    A malformed cleaner checkpoint is treated as missing, so the cleaner then begins at the log start.  With
+    `on_unreadable`, every malformed or unreadable file is treated as missing.  `on_unreadable` is called with the path
+    of the file and the error.
 
     Raises:
-        CorruptCheckpointError: another checkpoint is malformed; a broker would take the directory offline.
+        CorruptCheckpointError: a checkpoint other than the cleaner's is malformed; a broker would take the directory
+            offline.
         OSError: a file cannot be read.
 
     Source: kafka-log 01 §9, 02 §2, 05 §1.

@@ -1,7 +1,7 @@
 """`.kafka_cleanshutdown`, the marker of a clean stop in a log directory: its format, reading and replacement.
 
-The marker is the last file that a broker writes when it stops; the broker removes the marker when it starts.  A broker
-that starts without a marker verifies the segment that contains the recovery point, and all later segments.
+A broker removes the marker when it starts, and writes the marker as its last file when it stops.  A broker that starts
+without a marker verifies the segment that contains the recovery point, and all later segments.
 
     content                  writer
     JSON with an epoch       a broker since Kafka 3.7
@@ -62,7 +62,7 @@ def parse_clean_shutdown(content: bytes) -> CleanShutdown:
 
 
 def format_clean_shutdown(marker: CleanShutdown) -> bytes:
-    """Return the content of a marker; if the marker has a broker epoch, a broker would write the same content."""
+    """Return the content of a marker; for a marker with a broker epoch, a broker would write the same content."""
     line = next((line for line, of_line in _LINES.items() if of_line == marker), None)
     if line is not None:
         return line
@@ -82,7 +82,7 @@ def read_clean_shutdown(fs: Fs, log_dir: Path) -> CleanShutdown | None:
 def is_new_directory(fs: Fs, log_dir: Path) -> bool:
     """Return True if the marker proves that no broker has started on the directory since `clone` or `adopt`.
 
-    A broker removes this marker when it starts, and neither the broker's stop nor `sediment recover` writes it again.
+    A broker removes this marker when it starts.  Neither the broker's stop nor `sediment recover` writes it again.
     """
     return read_clean_shutdown(fs, log_dir) == NEW_DIRECTORY
 

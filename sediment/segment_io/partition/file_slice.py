@@ -1,7 +1,7 @@
 """FileSlice: a range of bytes of an open segment file, for sockets and readers.
 
-Invariant: a slice keeps its file open until the slice is closed or unreferenced, so the slice can be sent completely
-even if the segment is deleted.  Several slices share one descriptor.
+Invariant: a slice keeps its file open until the slice is closed or unreferenced.  So the slice can be sent completely
+even if the segment is deleted.  Several slices of a file share one descriptor.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class FileSlice:
         self.size_bytes = size_bytes
 
     def fileno(self) -> int:
-        """Return the file descriptor for a sendfile that begins at `position`; it stays open until `close`.
+        """Return the file descriptor for a sendfile that begins at `position`; the descriptor is open until `close`.
 
         Raises:
             UsageError: the slice is closed.
@@ -50,7 +50,7 @@ class FileSlice:
     def send_some(self, target: socket.socket, already_sent: int) -> int:
         """Send the slice from byte `already_sent` with sendfile, until the socket would block.
 
-        Return the number of bytes sent; 0 if the socket would block at once, or if everything was already sent.
+        Return the number of bytes sent; 0 if the socket would block at once, or if all bytes were already sent.
 
         Raises:
             OSError: the socket or the disk failed, or the file was truncated before the end of the slice.
@@ -59,7 +59,7 @@ class FileSlice:
         return self.send_waiting(target, already_sent, lambda: False)
 
     def send_waiting(self, target: socket.socket, already_sent: int, wait: Callable[[], bool]) -> int:
-        """Send like `send_some`; if the socket is full, call `wait`, and continue if it returns True.
+        """Send like `send_some`; if the socket is full, call `wait`, and continue if `wait` returns True.
 
         Raises:
             OSError, UsageError: as in `send_some`.
@@ -93,7 +93,7 @@ class FileSlice:
         return self.send_waiting(target, 0, lambda: _wait_until_writable(target, timeout_seconds))
 
     def close(self) -> None:
-        """Release the file; it is closed when no other slice uses it.  Later calls have no effect."""
+        """Release the file, which is closed when no other slice uses it.  Later calls have no effect."""
         self._file = None
 
     def _open(self) -> ReadableFile:

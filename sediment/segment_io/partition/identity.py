@@ -36,7 +36,7 @@ class PartitionIdentity:
         return cls(topic_id, source.directory.stat().st_ino)
 
     def is_same(self, other: PartitionIdentity) -> bool:
-        """Return True if both are the same partition: compare topic ids if both have an id, else directories."""
+        """Return True if both are the same partition; compare topic ids if both have one, else directories."""
         if self.topic_id is None or other.topic_id is None:
             return self.inode == other.inode
         return self.topic_id == other.topic_id

@@ -16,7 +16,7 @@ _NO_REGULAR_FILE = frozenset({errno.ENOENT, errno.EISDIR, errno.ELOOP, errno.EIN
 
 
 def read_entries(path: Path, entry_bytes: int) -> bytes:
-    """Return the entries of an index file without its zero tail; empty if no regular file has this name."""
+    """Return the entries of an index file without its zero tail; none if no regular file has this name."""
     try:
         file = Fs().open_readable(path)
     except OSError as error:

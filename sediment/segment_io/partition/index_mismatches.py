@@ -85,7 +85,7 @@ def _check_segment(source: Source, segment: LiveSegment, fs: Fs) -> Iterator[Che
 
 
 def _batches(source: Source, segment: LiveSegment) -> tuple[Rows, str | None]:
-    """Return the header rows of a segment and, if they end early, the problem."""
+    """Return the header rows of a segment and, if the rows end early, the problem."""
     found: list[Rows] = []
     end = None
     scan = HeaderScan(segment.path(source.directory, SegmentFileKind.LOG), size_bytes=segment.ref.log_bytes)

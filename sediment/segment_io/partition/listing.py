@@ -1,6 +1,6 @@
-"""LogListing: the names and sizes of the files in a partition directory, including leftovers of interrupted changes.
+"""LogListing: the names and sizes of the files in a partition directory, with the leftovers of interrupted changes.
 
-Invariant: a listing opens no file; `segments` are sorted by base offset, and the last one is active.
+Invariants: a listing opens no file.  `segments` are sorted by base offset, and the last one is active.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _INDEX_KINDS = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, Segmen
 class SegmentRef:
     """A segment and the sizes of its files.
 
-    If the sizes are the same later, the segment is considered unchanged; this check opens no file.  Sizes are file
-    lengths in bytes; the size of a missing index is None.
+    If a later listing has the same sizes, the segment is considered unchanged; this check opens no file.  Sizes are
+    file lengths in bytes; the size of a missing index is None.
     """
 
     base_offset: int
@@ -42,7 +42,7 @@ class SegmentRef:
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A file left by an interrupted replacement, deletion or task."""
+    """A file that an interrupted replacement, deletion or task did not remove."""
 
     name: str
     parsed: SegmentFileName
@@ -52,7 +52,7 @@ class Leftover:
 class LogListing:
     """Files of one partition directory; `snapshots` are the offsets of producer snapshots, in ascending order.
 
-    For base offsets in `swapped`, the files of the segment still have the suffix `.swap`.
+    If the base offset of a segment is in `swapped`, the files of the segment still have the suffix `.swap`.
     """
 
     partition: TopicPartition
@@ -74,8 +74,8 @@ class LogListing:
     def is_replacement_open(self) -> bool:
         """Return True if a replacement was interrupted, so that only the next start decides which segments remain.
 
-        `.deleted` files and part files are ignored, because they will only be removed.  For example, a broker that
-        stops within a minute after it cleaned a log leaves `.deleted` files.
+        `.deleted` files and part files are ignored, because they will only be removed.  For example, `.deleted` files
+        remain if a broker stops within a minute after it cleaned a log.
         """
         return any(leftover.parsed.state in (CLEANED_SUFFIX, SWAP_SUFFIX) for leftover in self.leftovers)
 
@@ -106,7 +106,7 @@ def list_log(partition: TopicPartition, path: Path, fs: Fs) -> LogListing:
 
 
 def stat_segment(directory: Path, base_offset: int, fs: Fs, *, suffix: str = "") -> SegmentRef | None:
-    """Return a segment with the sizes of its files, whose names end with `suffix`; None if it has no `.log`."""
+    """Return a segment with the sizes of its files, which have the suffix `suffix`; None if it has no `.log`."""
     found = {
         kind: fs.entry(directory / (segment_file_name(base_offset, kind) + suffix))
         for kind in (SegmentFileKind.LOG, *_INDEX_KINDS)

@@ -6,7 +6,7 @@
 the replacement is complete.  If the directory does not change for some seconds, the replacement is considered
 interrupted.
 
-Invariant: the result never shows half of a replacement, unless replacements follow each other without a pause.
+Invariant: the result never mixes old and new segments of a replacement, unless replacements follow without a pause.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def live_segments(source: Source, fs: Fs) -> tuple[LiveSegment, ...]:
     """Return the segments of a partition, sorted by base offset, or only the segment that `source` names.
 
     Wait for a replacement in progress.  After an interrupted replacement, return the new segments if Kafka's loader
-    would complete the replacement, else the old segments.
+    would complete the replacement.  Otherwise return the old segments.
 
     Raises:
         NotALogDirectoryError: the directory or the named segment does not exist.
@@ -77,7 +77,7 @@ def live_segments(source: Source, fs: Fs) -> tuple[LiveSegment, ...]:
 
 
 def as_loaded(listing: LogListing, fs: Fs) -> LogListing:
-    """Return the listing with the segments that Kafka's loader would leave after an interrupted replacement.
+    """Return the listing with the segments that Kafka's loader would keep after an interrupted replacement.
 
     Raises:
         CorruptBatchError: a new segment is corrupt, so the end offset of the replacement is unknown.
@@ -110,7 +110,7 @@ def _named_segment(source: Source, segments: Sequence[LiveSegment], fs: Fs) -> L
 
 
 def _settled(source: Source, fs: Fs) -> LogListing:
-    """Return a listing that is the same in two scans and shows no replacement in progress."""
+    """Return a listing that two scans agree on, and that shows no replacement in progress."""
     wait_seconds = _FIRST_WAIT_SECONDS
     listing = list_log(source.partition, source.directory, fs)
     for _ in range(_LISTING_ATTEMPTS):

@@ -10,8 +10,8 @@ entry is used only if a batch with the entry's offset is at the entry's position
 valid.  If such a file is missing or corrupt, the headers of the batches are scanned.  After a clean stop, a view needs
 only a few small reads, even for large segments.
 
-In three cases, a broker that loads the same files has a different result, because a broker keeps less state (kafka-log
-05 §3, §6):
+In three cases, a broker that loads the same files gets a different result, because it does not scan the batches then
+(kafka-log 05 §3, §6):
 
     files                               broker                                this module
     no snapshot, clean stop             empty producer state                  the log is replayed
@@ -63,8 +63,8 @@ class SegmentTimes:
     """The times of one segment in ms since the epoch.
 
     `largest_timestamp_ms` is the largest timestamp of the records, or the file's modification time if no record has a
-    timestamp.  `first_batch_timestamp_ms` is the maxTimestamp of the segment's first batch; -1 if the segment has no
-    batch or is active, or if the value was not requested.
+    timestamp.  `first_batch_timestamp_ms` is the maxTimestamp of the segment's first batch.  It is -1 if the segment
+    has no batch or is active, or if the value was not requested.
     """
 
     largest_timestamp_ms: int
@@ -112,8 +112,8 @@ def open_view(
     with the next segment.  With `on_corruption`, an unreadable transaction index is treated as corrupt.
 
     Raises:
-        CorruptBatchError: `on_corruption` is not given, and a segment below the active one is corrupt; only segments
-            that must be scanned are checked.
+        CorruptBatchError: `on_corruption` is not given, and an inactive segment is corrupt.  Only segments that must be
+            scanned are checked.
         UnsupportedDataError: `on_corruption` is not given, and a transaction index has a newer version.
         SourceChangedError: a listed file no longer exists.
 
@@ -140,7 +140,7 @@ def open_view(
 
 @dataclass(frozen=True, slots=True)
 class _Tail:
-    """The end of the active segment: the offset after its last whole batch, and its largest timestamp or -1."""
+    """The end of the active segment: the offset after the last whole batch, and the largest timestamp or -1."""
 
     log_end_offset: int
     largest_timestamp_ms: int
@@ -256,7 +256,7 @@ class _Opening:
     def _first_batch_from(self, offset: int) -> int:
         """Return the base offset of the first batch that ends at or above `offset`.
 
-        A transaction may have been open below the log start offset.  The first unstable offset is then the base offset
+        A transaction may have been open below the log start offset.  Then the first unstable offset is the base offset
         of the first batch that a read at the log start offset returns.  If offsets are missing at the log start, this
         batch can be far above the log start offset.
         """
@@ -314,7 +314,7 @@ class _Opening:
         return state
 
     def _indexed_aborted(self) -> dict[int, tuple[AbortedTransaction, ...] | None]:
-        """Return the aborted transactions in each transaction index, by base offset; None for a corrupt index."""
+        """Return the aborted transactions of each segment's index, by base offset; None for a corrupt index."""
         return {
             segment.base_offset: self._aborted_in(segment)
             for segment in self.listing.segments
@@ -334,7 +334,7 @@ class _Opening:
     def _all_aborted(
         self, indexed: Mapping[int, tuple[AbortedTransaction, ...] | None], state: ProducerState
     ) -> tuple[AbortedTransaction, ...]:
-        """Return the aborted transactions from the indexes or, for segments without a valid index, from the replay."""
+        """Return the aborted transactions from the valid indexes, and from the replay for all other segments."""
         found = [entry for entries in indexed.values() for entry in entries or ()]
         for entry in state.aborted():
             base_offset = self.listing.segments[self._holding(entry.last_offset)].base_offset

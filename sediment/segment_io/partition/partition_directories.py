@@ -1,10 +1,10 @@
-"""The partition directories of a log directory: their names, a warning about other names, and selection by patterns.
+"""The partition directories of a log directory: names, selection by patterns, and warnings about other names.
 
-`format.names` parses a name, with the suffixes -delete, -stray and -future.
-`partition_of` leaves out `remote-log-index-cache` and the metadata log.  It refuses any other sub-directory, as a
-broker does at its start; other commands only warn of it.
+`format.names` parses a name, with the suffixes -delete, -stray and -future.  `partition_of` leaves out
+`remote-log-index-cache` and the metadata log.  It refuses any other name that is not a partition name, as a broker does
+at its start.  `find_partitions` only warns about such names.
 
-Invariant: a directory with any other name is never treated as a partition: no file in it is opened, and no checkpoint
+Invariant: a directory with any other name is never treated as a partition.  No file in it is opened, and no checkpoint
 file lists it.
 """
 

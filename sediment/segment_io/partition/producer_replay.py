@@ -2,8 +2,8 @@
 
     table        int64[n, 7]                   a row for each producer, with the fields of a snapshot entry
     remembered   int64[n, REMEMBERED_FIELDS]   a row for each producer: the number of batches in its current epoch, and
-                                               the last five of them, with batch i in slot i modulo 5
-    queue        int64[>= n, 2]                open transactions by first offset
+                                               its last five batches; batch i is in slot i modulo 5
+    queue        int64[>= n, 2]                the open transactions, sorted by first offset
 
 Invariants: the kernel returns a status and never raises.  An ended transaction remains in the queue until it is at the
 head.
@@ -126,7 +126,7 @@ def fold_rows(
 def batch_positions(counted: int) -> list[int]:
     """Return the columns at which the batches of a `remembered` row begin, oldest first.
 
-    `counted` is the number of batches, from the first column of the row.
+    `counted` is the number of batches, which the first column of the row contains.
     """
     numbers = range(max(counted - REMEMBERED_BATCHES, 0), counted)
     return [1 + number % REMEMBERED_BATCHES * BATCH_FIELDS for number in numbers]

@@ -102,9 +102,10 @@ def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
 
 
 def snapshots_in_range(snapshots: Iterable[int], *, log_start_offset: int, log_end_offset: int) -> tuple[int, ...]:
-    """Return the snapshots that may be loaded for a log with these ends, in ascending order; the others are stale.
+    """Return, in ascending order, the snapshots that a log with these ends may load; all other snapshots are stale.
 
-    Source: kafka-log 04 §3.1, 05 §6 (truncateAndReload): above the log start offset and not above the log end offset.
+    They are above the log start offset, and not above the log end offset.  Source: kafka-log 04 §3.1, 05 §6
+    (truncateAndReload).
     """
     return tuple(sorted(offset for offset in snapshots if log_start_offset < offset <= log_end_offset))
 

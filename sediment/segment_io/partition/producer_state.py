@@ -1,14 +1,15 @@
 """Producer state, and its replay from batch headers (kafka-log 04 §3, 05 §6); `producer_snapshots` stores it.
 
-Sequences wrap to 0 after 2^31 - 1 (`last_sequence`, `RememberedBatch.first_sequence`, kafka-log 01 §3.3).  In a log in
-use, `engine.live.log.producer_appends` checks appends, finds late transactions, and removes expired producers.
+Sequences wrap to 0 after 2^31 - 1 (`last_sequence`, `RememberedBatch.first_sequence`, kafka-log 01 §3.3).  In a live
+log, `engine.live.log.producer_appends` checks appends, finds late transactions, and removes expired producers.
 
-Replay follows Kafka's rules for batches from a log (origin REPLICATION): sequences and epochs are not checked, because
-the leader checked them when the batches were appended.
+Replay follows Kafka's rules for batches from a log (origin REPLICATION).  It does not check sequences and epochs,
+because the leader checked them when the batches were appended.
 
-Invariants: a state never changes; `replay` returns a new one.  A state reflects exactly the batches below its
+Invariants: a state never changes; `replay` returns a new state.  A state reflects exactly the batches below its
 `end_offset`.  A producer has at most one open transaction, which is part of its entry.  A snapshot contains one batch
-of each producer.  A replay keeps up to five, because a client may send its last five batches again.
+of each producer.  A replay keeps up to five batches of each producer, because a client may send its last five batches
+again.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ NO_COORDINATOR_EPOCH = -1
 
 
 class RememberedBatch(NamedTuple):
-    """A data batch of a producer: its last sequence, its last offset, and the offset delta of its last record."""
+    """A data batch of a producer: its last sequence, its last offset, and the offset delta of the last record."""
 
     last_sequence: int
     last_offset: int
@@ -60,8 +61,8 @@ class RememberedBatch(NamedTuple):
 class ProducerEntry:
     """The state of one producer, with the fields of a snapshot entry.
 
-    `last_sequence`, `last_offset` and `offset_delta` describe the producer's last data batch; without a data batch,
-    they are −1, −1 and 0.  `timestamp_ms` is the largest timestamp of that batch, or the timestamp of the last marker.
+    `last_sequence`, `last_offset` and `offset_delta` describe the producer's last data batch.  If it has none, they are
+    −1, −1 and 0.  `timestamp_ms` is the largest timestamp of that batch, or the timestamp of the last marker.
     `current_txn_first_offset` is −1 without an open transaction.
     """
 
@@ -81,7 +82,7 @@ class ProducerEntry:
 
     @property
     def batches(self) -> tuple[RememberedBatch, ...]:
-        """The batch stored in a snapshot; empty if the producer has no data in this epoch."""
+        """The batch that a snapshot stores; empty if the producer has no data in this epoch."""
         if self.last_offset < 0:
             return ()
         return (RememberedBatch(self.last_sequence, self.last_offset, self.offset_delta, self.timestamp_ms),)
@@ -102,8 +103,8 @@ class ProducerEntry:
 class CompletedTransaction:
     """A transaction whose marker is at `last_offset`.
 
-    `last_stable_offset` is the log's last stable offset once the marker is in the log.  This is the first offset of the
-    earliest other open transaction or, if no other is open, the offset after the marker.
+    `last_stable_offset` is the log's last stable offset after the append of the marker.  This is the first offset of
+    the earliest transaction that is still open.  If none is open, it is the offset after the marker.
     """
 
     producer_id: int
@@ -118,10 +119,10 @@ class CompletedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """The producers of a log below `end_offset`, by id, and the transactions that ended during the replay.
+    """The producers (by id) of a log below `end_offset`, and the transactions that ended during the replay.
 
-    `completed` is in the order of the markers.  `remembered` contains the last batches of each producer with more than
-    one replayed batch: at most five of its current epoch, oldest first.
+    `completed` is in the order of the markers.  If more than one batch of a producer was replayed, `remembered`
+    contains its last batches: at most five of its current epoch, oldest first.
     """
 
     end_offset: int
@@ -193,14 +194,14 @@ _LOG_ADVICE = "restore the partition from a replica or a backup, or leave the pa
 
 
 def replay(state: ProducerState, table: npt.NDArray[np.void], *, only_aborted: bool = False) -> ProducerState:
-    """Return `state` after the batches of `table`, rows of `BATCH_ROW` in log order, starting at `state.end_offset`.
+    """Return `state` after the batches of `table`; the rows (`BATCH_ROW`) start at `state.end_offset`, in log order.
 
-    Batches without a producer only advance the end offset.  With `only_aborted`, `completed` does not contain committed
-    transactions, which are not needed to rebuild a transaction index.
+    Batches without a producer only advance the end offset.  With `only_aborted`, `completed` contains no committed
+    transactions, because a rebuild of a transaction index does not need them.
 
     Raises:
         CorruptBatchError: a batch is outside its producer's open transaction, or a control record of a producer is not
-            a transaction marker; a broker also refuses to load such a log.
+            a transaction marker.  A broker also refuses to load such a log.
 
     Source: kafka-log 04 §3 (origin REPLICATION), 04 §1 step 10, 05 §4.
     """

@@ -1,4 +1,4 @@
-r"""The end of a log in use, and the range that a READ_COMMITTED consumer reads, with its aborted transactions.
+r"""The end of a log in use, and the range that READ_COMMITTED consumers read, with the aborted transactions in it.
 
     newest good snapshot --replay of headers--> open transactions --> last stable offset
             |                                        \-> aborted transactions since the snapshot
@@ -7,9 +7,8 @@ r"""The end of a log in use, and the range that a READ_COMMITTED consumer reads,
 Unlike `log_view`, this module is for logs in use.  An aborted transaction may not be in the index yet, so aborted
 transactions that the replay finds are added.
 
-Invariant: a record in the range is outside transactions, in a committed transaction, or in one of the aborted
-transactions that are returned with the range.  If the high watermark is known, the range ends at or below the high
-watermark.
+Invariants: every aborted transaction with records in the range is returned with the range, and no transaction with
+records in the range is open.  If the high watermark is known, the range ends at or below the high watermark.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _Found = TypeVar("_Found")
 
 @dataclass(frozen=True, slots=True)
 class CommittedRange:
-    """The offsets [first_offset, end_offset), from log start to last stable offset, and the aborted transactions."""
+    """The offsets [first_offset, end_offset) up to the last stable offset, and the aborted transactions among them."""
 
     first_offset: int
     end_offset: int
@@ -90,7 +89,7 @@ def committed_range(source: Source, checkpoints: PartitionCheckpoints, fs: Fs) -
     """Return the committed range of the partition of `source`, from all segments of its directory.
 
     Raises:
-        CorruptBatchError: a segment below the active segment must be scanned and is corrupt.
+        CorruptBatchError: an inactive segment must be scanned and is corrupt.
         NotALogDirectoryError: the directory does not exist.
         SourceChangedError: the segments changed too often while they were read.
 
@@ -139,7 +138,7 @@ def _committed_range(source: Source, checkpoints: PartitionCheckpoints, fs: Fs) 
 def _state_at_log_end(
     source: Source, segments: Sequence[LiveSegment], log_start: int, snapshots: set[int], fs: Fs
 ) -> tuple[ProducerState, int]:
-    """Return the state at the log end and the log end; begin with the newest of `snapshots` that belongs to the log."""
+    """Return the state at the log end, and the log end; begin with the newest usable one of `snapshots`."""
     while True:
         loaded = load_producer_state(
             fs,
@@ -161,8 +160,7 @@ def _state_at_log_end(
 def _replayed(state: ProducerState, source: Source, fs: Fs) -> tuple[ProducerState, int]:
     """Return the state at the log end, and the log end.
 
-    The scan begins with the last batch below `state.end_offset`, so the scan finds the log end even if no batch
-    follows.
+    The scan begins with the last batch below `state.end_offset`.  So it finds the log end even if no batch follows.
     """
     start_offset = state.end_offset
     log_end = 0
@@ -192,7 +190,7 @@ def _headers(part: Slice) -> Iterator[Rows]:
 
 
 def _indexed(source: Source, segments: Sequence[LiveSegment], fs: Fs) -> list[AbortedTransaction] | None:
-    """Return every indexed aborted transaction; None if an index is corrupt: the caller then replays the whole log."""
+    """Return every indexed aborted transaction; None if an index is corrupt (the caller then replays the whole log)."""
     found: list[AbortedTransaction] = []
     for segment in segments:
         path = segment.path(source.directory, SegmentFileKind.TRANSACTION_INDEX)

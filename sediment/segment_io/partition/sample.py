@@ -1,6 +1,6 @@
-"""A sample of a log: chunks that are evenly distributed over its segments; each chunk begins at an indexed batch.
+"""A sample of a log: chunks that are spread evenly over its segments; each chunk begins at an indexed batch.
 
-Invariants: a log that fits into the budget is read completely.  An index is only a hint, so chunks that do not begin
+Invariants: a log that fits into the budget is read completely.  The index may be wrong, so chunks that do not begin
 with a batch are skipped.  Only one chunk at a time is in memory.
 """
 

@@ -1,8 +1,8 @@
-r"""Slices: byte ranges of segments, cut at batches with index entries, that contain a range of offsets and times.
+r"""Slices: byte ranges of segments that cover a range of offsets and times, and are cut at batches with index entries.
 
-    bounds ----> segments that can contain them         by base offsets, and by the largest indexed timestamp
-             \-> first and last position in a segment   by the entries of its offset and time index
-              \-> cuts in between, every slice_bytes    each verified: a batch with a valid CRC begins there
+    bounds ----> segments that can contain them         from base offsets, and from the largest indexed timestamp
+             \-> first and last position in a segment   from the entries of its offset index and time index
+              \-> cuts in between, every slice_bytes    at each cut, a batch with a valid CRC begins
 
 A log in use changes while it is read: segments roll, retention removes segments, and compaction replaces segments.  So
 a slice is identified by its offsets.  Its positions are valid only for the file in which they were found.  If another
@@ -135,8 +135,9 @@ def plan_slices(source: Source, bounds: Bounds, fs: Fs, *, slice_bytes: int = SL
 def slices_from_end(source: Source, bounds: Bounds, fs: Fs) -> Iterator[Slice]:
     """Yield the slices that can contain records within `bounds`, in descending order.
 
-    The slices cover the same bytes as the slices of `plan_slices`.  The last slice of a segment is small, and each
-    slice is larger than the slice after it.  A cut is looked up only when the caller requests the slice.
+    The slices cover the same bytes as the slices of `plan_slices`.  The last slice of a segment is small, and every
+    other slice is larger than the slice after it.  The position of a cut is looked up only when the caller requests the
+    slice.
 
     Raises:
         NotALogDirectoryError: the directory or the named segment does not exist.
@@ -231,7 +232,7 @@ class _Cuts:
             end, slice_bytes = cut, min(slice_bytes * _LARGER, SLICE_BYTES)
 
     def _ends(self, slice_bytes: int) -> tuple[_Cut, _Cut, OffsetIndex | None]:
-        """Return the first and last cut, and the index if the bounds or the size of the segment require the index."""
+        """Return the first and last cut, and also the index if the bounds or the size of the segment require it."""
         segment, bounds = self.segment, self.bounds
         inside = (
             bounds.first_offset > segment.base_offset
@@ -265,7 +266,7 @@ class _Cuts:
         """Return the position of the first verified entry after which all offsets are above the bounds.
 
         Without such an entry, return the end of the file.  All batches after an entry's batch are above the entry's
-        offset; the entry's batch itself may begin below that offset.
+        offset.  The entry's batch may begin below that offset.
         """
         slot = _search(index.relative_offsets, self.bounds.end_offset - 1 - index.base_offset, "left") + 1
         for later in range(slot, len(index)):
@@ -302,7 +303,7 @@ class _Cuts:
         return found
 
     def _verified(self, index: OffsetIndex, slot: int) -> int | None:
-        """Return the base offset of the batch at the position in an entry; None if no batch is there."""
+        """Return the base offset of the batch at the position that an entry contains; None if no batch is there."""
         entry = index[slot]
         size_bytes = self.segment.ref.log_bytes
         return verified_batch(self.descriptor, entry.position, size_bytes, self.segment.base_offset, entry.offset)
@@ -312,9 +313,9 @@ def verified_batch(descriptor: int, position: int, size_bytes: int, lowest: int,
     """Return the base offset of the batch at `position` of a file of `size_bytes`.
 
     Return None if the batch cannot be verified.  The CRC must be valid, and the base offset must be within [lowest,
-    highest].  The exact base offset is unknown: an index entry contains the last offset of its batch, or of the append
-    that began with the batch.  A compressed message of magic 0 or 1 is never verified, because its header does not
-    contain the base offset.
+    highest].  The exact base offset is unknown, because an index entry contains a last offset: that of its batch, or
+    that of the append that began with the batch.  A compressed message of magic 0 or 1 is never verified, because its
+    header does not contain the base offset.
 
     Source: kafka-log 01 §7.1.
     """
@@ -365,7 +366,8 @@ def opened(part: Slice, *, or_deleted: bool = False) -> Iterator[int | None]:
 
     A `.log` only grows, so the slice is valid if the inode is the same and the file is not smaller.  On another host,
     inodes cannot be compared, so the size and modification time must be the same.  With `or_deleted`, the file may also
-    have the suffix `.deleted`, under which a broker keeps a removed or replaced file for `file.delete.delay.ms`.
+    have the suffix `.deleted`.  Under this suffix, a broker keeps a removed or replaced file for
+    `file.delete.delay.ms`.
     """
     descriptor = _opened(part, part.path)
     if descriptor is None and or_deleted:

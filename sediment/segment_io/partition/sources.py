@@ -1,9 +1,9 @@
-"""Sources named by paths: the partitions of a log directory, one partition, or one segment.
+"""The sources that paths name: the partitions of a log directory, one partition, or one segment.
 
 Only names are read; no file is opened.  The path of a log directory selects all live partitions in it.  The metadata
 log, and directories with the suffix `-delete`, `-stray` or `-future`, are read only if a path names them.
 
-Invariant: a source is a partition directory that exists; only `base_offset` narrows it to one segment.
+Invariant: a source is a partition directory that exists.  If `base_offset` is set, it is only one segment of it.
 """
 
 from __future__ import annotations

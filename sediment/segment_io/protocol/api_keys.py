@@ -12,8 +12,8 @@ from typing import Any
 from sediment.segment_io.protocol import messages
 from sediment.segment_io.protocol.schema import MessageLine, VersionRange, message_lines
 
-# Kafka removed the lowest versions of Produce but still offers them, because librdkafka assumes that a broker without
-# them cannot read compressed batches (KAFKA-18659).
+# Kafka removed the lowest versions of Produce, but brokers still list them. If they did not, librdkafka would assume
+# that the broker cannot read compressed batches (KAFKA-18659).
 LOWEST_OFFERED_PRODUCE_VERSION = 0
 
 
@@ -143,7 +143,7 @@ def supported_versions(api_key: int) -> VersionRange:
 def advertised_versions(api_key: int) -> VersionRange:
     """Return the versions of an API that a broker lists in its ApiVersions response.
 
-    They are the supported versions, except that Produce begins at LOWEST_OFFERED_PRODUCE_VERSION.
+    These are the supported versions; but for Produce, the list begins at LOWEST_OFFERED_PRODUCE_VERSION.
 
     Raises:
         KeyError: no API has this key.

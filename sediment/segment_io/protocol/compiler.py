@@ -1,18 +1,17 @@
 """The compiler for message schemas: it generates Python source of a decoder or encoder for one version of a message.
 
-Each function handles the fields of all nested structures inline, because a function call would take longer than
-decoding or encoding a field:
+A generated function contains no calls for nested structures, because a call would take longer than the work on a field:
 
-1. adjacent fields of fixed size, and a plain length that follows them, become one `struct` format
+1. adjacent fields of fixed size become one `struct` format, together with a plain length that follows them
 2. a structure is created without its constructor, and its attributes are set one by one
 3. an array of structures becomes a loop; an array of numbers becomes one `struct` call
-4. tagged fields become a loop over the tags in the message, or a single comparison if there are none
+4. tagged fields become a loop over the tags in the message; if it has no tags, a single comparison is enough
 
     decode(buffer) -> message          b: the buffer, p: the position, e: the end
     encode(message) -> list of chunks  out: bytes since the last chunk
 
 Invariants: a decoder checks every length and count against the remaining bytes before it allocates memory of that size.
-Errors inside a decoder are among READ_ERRORS; the decoder converts them to ProtocolError.
+A decoder converts the errors READ_ERRORS to ProtocolError; no other errors occur inside it.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ def has_records(schema: MessageSchema) -> bool:
 
 # -------------------------------------------------------------------------------------------------------------- source
 class _Source:
-    """The lines of a function under construction, and the objects that the lines use."""
+    """The lines of a function that is being generated, and the objects that the lines use."""
 
     def __init__(self, schema: MessageSchema, version: int, classes: Mapping[str, type]) -> None:
         self.schema = schema
@@ -174,7 +173,8 @@ def compile_decoder(
     with source.block("def decode(b):"):
         source.line("p = 0")
         with source.block("try:"):
-            # Views of records must be views of the frame; for other fields, slices of bytes are faster.
+            # Records are returned as views, so `b` must be a view of the frame. Without records, slices of bytes are
+            # faster.
             kind = "memoryview" if source.in_place else "bytes"
             source.line(f"if type(b) is not {kind}: b = {kind}(b)")
             source.line("e = len(b)")
@@ -192,7 +192,8 @@ def compile_decoder(
 class _DecoderSource(_Source):
     """The source of a decoder.
 
-    `run` contains the pending fixed-size fields: code, target, and the line after the field.
+    `run` contains the fixed-size fields for which no line was generated yet: code, target, and the line after the
+    field.
     """
 
     def __init__(self, schema: MessageSchema, version: int, classes: Mapping[str, type]) -> None:
@@ -429,7 +430,7 @@ def compile_encoder(schema: MessageSchema, version: int, classes: Mapping[str, t
 
 
 class _EncoderSource(_Source):
-    """The source of an encoder.  `out` is the name of the output buffer; `run` contains the pending numbers."""
+    """The source of an encoder; `out` is the output buffer, and `run` contains the numbers without a line yet."""
 
     def __init__(self, schema: MessageSchema, version: int, classes: Mapping[str, type]) -> None:
         super().__init__(schema, version, classes)

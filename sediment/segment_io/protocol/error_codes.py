@@ -9,7 +9,7 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """The outcome of a request, or of a part of it."""
+    """The result of a request, or of a part of the request."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0

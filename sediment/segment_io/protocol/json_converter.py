@@ -1,7 +1,7 @@
 """Messages as JSON, in the format of Kafka's generated JsonConverter classes and Kafka's console tools.
 
 Names are camelCase, bytes are base64, and a uuid has 22 characters.  Tagged fields with their default value are left
-out.  For records, only their size is output, in a field with the suffix `SizeInBytes`.
+out.  A field of records becomes a field with the suffix `SizeInBytes`, which contains only their size.
 """
 
 from __future__ import annotations

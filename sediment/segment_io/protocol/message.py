@@ -1,9 +1,9 @@
-"""Message classes generated from schemas: one for each message, and one for each structure in a message.
+"""Message classes that are generated from schemas: one for each message, and one for each structure in a message.
 
 An instance has an attribute for each field that exists in any version.  An array may be any sequence.  Empty arrays are
-decoded as `()`, because an empty list takes 72 bytes and a client may send millions of empty arrays in one frame.
-Record batches are views of the decoded buffer, and are passed on unchanged.  A chunk of a response may be bytes, a
-view, or a slice of a file; this module uses only the `size_bytes` of a slice.
+decoded as `()`.  An empty list takes 72 bytes, and a client may send millions of empty arrays in one frame.  Record
+batches are views of the decoded buffer, and are encoded unchanged.  A chunk of a response may be bytes, a view, or a
+slice of a file; this module uses only the `size_bytes` of a slice.
 """
 
 from __future__ import annotations
@@ -87,11 +87,11 @@ class Message(Structure):
         return message
 
     def encode(self, version: int) -> list[Chunk]:
-        """Return the message as chunks; records become chunks of their own and are not copied.
+        """Return the message as chunks; each field of records becomes a separate chunk, and is not copied.
 
         Raises:
-            ProtocolError: a value does not fit its field, the version lacks a field that is set and not ignorable, or
-                `version` is not one of VERSIONS.
+            ProtocolError: a value does not fit its field, or `version` is not one of VERSIONS.  Also if a field is set
+                that the version does not have, and the field is not ignorable.
         """
         encoder = self._ENCODERS.get(version)
         if encoder is None:

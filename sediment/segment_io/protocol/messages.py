@@ -1,4 +1,4 @@
-"""Messages of Kafka's protocol by their names: `messages.FetchRequest`, `messages.FetchResponse.PartitionData`.
+"""Messages of Kafka's protocol by name, such as `messages.FetchRequest` and `messages.FetchResponse.PartitionData`.
 
 Each class is created at its first use, and so are its decoders and encoders.
 """

@@ -70,7 +70,7 @@ def write_varint(value: int) -> bytes:
 
 
 def skip_tagged_fields(buffer: bytes | memoryview, position: int, end: int) -> int:
-    """Return the position after tagged fields that are all unknown; the number of fields is before `position`."""
+    """Skip unknown tagged fields, whose number is before `position`, and return the position after them."""
     count, position = read_varint(buffer, position - 1)
     for _ in range(count):
         _, position = read_varint(buffer, position)
@@ -83,7 +83,7 @@ def skip_tagged_fields(buffer: bytes | memoryview, position: int, end: int) -> i
 
 @lru_cache(maxsize=_KNOWN_UUIDS)
 def uuid_of(raw: bytes) -> UUID:
-    """Return the uuid of 16 bytes; results are cached, because the same topic ids occur often."""
+    """Return 16 bytes as a uuid; results are cached, because the same topic ids occur often."""
     return UUID(bytes=raw)
 
 

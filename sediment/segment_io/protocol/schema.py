@@ -14,8 +14,8 @@ its structure follow with deeper indentation.
         topicId                   uuid                     0+
         partitions                [int32]                  0+
 
-A structure that several fields share is defined after the fields of the message: a line such as
-`struct TopicPartitions  0+`, then the structure's own fields.
+A structure that several fields share is defined after the fields of the message.  Its definition is a line such as
+`struct TopicPartitions 0+`, followed by the fields of the structure.
 
 | word of a field | meaning |
 | --- | --- |
@@ -24,8 +24,8 @@ A structure that several fields share is defined after the fields of the message
 | `nullable=4+` | the versions in which the field may be null |
 | `tag=0` | number of a tagged field |
 | `tagged=4+` | the versions in which the field is tagged, if it is not tagged in all |
-| `flexible=none` | the field's length is always written as in versions that are not flexible |
-| `ignorable` | a version without the field silently drops a value that is not the default |
+| `flexible=none` | in every version, the field's length has the form of versions that are not flexible |
+| `ignorable` | if a version does not have the field, the encoder silently drops its value |
 
 The kind of a message is `request`, `response`, `header` or `data`; records have the kind `metadata`, `coordinator-key`
 or `coordinator-value`.  The number after the kind is the API key or the type of the record.
@@ -74,7 +74,7 @@ NO_VERSIONS = VersionRange(0, -1)
 
 
 def parse_versions(text: str) -> VersionRange:
-    """Return the versions of `0-3`, `4+`, `7` or `none`."""
+    """Return the versions that a text such as `0-3`, `4+`, `7` or `none` means."""
     if text == "none":
         return NO_VERSIONS
     if text.endswith("+"):
@@ -87,8 +87,8 @@ def parse_versions(text: str) -> VersionRange:
 class FieldSchema:
     """A field of a structure.
 
-    `type` is a primitive type or the name of a structure; if `is_array`, `type` is the type of the elements.  `default`
-    is the text after `default=`, empty if there is none.
+    `type` is a primitive type or the name of a structure; if `is_array` is True, it is the type of the elements.
+    `default` is the text after `default=`, empty if there is none.
     """
 
     name: str

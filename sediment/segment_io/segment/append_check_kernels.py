@@ -1,10 +1,10 @@
-"""Compiled loops that validate an append: verify batches, check records, stamp batches.
+"""Compiled loops that validate an append: they verify batches, check records, and set broker fields in batches.
 
-`stamp_batch` sets offset and leader epoch, which no checksum covers.  It computes the checksum again only if the type
-of the timestamps or the largest timestamp changes.
+`stamp_batch` sets offset and leader epoch, which no checksum covers.  `stamp_batch` computes the checksum again only if
+the timestamp type or the largest timestamp changes.
 
 Invariants: as in `batch_headers`, untrusted lengths are checked before they are used, and the result is a status.  The
-caller owns the buffer, which is followed by PADDING_BYTES; only `stamp_batch` changes it.
+caller owns the buffer, and PADDING_BYTES follow it.  Only `stamp_batch` changes the buffer.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ def read_verified(base: int, end: int, epoch_limit: int, rows: npt.NDArray[np.vo
 
     Returns:
         (status, number of rows, position after the last row's batch, size of the batch at that position or 0).  The
-        status is INCOMPLETE at the end, ROWS_FULL if `rows` is full, or the fault of the batch at that position.
+        status is INCOMPLETE at the end, and ROWS_FULL if `rows` is full.  Otherwise it is the fault of the batch at
+        that position.
     """
     filled = 0
     position = 0
@@ -110,8 +111,8 @@ def check_records(
 ) -> tuple[int, int, bool]:
     """Check decoded records against the rules of a topic.
 
-    `results`, uint8[>= count], receives a result for each record.  A timestamp is valid if it is within [earliest_ms,
-    latest_ms], or -1; `is_append_time` is True for a batch of type LogAppendTime.
+    `results`, uint8[>= count], receives a result for each record.  A timestamp is valid if it is -1 or within
+    [earliest_ms, latest_ms].  `is_append_time` is True for a batch of type LogAppendTime.
 
     Returns:
         (number of bad records, largest timestamp or -1, True if offset deltas are 0, 1, 2 …).
@@ -160,11 +161,11 @@ def check_plain_batch(
     records: npt.NDArray[np.int64],
     results: npt.NDArray[np.uint8],
 ) -> tuple[int, int, int, int, int]:
-    """Run all checks of a client's append if it is one plain batch, for which a leader need not compute a new checksum.
+    """Run all checks of a client's append, if it is one plain batch that needs no new checksum.
 
     A plain batch has magic 2, CreateTime and the correct checksum.  It is neither compressed nor in a transaction.  Its
-    records pass `check_records` at `now_ms`, for the topic that `rules` describes.  Their offsets are consecutive, and
-    their largest timestamp equals the header's.
+    records pass `check_records` at `now_ms`, for the topic that `rules` describes.  The offsets of the records are
+    consecutive, and their largest timestamp equals that of the header.
 
     Returns:
         (number of records, largest timestamp, producer id, producer epoch, base sequence).  The number is 0 if the

@@ -33,7 +33,7 @@ RUN_SEQUENCE = 8
 RUN_FIELDS = 9
 
 MOST_IN_RUN = 256
-"""The largest number of requests that are answered together; other connections wait meanwhile."""
+"""The largest number of requests that are answered together; during this time, other connections wait."""
 
 RunRows = npt.NDArray[np.int64]
 
@@ -53,13 +53,13 @@ def repeated_requests(
     end_bytes: int,
     rows: RunRows,
 ) -> int:
-    """Find the complete requests at the start of the received bytes [0, end) that repeat the kept request.
+    """Find the complete requests, at the start of the received bytes [0, end), that repeat the kept request.
 
-    `kept`, uint8[n], is the start of a request, up to the size of its records; correlation ids are not compared.  A
-    request ends with `end_bytes` zeros.  A request of more than `largest_bytes` ends the search.
+    `kept`, uint8[n], is the start of the kept request, up to the size of its records; correlation ids are not compared.
+    A request ends with `end_bytes` zeros.  A request of more than `largest_bytes` ends the search.
 
     Returns:
-        The number of requests, whose correlation id, end and batch are in `rows`.
+        The number of requests found; `rows` receives their correlation ids, ends and batches.
     """
     found = 0
     position = 0

@@ -1,7 +1,7 @@
 """The ends of the complete batches of a segment file, from the header fields that all magics share (kafka-log 01 §2.2).
 
 Kafka's FileLogInputStream reads a file in this way.  A broker finds the end of a trusted log in the same way
-(LogSegment.readNextOffset): it uses the offsets of a batch even if the rest of the batch is malformed.
+(LogSegment.readNextOffset).  It uses the offsets of a batch even if the rest of the batch is malformed.
 
 Invariants: no checksum is computed.  Memory use is one window, for files and batches of any size.
 """
@@ -31,7 +31,7 @@ def batch_ends(path: Path, fs: Fs, *, position: int = 0, size_bytes: int | None 
     """Yield (last offset, end position) of each complete batch between `position` and `size_bytes` of the file.
 
     Raises:
-        CorruptBatchError: during the iteration, if a batch's length field is too small for any batch.
+        CorruptBatchError: raised during the iteration if a batch's length field is too small for any batch.
 
     Source: kafka-log 01 §2.2.
     """

@@ -7,8 +7,8 @@
 Invariants
 * A batch's CRC is checked before any of its records is used.
 * All records of a batch are in one table.
-* A kernel's status requests work that the kernel cannot do itself: to decompress, to unwrap, to enlarge an array, or to
-  take a full table.  When a kernel returns, each batch is in the table completely or not at all.
+* A kernel's status requests work that the kernel cannot do: decompress or unwrap a batch, enlarge an array, or take a
+  full table.  When a kernel returns, each batch is in the table completely or not at all.
 * pyarrow is imported when the first table is taken, because a process must not load pyarrow before it forks.
 """
 
@@ -148,7 +148,7 @@ def gather_records(
     header_value_data: ByteArray,
     state: Int64s,
 ) -> int:
-    """Append the records within `bounds` of the batch with header `row`; the buffer of `records` starts at `base`.
+    """Append the records within `bounds` of the batch with header `row`; `records` refers to the buffer at `base`.
 
     Return OK, or NEEDS_TABLE_ROOM if nothing was appended.
     """
@@ -306,13 +306,12 @@ def gather_batches(
     header_value_data: ByteArray,
     state: Int64s,
 ) -> tuple[int, int]:
-    """Append the batches headers[first:] that are not in `skip`; buffer position = file position + `shift`.
+    """Append the batches headers[first:] that are not in `skip`; a buffer position is the file position plus `shift`.
 
     `counts`, int64[batches], receives the number of records that each batch added.
 
     Returns:
-        (status, batch): OK and the number of batches; otherwise a request or an error, and the index of the batch that
-        caused it.
+        (OK, the number of batches); otherwise (a request or an error, the index of the batch that caused it).
     """
     for index in range(first, headers.size):
         counts[index] = 0
@@ -387,7 +386,7 @@ def check_batches(
 
 # ----------------------------------------------------------------------------------------------------- growing a table
 class _TableArrays:
-    """The arrays of one table with `rows` rows; `sizes` are the sizes of the arrays for keys, values and headers."""
+    """The arrays of a table of `rows` rows; `sizes` are the sizes of the arrays for keys, values and headers."""
 
     def __init__(self, rows: int, sizes: tuple[int, int, int, int, int]) -> None:
         key_bytes, value_bytes, headers, header_key_bytes, header_value_bytes = sizes
@@ -464,7 +463,7 @@ class RecordColumns:
     def add(self, span: BatchSpan, first: int, skip: npt.NDArray[np.bool_], bounds: Int64s) -> int:
         """Gather the batches span.rows[first:] that are not in `skip`; return the index after the last gathered batch.
 
-        `bounds` is int64[BOUND_FIELDS].  A result below the number of batches means that the table is full: `take` it,
+        `bounds` is int64[BOUND_FIELDS].  If the result is below the number of batches, the table is full: `take` it,
         and call again with the result as `first`.
 
         Raises:
@@ -584,7 +583,7 @@ def readable_tables(spans: Iterable[BatchSpan], want: int) -> Iterator[RecordTab
 
 
 class BadBatchError(Exception):
-    """Batch `index` of the span cannot be read; `error` is the reason."""
+    """Batch `index` of the span cannot be read; `error` states the reason."""
 
     def __init__(self, index: int, error: SedimentError) -> None:
         super().__init__(index, error)

@@ -9,7 +9,7 @@ Batches may have any magic and codec.  A fetch may begin below the requested off
 Invariants
 * A batch's checksum is verified before any of its records is used.
 * All whole batches before a corrupt batch are yielded before `CorruptBatchError` is raised.
-* Memory use is one copy of the bytes, one run of records and one decompressed batch, whose size is limited.
+* Memory use is one copy of the bytes, one run of records, and one decompressed batch of limited size.
 
 Source: Kafka's MemoryRecords.batches, DefaultRecordBatch, AbstractLegacyRecordBatch and CompletedFetch.
 """
@@ -105,8 +105,8 @@ class Batch(NamedTuple):
     """The header of a batch, with its position in the bytes that were read.
 
     A message of magic 0 or 1 is a separate batch.  The header of a compressed message contains only the offset of the
-    last record, so `base_offset` equals `last_offset` and `record_count` is -1.  Fields that do not exist in a magic
-    are -1.
+    last record.  So its `base_offset` equals its `last_offset`, and its `record_count` is -1.  Fields that do not exist
+    in a magic are -1.
     """
 
     position: int
@@ -122,12 +122,12 @@ class Batch(NamedTuple):
     producer_epoch: int
     base_sequence: int
     record_count: int
-    """The number of records; 0 after cleaning has removed all of them."""
+    """The number of records; 0 if a cleaning has removed all of them."""
     stored_control_type: int
     coordinator_epoch: int
-    """The coordinator epoch in a transaction marker, else -1."""
+    """The coordinator epoch in a transaction marker; -1 in other batches."""
     control_timestamp_ms: int
-    """The timestamp of a transaction marker, else -1."""
+    """The timestamp of a transaction marker; -1 in other batches."""
 
     @property
     def next_offset(self) -> int:
@@ -169,7 +169,7 @@ assert len(Batch._fields) == len(BATCH_ROW.names or ())
 
 
 class Record(NamedTuple):
-    """A record that was read; a null key or value is None, and a missing `timestamp_ms` is -1."""
+    """A record that was read; a null key or value is None, and a missing timestamp is -1."""
 
     offset: int
     timestamp_ms: int
@@ -227,8 +227,8 @@ def batches(data: Buffer) -> Iterator[Batch]:
 def next_offset(data: Buffer, from_offset: int) -> int:
     """Return the offset at which the next read begins: the offset after the last whole batch of `data`.
 
-    If that offset is below `from_offset`, return `from_offset`.  The result cannot be derived from the records, because
-    cleaning leaves gaps and batches without records.
+    If that offset is below `from_offset`, return `from_offset`.  The records do not show this offset, because a cleaned
+    log has gaps and batches without records.
 
     Raises:
         CorruptBatchError: a batch is malformed or fails its checksum.
@@ -257,7 +257,7 @@ def read_records(
         limit_bytes: the largest size of one decompressed batch.
 
     Raises:
-        CorruptBatchError: a batch is malformed, fails its checksum or expands beyond `limit_bytes`; the records before
+        CorruptBatchError: a batch is malformed, fails its checksum or expands beyond `limit_bytes`.  The records before
             it were yielded.
 
     Source: Kafka's CompletedFetch.nextFetchedRecord.
@@ -390,7 +390,7 @@ _FIELDS = 10
 
 
 class _Rooms:
-    """Arrays for `count` records: the decoded records of one batch, and the fields of the records that were read."""
+    """Arrays for `count` records: one for the decoded records of a batch, one for the fields of all read records."""
 
     def __init__(self, count: int) -> None:
         self.records = np.empty((count, RECORD_FIELDS), dtype=np.int64)
@@ -503,7 +503,7 @@ def _locate_headers(base: int, fields: Int64s, spans: Int64s) -> None:
 def _records(run: _Run) -> Iterator[Record]:
     """Return the records of a run.
 
-    The columns are joined without running Python code for each record; such code would take twice as long.
+    The columns are joined without Python code for each record, because such code would take twice as long.
     """
     content, buffer, fields, found = run
     offsets, times, key_starts, key_ends, value_starts, value_ends, batch = fields[: _BATCH + 1].tolist()

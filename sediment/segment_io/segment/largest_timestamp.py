@@ -1,7 +1,7 @@
-"""The largest timestamp of a segment, from which its age is measured (kafka-log 03 §2.4).
+"""The largest timestamp of a segment, which determines the segment's age (kafka-log 03 §2.4).
 
-An open segment learns the timestamp from its appends, or from the last entry of its time index (`live.log.segment`).
-Without a timestamp, the modification time of the file decides.
+For an open segment, it comes from the appends or from the last entry of the time index (`live.log.segment`).  Without a
+timestamp, the age is measured from the modification time of the file.
 
 Source: Kafka's LogSegment.largestTimestamp.
 """
@@ -12,7 +12,7 @@ from sediment.segment_io.units import NS_PER_MS
 
 
 def largest_timestamp_or_mtime_ms(timestamp_ms: int, mtime_ns: int) -> int:
-    """Return the largest timestamp of a segment's batches; if no batch has one, the `.log` modification time.
+    """Return the largest timestamp of a segment's batches; if no batch has one, the `.log`'s modification time.
 
     `timestamp_ms` comes from the last entry of the time index or from a scan, and is negative if no batch has a
     timestamp.

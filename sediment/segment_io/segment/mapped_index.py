@@ -1,11 +1,11 @@
-"""The common part of offset and time indexes of open segments: a file of entries, with appends and searches.
+"""The common part of the offset index and the time index of open segments: a file of entries, its appends and searches.
 
 Entries are appended with ordinary writes, so a full disk causes an error, not a signal.  Look-ups use a read-only
 mapping of the same file, in which new entries are visible immediately.
 
-Most look-ups are near the end of the log.  So the last 8192 bytes of entries, which stay in the page cache, are
-searched first (the warm section of Kafka's AbstractIndex).  A binary search over the whole file would read pages that
-have not been used for hours.
+Most look-ups are near the end of the log.  So the last 8192 bytes of entries are searched first, because they are in
+the page cache.  Kafka's AbstractIndex calls them the warm section.  A binary search over the whole file would read
+pages that have not been used for hours.
 
     new file             segment.index.bytes, rounded down to whole entries, all zeros     `reserve`
     existing file        every whole entry counts, also a zero one                         `open`
@@ -15,9 +15,9 @@ have not been used for hours.
     offset out of range  `index_appends.relative_offset` raises IndexOffsetOverflowError
 
 Invariants
-* An index file is created when the index is first used.  While an index can grow, its file is as large as the index may
-  become, with zeros after the last entry.
-* Only an index that can grow keeps a file descriptor; any other index is mapped, and its file is closed.
+* An index file is created when the index is first used.  If an index can grow, its file already has the largest size of
+  the index, with zeros after the last entry.
+* Only an index that can grow keeps a file descriptor.  Any other index is mapped, and its file is closed.
 * `room` is above 0 only if the file is open.
 * Only entries are read from a mapping, and the file is never truncated below its entries.
 * Offsets and timestamps ascend, so every search is a binary search.
@@ -79,7 +79,7 @@ class MappedIndex:
     """The slots at the end of the file that are not for ordinary entries."""
 
     def __init__(self, path: Path, base_offset: int, fs: Fs, *, max_bytes: int, entries: int | None = None) -> None:
-        """Prepare an index; `entries` is 0 for a new file, and None for a file that contains only entries."""
+        """Prepare an index; `entries` is 0 for a new file, and None if all bytes of the file are entries."""
         if max_bytes < self.entry_bytes:
             raise SettingsError(
                 f"an index of {max_bytes} bytes has no room for an entry",
@@ -94,7 +94,7 @@ class MappedIndex:
         self._file: OpenFile | None = None
         self._mapping: FileMapping | None = None
         self.room = 0
-        """The number of entries that fit into the open file; 0 if the file is closed, so an append must open it."""
+        """The number of entries that fit into the open file.  0 if the file is closed; an append must then open it."""
 
     def __len__(self) -> int:
         if self._entries is None:
@@ -103,11 +103,11 @@ class MappedIndex:
 
     @property
     def is_full(self) -> bool:
-        """True if no further entry fits, except into the reserved slots; the segment is then rolled."""
+        """True if no slot is free, except reserved slots; the segment is then rolled."""
         return len(self) >= self.max_entries - self.reserved_entries
 
     def open(self) -> OpenFile:
-        """Return the file, and create it if missing; the file stays open only if the index can grow."""
+        """Return the file, and create it if it is missing; the file remains open only if the index can grow."""
         file = self._file
         if file is None:
             file = self._fs.create_file(self.path, like=self.path.with_suffix(SegmentFileKind.LOG))
@@ -152,7 +152,7 @@ class MappedIndex:
         self._count_room()
 
     def cut(self, entries: int) -> None:
-        """Keep the first `entries` entries and overwrite the others with zeros."""
+        """Keep the first `entries` entries, and overwrite the other entries with zeros."""
         file, before = self.open(), len(self)
         if entries < before:
             file.write(bytes((before - entries) * self.entry_bytes), entries * self.entry_bytes)
@@ -171,7 +171,7 @@ class MappedIndex:
         self.room = 0
 
     def release(self) -> None:
-        """Drop the reference to the file; the file is closed when its last reference is gone."""
+        """Drop the reference to the file; the file is closed when its last reference disappears."""
         self.close_file()
         self._mapping = None
 

@@ -1,7 +1,7 @@
 """The offset index of an open segment: entries are appended to its file, and searched in a memory mapping.
 
-    lookup               the entry with the largest offset at or below the target, else (base offset, 0)
-    fetch_upper_bound    the first entry at or above a position: Kafka's fetchUpperBoundOffset
+    lookup               finds the entry with the largest offset at or below the target, or (base offset, 0)
+    fetch_upper_bound    finds the first entry at or above a position (Kafka's fetchUpperBoundOffset)
     truncate_to          keeps the entries below an offset
     append               `index_appends` leaves out an entry if the index is full, or if the offset does not ascend
     full                 every slot has an entry (`mapped_index.is_full`)
@@ -37,7 +37,7 @@ class MappedOffsetIndex(MappedIndex):
 
         Raises:
             CorruptIndexError: the position in the entry is negative.  Only this method detects such an entry, because
-                indexes are opened without a check after a clean stop.
+                after a clean stop, indexes are opened without a check.
         """
         slot = self._slot(target_offset - self.base_offset)
         if slot < 0:

@@ -3,7 +3,7 @@
     lookup          the entry with the largest timestamp at or below the target, else (-1, base offset)
     maybe_append    adds an entry only for a larger timestamp; a smaller timestamp or offset is an error
     truncate_to     keeps the entries with offsets below an offset
-    full            one slot early: a roll or a close may still add the largest timestamp (skipFullCheck)
+    full            only one slot is free; a roll or a close may use it for the largest timestamp (skipFullCheck)
 
 `index_appends` has the rule for ordinary appends.
 

@@ -28,7 +28,7 @@ from sediment.segment_io.fs import Fs, OpenFile
 
 
 class OpenTransactionIndex:
-    """The `.txnindex` of an open segment, which exists after the first aborted transaction (kafka-log 01 §7.4)."""
+    """The `.txnindex` of an open segment; the file exists after the first aborted transaction (kafka-log 01 §7.4)."""
 
     def __init__(self, path: Path, fs: Fs) -> None:
         self.path = path
@@ -77,5 +77,5 @@ class OpenTransactionIndex:
         self._file = None
 
     def release(self) -> None:
-        """Drop the reference to the file; the file is closed when its last reference is gone."""
+        """Drop the reference to the file; the file is closed when its last reference disappears."""
         self._file = None

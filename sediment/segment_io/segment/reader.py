@@ -1,7 +1,7 @@
 """Forward reading of segment files in chunks, as rows of batch headers.
 
-Invariants: a file is read with pread into padded buffers and never mapped, so a failing disk or a shrinking file causes
-an error, not a signal.  Memory use is one chunk and the largest batch, for files of any size.
+Invariants: a file is read with pread into padded buffers, and is never mapped.  So a failing disk or a shrinking file
+causes an error, not a signal.  Memory use is one chunk and the largest batch, for files of any size.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ ByteArray = npt.NDArray[np.uint8]
 
 
 def joined(parts: Sequence[Rows]) -> Rows:
-    """Return the rows of all `parts`, at least one; they have the same dtype.
+    """Return the rows of all `parts`; there is at least one part, and all have the same dtype.
 
-    `np.concatenate` would compare the dtype of each part field by field, which takes 0.1 ms for each part.
+    `np.concatenate` would compare the dtype of each part field by field, and would take 0.1 ms for each part.
     """
     dtype = parts[0].dtype
     assert all(part.dtype == dtype for part in parts)
@@ -74,7 +74,7 @@ def batch_error(status: int, path: Path, position: int, buffer: ByteArray, at: i
 
 @dataclass(frozen=True, slots=True)
 class BatchSpan:
-    """A chunk of a segment: complete batches in buffer[start:end]; the first is at `position` of the file."""
+    """A chunk of a segment: complete batches in buffer[start:end]; the first batch is at `position` of the file."""
 
     buffer: ByteArray
     start: int
@@ -86,18 +86,18 @@ class BatchSpan:
 class HeaderScan:
     """The complete batches of a segment after `start_position`, chunk by chunk, with their header rows.
 
-    Iterating yields BATCH_ROW tables; `spans()` yields them with the bytes.  Afterwards, `end_position` is the position
-    of the first byte that was not consumed: the end of the file, the start of a torn tail, or the start of a bad batch.
-    The scan ends at `size_bytes`, by default the initial length of the file.
+    An iteration yields BATCH_ROW tables; `spans()` yields them with the bytes.  Afterwards, `end_position` is the
+    position of the first byte that was not consumed.  This is the end of the file, the start of a torn tail, or the
+    start of a bad batch.  The scan ends at `size_bytes`, by default the initial length of the file.
 
-    The scan reads about `chunk_bytes` at a time.  With `reuses_buffer` False, each chunk has its own buffer, so that a
+    The scan reads about `chunk_bytes` at a time.  If `reuses_buffer` is False, each chunk has its own buffer, so the
     caller may keep several chunks.
 
     Raises:
-        CorruptBatchError: while iterating, for a batch with a malformed header (CRCs are not computed).  With
+        CorruptBatchError: raised during the iteration if a batch has a malformed header (CRCs are not computed).  With
             `unknown_magic_may_be_torn`, a batch with an unknown magic is treated as torn if it ends after the scan's
             end.
-        SourceChangedError: while iterating, if the file became shorter.
+        SourceChangedError: raised during the iteration if the file became shorter.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class HeaderScan:
     def spans(self, source: int | ReadableFile | None = None) -> Iterator[BatchSpan]:
         """Yield the chunks; with `reuses_buffer`, a span is valid until the next span is requested.
 
-        If `source` is given, an open file or its descriptor, this method reads it and leaves it open; otherwise this
+        `source` is an open file or its descriptor, which this method reads and does not close.  Without `source`, this
         method opens and closes the file.
         """
         if source is not None:

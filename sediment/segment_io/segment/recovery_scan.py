@@ -1,8 +1,8 @@
-"""Recovery scan of a segment: verify every checksum and rebuild both indexes in one pass (Kafka's LogSegment.recover).
+"""The recovery scan of a segment (Kafka's LogSegment.recover): one pass verifies checksums and rebuilds both indexes.
 
 An untrusted segment (kafka-log 05 §4) is good up to its first bad batch.  The scan builds index entries for the good
-batches by the rule of `format.index_appends`.  During the scan, the caller receives the batches of producers and the
-first batch of each leader epoch, so that nothing is read twice.
+batches by the rule of `format.index_appends`.  During the scan, the caller receives the batches of producers, and the
+first batch of each leader epoch.  So nothing is read twice.
 
 The last time index entry is for the largest timestamp (`index_appends.end_time_index`).  An offset that does not fit
 the segment raises IndexOffsetOverflowError; `loading.split_segment` then splits the segment.
@@ -10,8 +10,8 @@ the segment raises IndexOffsetOverflowError; `loading.split_segment` then splits
 Invariants
 * Nothing is written.  Memory use is one chunk, the largest batch and the two indexes, for files of any size.
 * The file is read with pread, up to the size given by the caller.
-* An index entry with a lower offset than the previous entry is left out; on request, the scan ends at the entry's batch
-  instead.
+* An index entry with a lower offset than the previous entry is left out.  On request, the scan ends at the batch of
+  such an entry.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def verified_batch_at(base: int, position: int, end: int) -> tuple[int, int]:
 
 @kernel
 def _offset_is_lost(address: int, file_position: int, next_offset: int) -> bool:
-    """Return True if the first bytes of a batch's offset are on a disk sector that was not written.
+    """Return True if the disk sector that contains the first bytes of a batch's offset was not written.
 
     No checksum covers the offset.  The lost bytes are at the end of a sector and are zero, so the offset is below
     `next_offset`.
@@ -150,13 +150,13 @@ def _scan_batches(
 ) -> tuple[int, int, int]:
     """Verify and index the complete batches in [position, end) of a buffer that begins at `file_position` of the file.
 
-    If `wants_rows`, `rows`, BATCH_ROW[n], receives their headers.  `epochs`, int64[n, 2], receives (epoch, base offset)
-    of the first batch of each leader epoch.
+    If `wants_rows` is True, `rows`, BATCH_ROW[n], receives the headers of these batches.  `epochs`, int64[n, 2],
+    receives (epoch, base offset) of the first batch of each leader epoch.
 
     Returns:
         (status, position after the last good batch, size of the batch there or 0).  The status is INCOMPLETE at the end
-        of the buffer, or the fault of a bad batch at the position.  ROWS_FULL means that `rows` or `epochs` is full,
-        and the caller must empty the full array.
+        of the buffer.  Otherwise it is the fault of a bad batch at the position, or ROWS_FULL.  ROWS_FULL means that
+        `rows` or `epochs` is full, and the caller must empty the full array.
     """
     while True:
         if progress[_ROWS] == rows.size or progress[_EPOCHS] == epochs.shape[0]:
@@ -224,8 +224,8 @@ def _scan_for_batches(base: int, position: int, end: int, least_offset: int) -> 
 
     Returns:
         (status, position, size of the batch there or 0, number of good batches, last offset of the last good batch or
-        -1).  The status is INCOMPLETE if a batch at the position may continue past the buffer; OK means that no further
-        batch is in the buffer.
+        -1).  The status is INCOMPLETE if a batch at the position may continue past the buffer.  OK means that no
+        further batch is in the buffer.
     """
     good = 0
     last_offset = -1
@@ -271,11 +271,12 @@ class SegmentScan:
     """The good batches at the start of a segment.
 
     `good_bytes` is their size.  `stop` is the reason why the next batch is bad; None means that the file ends there.
-    `is_torn` is True if the rest of the file is shorter than any batch, or shorter than the next batch according to its
-    length field.  `next_offset` is the offset after the last good batch; `producers_end_offset` is the same for batches
-    of a magic with producers.  Each is the segment's base offset if the segment has no such batch.
-    `largest_timestamp_ms` is -1 if no batch has a timestamp.  `offset_index` and `time_index` are the contents of
-    complete files.  `leader_epochs` are the epochs above the known epoch, each with the base offset of its first batch.
+    `is_torn` is True if the rest of the file is shorter than any batch, or shorter than the length field of the next
+    batch requires.  `next_offset` is the offset after the last good batch.  `producers_end_offset` is the offset after
+    the last good batch whose magic has producers.  If the segment has no such batch, the offset is the segment's base
+    offset.  `largest_timestamp_ms` is -1 if no batch has a timestamp.  `offset_index` and `time_index` are the contents
+    of complete files.  `leader_epochs` are the epochs above the known epoch, each with the base offset of its first
+    batch.
     """
 
     good_bytes: int
@@ -303,7 +304,7 @@ def scan_segment(
 ) -> SegmentScan:
     """Verify and index the first `size_bytes` of a segment file.
 
-    `on_producer_batches` is called with BATCH_ROW tables of the good batches with a producer, in log order; a table is
+    `on_producer_batches` is called with BATCH_ROW tables of the good batches with a producer, in log order.  A table is
     valid only during the call.
 
     Raises:
@@ -463,7 +464,7 @@ def _entries(segment_index_bytes: int, most_entries: int, entry_bytes: int) -> B
 # --------------------------------------------------------------------------------------------- after the corruption
 @dataclass(frozen=True, slots=True)
 class BatchesAfterCorruption:
-    """Good batches after the first bad batch of a segment; `last_offset` is -1 if there are none."""
+    """The good batches after the first bad batch of a segment; `last_offset` is -1 if no such batch exists."""
 
     good_batches: int
     last_offset: int
@@ -474,7 +475,7 @@ def find_batches_after(
 ) -> BatchesAfterCorruption:
     """Search for good batches after `position` of a file of `size_bytes`, with offsets of at least `least_offset`.
 
-    If a length is also corrupt, the next batch is found by its header and its checksum.
+    If the length of a bad batch is also corrupt, the next good batch is found by its header and its checksum.
     """
     good, last_offset = 0, -1
     buffer = padded_buffer(min(CHUNK_BYTES, max(size_bytes - position, LOG_OVERHEAD_BYTES)))

@@ -1,8 +1,8 @@
 """Writing rebuilt batches as segment files with indexes, under names that loaders ignore.
 
-Index entries follow the rule of `format.index_appends` (kafka-log 01 §7.5).  If an index is full, Kafka fails.  Here,
-`lay_out_segments` keeps the entries that fit, because look-ups also work in an index with fewer entries.
-`write_segments` begins another segment, so that a broker can also rebuild the indexes.
+Index entries follow the rule of `format.index_appends` (kafka-log 01 §7.5).  If an index is full, Kafka fails.
+Sediment does not fail.  `lay_out_segments` keeps the entries that fit, because look-ups also work in an index with
+fewer entries.  `write_segments` begins another segment, so that a broker can rebuild the indexes, too.
 
 A batch that would exceed Kafka's limits on file size or offsets begins another segment (`lay_out_segments`).  No file
 is preallocated.
@@ -95,18 +95,18 @@ def _index_batches(
     time_entries: npt.NDArray[np.uint8],
     progress: npt.NDArray[np.int64],
 ) -> int:
-    """Index the next batches of a segment until a batch does not fit; return the number of log bytes indexed.
+    """Index the next batches of a segment until a batch does not fit; return the number of indexed log bytes.
 
     `file_position` is the size of the segment before these batches.  `unreadable`, int64[n, 2], contains (start, end)
-    of bytes that are not batches; the log always ends with a batch.  For each segment, call `start_indexes` first, pass
-    the same `progress`, int64[PROGRESS_FIELDS], to each call of this function, and call `end_time_index` last.  With
-    `ends_at_full_index`, a batch that needs an entry does not fit if either index is full.
+    of bytes that are not batches; the log always ends with a batch.  For each segment, call `start_indexes` first and
+    `end_time_index` last.  Pass the same `progress`, int64[PROGRESS_FIELDS], to each call.  With `ends_at_full_index`,
+    a batch that needs an index entry does not fit if one of the indexes is full.
     """
     position = 0
     skipped = 0
     while position < size_bytes:
         if skipped < unreadable.shape[0] and position == unreadable[skipped, 0]:
-            # Force an entry: without it, look-ups of later offsets would have to read across unreadable bytes.
+            # Force an entry, because otherwise a look-up of a later offset would have to read across unreadable bytes.
             progress[SINCE_ENTRY_BYTES] = interval_bytes + 1
             position = unreadable[skipped, 1]
             skipped += 1
@@ -153,7 +153,7 @@ def lay_out_segments(
     max_segment_bytes: int = MAX_SEGMENT_BYTES,
     unreadable: Sequence[tuple[int, int]] = (),
 ) -> tuple[SegmentImage, ...]:
-    """Return the segments of `batches`; `batches`, uint8[n], contains whole batches of any magic in log order.
+    """Return the segments of `batches`, uint8[n], which contains whole batches of any magic in log order.
 
     The first segment is at `base_offset`.  A batch that would exceed Kafka's limits on file size or offsets begins
     another segment, at the batch's base offset.  `aborted` are the transaction index entries to keep, in the order of
@@ -213,13 +213,13 @@ def _base_offset_at(batches: ByteArray, position: int) -> int:
 def write_segment(
     image: SegmentImage, directory: Path, *, like: Path, mtime_ns: int, run_id: str, attempt: str, fs: Fs
 ) -> tuple[PartFile, ...]:
-    """Write and sync the files of `image` in `directory`, under names unique to the attempt.
+    """Write and sync the files of `image` in `directory`, under names that only this attempt uses.
 
     The files get the owner, group and mode of `like`, and the modification time `mtime_ns`.
 
     Raises:
         OwnerNotKeptError: this process may not set the owner, group or mode.
-        OSError: the filesystem failed; files written so far remain under their `.part` names.
+        OSError: the filesystem failed; files that were already written remain under their `.part` names.
     """
     parts = _PartFiles(directory, like, mtime_ns, run_id, attempt, fs)
     return tuple(parts.write(image.base_offset, kind, [content]) for kind, content in image.files())
@@ -245,9 +245,10 @@ def write_segments(
 
     Each piece, uint8[n], contains whole batches of any magic; pieces are in log order.
 
-    The result is the same as with `lay_out_segments` and `write_segment`, except that another segment also begins when
-    an index is full.  A piece is used before the next piece is requested, so the caller may reuse the piece's memory.
-    Only the indexes are kept in memory.  If a write or `pieces` fails, the files written so far are removed.
+    The result is the same as with `lay_out_segments` and `write_segment`, with one exception: another segment also
+    begins when an index is full.  A piece is used before the next piece is requested, so the caller may reuse the
+    piece's memory.  Only the indexes are kept in memory.  If a write or `pieces` fails, the files that were already
+    written are removed.
 
     Raises:
         OwnerNotKeptError, OSError: as in `write_segment`.
@@ -279,7 +280,7 @@ def write_segments(
 
 
 class _PieceSource:
-    """The pieces, preceded by the bytes that did not fit into the previous segment."""
+    """The bytes that did not fit into the previous segment, and then the remaining pieces."""
 
     def __init__(self, pieces: Iterator[ByteArray]) -> None:
         self._pieces = pieces

@@ -1,4 +1,4 @@
-"""The table `batches`: headers of the batches in slices of segments, with their CRCs checked.
+"""The table `batches`: the headers of the batches in slices of segments, and the results of their CRC checks.
 
 Invariant: memory use is one chunk, the header rows of one table and the largest batch.
 """
@@ -47,7 +47,7 @@ _BATCHES_PER_TABLE = 1 << 14
 
 @dataclass(slots=True)
 class _Batches:
-    """The header rows gathered for one table, and the columns that are not in headers."""
+    """The header rows of one table, and the columns whose values are not in headers."""
 
     rows: list[Rows]
     valid: list[Mask]

@@ -37,7 +37,7 @@ def end_offset(isolation: str, source: Source, fs: Fs, checkpoints: PartitionChe
     Raises:
         NotALogDirectoryError: the directory does not exist.
     """
-    # Imported late, because the import loads compiled code, which a process that only plans does not need.
+    # Imported late, because a process that only plans does not need the compiled code that the import loads.
     from sediment.segment_io.partition.read_committed import committed_range, log_end_offset
 
     if isolation != READ_COMMITTED:
@@ -50,8 +50,8 @@ def end_offset(isolation: str, source: Source, fs: Fs, checkpoints: PartitionChe
 class LogEnds:
     """A lookup of the partitions under `paths`, and of the offset at which a read of each partition ends now.
 
-    Nothing is fixed when the object is created: `sources` lists the partitions again, and `now` and `of` check the
-    ends.
+    The results are not fixed when the object is created: `sources` lists the partitions again, and `now` and `of` check
+    the ends again.
     """
 
     def __init__(

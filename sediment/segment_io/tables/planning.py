@@ -1,4 +1,4 @@
-"""Tasks that read a table: each task reads slices of segments up to a total size, or small files of several partitions.
+"""Tasks that read a table: each reads slices of segments up to a total size, or small files of several partitions.
 
 Invariant: together, the tasks of `plan_table` return the rows of the table, in the order of sources and offsets.
 """
@@ -96,7 +96,7 @@ def plan_scan_tasks(request: TableRequest, source: Source, fs: Fs, *, slice_byte
 
 
 def scan_tasks_from_end(request: TableRequest, source: Source, fs: Fs) -> Iterator[ScanTask]:
-    """Yield the scan tasks of one partition or segment from the last to the first; the first tasks yielded are small.
+    """Yield the scan tasks of one partition or segment, from the last to the first; the first yielded tasks are small.
 
     Raises:
         SedimentError: as in `plan_table`.
@@ -110,8 +110,7 @@ def _bounds(request: TableRequest, source: Source, fs: Fs) -> tuple[Bounds, Comm
     """Return the bounds of a request in one partition, and the committed range if the request reads committed data."""
     if request.isolation != READ_COMMITTED:
         return request.bounds, None
-    # Imported here, because the import loads compiled code to decode records; the rest of planning needs no compiled
-    # code.
+    # Imported here, because the import loads compiled code for records, which the rest of planning does not need.
     from sediment.segment_io.partition.checkpoint_files import read_checkpoints
     from sediment.segment_io.partition.read_committed import committed_range
 
@@ -133,13 +132,13 @@ def pack_scan_tasks(scan_tasks: Sequence[ScanTask], task_bytes: int) -> list[Tab
 
 
 def read_cost(scan_task: ScanTask) -> int:
-    """Return the cost of a scan task in bytes read, including the cost of opening its segment."""
+    """Return the cost of a scan task as a number of bytes to read, including the cost to open its segment."""
     return scan_task.slice.size_bytes + OPEN_SEGMENT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadableRange:
-    """Bytes [position, end_position) of a segment that are not a readable batch, and the reason."""
+    """Bytes [position, end_position) of a segment that are not a readable batch, with the reason."""
 
     scan_task: ScanTask
     position: int
@@ -148,7 +147,7 @@ class UnreadableRange:
 
 
 def parse_range(text: str | None, name: str) -> tuple[int, int]:
-    """Parse `A:B` as (A, B); an empty A or B means no bound, and so does None instead of the text.
+    """Parse `A:B` as (A, B); an empty A or B means no bound.  If `text` is None, neither bound exists.
 
     Raises:
         UsageError: `text` is not a range of numbers.

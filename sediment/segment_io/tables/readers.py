@@ -1,7 +1,7 @@
-"""Readers of the tables of a log's files: they return the rows of a task as pyarrow batches.
+"""The readers of all tables: they return the rows of a task as pyarrow batches.
 
-    records, batches          read by the modules `records` and `batches`; several tasks can read one large segment
-    the others                read here from indexes, snapshots and checkpoints; one task reads many partitions
+    records, batches          the modules `records` and `batches` read them; several tasks can read one large segment
+    all other tables          this module reads indexes, snapshots and checkpoints; one task reads many partitions
 
 Invariants: every batch that `read_table` yields has the schema of `arrow_schema`.  pyarrow is imported when the first
 batch is requested, and compiled code is loaded only to read records or batches.
@@ -57,12 +57,12 @@ def read_table(
     """Yield the rows of one task as pyarrow.RecordBatch of `arrow_schema(request.selected())`; no batch is empty.
 
     With SKIP and ROWS, `on_unreadable` is called with each range that was not read.  If retention removed records after
-    planning, `on_lost` is called with the slice and the first offset that still has data; without `on_lost`, removed
-    records are an error.  Without `follow`, it is also an error if a segment was replaced or removed after planning.
-    The current segments may lack records that were superseded by newer records outside the plan.
+    planning, `on_lost` is called with the slice and the first offset that still has data.  Without `on_lost`, removed
+    records are an error.  Without `follow`, a segment that was replaced or removed after planning is also an error.
+    With `follow`, records may be missing because newer records outside the plan have superseded them.
 
     Raises:
-        CorruptBatchError, UnsupportedDataError: with FAIL, at the first batch that cannot be read.
+        CorruptBatchError, UnsupportedDataError: with FAIL, a batch cannot be read.
         CorruptDataError: a small file is malformed.
         SourceChangedError: planned segments no longer exist.
     """

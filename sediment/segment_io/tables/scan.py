@@ -1,10 +1,10 @@
 r"""The scan of slices of segments: it yields spans of complete batches, and the unreadable ranges between them.
 
     slice --chunks--> spans of whole batches --headers--> without batches that have no wanted record
-                        \--> unreadable range: raised, reported, or a separate row; reading continues at the next batch
+                        \--> unreadable range: an error, a report or a row; reading continues at the next batch
 
-If a segment is being written to, bytes after its last complete batch are not an error.  They belong to a batch that is
-being appended, or are the zeros of a preallocated file.
+While a process writes to a segment, bytes after the last complete batch are not an error.  They belong to a batch that
+is being appended, or are the zeros of a preallocated file.
 
 Invariants: memory use is one chunk and the largest batch.  A file is read through one descriptor, so the file may be
 renamed or deleted during the scan.
@@ -67,7 +67,7 @@ def _first_offsets(rows: Rows) -> npt.NDArray[np.int64]:
 
 
 def has_bit(bit: int) -> Callable[[Rows], Mask]:
-    """Return a function that selects the batches of magic 2 that have `bit` set in their attributes."""
+    """Return a function that selects the batches of magic 2 whose attributes have `bit` set."""
     return lambda rows: (rows["attributes"] & bit != 0) & (rows["magic"] >= 2)
 
 
@@ -93,8 +93,8 @@ HEADER_COLUMNS: dict[str, Callable[[Rows], Any]] = {
 def hidden_batches(rows: Rows, scan_task: ScanTask) -> Mask:
     """Return bool[batches]: True if the header shows that no record of the batch is wanted.
 
-    For a compressed message of magic 0 or 1, only the last offset is compared, because its header contains no other
-    bound of its records.
+    For a compressed message of magic 0 or 1, only the last offset is compared, because the header does not contain the
+    first offset.
     """
     bounds = scan_task.bounds
     conclusive = (rows["magic"] >= 2) | (rows["attributes"] & CODEC_MASK == 0)
@@ -143,10 +143,10 @@ def read_spans(
     """Yield the spans and unreadable ranges of a scan task.
 
     With `follow`, read the current segments that contain the task's offsets; otherwise read only the planned file.
-    `reuses_buffer` and `chunk_bytes` are those of `HeaderScan`.
+    `reuses_buffer` and `chunk_bytes` are parameters of `HeaderScan`.
 
     Raises:
-        SourceChangedError: without `follow`, the planned file no longer exists; with `follow`, files change too often
+        SourceChangedError: without `follow`, the planned file no longer exists.  With `follow`, files change too often
             while they are read, or records are lost and `on_lost` is None.
     """
     attempts = 0
@@ -259,7 +259,7 @@ def _next_good(scan_task: ScanTask, descriptor: int, position: int) -> int:
 
 # --------------------------------------------------------------------------------------------------- unreadable ranges
 def unreadable_batch(bad: BadBatchError, span: BatchSpan, scan_task: ScanTask) -> UnreadableRange:
-    """Return the range of a batch that could not be decoded; add its path and position to the error."""
+    """Return the range of a batch that could not be decoded; add the batch's path and position to the error."""
     row = span.rows[bad.index]
     position, size_bytes = int(row["position"]), int(row["size_bytes"])
     bad.error.path = str(scan_task.slice.path)

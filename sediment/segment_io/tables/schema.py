@@ -1,12 +1,12 @@
-"""Tables of a log's files: their columns, requests for rows, and pyarrow schemas.
+"""The tables of a log's files: columns, requests for rows, and pyarrow schemas.
 
     records, batches          one row for each record or batch, read from slices of segments
     groups, topics            one row for each committed offset or config in an internal topic
-    the others                one row for each entry of a small file
+    all other tables          one row for each entry of a small file
 
-Columns that Spark's Kafka source also has are named as in that source; the other columns are named with Kafka's terms.
-A missing value is null, except in columns of records where Kafka's clients return -1, such as `timestamp`, `producerId`
-and `sequence`.
+Columns that Spark's Kafka source also has have the same names as there.  The other columns are named with Kafka's
+terms.  A missing value is null, except in columns of records where Kafka's clients return -1, such as `timestamp`,
+`producerId` and `sequence`.
 
 Invariant: pyarrow is imported only when a schema or an array is requested.
 """
@@ -52,72 +52,76 @@ _PARTITION = Column("partition", "int", "from the directory's name; -1 if the na
 _SEGMENT = Column("segment", "long", "base offset of the segment")
 
 _RECORDS = (
-    Column("key", "binary", "null if the record has none"),
+    Column("key", "binary", "null if the record has no key"),
     Column("value", "binary", "null in a tombstone"),
     _TOPIC,
     _PARTITION,
-    Column("offset", "long", "of the record"),
-    Column("timestamp", "timestamp", "of the record, or of its append"),
-    Column("timestampType", "int", "0 CreateTime, 1 LogAppendTime, -1 none (magic 0)"),
-    Column("headers", "headers", "null if the record has none"),
+    Column("offset", "long", "offset of the record"),
+    Column("timestamp", "timestamp", "timestamp of the record, or time of its append"),
+    Column("timestampType", "int", "0 for CreateTime, 1 for LogAppendTime, -1 for none (magic 0)"),
+    Column("headers", "headers", "null if the record has no headers"),
     Column("batchBaseOffset", "long", "first offset of the batch as it was written"),
-    Column("codec", "string", "none, gzip, snappy, lz4 or zstd"),
-    Column("producerId", "long", "-1 if the batch has no producer"),
-    Column("producerEpoch", "int", "-1 if the batch has no producer"),
-    Column("sequence", "int", "of the record; -1 without one"),
-    Column("transactional", "bool", "part of a transaction"),
-    Column("control", "bool", "a control record, which consumers never return to applications"),
-    Column("leaderEpoch", "int", "of the leader that appended the batch; -1 in magic 0 and 1"),
-    Column("size", "int", "bytes of the record as encoded, uncompressed"),
+    Column("codec", "string", "codec of the batch: none, gzip, snappy, lz4 or zstd"),
+    Column("producerId", "long", "id of the producer; -1 if the batch has no producer"),
+    Column("producerEpoch", "int", "epoch of the producer; -1 if the batch has no producer"),
+    Column("sequence", "int", "sequence number of the record; -1 if it has none"),
+    Column("transactional", "bool", "true if the record is part of a transaction"),
+    Column("control", "bool", "true for a control record, which consumers never return to applications"),
+    Column("leaderEpoch", "int", "epoch of the leader that appended the batch; -1 in magic 0 and 1"),
+    Column("size", "int", "size of the encoded record in bytes, before compression"),
 )
 _BATCHES = (
     _TOPIC,
     _PARTITION,
     _SEGMENT,
-    Column("position", "long", "of the batch in the segment's .log"),
-    Column("size", "long", "bytes of the batch, header included"),
+    Column("position", "long", "byte position of the batch in the segment's .log"),
+    Column("size", "long", "size of the batch in bytes, with its header"),
     Column("baseOffset", "long", "first offset of the batch as it was written"),
     Column("lastOffset", "long", "last offset of the batch as it was written"),
-    Column("recordCount", "int", "number of records that are left"),
+    Column("recordCount", "int", "number of records that are still in the batch"),
     Column("magic", "int", "message format: 0, 1 or 2"),
-    Column("codec", "string", "none, gzip, snappy, lz4 or zstd"),
-    Column("timestampType", "int", "0 CreateTime, 1 LogAppendTime, -1 none (magic 0)"),
+    Column("codec", "string", "codec of the batch: none, gzip, snappy, lz4 or zstd"),
+    Column("timestampType", "int", "0 for CreateTime, 1 for LogAppendTime, -1 for none (magic 0)"),
     Column(
         "baseTimestamp", "timestamp", "base of the records' timestamp deltas; null if the batch has a delete horizon"
     ),
     Column("maxTimestamp", "timestamp", "largest timestamp of the records"),
     Column("deleteHorizon", "timestamp", "time at which tombstones and markers in the batch expire"),
-    Column("producerId", "long", "-1 if the batch has no producer"),
-    Column("producerEpoch", "int", "-1 if the batch has no producer"),
-    Column("baseSequence", "int", "-1 if the batch has no producer"),
-    Column("lastSequence", "int", "-1 if the batch has no producer"),
-    Column("transactional", "bool", "part of a transaction"),
-    Column("control", "bool", "contains a control record"),
-    Column("controlType", "string", "ABORT, COMMIT, LEADER_CHANGE …; null in data"),
-    Column("coordinatorEpoch", "int", "of a transaction marker, else null"),
-    Column("leaderEpoch", "int", "of the leader that appended the batch; -1 in magic 0 and 1"),
-    Column("crc", "long", "checksum as stored"),
+    Column("producerId", "long", "id of the producer; -1 if the batch has no producer"),
+    Column("producerEpoch", "int", "epoch of the producer; -1 if the batch has no producer"),
+    Column("baseSequence", "int", "sequence number of the first record; -1 if the batch has no producer"),
+    Column("lastSequence", "int", "sequence number of the last record; -1 if the batch has no producer"),
+    Column("transactional", "bool", "true if the batch is part of a transaction"),
+    Column("control", "bool", "true if the batch contains a control record"),
+    Column(
+        "controlType",
+        "string",
+        "type of the control record, such as ABORT, COMMIT or LEADER_CHANGE; null if there is none",
+    ),
+    Column("coordinatorEpoch", "int", "epoch in a transaction marker; null in other batches"),
+    Column("leaderEpoch", "int", "epoch of the leader that appended the batch; -1 in magic 0 and 1"),
+    Column("crc", "long", "checksum in the header of the batch"),
     Column("valid", "bool", "true if the CRC is valid"),
 )
 _SEGMENTS = (
     _TOPIC,
     _PARTITION,
-    Column("baseOffset", "long", "from the segment's name"),
+    Column("baseOffset", "long", "base offset, from the segment's name"),
     Column("active", "bool", "true for the last segment, to which records are appended"),
-    Column("size", "long", "bytes of the .log"),
-    Column("offsetIndexEntries", "long", "null without an .index"),
-    Column("timeIndexEntries", "long", "null without a .timeindex"),
-    Column("abortedTransactions", "long", "entries of the .txnindex; null without one"),
+    Column("size", "long", "size of the .log in bytes"),
+    Column("offsetIndexEntries", "long", "number of entries; null if the segment has no .index"),
+    Column("timeIndexEntries", "long", "number of entries; null if the segment has no .timeindex"),
+    Column("abortedTransactions", "long", "number of entries in the .txnindex; null if the segment has none"),
     Column("largestTimestamp", "timestamp", "last timestamp in the .timeindex"),
     Column("modified", "timestamp", "modification time of the .log"),
-    Column("path", "string", "of the .log"),
+    Column("path", "string", "path of the .log"),
 )
 _OFFSET_INDEX = (
     _TOPIC,
     _PARTITION,
     _SEGMENT,
     Column("offset", "long", "last offset of the batch at the position"),
-    Column("position", "long", "in the segment's .log"),
+    Column("position", "long", "byte position in the segment's .log"),
 )
 _TIME_INDEX = (
     _TOPIC,
@@ -130,33 +134,37 @@ _TRANSACTIONS = (
     _TOPIC,
     _PARTITION,
     _SEGMENT,
-    Column("producerId", "long", "of the producer whose transaction was aborted"),
-    Column("firstOffset", "long", "of the transaction"),
-    Column("lastOffset", "long", "of the transaction's ABORT marker"),
-    Column("lastStableOffset", "long", "of the log when the marker was appended"),
+    Column("producerId", "long", "id of the producer whose transaction was aborted"),
+    Column("firstOffset", "long", "first offset of the transaction"),
+    Column("lastOffset", "long", "offset of the transaction's ABORT marker"),
+    Column("lastStableOffset", "long", "last stable offset of the log when the marker was appended"),
 )
 _OPEN_TRANSACTIONS = (
     _TOPIC,
     _PARTITION,
-    Column("producerId", "long", "of the producer whose transaction has no marker at the log end"),
-    Column("producerEpoch", "int", ""),
-    Column("coordinatorEpoch", "int", "of the producer's last marker; null without one"),
-    Column("firstOffset", "long", "of the transaction"),
-    Column("lastOffset", "long", "of the producer's last data batch"),
-    Column("lastTimestamp", "timestamp", "of the producer's last data batch"),
+    Column("producerId", "long", "id of the producer whose transaction has no marker at the log end"),
+    Column("producerEpoch", "int", "epoch of the producer"),
+    Column("coordinatorEpoch", "int", "coordinator epoch in the producer's last marker; null without a marker"),
+    Column("firstOffset", "long", "first offset of the transaction"),
+    Column("lastOffset", "long", "last offset of the producer's last data batch"),
+    Column("lastTimestamp", "timestamp", "timestamp of the producer's last data batch"),
 )
 _PRODUCERS = (
     _TOPIC,
     _PARTITION,
     Column("snapshot", "long", "offset of the snapshot, which covers all lower offsets"),
-    Column("producerId", "long", ""),
-    Column("producerEpoch", "int", ""),
-    Column("lastSequence", "int", "of the producer's last data batch; null without one"),
-    Column("firstOffset", "long", "of the producer's last data batch; null without one"),
-    Column("lastOffset", "long", "of the producer's last data batch; null without one"),
-    Column("timestamp", "timestamp", "of the producer's last batch or marker"),
-    Column("coordinatorEpoch", "int", "of the producer's last marker; null without one"),
-    Column("currentTxnFirstOffset", "long", "of the producer's open transaction; null without one"),
+    Column("producerId", "long", "id of the producer"),
+    Column("producerEpoch", "int", "epoch of the producer"),
+    Column("lastSequence", "int", "last sequence number of the producer's last data batch; null without a data batch"),
+    Column("firstOffset", "long", "first offset of the producer's last data batch; null without a data batch"),
+    Column("lastOffset", "long", "last offset of the producer's last data batch; null without a data batch"),
+    Column("timestamp", "timestamp", "timestamp of the producer's last batch or marker"),
+    Column("coordinatorEpoch", "int", "coordinator epoch in the producer's last marker; null without a marker"),
+    Column(
+        "currentTxnFirstOffset",
+        "long",
+        "first offset of the producer's open transaction; null if no transaction is open",
+    ),
 )
 _EPOCHS = (
     _TOPIC,
@@ -169,32 +177,40 @@ _INDEXES = (
     _PARTITION,
     Column("segment", "long", "base offset of the segment, or the snapshot's offset"),
     Column("file", "string", "name of the index or snapshot"),
-    Column("entries", "long", "null if the file is missing or cannot be read"),
-    Column("problems", "long", "entries that the log contradicts"),
+    Column("entries", "long", "number of entries; null if the file is missing or cannot be read"),
+    Column("problems", "long", "number of entries that the log contradicts"),
     Column("problem", "string", "the first problem; null if there is none"),
 )
 _GROUPS = (
     Column("group", "string", "id of the group"),
     Column("kind", "string", "classic, consumer, share or streams"),
     Column("members", "int", "number of members when the log ended"),
-    Column("topic", "string", "of the committed offset; null in the single row of a group without committed offsets"),
-    Column("partition", "int", "of the committed offset"),
+    Column(
+        "topic", "string", "topic of the committed offset; null in the single row of a group without committed offsets"
+    ),
+    Column("partition", "int", "partition of the committed offset"),
     Column("committedOffset", "long", "next offset that the group reads"),
-    Column("leaderEpoch", "int", "of the last record below the committed offset; null if the client gave none"),
+    Column(
+        "leaderEpoch", "int", "epoch of the last record below the committed offset; null if the client did not send it"
+    ),
     Column("metadata", "string", "text that the client stored with the offset"),
     Column("committed", "timestamp", "time of the commit"),
     Column("pending", "bool", "true if an open transaction also contains an offset for the partition"),
-    Column("logEndOffset", "long", "of the partition; null if the log directory does not contain it"),
+    Column(
+        "logEndOffset",
+        "long",
+        "log end offset of the partition; null if the log directory does not contain the partition",
+    ),
     Column("lag", "long", "logEndOffset minus committedOffset"),
 )
 _TOPICS = (
-    Column("topic", "string", "of a partition in the paths"),
-    Column("topicId", "string", "from the cluster's metadata; null if the metadata does not contain the topic"),
+    Column("topic", "string", "topic of a partition in the paths"),
+    Column("topicId", "string", "topic id in the cluster's metadata; null if the metadata does not contain the topic"),
     Column(
         "partitions", "int", "number of partitions in the metadata; null if the metadata does not contain the topic"
     ),
-    Column("key", "string", "config of the topic, such as retention.ms"),
-    Column("value", "string", "in the unit of `key`; null if the key is not stated"),
+    Column("key", "string", "name of a config of the topic, such as retention.ms"),
+    Column("value", "string", "value of the config, in the unit of `key`; null if no source sets the key"),
     Column("source", "string", "Kafka's name of the source, BOOTSTRAP_CHECKPOINT, or NOT_STATED"),
 )
 _CORRUPTION = Column("corruption", "string", "why the bytes in `value` could not be read; null in a readable row")
@@ -214,7 +230,7 @@ TABLES: Mapping[str, tuple[Column, ...]] = {
     "topics": _TOPICS,
 }
 CLUSTER_TABLES = frozenset({"groups", "topics"})
-"""Tables about the cluster, from records of internal topics; packages above this one read them."""
+"""Tables about the cluster, from records of internal topics; packages that use this package read them."""
 
 WHOLE_TABLES = frozenset({"topics"})
 """Tables whose rows depend on all sources together, so that one task must read all sources."""
@@ -226,9 +242,9 @@ SLICED_TABLES = frozenset({"records", "batches"})
 class TableRequest:
     """A request for rows and columns of one table.
 
-    None in `columns`, `topics` or `partitions` means all of them.  `topics`, `partitions` and `bounds` select rows
-    exactly only in `records` and `batches`; the other tables may return more rows.  With `on_corruption` ROWS, the
-    table also has a column `corruption`.
+    None in `columns`, `topics` or `partitions` means all of them.  In `records` and `batches`, `topics`, `partitions`
+    and `bounds` select rows exactly.  The other tables may return more rows.  With `on_corruption` ROWS, the table also
+    has a column `corruption`.
     """
 
     what: str = "records"
@@ -271,7 +287,7 @@ class TableRequest:
 
 # --------------------------------------------------------------------------------------------------------------- arrow
 def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
-    """Return the pyarrow schema of `columns`: timestamps in UTC microseconds, every field nullable."""
+    """Return the pyarrow schema of `columns`; timestamps are in UTC microseconds, and every field is nullable."""
     import pyarrow as pa
 
     return pa.schema([pa.field(column.name, _arrow_types()[column.kind]) for column in columns])

@@ -1,1 +1,1 @@
-"""Compressed records: `batch_codecs` handles one batch in any framing; kernels handle many in the usual framing."""
+"""Compressed records: `batch_codecs` handles one batch in any framing; kernels handle many batches in the usual one."""

@@ -1,13 +1,13 @@
 """gzip, snappy, lz4 and zstd as Kafka frames them: one compressed stream of records per batch (kafka-log 01 §6).
 
 Invariants
-* For any input, decompression terminates, allocates at most `limit_bytes` and one block, and returns the records or
+* For any input, decompression terminates, and allocates at most `limit_bytes` and one block.  It returns the records or
   raises a SedimentError.  Sizes stated in a stream are never trusted.
 * Compression uses Kafka's framing and the codec's default level, so every Kafka client can read the result.
 * Default levels: gzip -1, lz4 9, zstd 3.  The cleaner uses the default level.
 * snappy: blocks of 32 KiB.  A payload without the header is read as one raw block.
 * lz4: a block that does not shrink is stored uncompressed.  For magic 0, the header checksum is not checked, because
-  old clients computed it over other bytes.
+  old clients computed the checksum of other bytes.
 * zstd is refused for magic 0 and 1; codecs 5 to 7 are unknown.
 
 Snappy framing, integers big-endian:   lz4 framing, integers little-endian:
@@ -50,7 +50,7 @@ from sediment.segment_io.format.layout import (
 GZIP_LEVEL = 6  # deflate's default, which is Kafka's level -1
 LZ4_LEVEL = 9  # Kafka's level for the fast compressor; other levels select the high compressor
 ZSTD_LEVEL = 3
-GZIP_LEVELS = range(1, 10)  # the values of Kafka's `compression.gzip.level`, except -1 for the default
+GZIP_LEVELS = range(1, 10)  # the values of Kafka's `compression.gzip.level`, except -1, which means the default
 LZ4_LEVELS = range(1, 18)
 ZSTD_LEVELS = range(-131_072, 23)
 SNAPPY_BLOCK_BYTES = 32 << 10
@@ -59,14 +59,14 @@ _ADVICE = "restore the segment from a replica or a backup, or leave this partiti
 
 
 def decompress(codec: int, payload: Buffer, *, limit_bytes: int, magic: int = 2) -> Buffer:
-    """Return the records of a batch with `codec`; for CODEC_NONE, `payload` itself.
+    """Return the records of a batch with `codec`; for CODEC_NONE, return `payload`.
 
     `payload` contains the bytes after the batch header (magic 2), or the wrapper's value (`magic` 0 and 1).  The result
     may be a read-only view of `payload`.
 
     Raises:
-        CorruptBatchError: the stream is malformed, ends early, fails a checksum or expands beyond `limit_bytes`; or a
-            wrapper of magic 0 or 1 uses zstd.
+        CorruptBatchError: the stream is malformed, ends early, fails a checksum or expands beyond `limit_bytes`.  Also
+            if a wrapper of magic 0 or 1 uses zstd.
         UnsupportedDataError: codec 5 to 7.
 
     Source: kafka-log 01 §6; every stream that Kafka's readers accept is accepted here.
@@ -156,7 +156,7 @@ def _decompress_gzip(payload: memoryview, limit_bytes: int) -> Buffer:
             parts.append(part)
             room -= len(part)
             position += len(window) - len(inflater.unused_data)
-        # Java's reader treats bytes that are not a member as the end of the stream.
+        # If bytes are not a gzip member, Java's reader treats them as the end of the stream.
         rest = payload[position:]
         if len(rest) <= _GZIP_HEADER_AND_TRAILER_BYTES or rest[:3] != _GZIP_MEMBER_START:
             return _joined(parts)
@@ -222,7 +222,7 @@ _LZ4_MAGIC = LZ4_FRAME_HEADER[:4]
 _LZ4_END_MARK = bytes(4)
 _LZ4_CHECKSUM_BYTES = 4
 _LZ4_CONTENT_SIZE_BYTES = 8
-_LZ4_MAX_RATIO = 255  # the largest expansion of an lz4 block, with length bytes of 255
+_LZ4_MAX_RATIO = 255  # the largest expansion of an lz4 block, if all length bytes are 255
 _LZ4_WORD = struct.Struct("<I")
 
 _FLG_RESERVED = 0x03
@@ -313,8 +313,8 @@ def _compress_lz4(payload: memoryview, level: int) -> bytes:
     parts: list[Buffer] = [LZ4_FRAME_HEADER]
     for start in range(0, len(payload), LZ4_BLOCK_BYTES):
         raw = payload[start : start + LZ4_BLOCK_BYTES]
-        # The streaming interface of the lz4 package writes larger blocks than Kafka; this function writes blocks of
-        # Kafka's size.
+        # The streaming interface of the lz4 package writes larger blocks than Kafka, so this function writes the blocks
+        # itself.
         if level == LZ4_LEVEL:
             block = memoryview(cramjam.lz4.compress_block(raw, store_size=False))
         else:
@@ -330,7 +330,7 @@ def _compress_lz4(payload: memoryview, level: int) -> bytes:
 # ------------------------------------------------------------------------------------------------------- zstd (§6.4)
 
 _ZSTD_MAGIC = bytes.fromhex("28b52ffd")
-_ZSTD_SKIPPABLE_MAGIC = bytes.fromhex("2a4d18")  # preceded by one byte from 50 to 5f
+_ZSTD_SKIPPABLE_MAGIC = bytes.fromhex("2a4d18")  # one byte from 50 to 5f precedes these
 _ZSTD_SKIPPABLE_HEADER_BYTES = 8
 _ZSTD_BLOCK_HEADER_BYTES = 3
 _ZSTD_MAX_BLOCK_BYTES = 128 << 10
@@ -339,7 +339,7 @@ _ZSTD_RAW, _ZSTD_RLE, _ZSTD_COMPRESSED = range(3)
 
 
 class _ZstdContexts(threading.local):
-    """The zstd contexts of one thread; they are expensive to create, and each handles only one stream at a time."""
+    """The zstd contexts of one thread, which are expensive to create; a context handles only one stream at a time."""
 
     def __init__(self) -> None:
         self.compressors: dict[int, zstandard.ZstdCompressor] = {}
@@ -370,7 +370,7 @@ def _decompress_zstd(payload: memoryview, limit_bytes: int) -> Buffer:
 def _zstd_bound(payload: memoryview) -> int:
     """Return an upper bound for the decompressed size of `payload`, from block headers; every frame must be complete.
 
-    The block headers are scanned first, because the library reads a truncated frame as a shorter frame without an
+    The block headers are scanned first, because the library accepts a truncated frame, as a shorter one, without an
     error.
     """
     bound = 0
@@ -406,7 +406,7 @@ def _zstd_advance(payload: memoryview, position: int, count: int) -> int:
 
 
 def _compress_zstd(payload: memoryview, level: int) -> bytes:
-    """Compress as Kafka's stream does: with a flush before the end, so that the last block is empty."""
+    """Compress with a flush before the end, as Kafka's stream does, so that the last block is empty."""
     compressor = _zstd.compressors.get(level)
     if compressor is None:
         compressor = zstandard.ZstdCompressor(level=level, write_content_size=False, write_checksum=False)

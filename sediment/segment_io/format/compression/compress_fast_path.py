@@ -1,7 +1,8 @@
 """A compiled function that compresses the records of one batch, as `batch_codecs.compress` does.
 
-The function calls the codecs' C libraries by address.  Snappy (which no library exports), lz4 at levels other than
-Kafka's default, and codecs whose library is missing are not supported; `batch_codecs.compress` handles these cases.
+The function calls the codecs' C libraries by address.  It does not support snappy, which no library exports, or lz4 at
+levels other than Kafka's default.  It also does not support codecs whose library is missing.  `batch_codecs.compress`
+handles these cases.
 
 Invariants: `batch_codecs.compress` returns the same bytes for the same records.  Nothing is written outside the target.
 """
@@ -136,7 +137,7 @@ def _lz4(source: int, size_bytes: int, target: int, room_bytes: int, tools: Tool
 
 @kernel
 def _zstd(source: int, size_bytes: int, target: int, room_bytes: int, tools: Tools) -> int:
-    """Compress as Kafka's stream does: with a flush before the end, so that the last block is empty."""
+    """Compress with a flush before the end, as Kafka's stream does, so that the last block is empty."""
     if tools[_ZSTD_COMPRESS] == 0:
         return NOT_COMPRESSED
     tools[_ZSTD_OUTPUT], tools[_ZSTD_OUTPUT + 1], tools[_ZSTD_OUTPUT + 2] = target, room_bytes, 0

@@ -3,14 +3,14 @@
     area      | records of a batch | records of the next | …        | padding |
     payloads  (address, bytes) of each batch's records; bytes is NOT_DECOMPRESSED if the records are not in the area
 
-The loops call functions of the codecs' C libraries by address; this module implements snappy, which no library
-exports.  A batch is skipped if it is framed differently, is malformed, or needs a library that is missing.
+The loops call functions of the codecs' C libraries by address.  This module itself implements snappy, because no
+library exports it.  A batch is skipped if it is framed differently, is malformed, or needs a library that is missing.
 `batch_codecs.decompress` then reads the batch or reports the error.
 
 Invariants
 * A payload is used only if `batch_codecs.decompress` would return the same bytes.
 * Nothing is written outside the area and its padding.
-* Nothing is read beyond a payload and the PADDING_BYTES after its buffer.
+* Nothing is read more than PADDING_BYTES past the end of a payload, and its buffer has as much padding.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def find_tools() -> Tools:
 
 
 def decompressors_found() -> dict[str, bool]:
-    """Return, for lz4, gzip and zstd, whether the codec's library function was found."""
+    """Return, for lz4, gzip and zstd, True if the codec's library function was found."""
     tools = find_tools()
     registers = {"lz4": _LZ4_DECOMPRESS, "gzip": _GZIP_DECOMPRESS, "zstd": _ZSTD_DECOMPRESS}
     return {codec: bool(tools[register]) for codec, register in registers.items()}
@@ -108,11 +108,11 @@ def decompress_batches(
     area_bytes: int,
     payloads: npt.NDArray[np.int64],
 ) -> int:
-    """Decompress the batches with the indexes `wanted`, in this order, until one does not fit into the area.
+    """Decompress the batches with the indexes `wanted`, in this order, until a batch does not fit into the area.
 
-    `positions`, int64[batches], are the positions of batches of magic 2, relative to `base`; the area is followed by
-    PADDING_BYTES.  Rows of `payloads`, int64[batches, 2], are set for the decompressed batches.  Return
-    the used bytes of the area.
+    `positions`, int64[batches], are the positions of batches of magic 2, relative to `base`.  PADDING_BYTES follow the
+    area.  Rows of `payloads`, int64[batches, 2], are set for the decompressed batches.  Return the used bytes of the
+    area.
     """
     used = 0
     for ordinal in wanted:
@@ -149,7 +149,7 @@ def _gzip(start: int, end: int, target: int, room: int, tools: Tools) -> int:
     )
     if status == _LIBDEFLATE_INSUFFICIENT_SPACE:
         return _NO_ROOM
-    # If bytes follow the first member, leave the batch to `batch_codecs.decompress`, which treats them as Java does.
+    # If bytes follow the first member, skip the batch: `batch_codecs.decompress` treats these bytes as Java does.
     if status != _LIBDEFLATE_SUCCESS or tools[_SIZES] != end - start:
         return NOT_DECOMPRESSED
     return tools[_SIZES + 1]
@@ -169,7 +169,7 @@ def _zstd(start: int, end: int, target: int, room: int, tools: Tools) -> int:
 
 @kernel
 def _lz4(start: int, end: int, target: int, room: int, tools: Tools) -> int:
-    """Read frames as Kafka and librdkafka write them: independent blocks of at most 64 KiB, without checksums."""
+    """Read the frames that Kafka and librdkafka write: independent blocks of at most 64 KiB, without checksums."""
     if tools[_LZ4_DECOMPRESS] == 0 or end - start < _LZ4_MIN_BYTES or load_little_u32(start) != _LZ4_START:
         return NOT_DECOMPRESSED
     if load_u8(start + 4) != 0x60 or load_u8(start + 5) != 0x40 or load_u8(start + 6) != 0x82:
@@ -224,7 +224,7 @@ def _snappy(start: int, end: int, target: int, room: int) -> int:
 
 @kernel
 def _snappy_block(source: int, end: int, target: int, room: int) -> int:
-    """Return the uncompressed size of a raw snappy block; NOT_DECOMPRESSED if the block is malformed."""
+    """Decompress a raw snappy block, and return its uncompressed size; NOT_DECOMPRESSED if the block is malformed."""
     size = 0
     shift = 0
     while True:
@@ -276,7 +276,7 @@ def _snappy_block(source: int, end: int, target: int, room: int) -> int:
         if source > end or distance == 0 or distance > out - target or length > limit - out:
             return NOT_DECOMPRESSED
         if distance >= 16:
-            # Copy whole words, even past the end: the bytes there are written later, or are padding.
+            # Copy whole words, even past the end. The bytes past the end are overwritten later, or are padding.
             for at in range(0, length, 16):
                 copy_bytes(out + at, out + at - distance, 16)
         else:
