@@ -33,7 +33,7 @@ class Folders:
 
 
 def folders_of(source: Source, metadata: ClusterMetadata, node: Node, fs: Fs) -> Folders:
-    """Classify the folders of the source, which is one log directory of `node`.
+    """Classify the folders of `source`, which is one log directory of `node`.
 
     Raises:
         UsageError: a folder clashes with a topic of the cluster.

@@ -2,10 +2,10 @@
 
     DIR/catalogue-RUN.json     the catalogue
     DIR/RUN/TOPIC-N/FILE       the originals of that run
-    DIR/RUN/TOPIC-N/new-files.json     only while planned: the files that replace the originals
+    DIR/RUN/TOPIC-N/new-files.json     the files that replace the originals; it exists only in the state planned
 
     catalogue         2, the version of this format
-    state             planned; done after the run has ended
+    state             planned until the run has ended, then done
     run_id, command, arguments, now_ms
     restores          the run that this run undoes; null unless the command is restore
     started, started_ms, finished_ms      UTC and milliseconds since the epoch; finished_ms is null while planned
@@ -16,8 +16,9 @@
 `checkpoints` contains the partition's offset in each checkpoint file before the run, or null if the file did not list
 the partition.  `leader_epochs` is the content of leader-epoch-checkpoint before the run, or null if the file did not
 exist.  A file is described by name, size_bytes, mtime_ns and inode.  `files` were replaced or deleted.  `new_files` are
-the segment files that the run wrote, or null while the state is planned.  `unchanged` are the other logs.  So the log
-consisted of `files` and `unchanged` before the run, and consists of `new_files` and `unchanged` after it.
+the segment files that the run wrote, or null while the state is planned.  `unchanged` are the logs that the run did not
+change.  So the log consisted of `files` and `unchanged` before the run, and consists of `new_files` and `unchanged`
+after it.
 
 Invariants: the catalogue is durable as `planned` before the first original is removed.  A `planned` catalogue lists
 every file that may be removed, and each removed file has a link with the same inode in the run's folder.  The files
