@@ -1,7 +1,7 @@
 """Operators for Airflow 3: each runs a Sediment command with spark-submit and pushes a summary of its report to XCom.
 
     exit status 0                        success
-    exit status 1                        failure with the reasons of the partitions; retried if the task is so configured
+    exit status 1                        failure with the reasons of the partitions; retried if the task is set to retry
     exit status 2 (wrong use)            failure with the error of the command; the task is never retried
     anything else                        failure with the last error in the output; the task is retried
 

@@ -1,7 +1,7 @@
-"""Copying a live log into its future log, which will replace it in another log directory.
+"""The copy of a live log into its future log, which will replace the live log in another log directory.
 
-The batches are read at the end of the future log and appended as a follower appends them.  High watermark and log start
-follow those of the live log, and never exceed them.
+Batches of the live log are read from the future log's end on, and appended as a follower appends them.  The future
+log's high watermark and log start follow those of the live log, and never exceed them.
 
 Source: Kafka's ReplicaAlterLogDirsThread.processPartitionData, Partition.appendRecordsToFollowerOrFutureReplica.
 """
@@ -44,7 +44,7 @@ def copy_next(current: PartitionLog, future: PartitionLog, max_bytes: int = CHUN
 
 
 def copy_rest(current: PartitionLog, future: PartitionLog) -> None:
-    """Copy until `future` has every batch; without the lock of `current`, other threads may append more.
+    """Copy until `future` has every batch; if the lock of `current` is not held, other threads may append more.
 
     Raises:
         as `copy_next`.

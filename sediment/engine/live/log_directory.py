@@ -3,8 +3,8 @@
 `open` creates a missing directory and missing checkpoint files.  If a path is a file, `log_manager`
 continues without this directory.
 
-A malformed cleaner checkpoint counts as empty.  With another malformed checkpoint, `log_manager`
-takes the directory offline.
+A malformed cleaner checkpoint counts as empty.  If another checkpoint is malformed, `log_manager` takes the directory
+offline.
 
 Invariants: the directory's `.lock` is held between `open` and `release`. The clean-shutdown marker is removed when it
 is read, so a crash during loading is an unclean stop. Only one thread at a time rewrites a checkpoint file. Nothing is
@@ -59,15 +59,15 @@ class LogDirectory:
         self.lock = DirectoryLock(path)
         self.meta: MetaProperties | None = None
         self.clean_shutdown: CleanShutdown | None = None
-        """The clean-shutdown marker at the start; a stop without a broker epoch writes the same marker again."""
+        """The clean-shutdown marker found at the start; a stop without a broker epoch writes the same marker again."""
         self.is_loaded = False
         """True after every log was loaded."""
         self.left_out: set[TopicPartition] = set()
-        """Partitions whose folders were not loaded; their entries stay in the checkpoints."""
+        """Partitions whose folders were not loaded; the checkpoint files keep their entries."""
         self.failure: str | None = None
         """The reason why the directory is offline; None while it is online."""
         self.checkpoint_guard = threading.Lock()
-        """Held by the engine while it collects the offsets of a checkpoint and writes them."""
+        """The engine holds this lock while it collects the offsets of a checkpoint and writes them."""
         self._fs = fs
         self._guard = threading.Lock()
 
@@ -81,7 +81,7 @@ class LogDirectory:
 
     # ------------------------------------------------------------------------------------------- opening and releasing
     def read_owner(self) -> None:
-        """Read meta.properties and change nothing; a missing directory has no owner.
+        """Read meta.properties and change nothing; if the directory is missing, it has no owner.
 
         Raises:
             CorruptCheckpointError: meta.properties is malformed.
@@ -135,9 +135,9 @@ class LogDirectory:
         return replace(read_checkpoints(self.path, self._fs), clean_shutdown=self.clean_shutdown is not None)
 
     def write_clean_shutdown(self, broker_epoch: int | None) -> None:
-        """Write the marker of a clean stop, as the last file.
+        """Write the marker of a clean stop; it must be the last file that is written.
 
-        Without `broker_epoch`, keep the broker epoch of the last stop.
+        If `broker_epoch` is None, keep the broker epoch of the last stop.
         """
         at_start = self.clean_shutdown or CleanShutdown(None)
         marker = at_start if broker_epoch is None else CleanShutdown(broker_epoch)

@@ -1,29 +1,32 @@
 """LogManager: all logs of one engine, in one or more log directories, from the start to a clean stop.
 
-    start      lock · meta.properties · marker removed · load in parallel · uncleanable marks · background tasks
+    start      lock directories · read meta.properties · remove markers · load logs in parallel · read uncleanable
+               marks · start background tasks
     serve      get, create, delete, truncate, reconfigure; each log does its own appends and reads
     tasks      retention · flush · recovery points · log starts · high watermarks · deletion of renamed logs · cleaner ·
                spool
-    shutdown   cleaner and tasks stop · flush and close in parallel · checkpoints · marker · locks
-    create     in the online directory with the fewest logs; refused if a directory is offline and the log may be there
-    delete     cleaning aborted · folder renamed to -delete · checkpoints · removed after log.segment.delete.delay.ms
-    truncate   below the active segment, cleaning is paused · cleaner checkpoint lowered · recovery points
-    config     if a topic is not compacted any more, its cleaning is aborted
-    stray      a topic id that the metadata does not list: folder renamed to -stray, log not served
+    shutdown   stop cleaner and tasks · flush and close logs in parallel · write checkpoints and markers · release locks
+    create     choose the online directory with the fewest logs; refuse if the log may be in an offline directory
+    delete     abort the cleaning · rename the folder to -delete · write checkpoints · remove the folder after
+               log.segment.delete.delay.ms
+    truncate   pause cleaning if the offset is below the active segment · lower the cleaner checkpoint · write recovery
+               points
+    config     if a topic is not compacted any more, abort its cleaning
+    stray      if the metadata does not list the topic id, rename the folder to -stray and do not serve the log
 
 Invariants: each log is in exactly one online directory.  A failed directory goes offline with its logs until the next
 start, and nothing more is written to it.  The marker of a clean stop is written last, and only if every log of the
 directory was closed without error.  In addition, every log must have been loaded, or the marker must have existed at
-the start.  A caller that must do further work after an unclean stop passes `marks_unclean=False` to `shutdown`.  A
-directory that had no marker at the start then gets none.
+the start.  If a caller must do further work after an unclean stop, it passes `marks_unclean=False` to `shutdown`.  In
+this case, a directory that had no marker at the start gets none.
 
 The manager has three kinds of locks.  `_guard` covers the maps and is the innermost lock.  A thread that holds `_guard`
 must not wait for a log or the cleaner, because a log takes `_guard` when it reports a disk failure under its own lock.
 `_administration` is held while logs are created, deleted or truncated.  To avoid a long wait, a stop interrupts a
 creation after the log in progress.  The `checkpoint_guard` of a directory is held while the directory's offsets are
 collected and written, so that no checkpoint replaces a newer one.  A thread that holds this lock may take the lock of a
-log.  If a disk hangs, the periodic checkpoints of all directories wait for it, as in Kafka; a client's changes in
-another directory do not wait.
+log.  If a disk hangs, the periodic checkpoints of all directories wait for this disk, as in Kafka.  A client's changes
+in another directory do not wait.
 
 Source: kafka-log 04 §11 to §14, 05 §1.
 """
@@ -86,7 +89,7 @@ _FS = Fs()
 
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
-    """The progress after a log was loaded: `loaded` of `total` logs in its directory."""
+    """The progress after a log was loaded: `loaded` of the `total` logs in its directory are loaded."""
 
     log_dir: Path
     name: str
@@ -141,10 +144,10 @@ class LogManager:
     ) -> None:
         """Create a manager; `is_stray(partition, topic id)` is True for a log that does not belong to this node.
 
-        `on_readable_change` is called after the readable range of a log has changed, and after the log was closed; the
-        call is made without the log's lock.  If `deletes` is False, nothing is deleted before `start_deleting`, not
-        even a log that was renamed to `-delete` before the start.  The folders `left_out`, which are absolute paths,
-        are not loaded; `put_away` takes them out of use.
+        `on_readable_change` is called after the readable range of a log has changed, and after the log was closed.  It
+        is called without the log's lock.  If `deletes` is False, nothing is deleted before `start_deleting` is called.
+        This includes logs that were renamed to `-delete` before the start.  The folders in `left_out`, which are
+        absolute paths, are not loaded; `put_away` takes them out of use.
         """
         self.config = config or BrokerConfig()
         self.clock = clock
@@ -163,7 +166,7 @@ class LogManager:
         self._future: dict[TopicPartition, PartitionLog] = {}
         self._to_delete: dict[TopicPartition, PartitionLog] = {}
         self._listing_deleted: set[LogDirectory] = set()
-        """Directories whose checkpoints may list logs that were deleted."""
+        """Directories whose checkpoints may still list deleted logs."""
         self._deleted: deque[_Deleted] = deque()
         self._strays: list[Path] = []
         self._deletes_by_limits = False
@@ -200,7 +203,8 @@ class LogManager:
         Raises:
             DirectoryInUseError: a broker, an engine or a run holds one of the directories.
             UsageError: a sub-directory is not named like a partition, or a partition exists twice.  Or the directories
-                belong to different brokers, or to another broker than `BrokerConfig` names; then nothing was written.
+                belong to several brokers, or to a broker other than the one in `BrokerConfig`; then nothing was
+                written.
             CorruptDataError: a broker would refuse to load a log.
             StorageError: no directory is usable.
             OpenFilesLimitError: the limit on open files is too low.
@@ -438,7 +442,7 @@ class LogManager:
             self.scheduler.schedule_periodically("hand-off", committer.commit_all, period_ms=period_ms)
 
     def start_deleting(self, *, by_limits: bool = True) -> None:
-        """Remove folders of deleted logs in the background; with `by_limits`, also run retention and the cleaner."""
+        """Remove folders of deleted logs in the background; if `by_limits`, also run retention and the cleaner."""
         config, delay_ms = self.config, self.config.log_initial_task_delay_ms
         self.scheduler.schedule_once("kafka-delete-logs", self._delete_logs, delay_ms=delay_ms)
         if not by_limits:
@@ -459,7 +463,7 @@ class LogManager:
         self.cleaner.stop()
 
     def run_due(self) -> None:
-        """Run due background tasks in this thread; for a manager without background threads."""
+        """Run due background tasks in this thread, if the manager has no background threads."""
         self.scheduler.run_due()
 
     def delete_old_segments(self) -> int:
@@ -505,7 +509,7 @@ class LogManager:
     def checkpoint_log_starts(self, log_dirs: Collection[Path] | None = None) -> frozenset[Path]:
         """Write the log start offsets of the logs that do not start at the base of their first segment (LM-06).
 
-        Return the directories in which they could not be written.  If `log_dirs` is None, write them in every
+        Return the directories in which these offsets could not be written.  If `log_dirs` is None, write them in every
         directory.
         """
         wanted = [each for each in self._directories if log_dirs is None or each.path in log_dirs]
@@ -640,9 +644,10 @@ class LogManager:
         log_dir: Path | None = None,
         topic_id: str | None = None,
     ) -> PartitionLog:
-        """Return the log of a partition; create it if missing, in `log_dir` or the directory with the fewest logs.
+        """Return the log of a partition; if it is missing, create it in `log_dir` or where the fewest logs are.
 
-        If `is_new` is False, no log is created as long as the log may already exist in an offline directory.
+        If `is_new` is False and a directory is offline, no log is created, because it may already exist in that
+        directory.
 
         Raises:
             StorageError: the log may be in an offline directory, no directory accepts it, the deleted log of this name
@@ -700,7 +705,7 @@ class LogManager:
                     self._check_free(directory, partitions)
 
     def _check_not_stopping(self) -> None:
-        """Check that no stop has begun; a stop waits for the change in progress."""
+        """Check that the manager is not stopping; a stop waits for the change in progress."""
         if self._is_stopping:
             raise _stopped()
 
@@ -720,7 +725,7 @@ class LogManager:
                 )
 
     def _check_deleted(self, partitions: Iterable[TopicPartition]) -> None:
-        """Try again to complete all deletions, and check that those of earlier logs of `partitions` are complete."""
+        """Try again to complete all deletions, and check that earlier logs of `partitions` are completely deleted."""
         if self._to_delete or self._listing_deleted:
             with suppress(StorageError):
                 self._rename_deleted()
@@ -732,11 +737,11 @@ class LogManager:
                 raise _not_deleted(log)
 
     def create_logs(self, topic_ids: Mapping[TopicPartition, str], log_dirs: Mapping[TopicPartition, Path]) -> None:
-        """Create the missing logs of partitions, each in its directory in `log_dirs`; all of them share the same syncs.
+        """Create the missing logs of partitions, each in its directory in `log_dirs`; sync all of them together.
 
-        Their recovery points are checkpointed, so that a checkpoint lists every log that was created completely.  If a
-        directory fails, it goes offline, and its logs are missing.  If the limit on open files is too low, or if the
-        manager stops, new folders without a log are renamed to free their names.
+        Their recovery points are written to the checkpoint, so that a checkpoint lists every log that was created
+        completely.  If a directory fails, it goes offline, and its logs are missing.  If the limit on open files is too
+        low, or if the manager stops, new folders without a log are renamed to free their names.
 
         Raises:
             OpenFilesLimitError: the limit on open files is too low; the logs of some partitions may be missing.
@@ -793,10 +798,10 @@ class LogManager:
                     self._free_names(directory, new)
 
     def _free_names(self, directory: LogDirectory, new: Iterable[TopicPartition]) -> None:
-        """Rename the new folders without a log to -delete, and remove them later; this opens no file.
+        """Rename new folders that have no log to -delete, and remove them later; this opens no file.
 
-        The renames are not synced.  If a crash undoes a rename, the folder has its old name again, but it is complete
-        and contains its topic id.
+        The renames are not synced.  If a crash undoes a rename, the folder has its old name again.  But the folder is
+        complete and contains its topic id.
         """
         for partition in new:
             folder = directory.path / str(partition)
@@ -837,10 +842,10 @@ class LogManager:
             self.delete_logs([partition])
 
     def delete_logs(self, partitions: Iterable[TopicPartition]) -> None:
-        """Delete logs as `delete_log` does, with shared syncs; a log that does not exist is left out.
+        """Delete logs as `delete_log` does, but sync all of them together; skip a log that does not exist.
 
-        If no log of a topic is left, the config from `update_topic_config` is dropped.  If a folder cannot be renamed,
-        or a checkpoint cannot be written, the next change tries again, as does a background task.
+        If a topic has no more logs, the config from `update_topic_config` is dropped.  If a folder cannot be renamed,
+        or a checkpoint cannot be written, the next change and a background task try again.
 
         Raises:
             OpenFilesLimitError: the limit on open files is too low; some logs are not renamed yet.
@@ -937,16 +942,17 @@ class LogManager:
     ) -> bool:
         """Replace the log of a partition with its future log; return False if one of the two is missing.
 
-        Call this when the future log has nearly all records; the lock of the log is held while the rest is copied.
+        Call this when the future log has nearly all records: the lock of the log is held while the remaining records
+        are copied.
 
-            1. copy the rest and flush it; write the checkpoints of the directory of the future log
-            2. `assign(directory)` durably records this directory as the partition's
+            1. copy the remaining records and flush them; write the checkpoints of the future log's directory
+            2. call `assign(directory)`, which durably makes this directory the partition's
             3. rename the folder of the log to -delete
-            4. rename the folder of the future log, which is then the log of the partition
+            4. rename the folder of the future log, which then becomes the log of the partition
             5. call `on_replaced` with this log
 
-        After a crash before step 2, the old log is valid; after a later crash, the future log is valid and has the same
-        records.  If the outcome of step 2 is unknown, the future log is deleted, and the old log stays valid.
+        After a crash before step 2, the old log is valid.  After a later crash, the future log is valid and has the
+        same records.  If the outcome of step 2 is unknown, the future log is deleted, and the old log stays valid.
 
         Raises:
             CommitStateUnknownError: raised by `assign`; the future log was deleted.
@@ -963,7 +969,7 @@ class LogManager:
             source, target = self.directory_of(current), self.directory_of(future)
             require_spare_descriptors(self.fs)
             future.flush()
-            # No append may come between the last copied batch and the switch.
+            # No batch may be appended between the last copy and the switch.
             with target.checkpoint_guard, current.lock:
                 copy_rest(current, future)
                 end_offset = future.log_end_offset
@@ -982,7 +988,7 @@ class LogManager:
             return True
 
     def _write_checkpoints(self, directory: LogDirectory) -> None:
-        """Write the offsets of a directory whose `checkpoint_guard` is held.
+        """Write the offsets of a directory; the caller holds its `checkpoint_guard`.
 
         Raises:
             StorageError: the disk failed.
@@ -1008,7 +1014,7 @@ class LogManager:
     def _switch(self, current: PartitionLog | None, future: PartitionLog) -> None:
         """Rename the folders, and use the future log; `current` is None if its folder was already renamed.
 
-        If this fails, the partition is offline: the metadata names a directory in which its folder is not in use.
+        If this fails, the partition is offline: the folder in the directory that the metadata names is not in use.
 
         Raises:
             StorageError: a disk failed.
@@ -1116,10 +1122,10 @@ class LogManager:
         self.fs.sync_directory(directory.path)
 
     def put_away(self, folders: Iterable[Path]) -> None:
-        """Take folders that were not loaded out of use: remove deleted and future logs, and rename others to -stray.
+        """Take unloaded folders out of use: remove those of deleted and future logs, and rename the others to -stray.
 
         A folder of a deleted or future log is removed after `log.segment.delete.delay.ms`; a stray folder is never
-        removed.  If a directory fails, it goes offline with its folders.
+        removed.  If a directory fails, it goes offline, and so do its folders.
 
         Raises:
             OpenFilesLimitError: the limit on open files is too low; some folders are not renamed.
@@ -1174,7 +1180,7 @@ class LogManager:
             self._checkpoint_directories_of(offsets)
 
     def truncate_fully_and_start_at(self, partition: TopicPartition, offset: int) -> None:
-        """Empty a log, continue it at `offset`, and write recovery points like `truncate_to`."""
+        """Empty a log, continue it at `offset`, and write recovery points as `truncate_to` does."""
         with self._administration:
             for log, _ in self._present({partition: offset}):
                 with self._paused(partition):
@@ -1253,7 +1259,7 @@ class LogManager:
         return lost + [log for log in deleted if log is not None]
 
     def is_halted(self) -> bool:
-        """Return True if every directory is offline, so no log can be used."""
+        """Return True if every directory is offline; then no log can be used."""
         return all(directory.is_offline for directory in self._directories)
 
     def _check_not_halted(self) -> None:
@@ -1267,8 +1273,8 @@ class LogManager:
         """Stop cleanly: every append is durable and the next start needs no recovery.
 
         A directory in which a log cannot be closed gets no marker of a clean stop; the other directories get one.  The
-        marker contains `broker_epoch` or, if that is None, the epoch of the marker at the start.  If `marks_unclean` is
-        False, a directory that had no marker at the start gets none.  A second call does nothing.
+        marker contains `broker_epoch`; if that is None, it contains the epoch from the marker at the start.  If
+        `marks_unclean` is False, a directory that had no marker at the start gets none.  A second call does nothing.
 
         Source: kafka-log 04 §14.
         """

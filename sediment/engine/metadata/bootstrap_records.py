@@ -6,12 +6,12 @@
     ConfigRecord               the earlier record of the same key; a record without a value only removes it
     RemoveTopicRecord          the partitions and configs of its topic
     UserScramCredentialRecord  the earlier record of the same user and mechanism
-    RemoveUserScramCredential- the credential of the same user and mechanism; it is not in the file itself
+    RemoveUserScramCredential- the credential of the same user and mechanism; the new record is not added to the file
     Record
     PartitionRecord            nothing; a NoOpRecord comes before the first partition that is added
 
-A removed topic stays with its TopicRecord and RemoveTopicRecord until 100 other topics have been removed.  So a later
-start recognises a folder of a deleted topic, and a partition that may lack its folder.
+The TopicRecord and RemoveTopicRecord of a removed topic are kept until 100 other topics have been removed.  So a later
+start recognises a folder of a deleted topic.  It also recognises a partition that may lack its folder.
 
 Source: Kafka 4.2.0, ActivationRecordsGenerator.recordsForEmptyLog: a controller copies the records to its log in order.
 """
@@ -77,7 +77,7 @@ def merge_records(values: Sequence[bytes], changes: Iterable[bytes]) -> list[byt
 
 
 def _without_topics(values: Sequence[bytes], removed: set[uuid.UUID]) -> list[bytes]:
-    """Leave out the partitions and configs of the topics `removed`, and the topics that were removed long before."""
+    """Leave out the partitions and configs of the topics in `removed`, and the topics that were removed long before."""
     names = _names_of(values)
     before = [_decoded(value).topic_id for value in values if record_type(value) == _REMOVE_TOPIC]
     forgotten = set(before[:-_MOST_REMOVED])

@@ -56,7 +56,7 @@ PLANNED = "planned"
 DONE = "done"
 ERASE = "erase"
 NEW_FILES_FILE = "new-files.json"
-"""The file in a partition's folder that lists the files replacing the originals; it exists until the run has ended."""
+"""The file in a partition's folder that lists the replacements of the originals; it exists until the run ends."""
 
 _CATALOGUE_FILE = re.compile(r"catalogue-([0-9A-Za-z_-]{1,100})\.json")
 _FOLDER = re.compile(r"[0-9A-Za-z._-]{1,255}")
@@ -294,7 +294,7 @@ def _partition(fields: Mapping[str, Any]) -> OriginalPartition:
 
 
 def _files(entries: Iterable[Mapping[str, Any]]) -> tuple[OriginalFile, ...]:
-    """Parse files; reject a name that leads outside the folder or is not the name of a segment file."""
+    """Parse files; reject a name unless it is the name of a segment file and stays inside the folder."""
     found = []
     for entry in entries:
         parsed = parse_segment_file(_text(entry["name"]))
