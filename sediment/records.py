@@ -82,7 +82,7 @@ def build_batch(
 ) -> bytes:
     """Return one batch with `records` at consecutive offsets, starting at `base_offset`.
 
-    A leader that appends the batch assigns offsets and leader epoch itself.
+    If a leader appends the batch, it assigns offsets and leader epoch itself.
 
     Args:
         records: at least one, each a `NewRecord` or a `Record` that was read.

@@ -111,7 +111,7 @@ class SedimentOperator(SparkSubmitOperator):
         """Run the command, push its summary, and raise an error with the reasons if it failed.
 
         Raises:
-            AirflowFailException: the command was used wrongly; it is not retried.
+            AirflowFailException: the command was used wrongly; the task is not retried.
             AirflowException: the command failed.
         """
         options = {**self.common_options, **self.options}

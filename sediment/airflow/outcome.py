@@ -1,4 +1,4 @@
-"""Outcome of a command: the JSON report in its output, as a summary for XCom and as an error text.
+"""Outcome of a command: its JSON report, converted to a summary for XCom and to an error text.
 
 Under spark-submit the report and the log lines arrive in one stream.  With `--json --log-format json` the report and
 each log line are JSON objects on separate lines.
@@ -67,9 +67,9 @@ def summary(report: Mapping[str, Any], *, fail_on_unknown: bool, outputs: Mappin
     """Return the figures of a report, but not its partitions; `outputs` are the paths of the run's other outputs.
 
     `partitions` contains the number of partitions with each status.  `unknown` is about the partitions whose result
-    depends on a setting that is not stated.  It contains their number and their bytes for each reason code.  `bytes_*`
-    are sums over the partitions whose sizes before and after the run are both known.  `failures` contains the first
-    MAX_FAILURES of the partitions that made the command fail.
+    depends on a setting that is not stated.  It contains the number and the bytes of these partitions for each reason
+    code.  `bytes_*` are sums over the partitions whose sizes before and after the run are both known.  `failures`
+    contains the first MAX_FAILURES of the partitions that made the command fail.
     """
     partitions = report["partitions"]
     failed = failures(report, fail_on_unknown=fail_on_unknown)

@@ -41,7 +41,7 @@ class ValueType(StrEnum):
     LIST = "a comma separated list"
 
 
-_WHOLE_NUMBER = re.compile(r"([+-]?)0*([0-9]{1,19})")  # a number of 64 bits has at most so many digits
+_WHOLE_NUMBER = re.compile(r"([+-]?)0*([0-9]{1,19})")  # a 64-bit number has at most 19 digits
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _COMMA = re.compile(r"\s*,\s*")
 _INT_BOUNDS = {ValueType.INT: INT32_MAX, ValueType.LONG: INT64_MAX}

@@ -10,7 +10,7 @@ table of all keys, with types, defaults and ranges as in Kafka's ConfigDef; test
                                                          keep index sizes, index interval and jitter
 
 Invariants: `compaction` and `retention` belong to one topic, so their cleanup policies are equal.  Every value that a
-live log uses is in Kafka's range, but segments may be smaller than Kafka allows.
+live log uses is in Kafka's range, except that segments may be smaller than Kafka allows.
 """
 
 from __future__ import annotations

@@ -155,9 +155,9 @@ def open_cluster_directory(
 ) -> ClusterDirectory:
     """Return a log directory; `path` may also be the directory of one partition.
 
-    A checkpoint file, lock or meta.properties that is malformed or cannot be read is treated as absent; `on_unreadable`
-    is called with its path and the error.  A caller that itself holds the lock of the directory passes None as
-    `advice_if_in_use`; the lock is then not checked.
+    If a checkpoint file, the lock or meta.properties is malformed or cannot be read, it is treated as absent.
+    `on_unreadable` is then called with its path and the error.  A caller that itself holds the lock of the directory
+    passes None as `advice_if_in_use`; the lock is then not checked.
 
     Raises:
         NotALogDirectoryError: `path` does not exist, cannot be read, or does not contain the files of a log directory.
@@ -245,8 +245,8 @@ def cluster_of(directories: Sequence[ClusterDirectory], *, advice_if_several: st
 def newest_metadata(paths: Sequence[Path], fs: Fs, *, on_unreadable: OnUnreadable) -> ClusterMetadata | None:
     """Return the most recent metadata log; the metadata logs of one cluster are copies of each other.
 
-    The bootstrap checkpoint of a node that was never started is used only if no directory has a metadata log.  If a log
-    is corrupt or cannot be read, `on_unreadable` is called, and the log is skipped.
+    If no directory has a metadata log, the bootstrap checkpoint of a node that was never started is used.  If a log is
+    corrupt or cannot be read, `on_unreadable` is called, and the log is skipped.
 
     Raises:
         SourceChangedError: the files of a metadata log changed too often while they were read.

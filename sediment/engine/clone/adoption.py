@@ -168,7 +168,7 @@ def write_start_files(
     run_id: str,
     now_ms: int,
 ) -> tuple[str, ...]:
-    """Write the files that concern the whole directory; return the names of the copies of replaced files.
+    """Write the files that concern the whole directory; return the names of the copies that keep replaced files.
 
     meta.properties is replaced last.  So after an interrupted run, the directory still belongs to its former node, or
     to no node.  The server properties file is written only if it does not exist.

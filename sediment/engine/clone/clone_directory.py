@@ -7,8 +7,7 @@
     5. owner         write meta.properties, without which no broker starts on the directory
     6. manifest      write the manifest; the clone is then complete
 
-Invariant: the directory is always complete or unfinished; no broker starts on an unfinished one, and the next run
-builds it again.
+Invariant: no broker starts on a directory that is not complete, and the next run builds such a directory again.
 """
 
 from __future__ import annotations

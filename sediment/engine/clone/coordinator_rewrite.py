@@ -104,7 +104,7 @@ class _Changes:
         self.first.append(Verdict(record.offset, Action.DROP))
 
     def replace(self, record: _Record, key: Any, value: Any | None) -> None:
-        """Replace the key, the value or both, if they differ."""
+        """Replace the key, the value or both, if they differ from those of the record."""
         encoded = encode_coordinator_key(key)
         if encoded != record.key:
             self.first.append(Verdict(record.offset, Action.REPLACE_KEY, encoded))

@@ -67,7 +67,7 @@ def suppress_records(
     left = find_suppressed(source, keys, fs)
     if left.size:
         raise CorruptDataError(
-            f"{left.size} records with suppressed keys are left",
+            f"{left.size} records with suppressed keys remain",
             partition=str(partition),
             path=str(directory),
             offset=int(left[0]),

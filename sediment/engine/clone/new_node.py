@@ -1,4 +1,4 @@
-"""The log directory of a new node, as `kafka-storage.sh format` leaves it; the node's cluster is new and has no topics.
+"""The log directory of a new node, as `kafka-storage.sh format` creates it; the cluster is new and has no topics.
 
 server.properties is written first and meta.properties last.  So if the process is killed between the two, `is_new` is
 still True, and a second call writes the files again.
@@ -37,7 +37,7 @@ _OF_A_NEW_DIRECTORY = (
 
 
 def is_new(log_dir: Path, fs: Fs) -> bool:
-    """Return True if the directory is empty, or has only files of a `format_new_node` that was interrupted."""
+    """Return True if the directory is empty, or contains only files of an interrupted `format_new_node`."""
     names = {entry.name for entry in fs.scan(log_dir)}
     if SERVER_PROPERTIES_FILE not in names:
         return names <= _BEFORE_THE_FIRST

@@ -1,4 +1,4 @@
-"""The task of one partition: copy the best replica, bring its log into the state of a clean stop, digest the files.
+"""The task of one partition: copy the best replica, bring the log into the state after a clean stop, digest the files.
 
     1. copy      copy the replica to <topic-N>.<run>-<attempt>.part/ in the clone, unless other tasks have copied it
     2. load      load the log as a broker does at its start; if it is damaged, try the next replica of the same rank
@@ -11,8 +11,8 @@
 
 Only the copy changes.  The driver then renames the task's folder to the partition's name.
 
-Invariant: if a log is corrupt in a way that a starting broker would not notice, the log is cloned byte for byte, and
-the corruption is reported.
+Invariant: if a starting broker would not notice the corruption of a log, the log is cloned byte for byte, and the
+corruption is reported.
 """
 
 from __future__ import annotations
@@ -400,7 +400,7 @@ def _as_stopped(checkpoints: PartitionCheckpoints) -> PartitionCheckpoints:
 
 
 def _settle(task: CloneTask, loaded: LoadedLog, directory: Path, fs: Fs) -> None:
-    """Leave the snapshots of a clean stop (one at the log end, none past it), and write partition.metadata."""
+    """Write and remove snapshots as a clean stop does (one at the log end, none past it); write partition.metadata."""
     for entry in fs.scan(directory):
         parsed = parse_segment_file(entry.name)
         if parsed and parsed.kind is SegmentFileKind.SNAPSHOT and parsed.base_offset > loaded.log_end_offset:

@@ -200,7 +200,7 @@ def _missing(topic: SourceTopic, options: CloneOptions) -> list[LeftOut]:
     missing = (
         TopicPartition(topic.name, number) for number in range(topic.partition_count) if number not in topic.replicas
     )
-    reason = "no directory of the source contains it; it is created empty in the clone"
+    reason = "no directory of the source contains this partition; the clone creates it empty"
     return [
         LeftOut(each, "", NO_REPLICA, reason)
         for each in missing

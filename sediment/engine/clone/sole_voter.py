@@ -7,8 +7,8 @@
     quorum-state                               the voters of a static quorum
     KRaftVersionRecord, VotersRecord           the voters of a dynamic quorum, with their directories
 
-Every source that exists must name only this node, and at least one source must name the voters.  A second voter would
-lack the appended records.  If it won the next election, these records would be lost.
+No source may name another node, and at least one source must name the voters.  A second voter would lack the appended
+records.  If the second voter won the next election, these records would be lost.
 
 This module is pure.
 

@@ -57,7 +57,7 @@ class SourceTopic:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The log directories of one cluster; `topics` maps names to the topics that have partitions there."""
+    """The log directories of one cluster; `topics` maps names to the topics with partitions in these directories."""
 
     directories: tuple[ClusterDirectory, ...]
     meta: MetaProperties | None

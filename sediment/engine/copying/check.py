@@ -66,7 +66,7 @@ def check_file(copy: Store, file: ManifestFile, on_bytes: Callable[[int], None] 
 
 
 def extra_files(copy: Store, manifest: Manifest) -> tuple[Difference, ...]:
-    """Return the files and empty folders in the directory of a copy that are not in its manifest."""
+    """Return the files and empty folders in the directory of a copy that the copy's manifest does not list."""
     known = {file.name for file in manifest.files if file.held_in is None} | _OWN_FILES
     found = copy.files()
     folders = {name.partition("/")[0] for name in (*found, *(file.name for file in manifest.files))}

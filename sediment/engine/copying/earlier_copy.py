@@ -42,7 +42,7 @@ class EarlierFiles:
     def path(self, file: ManifestFile) -> Path | None:
         """Return the local path of `file`, which this copy contains or references in another copy.
 
-        Return None if the copy that contains it is not local.
+        Return None if the copy that contains the file is not local.
         """
         root = self.store.local_path
         if root is None:
@@ -95,7 +95,7 @@ def open_earlier_copy(where: str, target: Store) -> EarlierCopy:
 
 
 def name_beside(store: Store, target: Store) -> str | None:
-    """Return `../NAME` of `store` as seen from `target`; None if they have different parents."""
+    """Return the path `../NAME` from `target` to `store`; None if they have different parents."""
     kind, path = store.identity
     target_kind, target_path = target.identity
     folder, name = posixpath.split(path)

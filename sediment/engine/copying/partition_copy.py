@@ -9,14 +9,15 @@ A file gets into a copy by the first of these methods that `CopyRules` allow and
 A file is unchanged if the earlier copy has a file of the same name, partition, topic id and size, and if one of the
 following checks succeeds:
 
-    trusted   size, modification time, inode and ctime are those at the time of the earlier copy; the file is not read
-    compared  its SHA-256 is the same; the file is read but not written
+    trusted   size, modification time, inode and ctime are the same as in the earlier copy's stamp; it is not read
+    compared  the SHA-256 is the same as in the earlier copy; the file is read but not written
 
-Only files of closed segments are trusted or compared.  A broker still writes to the files of other segments.  It maps
-their indexes into memory, so the modification times of these indexes may be updated late.  A file's stamp is its size,
-modification time, inode and ctime.  The stamp is stored only if the file has not changed for SETTLED_NS.  Otherwise the
-filesystem's clock may give the same time to a later change, and the stamp would not show that change.  An object store
-has no inode and no ctime, so there a file is trusted by its size and by the modification time that the server sets.
+Only files of closed segments are trusted or compared.  A broker still writes to the files of other segments.  The
+broker maps the indexes of these segments into memory, so their modification times may be updated late.  A file's stamp
+is its size, modification time, inode and ctime.  The stamp is stored only if the file has not changed for SETTLED_NS.
+Otherwise, a later change may get the same time from the filesystem's clock, and the stamp would not show that change.
+An object store has no inode and no ctime, so there a file is trusted by its size and by the modification time that the
+server sets.
 
 Invariant: a file that changes while it is read causes an error; it is never accepted as a copy.
 """
@@ -179,7 +180,7 @@ class _FileCopy:
         return f"{self.work.target}/{self.file_name}" if self.work.target else self.file_name
 
     def _stamp(self) -> FileStamp:
-        """Return the stamp of the source's file; raise if this is not the file that the driver listed."""
+        """Return the stamp of the source's file; raise an error if this is not the file that the driver listed."""
         stamp, listed = self.work.source.stamp(self._source_name), self.work.files[self.file_name]
         if stamp is None or (stamp.size_bytes, stamp.mtime_ns) != (listed.size_bytes, listed.mtime_ns):
             raise self._changed("is not the file that the driver listed")

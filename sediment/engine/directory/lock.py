@@ -216,7 +216,7 @@ class DirectoryLock:
 
 
 def _holder(descriptor: int) -> int | None:
-    """Return the process that holds a lock on the file; None if the process is unknown, for example on another host."""
+    """Return the process that holds a lock on the file; None if it is unknown, for example on another host."""
     return _conflict(descriptor) or None
 
 

@@ -169,7 +169,7 @@ class Publisher:
         self.store.sync()
 
     def withdraw(self) -> None:
-        """Make a complete output of this run incomplete, so that a later run writes it again."""
+        """Make the complete output of this run incomplete again, so that a later run writes it anew."""
         self._claim()
         self.store.delete(MANIFEST_FILE)
         self.store.sync()
@@ -330,7 +330,7 @@ def _digested(chunks: Iterable[Buffer], update: Callable[[Buffer], object]) -> I
 # ---------------------------------------------------------------------------------------------------------- in a task
 @dataclass(slots=True)
 class _Part:
-    """A file that was written as a part; `mtime_ns` is set together with its final name."""
+    """A file that was written as a part; its `mtime_ns` is set when it gets its final name."""
 
     written: ManifestFile
     mtime_ns: int | None = None
@@ -371,7 +371,7 @@ class PublishingFs(Fs):
             super().set_mtime_ns(path, mtime_ns)
 
     def sync_file(self, path: Path) -> None:
-        """Sync a file; a part is durable once it is written."""
+        """Sync a file, unless it is a part, which is already durable when it has been written."""
         if not _is_part(path):
             super().sync_file(path)
 
@@ -391,7 +391,7 @@ class PublishingFs(Fs):
         return super().free_bytes(path) if self._publisher is None else self._publisher.store.free_bytes()
 
     def take(self, part: PartFile) -> ManifestFile:
-        """Rename a part to its final name; the name is durable once the folder is synced."""
+        """Rename a part to its final name; the name is durable only after the folder is synced."""
         assert self._publisher is not None
         self._publisher.check()
         held = self._parts.pop(part.part_name)
@@ -411,7 +411,7 @@ class PublishingFs(Fs):
 class SourcePublishingFs(PublishingFs, StoreFs):
     """The file operations of a task that reads its source in place; the task writes only parts, and only to the output.
 
-    `files` contains the files of `folder` in `source`, as listed.
+    `files` is the listing of `folder` in `source`.
     """
 
     def __init__(

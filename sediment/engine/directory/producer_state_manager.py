@@ -10,9 +10,9 @@ If no snapshot exists, all batches from the log start are replayed, except after
 `live.log.producer_appends` checks appends, `segment_io.partition.producer_state` replays batches and expires producers,
 and `producer_snapshots` parses a snapshot.  A truncation to an empty log deletes all snapshots (`log_truncation`).
 
-Invariants: a snapshot appears under its name complete or not at all.  A dropped snapshot is not read again, but its
-file exists until `delete_dropped`.  So if a snapshot with the same producers is taken again, the file is still there
-and need not be rewritten.
+Invariants: a snapshot gets its final name only when it is complete.  A dropped snapshot is not read again, but its file
+exists until `delete_dropped`.  So if a snapshot with the same producers is taken again, the file is still there and
+need not be rewritten.
 """
 
 from __future__ import annotations

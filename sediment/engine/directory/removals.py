@@ -18,7 +18,7 @@ from typing import Any
 from sediment.segment_io.errors import SedimentError
 
 _THREADS = 2  # the kernel needs processor time to free the blocks and cached pages of a large file
-_MOST_WAITING = 8  # in addition to the running ones
+_MOST_WAITING = 8  # removals that wait, in addition to those that run
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The spool: a folder in which jobs leave prepared swaps for the engine that owns the log directories.
+"""The spool: a folder in which jobs put prepared swaps for the engine that owns the log directories.
 
 In options and messages, the spool is called the hand-off folder; the option `--hand-off` names it.
 
@@ -73,7 +73,7 @@ def check_announced(folder: Path, log_dirs: Iterable[Path], fs: Fs) -> None:
     """Check that a running engine commits the swaps in `folder` for all `log_dirs`.
 
     Raises:
-        UsageError: no running engine commits them.
+        UsageError: no running engine commits these swaps.
     """
     try:
         document = json.loads(fs.read_bytes(folder / ENGINE_FILE))

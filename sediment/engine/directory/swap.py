@@ -7,7 +7,7 @@ Kafka's loader decides by file names alone (kafka-log 05 §2):
 * Otherwise, the `.swap` files replace all files whose offsets are between the lowest `.swap` and the end of the highest
   `.swap`.
 
-So the suffixes decide what happens to a whole group, and two groups must never have `.cleaned` or `.swap` files at the
+So the suffixes of the files decide on a whole group.  Two groups must never have `.cleaned` or `.swap` files at the
 same time.
 
 Invariants of `commit`: groups are committed one at a time, in offset order.  A group's old files keep their names until
@@ -67,27 +67,28 @@ def commit(
     raise an error to end the commit.  After this call, the sources are compared with the existing files, and the steps
     below follow.  `Start` says what the next start does after a crash in that step:
 
-    1. `.part` -> `.cleaned`, ascending.
-       Start: `.cleaned` is deleted, the sources are untouched.  A broker ignores the remaining `.part`; a start of
-       Sediment deletes them.
-    2. `.cleaned` -> `.swap`, the highest segment first, each in the order log, index, timeindex, txnindex.
-       Start during this step: every `.swap` is above a remaining `.cleaned` and is deleted; the sources are untouched.
-       Start after this step: sources within the offset range of the new segments are deleted, and `.swap` becomes
-       final.  A source that begins at or after the last new offset is kept.  The next cleaning drops from this source
-       the records that this cleaning dropped.
+    1. Rename `.part` to `.cleaned`, in ascending order.
+       Start: each `.cleaned` is deleted, and the sources are unchanged.  A broker ignores the remaining `.part` files;
+       a start of Sediment deletes them.
+    2. Rename `.cleaned` to `.swap`, the highest segment first, each in the order log, index, timeindex, txnindex.
+       Start during this step: every `.swap` is above a remaining `.cleaned` and is deleted; the sources are unchanged.
+       Start after this step: sources within the offset range of the new segments are deleted, and each `.swap` gets
+       its final name.  A source that begins at or after the last new offset is kept.  The next cleaning drops from this
+       source the records that this cleaning dropped.
     3. Sync the directory.
        Start: as after step 2, even after a power loss.
-    4. Sources -> `.deleted`, the lowest segment first, each in the order log, index, timeindex, txnindex.
-       Start: `.deleted` is removed, the remaining sources are deleted because of their offsets or as indexes without a
-       log, and `.swap` becomes final.
+    4. Rename the sources to `.deleted`, the lowest segment first, each in the order log, index, timeindex, txnindex.
+       Start: each `.deleted` is removed, and each `.swap` gets its final name.  The remaining sources are deleted,
+       because of their offsets or because they are indexes without a log.
     5. Sync the directory.
        Start: as after step 4; no old file has its original name any more.
-    6. `.swap` -> final names, the lowest segment first, each in the order log, index, timeindex, txnindex.
-       Start: the remaining `.swap` becomes final.  No `.log.swap` is left below a finished segment, so none covers it.
+    6. Rename `.swap` to the final names, the lowest segment first, each in the order log, index, timeindex, txnindex.
+       Start: each remaining `.swap` gets its final name.  No `.log.swap` remains below a finished segment, so none
+       covers that segment.
     7. Sync the directory.
-       Start: `.deleted` is removed.
-    8. Each snapshot of an old base that is not a new base -> `.snapshot.deleted`; `.deleted` files are unlinked.  If
-       `removals` is given, it unlinks these files while the next group is committed.
+       Start: each `.deleted` is removed.
+    8. Rename each snapshot of an old base that is not a new base to `.snapshot.deleted`, and unlink the `.deleted`
+       files.  If `removals` is given, it unlinks these files while the next group is committed.
        Start: as after step 7; the loader removes snapshots without a segment.
 
     Step 8 need not be durable, because the next start removes the remaining files.  A group without parts is not
@@ -262,9 +263,9 @@ def _malformed(partition: TopicPartition, what: str) -> UsageError:
 
 
 def _check_listing(partition: TopicPartition, directory: Path, groups: Sequence[CleanedGroup], fs: Fs) -> None:
-    """Check that no other replacement left files, and that the sources of each group are adjacent and unchanged.
+    """Check that no files of another replacement exist, and that the sources of each group are adjacent and unchanged.
 
-    Files that another replacement left would change the outcome of this one.
+    Files of another replacement would change the outcome of this one.
     """
     listing = list_log(partition, directory, fs)
     for leftover in listing.leftovers:
@@ -388,7 +389,7 @@ def is_part_file(name: str) -> bool:
 def discard_parts(
     directory: Path, run_id: str, fs: Fs, *, attempt: str | None = None, keep: Container[str] = ()
 ) -> tuple[str, ...]:
-    """Remove the uncommitted `.part` files of run `run_id`, or of one attempt of it; return their names.
+    """Remove the uncommitted `.part` files of run `run_id`, or of one attempt of this run; return their names.
 
     Files named in `keep` are kept, so that another process can commit them.  Parts of other runs are also kept, because
     those runs may still commit them.  Only `finish_interrupted` can delete the parts of other runs safely: its caller

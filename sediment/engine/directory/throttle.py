@@ -25,7 +25,7 @@ from sediment.segment_io.units import NS_PER_MS
 
 CHECK_INTERVAL_MS = 300
 
-_LONGEST_SLEEP_SECONDS = 1e9  # for a rate near zero, because operating systems limit the duration of a sleep
+_LONGEST_SLEEP_SECONDS = 1e9  # used for a rate near zero, because operating systems limit the duration of a sleep
 
 _NS_PER_S = 1_000_000_000
 _STATE = struct.Struct("=qq")  # start of the window in ns of the system's monotonic clock, bytes observed in the window

@@ -93,7 +93,7 @@ class CleanerCheckpoints:
         return dict(self._uncleanable)
 
     def has_mark(self, partition: TopicPartition) -> bool:
-        """Return True if the partition is marked, even if its segments have changed since then."""
+        """Return True if the partition is marked, even if its segments have changed after that."""
         return partition in self._uncleanable
 
     def is_uncleanable(self, log: PartitionLog, directory: LogDirectory) -> bool:

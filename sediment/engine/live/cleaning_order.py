@@ -1,6 +1,6 @@
 """The order in which dirty logs are cleaned: Kafka's LogCleanerManager.grabFilthiestCompactedLog.
 
-`compaction.cleanable_range` computes the dirty ratio and the maximum lag of each log, and compares the ratio with
+`compaction.cleanable_range` computes the dirty ratio and the maximum lag of each log.  It also compares the ratio with
 min.cleanable.dirty.ratio.
 
 Invariant: this module does not import the code of live logs.  So a job that needs only the order starts fast.

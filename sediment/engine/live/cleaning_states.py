@@ -120,7 +120,7 @@ class CleaningStates:
             raise CleaningAbortedError("the cleaning was aborted", partition=str(partition))
 
     def finish(self, partition: TopicPartition, before: Callable[[], None] | None = None) -> bool:
-        """End the work that `start` began; return False if it was aborted.
+        """End the work that `start` began; return False if the work was aborted.
 
         If the work was not aborted, `before` is called first.
 

@@ -36,7 +36,7 @@ def copy_next(current: PartitionLog, future: PartitionLog, max_bytes: int = CHUN
         try:
             return _copy(current, future, most)
         except OffsetOutOfRangeError:
-            continue  # the log start has risen in the meantime
+            continue  # the log start has risen after it was read
         except UnexpectedAppendOffsetError:
             if most == _ONE_BATCH:
                 raise
@@ -76,6 +76,6 @@ def _copy(current: PartitionLog, future: PartitionLog, max_bytes: int) -> int:
 
 
 def _follow(current: PartitionLog, future: PartitionLog) -> None:
-    """Move the future log's high watermark and log start to those of the live log, but not past its own log end."""
+    """Move the future log's high watermark and log start to those of the live log, but at most to its own log end."""
     future.update_high_watermark(current.high_watermark)
     future.maybe_increment_log_start_offset(min(current.log_start_offset, future.high_watermark))

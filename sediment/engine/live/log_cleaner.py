@@ -10,7 +10,7 @@
 `log_manager` starts the threads, unless log.cleaner.enable is false.  log.cleaner.io.buffer.size has no effect.
 
 Invariants: a partition has at most one cleaning at a time.  The checkpoint of a partition moves only after a committed
-cleaning.  In addition, a checkpoint outside the log moves to the log start.  A cleaning that is not committed leaves no
+cleaning.  But a checkpoint outside the log moves to the log start at once.  A cleaning that is not committed leaves no
 file.  After an error in one partition, the others are still cleaned.
 
 Source: kafka-log 02 §1, §2, §9.
@@ -126,7 +126,7 @@ class LogCleaner:
             return ends
 
     def stop(self) -> None:
-        """Start no further cleaning, and end each cleaning in progress at its next chunk."""
+        """Start no further cleaning, and end each running cleaning at its next chunk."""
         self._stopping.set()
 
     def close(self) -> None:
@@ -211,7 +211,7 @@ class LogCleaner:
         self.manager.states.check_not_aborted(partition)
 
     def _pace(self, partition: TopicPartition, stack: ExitStack) -> Callable[[int], None]:
-        """Return a function to call with the size of every read and write.
+        """Return a function that the caller must call with the size of every read and write.
 
         The function stops an aborted cleaning, and sleeps to stay below the rate limit.
         """

@@ -5,7 +5,7 @@
     3 leave     later, without the lock of the failed log: the files of these logs are closed, and the directory is
                 released
 
-Cleaner, retention and checkpoints work on the remaining logs only.
+The cleaner, retention and the checkpoints then work only on the remaining logs.
 
 Invariant: nothing more is written to a failed directory.  The limit on open files is not a disk failure.
 
@@ -58,8 +58,8 @@ class LogDirFailureHandler:
         _LOGGER.error("log directory %s is offline with its %d logs: %s", directory, len(lost), directory.failure)
         for log in lost:
             log.go_offline(f"its directory failed: {directory.failure}")
-        # The logs are closed later.  To close a log needs its lock, and the log that reports the failure still holds
-        # its own lock.
+        # The logs are closed later.  The close of a log needs the log's lock, and the log that reports the failure
+        # still holds its own lock.
         self._scheduler.schedule_once("log-dir-failure", partial(_leave, directory, lost))
 
     @contextmanager

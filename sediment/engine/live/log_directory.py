@@ -157,7 +157,7 @@ class LogDirectory:
         self._write(HIGH_WATERMARK_FILE, offsets)
 
     def first_dirty_offsets(self) -> dict[TopicPartition, int]:
-        """Return the cleaner checkpoint; treat a malformed one as empty, which only costs time."""
+        """Return the cleaner checkpoint; treat a malformed one as empty, which costs only time."""
         try:
             return read_offset_checkpoint(self._fs, self.path / CLEANER_FILE) or {}
         except CorruptCheckpointError:
@@ -166,7 +166,7 @@ class LogDirectory:
     def change_first_dirty(
         self, change: Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, int]]
     ) -> None:
-        """Replace the entries of the cleaner checkpoint with the result of `change`, unless nothing changes."""
+        """Replace the entries of the cleaner checkpoint with the result of `change`, if it differs from them."""
         with self._guard:
             before = self.first_dirty_offsets()
             after = change(before)

@@ -22,11 +22,11 @@ this case, a directory that had no marker at the start gets none.
 
 The manager has three kinds of locks.  `_guard` covers the maps and is the innermost lock.  A thread that holds `_guard`
 must not wait for a log or the cleaner, because a log takes `_guard` when it reports a disk failure under its own lock.
-`_administration` is held while logs are created, deleted or truncated.  To avoid a long wait, a stop interrupts a
-creation after the log in progress.  The `checkpoint_guard` of a directory is held while the directory's offsets are
-collected and written, so that no checkpoint replaces a newer one.  A thread that holds this lock may take the lock of a
-log.  If a disk hangs, the periodic checkpoints of all directories wait for this disk, as in Kafka.  A client's changes
-in another directory do not wait.
+`_administration` is held while logs are created, deleted or truncated.  To avoid a long wait, a stop interrupts the
+creation of logs after the log that is being created.  The `checkpoint_guard` of a directory is held while the
+directory's offsets are collected and written, so that no checkpoint replaces a newer one.  A thread that holds this
+lock may take the lock of a log.  If a disk hangs, the periodic checkpoints of all directories wait for this disk, as in
+Kafka.  A client's changes in another directory do not wait.
 
 Source: kafka-log 04 §11 to §14, 05 §1.
 """
@@ -144,10 +144,10 @@ class LogManager:
     ) -> None:
         """Create a manager; `is_stray(partition, topic id)` is True for a log that does not belong to this node.
 
-        `on_readable_change` is called after the readable range of a log has changed, and after the log was closed.  It
-        is called without the log's lock.  If `deletes` is False, nothing is deleted before `start_deleting` is called.
-        This includes logs that were renamed to `-delete` before the start.  The folders in `left_out`, which are
-        absolute paths, are not loaded; `put_away` takes them out of use.
+        `on_readable_change` is called after the readable range of a log has changed, and after the log was closed.  The
+        log's lock is not held during this call.  If `deletes` is False, nothing is deleted before `start_deleting` is
+        called.  Even logs that were renamed to `-delete` before the start are kept until then.  The folders in
+        `left_out`, which are absolute paths, are not loaded; `put_away` takes them out of use.
         """
         self.config = config or BrokerConfig()
         self.clock = clock
@@ -241,7 +241,7 @@ class LogManager:
         self._name_owners()
 
     def _check_owners_before_writing(self) -> None:
-        """Refuse directories of another node or cluster before any of them is created or written to."""
+        """Refuse directories of another node or cluster, before any directory is created or written to."""
         directories = [LogDirectory(path, self.fs) for path in self._log_dirs]
         for directory in directories:
             # A directory that cannot be read is reported when it is opened.
@@ -353,7 +353,7 @@ class LogManager:
         else:
             logs = self._future if item.state is DirectoryState.FUTURE else self._logs
             with self._guard:
-                # If the directory has failed in the meantime, its logs are already closed.
+                # If the directory has failed by now, its logs are already closed.
                 is_lost = directory.is_offline
                 other = log if is_lost else logs.setdefault(item.partition, log)
             if is_lost:
@@ -366,7 +366,7 @@ class LogManager:
                     f"the partition is also in {other.directory}",
                     partition=str(item.partition),
                     path=str(directory.path / item.name),
-                    advice="find the log that the broker wrote to last, and move the other out of the log directory",
+                    advice="find the log to which the broker wrote last, and move the other log out of its directory",
                 )
         for repair in log.loaded.repairs:
             _LOGGER.info("%s: %s", log.partition, repair)
@@ -458,7 +458,7 @@ class LogManager:
             self.cleaner.start()
 
     def stop_deleting_by_limits(self) -> None:
-        """End retention after the log in progress, and cleanings at their next chunk; neither runs again."""
+        """End retention after the current log, and cleanings at their next chunk; neither runs again."""
         self._deletes_by_limits = False
         self.cleaner.stop()
 
@@ -491,7 +491,7 @@ class LogManager:
             return 0
 
     def flush_overdue(self) -> None:
-        """Flush the logs that were last flushed at least `flush.ms` ago."""
+        """Flush the logs whose last flush is at least `flush.ms` ago."""
         now_ms = self.clock.now_ms()
         for log in self.all_logs():
             if now_ms - log.last_flush_ms >= log.config.flush_ms:
@@ -618,7 +618,7 @@ class LogManager:
         return sorted(self._values(self._logs), key=lambda log: log.partition)
 
     def directories(self) -> list[LogDirectory]:
-        """Return every directory, offline or not, in the given order."""
+        """Return all directories, online and offline, in the order of `log_dirs`."""
         return list(self._directories)
 
     def strays(self) -> list[Path]:
@@ -687,7 +687,7 @@ class LogManager:
     def check_ready(self, new: Iterable[TopicPartition] = ()) -> None:
         """Check that logs can be deleted, and that the logs `new` can be created.
 
-        A caller that first makes a change durable elsewhere must call this method before it does so.  Deletions that
+        If a caller first makes a change durable elsewhere, it must call this method before that change.  Deletions that
         failed are tried again.
 
         Raises:
@@ -771,7 +771,7 @@ class LogManager:
                 self._checkpoint(LogDirectory.write_recovery_points, _recovery_points, by_directory)
 
     def _create_in(self, directory: LogDirectory, topic_ids: Mapping[TopicPartition, str | None]) -> None:
-        """Create logs in a directory, unless it fails.
+        """Create logs in a directory; if the directory fails, take it offline.
 
         Raises:
             OpenFilesLimitError: the limit on open files is too low.
@@ -825,7 +825,7 @@ class LogManager:
         return [directory for directory in chosen if not directory.is_offline]
 
     def delete_log(self, partition: TopicPartition) -> None:
-        """Delete a log: its directory is renamed now and removed after `log.segment.delete.delay.ms`.
+        """Delete a log: rename its directory now, and remove it after `log.segment.delete.delay.ms`.
 
         Raises:
             StorageError: the log does not exist, and a directory is offline.
@@ -904,7 +904,7 @@ class LogManager:
         """Delete the future log of a partition, if there is one; its folder is removed later.
 
         Raises:
-            StorageError: its disk failed.
+            StorageError: the disk of the future log failed.
         """
         with self._administration:
             self._delete_future_log(partition)
@@ -1378,7 +1378,7 @@ def _check_online(directory: LogDirectory) -> None:
 
 def _still_listed(directory: LogDirectory) -> StorageError:
     return StorageError(
-        "the checkpoints may list logs of deleted topics, because they could not be written",
+        "checkpoints could not be written, so they may still list logs of deleted topics",
         path=str(directory),
         advice="try again later; if the process has reached its limit on open files, raise ulimit -n",
     )

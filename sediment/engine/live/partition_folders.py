@@ -9,7 +9,7 @@ The folder of a future log is made in the same steps; its name ends in -future.
 
 After a crash in step 1, a broker deletes the remaining folder, and a server recognises it with `is_unfinished`.  A
 folder with its final name always contains its topic id; otherwise a broker would rename the folder to -stray.  If step
-1 fails although the disk is healthy, its folders are removed.
+1 fails although the disk is healthy, the new folders are removed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def make_partition_folders(
     *,
     before_each: Callable[[], None] = _do_nothing,
 ) -> frozenset[TopicPartition]:
-    """Make the folders that are missing, durably, and return their partitions.
+    """Make the missing folders durably, and return their partitions.
 
     A partition without a topic id gets no partition.metadata.  `before_each` is called before each folder is staged.
     It may raise an error, which ends the call before any folder has its final name.
@@ -133,7 +133,7 @@ def is_unfinished(folder: Path, fs: Fs) -> bool:
 
 
 def folder_aside(partition: TopicPartition, state: DirectoryState) -> str:
-    """Return a new name for the folder of a partition, for a time before or after the partition is in use."""
+    """Return a new name for the folder of a partition that is not in use yet, or not in use any more."""
     return aside_directory_name(partition, state, uuid.uuid4().hex)
 
 

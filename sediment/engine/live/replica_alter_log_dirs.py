@@ -62,7 +62,7 @@ class ReplicaAlterLogDirs:
         """The time on the monotonic clock at which the limit allows more bytes."""
 
     def add(self, future: PartitionLog) -> None:
-        """Begin to move a partition, whose future log was just created."""
+        """Begin to move a partition whose future log was just created."""
         with self._guard:
             target = future.directory.parent
             is_first = target not in self._waiting
@@ -115,7 +115,7 @@ class ReplicaAlterLogDirs:
         except SedimentError:
             if self._manager.get_future_log(move.partition) is move.future:
                 raise
-            copied = 1  # the move was cancelled in the meantime
+            copied = 1  # the move was cancelled during the copy
         if copied:
             self._count(copied, rate)
             return 0

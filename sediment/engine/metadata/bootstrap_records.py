@@ -40,12 +40,12 @@ _PRODUCER_IDS = m.ProducerIdsRecord.API_KEY
 _USER = m.UserScramCredentialRecord.API_KEY
 _REMOVE_USER = m.RemoveUserScramCredentialRecord.API_KEY
 _NO_OP = m.NoOpRecord.API_KEY
-_VERSION = 0  # of a NoOpRecord
-_MOST_REMOVED = 100  # topics that were removed before
+_VERSION = 0  # the version of a NoOpRecord
+_MOST_REMOVED = 100  # the number of removed topics that the file keeps
 
 
 def merge_records(values: Sequence[bytes], changes: Iterable[bytes]) -> list[bytes]:
-    """Return the records `values` of the file, changed by further records.
+    """Return the records of the file, `values`, after the further records have changed them.
 
     Raises:
         CorruptBatchError: a record is malformed.

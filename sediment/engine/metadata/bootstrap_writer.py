@@ -1,6 +1,6 @@
 """BootstrapWriter: the metadata of a node that was never started, in its `bootstrap.checkpoint`.
 
-Each `append` replaces the file, atomically and durably.  `bootstrap_records` keeps it small.
+Each `append` replaces the file atomically and durably.  `bootstrap_records` keeps it small.
 
 Invariants: the lock of the log directory is held, and the node has no metadata log.  If a replacement of the file may
 not be durable, nothing more is written.  A failed disk takes the log directory offline.
@@ -118,10 +118,7 @@ class BootstrapWriter:
             self._values = changed
 
     def _is_still(self, identity: tuple[int, int, int] | None) -> bool:
-        """Return True if the new file did not get the name of the old file.
-
-        A read of the file would need a descriptor; this check opens no file.
-        """
+        """Return True if the path still refers to the old file; this check opens no file, as a read would do."""
         try:
             return self._fs.identity(str(self._path)) == identity
         except OSError:

@@ -2,8 +2,8 @@
 
 After an unclean stop, a log may have lost its last records, and new records may get the offsets of these records.  If
 the leader epoch is new, a consumer notices that its position is above the end of the earlier epoch (KIP-320).  Each
-record also makes the leader the only in-sync replica.  After an unclean stop, the metadata may list the leader only as
-an eligible leader replica (KIP-966).
+record also makes the leader the only in-sync replica.  This is necessary because after an unclean stop, the metadata
+may list the leader only as an eligible leader replica (KIP-966).
 
 Source: Kafka's PartitionChangeBuilder and PartitionRegistration.merge: a record with a leader raises the leader epoch
 and the partition epoch by 1.

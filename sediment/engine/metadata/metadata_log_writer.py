@@ -13,7 +13,7 @@ transaction.  So either all records of the call take effect, or none.
 
 Invariants: the lock of the log directory is held.  Records are appended as one metadata transaction if they need more
 than one batch, add partitions or remove topics.  The name of the transaction shows that a server made the change.
-After a failed write, or once the log directory is offline, nothing more is written.  A failed disk takes the log
+After a failed write, or after the log directory went offline, nothing more is written.  A failed disk takes the log
 directory offline.
 
 Source: Kafka 4.2.0, KafkaRaftLog.createLog (it recovers the whole log at each start), KafkaRaftClient.initialize,

@@ -20,11 +20,11 @@ DiskFailed = Callable[[OSError], None]
 
 
 def ignore_disk_failure(_error: OSError) -> None:
-    """Do nothing; use this if no other file of the directory is in use."""
+    """Do nothing; use this function if no other file of the directory is in use."""
 
 
 def never_fails() -> str | None:
-    """Return None; use this if only the metadata of the log directory is in use."""
+    """Return None; use this function if only the metadata of the log directory is in use."""
     return None
 
 

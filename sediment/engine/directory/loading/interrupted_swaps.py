@@ -62,12 +62,12 @@ def finish_interrupted(directory: Path, fs: Fs, *, restored: Collection[str] = (
 
     Beyond Kafka's rules:
 
-    * A replacement with a new segment that is not whole (`replacements`) is undone if the old segments still contain
-      all records.  The replacement is completed if no old log is left and the new logs are framed.  In all other cases,
-      the directory is refused.
-    * If there is a `.cleaned` file, the replacement must be undone.  The directory is refused if a new segment has no
-      old segment.  If a new segment has a second link, it needs no old segment, because a restore linked it and the
-      original keeps its bytes.
+    * If a new segment is not whole (`replacements`), the replacement is undone, provided that the old segments still
+      contain all records.  The replacement is completed if no old log remains and the new logs are framed
+      (`replacements`).  In all other cases, the directory is refused.
+    * If a `.cleaned` file exists, the replacement must be undone.  In this case, the directory is refused if a new
+      segment has no old segment.  If a new segment has a second link, it needs no old segment, because a restore linked
+      it and the original keeps its bytes.
     * An index with offsets or positions past the end of its log is deleted; a log without an offset index is recovered.
     * An old log between two new segments is kept if it ends before the second new segment begins.
     * An index of an old segment is deleted if the new segment with the same base offset has no index of that kind; the
@@ -207,7 +207,7 @@ def _first_to_undo(directory: Path, new: Sequence[NewSegment], old: OldSegments)
     """Return the first new segment that is not whole if the replacement must be undone; None if it can be completed.
 
     Raises:
-        CorruptDataError: both completing and undoing the replacement would lose records.
+        CorruptDataError: the replacement can be neither completed nor undone without a loss of records.
     """
     problems = [segment for segment in new if segment.problem is not None]
     if not problems:
@@ -264,7 +264,7 @@ def _offset_of(directory: Path, name: str) -> int:
 
 def _nameless(directory: Path, name: str) -> CorruptDataError:
     return CorruptDataError(
-        "the name of a file of an interrupted replacement has no offset of 20 digits",
+        "an interrupted replacement left a file that has no offset of 20 digits in its name",
         partition=directory.name,
         path=str(directory / name),
         advice="a broker refuses to load this partition; move the file out of the directory",

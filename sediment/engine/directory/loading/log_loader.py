@@ -14,7 +14,8 @@
 If offsets do not fit into a segment, `split_segment` splits it, and step 2 runs again.  A folder that ends in -delete
 is not recovered.
 
-A load leaves every index trimmed to its entries.  LocalLog then extends the indexes of the active segment for appends.
+After a load, every index is trimmed to its entries.  LocalLog then extends the indexes of the active segment for
+appends.
 
 Invariants
 * After an unclean stop, the log may be cut at or above the recovery point, as a broker would.  In a trusted part of the
@@ -80,7 +81,7 @@ class LoadedSegment:
     """A segment of a loaded log, in Kafka's terms.
 
     `largest_timestamp_ms` comes from the last time index entry, or from the batches if the index was rebuilt.  If no
-    record has a timestamp, it is the file's modification time.
+    record has a timestamp, the value is the file's modification time.
     """
 
     base_offset: int
@@ -117,7 +118,7 @@ class LoadedLog:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """The first offset of the first transaction that is open, or whose marker is at or above the high watermark."""
+        """The first offset of the first transaction that is open or has its marker at or above the high watermark."""
         return self.producers.first_unstable_offset(self.high_watermark, log_start_offset=self.log_start_offset)
 
     @property
@@ -226,7 +227,7 @@ def _remove_temporary_files(state: LoadState) -> None:
         target = entry.name.removesuffix(".tmp")
         if target != entry.name and (target == LEADER_EPOCH_FILE or parse_segment_file(target) is not None):
             state.fs.unlink(state.directory / entry.name)
-            state.repairs.append(Repair("deleted", entry.name, "a crash left it half written"))
+            state.repairs.append(Repair("deleted", entry.name, "a crash interrupted its write"))
 
 
 def _load_segment_files(state: LoadState) -> None:
@@ -262,7 +263,7 @@ def _load_segment_files(state: LoadState) -> None:
 
 
 def _why_recover(state: LoadState, segment: LoadingSegment) -> str | None:
-    """Return the reason why a broker recovers this segment regardless of the recovery point, or None."""
+    """Return the reason why a broker recovers this segment regardless of the recovery point; None without a reason."""
     if segment.ref.offset_index_bytes is None:
         return "the segment had no offset index"
     path = state.path(segment, SegmentFileKind.TRANSACTION_INDEX)
@@ -284,7 +285,7 @@ def _trim_indexes(state: LoadState, segment: LoadingSegment) -> None:
         if size_bytes is not None and size_bytes % entry_bytes:
             content = state.fs.read_bytes(state.path(segment, kind))
             whole_bytes = size_bytes - size_bytes % entry_bytes
-            state.put(segment, kind, content[:whole_bytes], "its last entry was not whole")
+            state.put(segment, kind, content[:whole_bytes], "its last entry was incomplete")
 
 
 def _loaded(state: LoadState, segment: LoadingSegment) -> LoadedSegment:

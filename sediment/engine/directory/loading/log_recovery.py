@@ -111,7 +111,7 @@ def settle_ends(state: LoadState) -> tuple[int, int]:
         log_end_offset, _ = end_of(state, state.segments[-1])
         if not state.segments[-1].base_offset <= log_end_offset <= INT64_MAX:
             raise CorruptDataError(
-                "the last batch has the largest possible offset, so no offset is left for another record",
+                "the last batch has the largest possible offset, so no further record can have an offset",
                 partition=str(state.partition),
                 path=str(state.path(state.segments[-1])),
                 advice="a broker would delete the whole log; move this segment out of the directory",

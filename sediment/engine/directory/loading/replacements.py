@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NewSegment:
-    """A `.log.swap` with the offsets [base_offset, next_offset), which follow from the lengths of its batches.
+    """A `.log.swap` file; by its batch lengths, its offsets are at or above `base_offset` and below `next_offset`.
 
     `good_bytes` counts the bytes before the first bad batch.  `problem` is a clause that describes the first problem;
     None for a whole segment.
@@ -137,7 +137,7 @@ def _index_problem(
 def index_mismatch(directory: Path, base_offset: int, kind: SegmentFileKind, fs: Fs) -> str | None:
     """Return how an index still named `.swap` contradicts its log, which already has its final name.
 
-    Return None if both agree.  The index of a log with a torn end may describe batches of that end.  A broker keeps
+    Return None if both agree.  If a log has a torn end, its index may describe batches in that end.  A broker keeps
     such an index, and so does Sediment.  The recovery that cuts the log also rebuilds the index and removes the later
     segments.  If the index were deleted, the log would be cut earlier, and the later segments would remain after a gap.
     """

@@ -1,7 +1,7 @@
 """Checks of the names, types and sizes of segment files; if one fails, the load is refused (kafka-log 05 §2 pass 4).
 
-Refused: a log or index whose name is not an offset of 20 digits, a log above 2^31 - 1 bytes, a special file or a
-dangling link.
+The load refuses a log or index if its name is not an offset of 20 digits.  It also refuses a log above 2^31 - 1 bytes,
+a special file and a dangling link.
 """
 
 from __future__ import annotations

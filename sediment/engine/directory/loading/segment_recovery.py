@@ -156,7 +156,7 @@ def _replace_by_copy(state: LoadState, path: Path, size_bytes: int) -> None:
 
 
 def is_torn_tail(state: LoadState, segment: LoadingSegment, scan: SegmentScan) -> bool:
-    """Return True if the bytes after the good batches contain no batch, so cutting them off loses nothing.
+    """Return True if the bytes after the good batches contain no batch, so that nothing is lost if they are cut off.
 
     If another segment follows, that segment must begin at the next offset.
     """
@@ -167,7 +167,7 @@ def is_torn_tail(state: LoadState, segment: LoadingSegment, scan: SegmentScan) -
 
 
 def note_corruption(state: LoadState, segment: LoadingSegment, scan: SegmentScan) -> None:
-    """Record corruption that is left in a trusted segment, with the number of good batches after it."""
+    """Record corruption that is not removed from a trusted segment, with the number of good batches after it."""
     path = state.path(segment)
     after = find_batches_after(path, scan.good_bytes, segment.ref.log_bytes, scan.next_offset, state.fs)
     what = f"{scan.stop}; {after.good_batches} good batches follow in this segment"

@@ -43,8 +43,8 @@ def split_segment(
 ) -> Repair:
     """Replace the segment at `base_offset` by as many segments as its offsets need; the directory's lock must be held.
 
-    `overflow` is the error raised by the scan.  The whole segment is read into memory, which is acceptable because such
-    segments are rare.
+    `overflow` is the error that the scan raised.  The whole segment is read into memory, which is acceptable because
+    such segments are rare.
 
     Raises:
         CorruptBatchError: offsets descend, or overlap the next segment; nothing changed.

@@ -149,7 +149,7 @@ def link_files(source: Path, names: Sequence[str], target: Path, fs: Fs) -> tupl
                     "other originals are kept under this name",
                     partition=source.name,
                     path=str(folder / name),
-                    advice="if several log directories contain the same partition, run once for each",
+                    advice="if several log directories contain the same partition, run once for each directory",
                 ) from error
         except OSError as error:
             if error.errno not in _NO_LINKS:
@@ -208,7 +208,7 @@ class BackupLinks:
 
         Raises:
             UsageError: see `link_files`.
-            OSError: a part is missing.
+            OSError: a part file is missing.
         """
         source = Path(swap.directory)
         # A rename changes neither the inode nor the modification time of a file.
@@ -220,7 +220,8 @@ class BackupLinks:
 
         If no file was removed, delete the catalogue and return None.  `statuses` are keyed by log directory and
         partition.  The link of a file that was not removed is deleted.  But the link is kept if the file's directory
-        contains an interrupted replacement: the next start completes the replacement and removes the file.
+        contains an interrupted replacement.  In this case, the next start completes the replacement and removes the
+        file.
 
         Raises:
             OSError: the catalogue could not be written; its state is still `planned`.

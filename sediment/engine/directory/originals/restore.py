@@ -13,7 +13,7 @@ The caller holds the lock of the log directory, and has finished interrupted rep
 
 Invariants: after a crash at any step, Sediment and a broker can load the directory, because every operation used here
 guarantees this.  After the crash, a second call with a new plan completes the restore.  Only closed logs share inodes
-with their originals.  A broker appends to the active segment and resizes indexes in place.  The only exception is an
+with their originals, because a broker changes the active segment and the indexes in place.  The only exception is an
 active segment that a recovery had removed entirely: it also shares an inode.
 """
 

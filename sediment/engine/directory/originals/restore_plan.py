@@ -9,7 +9,7 @@ The catalogue lists the logs before and after the run.  Base offsets that are in
     segments past all listed ones       they were appended after the run: keep them
 
 Invariants: nothing is read or written.  A log is replaced only if its state is the one before the run or the one after
-the run.  Only the last log may have grown since then, and only if the plan keeps it.  The plan is empty if the
+the run.  Only the last log may have grown after the run, and only if the plan keeps this log.  The plan is empty if the
 partition is already in its state before the run.  If a restore was killed, the plan contains the remaining changes.
 """
 
@@ -313,7 +313,7 @@ class _Planner:
         if not before or not after or max(after) < min(before):
             return inserted, left, ()
         if max(before) > min(after) or any(self._found[base].size_bytes for base in left):
-            raise _RefusedError(CHANGED_SINCE, "the segments before the run overlap those of the run")
+            raise _RefusedError(CHANGED_SINCE, "the segments from before the run overlap those that the run wrote")
         return inserted, (), left
 
     def _plan_group(self, bases: Sequence[int]) -> RestoredGroup | None:
@@ -394,8 +394,8 @@ class _Planner:
         if max(now or 0, first) > max(left_at, log_start_first or 0):
             raise _RefusedError(
                 LOG_START_RAISED,
-                f"the log starts at {max(now or 0, first)}, but the run left it at {left_at}; the records in between "
-                "have been deleted since",
+                f"the log starts at {max(now or 0, first)}, but the run left it at {left_at}; "
+                "the records between these offsets were deleted after the run",
             )
         return True, log_start_first
 

@@ -80,8 +80,8 @@ def held_without_catalogue(target: Path, fs: Fs) -> dict[str, HeldFiles]:
 def bytes_only_in(history: History, target: Path) -> int:
     """Return the bytes of the originals of all runs, without those that a log directory shares.
 
-    The removal of these originals would free so many bytes.  Files that no catalogue lists are left out, because no
-    vacuum removes them.
+    A removal of the originals of all runs would free these bytes.  Files that no catalogue lists are left out, because
+    no vacuum removes them.
 
     Raises:
         OSError: the files cannot be read.

@@ -195,7 +195,7 @@ def read_batches(
         CorruptBatchError: a checksum, a length or a magic is wrong.
         InvalidRecordError: a header contradicts itself, a client sets offsets, or an epoch differs from the leader's.
         RecordTooLargeError: a batch is larger than `max_message_bytes`; never raised for a follower.
-        OffsetsOutOfOrderError: assigned offsets do not ascend.
+        OffsetsOutOfOrderError: the offsets of a follower or a Raft leader do not ascend.
 
     Source: kafka-log 04 §1.1.
     """

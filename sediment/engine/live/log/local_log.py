@@ -17,7 +17,7 @@ Each of these modules contains functions that take a `LocalLog`; `partition_log.
 Invariants
 * The state changes only under `lock`.  `locked` takes the lock and checks that the log is usable.
 * After a disk failure the log is offline: every call raises StorageError, and `on_failure` was called once.
-* Snapshots of producers are written at ascending offsets.
+* The offsets of producer snapshots ascend in the order in which they are written.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@
     duplicate           a duplicate is not written; the result has the offsets of the first append
     no batch            an append without a batch changes nothing and rolls nothing
 
-partition.metadata is not part of an append: it is written when the log is opened.
+An append does not write partition.metadata, which is written when the log is opened.
 
 Invariant: an append is checked completely before anything changes, so a refused append leaves no trace.
 """
@@ -94,7 +94,7 @@ def append(log: LocalLog, records: Buffer, request: AppendRequest) -> AppendInfo
     try:
         log.check_usable()
         buffers = THREAD_LOCAL.buffers
-        # Without the lock, because checksums take most of the time of a large append.
+        # The lock is not held here, because checksums take most of the time of a large append.
         batches = read_batches(
             records,
             buffers,

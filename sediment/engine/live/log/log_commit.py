@@ -1,4 +1,4 @@
-"""Committing a cleaning of a live log: cleaned segments replace their sources, one group at a time.
+"""The commit of a cleaning of a live log: cleaned segments replace their sources, one group at a time.
 
 `directory.swap` renames `.part` to `.cleaned`, `.cleaned` to `.swap`, the old files to `.deleted`, and then `.swap` to
 the final names.  The offsets of the log, its leader epochs and its producers do not change.  If no segment begins at

@@ -7,7 +7,7 @@
 
 A flush syncs the log, the indexes and the transaction index of each segment at or above the recovery point.  It also
 syncs the directory if one of these segments is new.  An empty active segment is flushed only on request
-(`force_last_segment`), as a close does.  A truncation lowers the recovery point (`log_offsets`).
+(`force_last_segment`); a close requests this.  A truncation lowers the recovery point (`log_offsets`).
 
 Invariants: the recovery point rises only after the files of every segment below it have been synced.  If a truncation
 sets the recovery point during a flush, the flush does not change it.
@@ -24,7 +24,7 @@ from sediment.segment_io.fs import OpenFile
 
 
 def should_flush(offsets: LogOffsets, log_end: int, config: LogConfig) -> bool:
-    """Return True if an append that ends at `log_end` is followed by a flush (flush.messages)."""
+    """Return True if a flush must follow an append that ends at `log_end` (flush.messages)."""
     return log_end - offsets.recovery_point >= config.flush_messages
 
 

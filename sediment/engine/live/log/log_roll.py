@@ -10,7 +10,7 @@
                   the producers, and flush snapshot and old segment in the background
 
 `LogConfig` computes the maximum age and its jitter.  `LocalLog.add_segment` creates the `.log`; with preallocate, the
-file has segment.bytes bytes, otherwise 0.  An append rolls a log, and so does retention if every segment expires.
+file has segment.bytes bytes, otherwise 0.  An append rolls a log; if every segment expires, retention also rolls it.
 Stray files with the base offset are removed first; an empty active segment with this base offset is replaced.
 """
 

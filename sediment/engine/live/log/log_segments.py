@@ -72,7 +72,7 @@ class LogSegments:
 
     # ----------------------------------------------------------------------------------------------------------- change
     def add(self, segment: Segment) -> None:
-        """Add a segment; the one with the largest base offset is active."""
+        """Add a segment; the segment with the largest base offset is active."""
         self._segments[segment.base_offset] = segment
         self._reorder()
         self._note_aborted(segment)

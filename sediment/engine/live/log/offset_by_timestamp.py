@@ -6,7 +6,7 @@
     largest time (-3)     the first record with the largest timestamp (`Segment.find_largest_timestamp`)
     tiered (-5, -6)       unknown: -1
 
-Records below the log start are skipped (`Segment.find_timestamp`).  A record's epoch is that of its batch.
+Records below the log start are skipped (`Segment.find_timestamp`).  The epoch of a record is the epoch of its batch.
 """
 
 from __future__ import annotations

@@ -146,8 +146,8 @@ class PartitionLog:
         `clock` returns milliseconds since the epoch.  `on_failure` is called once with the OSError that takes the log
         offline.  `on_readable_change` is called as described in this module's invariants.  `random_jitter(n)` returns a
         random number from 0 to n - 1.  `verify_transactions` is the value of
-        `transaction.partition.verification.enable`.  A `topic_id` is written to partition.metadata if the file is
-        missing.  After a crash, `recovery_threads` threads verify segments.
+        `transaction.partition.verification.enable`.  If partition.metadata is missing, `topic_id` is written to it.
+        After a crash, `recovery_threads` threads verify segments.
 
         Raises:
             CorruptDataError, UnsupportedDataError, CorruptCheckpointError, OSError: see `load_log`.
@@ -338,7 +338,7 @@ class PartitionLog:
         """Append a batch under the next offsets; `records` are not changed.
 
         A marker needs its `transaction_version`; the first batch of a transaction needs a guard from
-        `maybe_start_transaction_verification`.  With RAFT_LEADER, the batches already have their offsets.
+        `maybe_start_transaction_verification`.  If the origin is RAFT_LEADER, the batches already have their offsets.
 
         Raises:
             RejectedAppendError: a batch or record may not be appended; nothing changed.
@@ -452,7 +452,7 @@ class PartitionLog:
         Return the segment's base offset.
 
         Raises:
-            UsageError: a segment that is not empty begins at that offset.
+            UsageError: a non-empty segment begins at that offset.
 
         Source: kafka-log 04 §6.
         """
@@ -661,7 +661,7 @@ class PartitionLog:
 
     # -------------------------------------------------------------------------------------------------------------- end
     def go_offline(self, reason: str) -> None:
-        """Refuse every further call with StorageError; the error's text contains `reason`, a clause.
+        """Refuse every further call with StorageError; `reason` is a clause in the text of the error.
 
         The call does not wait for a lock, so calls in progress continue.  `close_handlers` closes the files.
         """

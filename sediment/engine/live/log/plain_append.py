@@ -168,7 +168,7 @@ class PlainAppends:
             )
 
     def append_run(self, address: int, rows: RunRows, count: int, leader_epoch: int) -> AppendedRun | None:
-        """Append the batches of `count` requests, up to the first batch that `append` would not append.
+        """Append the batches of `count` requests, but stop before the first batch for which `append` would return None.
 
         The requests are at `address`; `repeated_requests` has filled `rows`.  If `append` must decide on the first
         batch, change nothing and return None.

@@ -22,8 +22,8 @@ Invariants
   have the producer's current epoch.
 * `_open` contains the open transactions, sorted by first offset.
 * `_unreplicated` contains ended transactions, in the order of their markers.  The last offsets of the transactions have
-  the same order, because the log end only grows.  `_unreplicated_firsts` is a heap of (first offset, last offset); it
-  can contain transactions that were already removed, but never at its top.
+  the same order, because the log end only grows.  `_unreplicated_firsts` is a heap of (first offset, last offset).  It
+  can contain transactions that were already removed, but its top is never such a transaction.
 
 Source: kafka-log 04 §3.
 """
@@ -244,7 +244,7 @@ class LogProducers:
     def remove_expired(self, now_ms: int) -> None:
         """Remove producers and verifications that were idle for `producer.id.expiration.ms`.
 
-        Without that setting, no producer is removed.
+        A producer with an open transaction is not removed.  Without that setting, nothing is removed.
 
         Source: kafka-log 04 §3 (PeriodicProducerExpirationCheck).
         """
@@ -329,7 +329,7 @@ class LogProducers:
         timestamp_ms: int,
         before: Producer | None = None,
     ) -> Producer | None:
-        """Return the state of a producer after its next batch, sent by a client outside a transaction.
+        """Return the state of a producer after its next batch, which a client sends outside a transaction.
 
         `before` is a state that is not stored yet.  Return None if the batch does not follow the producer's last one,
         or if only `check` can decide.
@@ -344,15 +344,15 @@ class LogProducers:
         last = base_sequence + delta
         if not batches or batches[-1][0] != base_sequence - 1 or last > INT32_MAX or batches[0][0] >= base_sequence:
             return None
-        # The sequences of five batches pass INT32_MAX at most once; the first would then be at or above
-        # `base_sequence`.  So they ascend, and no remembered batch has this last sequence.
+        # The sequences of five batches pass INT32_MAX at most once; if they did, the first would be at or above
+        # `base_sequence`.  So the sequences ascend, and no remembered batch has this last sequence.
         if len(batches) >= REMEMBERED_BATCHES:
             batches = batches[1 - REMEMBERED_BATCHES :]
         batches += (_new_tuple(RememberedBatch, (last, last_offset, delta, timestamp_ms)),)
         return _new_tuple(Producer, (producer_id, epoch, batches, coordinator_epoch, timestamp_ms, NO_OFFSET))
 
     def after_run(self, rows: memoryview, count: int, base_offset: int) -> tuple[int, dict[int, Producer]]:
-        """Return the number of batches, of `count`, that follow their producer's last batch; and the states after them.
+        """Return how many of `count` batches follow their producer's last batch, and the producers' states after these.
 
         `rows` are the rows of `check_plain_run`; the first batch gets `base_offset`.  See `next_state`.
         """

@@ -18,9 +18,9 @@ If an index is full, the entry is not written (`format.index_appends`).
 Invariants
 * `size_bytes` counts only complete writes.  Reads end at this size, and the next append begins there, even if a failed
   write left bytes after it.
-* Files are opened on first use, so a log of many segments uses no descriptor until it is read.  A segment keeps one
-  descriptor if it is only read, and three if it is appended to; `close_idle` closes them.
-* The log's lock serialises writers; a reader finds positions under the lock and reads bytes without it.
+* Files are opened when they are first used, so a log with many segments uses no descriptor until it is read.  A segment
+  keeps one descriptor if it is only read, and three if it is appended to; `close_idle` closes them.
+* The log's lock serialises writers; a reader finds positions under the lock and reads bytes without the lock.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ class CheckedRun(NamedTuple):
 class Segment:
     """One segment, identified by its base offset.
 
-    If its records have no timestamps, its age is measured from `created_ms`, the time when this object was created.
+    If the records have no timestamps, the age of the segment is measured from `created_ms`, when this object was
+    created.
     """
 
     def __init__(
@@ -223,7 +224,7 @@ class Segment:
     def append_run(self, buffers: AppendBuffers, rows: RunRows, run: CheckedRun, leader_epoch: int) -> None:
         """Set offsets and leader epochs of the checked run in `buffers`, and write the run with its index entries.
 
-        Call `has_index_room` first; it must have returned True.  If the append raises an error, the log goes offline,
+        Call this only after `has_index_room` has returned True.  If the append raises an error, the log goes offline,
         so the state of this object is not used any more.
         """
         if not self._knows_timestamps:
@@ -250,7 +251,7 @@ class Segment:
         self.size_bytes = position + run.size_bytes
 
     def _append_entry(self, last_offset: int, position: int) -> None:
-        """Append the index entries of one batch; `add_batch` follows the same rule, but a call takes longer."""
+        """Append the index entries of one batch, by the same rule as `add_batch`, whose call would take longer."""
         offset_index, time_index, fields = self.offset_index, self.time_index, self._fields
         if not offset_index.is_full:
             offset_index.extend(OFFSET_ENTRY_STRUCT.pack(last_offset - self.base_offset, position))
@@ -448,7 +449,7 @@ class Segment:
         self.transaction_index.moved(self.path(_TRANSACTION_INDEX))
 
     def release(self) -> None:
-        """Release the files; each is closed when its last reader has finished."""
+        """Release the files; each file is closed when its last reader has finished."""
         self._file = None
         self.offset_index.release()
         self.time_index.release()

@@ -18,7 +18,7 @@ Source: Kafka's LogValidator, and kafka-log 04 §2.
 
 Invariants: nothing is written to a file, and the caller's bytes are not changed, because each thread works in its own
 buffers.  If only offsets and timestamps of a batch change, they are written into the copy of the batch, without a
-Python loop over its records.  Every other batch is rebuilt.
+Python loop over its records.  All other batches are rebuilt.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ def _decoded(payload: ByteArray, count: int, buffers: AppendBuffers) -> npt.NDAr
 def _check_records(
     records: npt.NDArray[np.int64], fields: BatchFields, buffers: AppendBuffers, config: LogConfig, now_ms: int
 ) -> tuple[int, bool]:
-    """Return (largest timestamp of the records, True if their offset deltas are 0, 1, 2 …).
+    """Return the largest timestamp of the records, and True if their offset deltas are 0, 1, 2 ….
 
     Source: kafka-log 04 §2.2.
     """
