@@ -936,7 +936,7 @@ def dump(
     master: str | None = None,
     spark: SparkSession | None = None,
 ) -> TableDump:
-    """Return the contents of segments, or of the files beside them, as a table; every use of the table reads the files.
+    """Return the contents of segments, or of the files beside them, as a table; each use of it reads the files again.
 
     Args:
         paths: log directories, directories of partitions, files of segments, or globs of them.

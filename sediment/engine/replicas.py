@@ -71,7 +71,7 @@ class ReplicaRank:
     """The state of a replica; the replica with the highest rank is used.
 
     A higher leader epoch means a higher rank.  If the epochs are equal, the higher log end offset decides; if the
-    offsets are equal too, the log without damage.
+    offsets are equal too, a log without damage ranks higher.
     """
 
     leader_epoch: int
