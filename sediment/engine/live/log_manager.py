@@ -1378,7 +1378,7 @@ def _check_online(directory: LogDirectory) -> None:
 
 def _still_listed(directory: LogDirectory) -> StorageError:
     return StorageError(
-        "checkpoints could not be written, so they may still list logs of deleted topics",
+        "checkpoints could not be written, so they may list logs of deleted topics",
         path=str(directory),
         advice="try again later; if the process has reached its limit on open files, raise ulimit -n",
     )
