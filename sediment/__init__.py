@@ -6,7 +6,7 @@
     report.raise_for_status().to_pandas()
 
 The names below are the public interface (docs/reference/python.md).  Importing this package is fast, because each name
-is loaded at its first use.
+is loaded only when it is first used.
 """
 
 from __future__ import annotations

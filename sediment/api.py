@@ -69,7 +69,7 @@ def plan(
     metrics: Path | None = None,
     spark: SparkSession | None = None,
 ) -> PlanReport:
-    """Explain what compaction and retention would do with log directories now, and write nothing.
+    """Explain what compaction and retention would do now with log directories; write nothing.
 
     Args:
         log_dirs: entries of a broker's `log.dirs`; not needed if `config` names them.
@@ -383,7 +383,8 @@ def verify(
     Args:
         before: a log directory or the directory of one partition.
         after: the same directory after the compaction.
-        since_ms: accept several compactions, the first at this time; default: one compaction, at `now_ms` if given.
+        since_ms: accept several compactions, of which the first ran at this time; default: accept one compaction, which
+            ran at `now_ms` if that is given.
         reencoded: accept batches whose codec or size has changed, and compare their records.
         partitions: names or globs of partitions to select, such as `orders-*`.
         topics: names or globs of topics to select; if `partitions` is also given, a partition must match both.
@@ -664,7 +665,7 @@ def reencode(
     metrics: Path | None = None,
     spark: SparkSession | None = None,
 ) -> ReencodeRunReport:
-    """Change the codec or batch size of log directories; every reader sees the same records.
+    """Change the codec or batch size of log directories; consumers see the same records as before.
 
     On Ctrl-C, the call finishes the partition in progress and releases the locks.
 
@@ -732,17 +733,17 @@ def restore(
     metrics: Path | None = None,
     spark: SparkSession | None = None,
 ) -> RestoreRunReport:
-    """Put partitions back to their state before a run, or before all runs since a time, without Spark.
+    """Restore the state of partitions before one run, or before all runs since a time, without Spark.
 
     The call never asks for confirmation.  On Ctrl-C, it finishes the partition in progress and releases the locks.
 
     Args:
         log_dirs: as for `plan`.
-        originals: the directory of `keep_originals`, where the files that this run removes are kept too.
+        originals: the directory of `keep_originals`; the files that the restore removes are also kept there.
         run: undo this run.
         as_of: undo all runs that began at or after this time: ISO 8601 in UTC, or milliseconds since the epoch.
         undo_erasure: also put back records that a later run erased.
-        suppress: refuse partitions whose originals contain a record with a key in this suppression list.
+        suppress: refuse a partition if its originals contain a record whose key is in this suppression list.
         secret_file: with `suppress`, the file with the secret of the list's HMACs.
         dry_run: change nothing; report what would be restored.
         allow_network_fs: allow network filesystems.
@@ -765,7 +766,7 @@ def restore(
 
     Raises:
         UsageError: a directory, a run or an option is wrong; nothing was changed.
-        DirectoryInUseError: a broker, another run, or another restore or vacuum uses a directory.
+        DirectoryInUseError: a broker or another run uses a directory; a restore and a vacuum are runs too.
         RunStopped: Ctrl-C interrupted the run; the error's `report` lists every partition, finished or not.
     """
     keywords = locals()
@@ -899,8 +900,8 @@ def doctor(
     Spark is not started.
 
     Args:
-        log_dirs: entries of a broker's `log.dirs`. If empty, the directories that `config` names are checked; without
-            `config`, only the machine is checked.
+        log_dirs: entries of a broker's `log.dirs`. If empty, the call checks the directories that `config` names;
+            without `config`, it checks only the machine.
         settings: topic and broker settings under their Kafka names, as a mapping or as strings `KEY=VALUE`; a key
             `TOPIC:KEY` applies to one topic only.
         config: the broker's `server.properties`.
@@ -935,7 +936,7 @@ def dump(
     master: str | None = None,
     spark: SparkSession | None = None,
 ) -> TableDump:
-    """Return the contents of segments, or of the files beside them, as a table; every use reads the files again.
+    """Return the contents of segments, or of the files beside them, as a table; each use of it reads the files again.
 
     Args:
         paths: log directories, directories of partitions, files of segments, or globs of them.
@@ -984,7 +985,7 @@ def history(
         run: id of a single run to return.
         partitions: names or globs of the partitions to return.
         last: return at most this many runs.
-        replay: files with the JSON reports of runs; first add the runs that the ledger lacks.
+        replay: files with the JSON reports of runs; before reading, add the runs that the ledger lacks.
 
     Raises:
         UsageError: the ledger or the run does not exist.

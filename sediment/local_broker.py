@@ -50,8 +50,8 @@ def broker(path: str | Path | None = None, *, port: int = 0, **configs: object) 
     """Run a single-node broker on 127.0.0.1 until the end of the block.
 
     Clients can create topics, consume, and produce, also in transactions.  Like a Kafka broker, the server does not
-    flush each record to disk.  At the end, the server stops cleanly.  In a process that was forked inside the block,
-    the end of the block has no effect.
+    flush each record to disk.  At the end, the server stops cleanly.  If a process was forked inside the block, the end
+    of the block has no effect in that process.
 
     Args:
         path: the log directory.  A missing or empty directory becomes the log directory of a new node; any other
@@ -82,7 +82,7 @@ def broker(path: str | Path | None = None, *, port: int = 0, **configs: object) 
 
 @contextmanager
 def _temporary_directory() -> Iterator[Path]:
-    """Make a temporary directory, and remove it at the end; a forked process does not remove it."""
+    """Make a temporary directory, and remove it at the end, but not in a forked process."""
     process = os.getpid()
     directory = Path(tempfile.mkdtemp(prefix="sediment-broker-")).absolute()
     try:

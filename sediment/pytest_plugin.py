@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def sediment_broker() -> Iterator[Broker]:
     """Run a broker over a temporary directory; `sediment_broker.bootstrap` is its address."""
-    from sediment.local_broker import broker  # the import loads compiled code, which only tests with a broker need
+    from sediment.local_broker import broker  # loads compiled code, which only tests with a broker need
 
     with broker() as running:
         yield running

@@ -7,7 +7,7 @@
 `read_records` verifies checksums, and `build_batch` computes the checksum.
 
 Errors are classes of `sediment.segment_io.errors`: `CorruptBatchError` for bytes that contradict their format, and
-`UsageError` for arguments that no batch can contain.  The functions may be called from any number of threads.
+`UsageError` for arguments that do not fit into a batch.  The functions may be called from any number of threads.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ _LEVELS = {"gzip": (-1, *GZIP_LEVELS), "lz4": LZ4_LEVELS, "zstd": ZSTD_LEVELS}
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """The producer of a batch: idempotent, or with an open transaction."""
+    """The producer of a batch; it is idempotent, or it has an open transaction."""
 
     producer_id: int
     epoch: int
     base_sequence: int
-    """The sequence number of the first record: the number of records that the producer sent earlier in this epoch."""
+    """The sequence number of the first record: how many records the producer has sent before it in this epoch."""
     is_transactional: bool = False
 
 
@@ -82,7 +82,7 @@ def build_batch(
 ) -> bytes:
     """Return one batch with `records` at consecutive offsets, starting at `base_offset`.
 
-    A leader that appends the batch assigns offsets and leader epoch itself.
+    If a leader appends the batch, it assigns offsets and leader epoch itself.
 
     Args:
         records: at least one, each a `NewRecord` or a `Record` that was read.

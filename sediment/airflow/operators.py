@@ -1,16 +1,16 @@
 """Operators for Airflow 3: each runs a Sediment command with spark-submit and pushes a summary of its report to XCom.
 
     exit status 0                        success
-    exit status 1                        failed, with the reasons of the partitions; retried as the task is configured
-    exit status 2 (wrong use)            failed, with the error of the command; never retried
-    anything else                        failed, with the last error in the output; retried
+    exit status 1                        failure with the reasons of the partitions; retried if the task is set to retry
+    exit status 2 (wrong use)            failure with the error of the command; the task is never retried
+    anything else                        failure with the last error in the output; the task is retried
 
 After every run with a report, even a failed run, XCom contains the figures of the run under the key `summary`.  The
 report itself is a line of the driver's output.  In cluster mode Airflow does not see that output, so the task has no
 summary.
 
-The operators are not deferrable.  The driver is a process on the worker's host: it must see the log directories, and it
-holds their locks.  A triggerer may run on another host, and could then neither watch nor stop the driver.
+The operators are not deferrable.  The driver is a process on the worker's host.  It must see the log directories, and
+it holds their locks.  A triggerer may run on another host, where it could neither watch nor stop the driver.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sediment.airflow.arguments import command_arguments
 from sediment.airflow.outcome import OutputReader, failure_text, lines, summary
 
 APPLICATION = str(Path(__file__).resolve().parents[1] / "jobs" / "cli.py")
-"""The script of this installation for spark-submit; Sediment must also be installed in the Python of Spark's driver."""
+"""The script that spark-submit runs; Sediment must also be installed in the Python environment of Spark's driver."""
 
 SUMMARY = "summary"
 """XCom key of the figures of a run."""
@@ -46,8 +46,8 @@ _WRONG_USE = 2
 class SedimentOperator(SparkSubmitOperator):
     """`spark-submit jobs/cli.py COMMAND LOG_DIR…`, with the options of the command as keywords, as in the Python API.
 
-    `options` contains the options of the command; they override the common options below.  `arguments` are appended as
-    they are.  `json_report` is a file for the whole JSON report.  Other keywords are passed to `SparkSubmitOperator`:
+    `options` contains the options of the command; they override the common options below.  `arguments` are appended
+    unchanged.  `json_report` is a file for the whole JSON report.  Other keywords are passed to `SparkSubmitOperator`:
     `conf`, `conn_id` and so on.
     """
 
@@ -59,7 +59,7 @@ class SedimentOperator(SparkSubmitOperator):
         "arguments",
         "json_report",
     )
-    template_fields_renderers = {"common_options": "json", "options": "json"}  # noqa: RUF012 - as Airflow declares it
+    template_fields_renderers = {"common_options": "json", "options": "json"}  # noqa: RUF012 - Airflow declares it in this way
     ui_color = "#e8dcc4"
 
     def __init__(
@@ -111,7 +111,7 @@ class SedimentOperator(SparkSubmitOperator):
         """Run the command, push its summary, and raise an error with the reasons if it failed.
 
         Raises:
-            AirflowFailException: the command was used wrongly; it is not retried.
+            AirflowFailException: the command was used wrongly; the task is not retried.
             AirflowException: the command failed.
         """
         options = {**self.common_options, **self.options}
@@ -145,14 +145,17 @@ class SedimentOperator(SparkSubmitOperator):
         return 0
 
     def _get_hook(self) -> Any:
-        """Return the parent's hook, with its output sent to the reader through a method that is not public."""
+        """Return the parent's hook; replace its private method for output lines, so that the reader gets the lines."""
         hook = super()._get_hook()
         log, output = hook._process_spark_submit_log, self._output
         hook._process_spark_submit_log = lambda lines: log(output.other_lines(lines))
         return hook
 
     def _record(self, context: Context, options: Mapping[str, object]) -> dict[str, Any] | None:
-        """Log the report, write it to `json_report`, and push its summary; return the summary, or None."""
+        """Log the report, write it to `json_report`, and push its summary; return the summary, or None.
+
+        Without a report, the summary is None.
+        """
         output = self._output
         if output.report is None:
             self.log.warning("The output has no report of %s.", self.command)
@@ -284,7 +287,7 @@ class SedimentVerifyOperator(SedimentOperator):
 
 
 class SedimentExpireOperator(SedimentOperator):
-    """`sediment expire --yes`: delete the segments that are past their retention limits, without asking."""
+    """`sediment expire --yes`: delete the segments that are past their retention limits; ask for no confirmation."""
 
     def __init__(
         self,

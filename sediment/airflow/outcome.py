@@ -1,4 +1,4 @@
-"""Outcome of a command: the JSON report in its output, as a summary for XCom and as an error text.
+"""Outcome of a command: its JSON report, converted to a summary for XCom and to an error text.
 
 Under spark-submit the report and the log lines arrive in one stream.  With `--json --log-format json` the report and
 each log line are JSON objects on separate lines.
@@ -18,7 +18,7 @@ UNSTATED_CODES = frozenset({"policy-unknown", "retention-unknown", "tombstones-k
 """Reason codes of partitions whose result depends on a setting that is not stated."""
 
 MAX_FAILURES = 20
-"""Largest number of failures in a summary; it is limited because XCom is a row of Airflow's database."""
+"""Largest number of failures in a summary; it is limited because Airflow keeps XCom values in its database."""
 
 _UNTOUCHED = frozenset({"skipped", "blocked", "unchanged", "kept"})
 _ERRORS = frozenset({"ERROR", "CRITICAL"})
@@ -64,11 +64,12 @@ def failures(report: Mapping[str, Any], *, fail_on_unknown: bool) -> list[Mappin
 
 
 def summary(report: Mapping[str, Any], *, fail_on_unknown: bool, outputs: Mapping[str, object]) -> dict[str, Any]:
-    """Return the figures of a report without its partitions; `outputs` are the paths of the run's other outputs.
+    """Return the figures of a report, but not its partitions; `outputs` are the paths of the run's other outputs.
 
-    `partitions` is the number of partitions by status.  `unknown` contains, by reason code, the partitions and bytes
-    whose result depends on a setting that is not stated.  `bytes_*` cover the partitions whose size is known before and
-    after.  `failures` contains the first MAX_FAILURES of the partitions that made the command fail.
+    `partitions` contains the number of partitions with each status.  `unknown` is about the partitions whose result
+    depends on a setting that is not stated.  It contains the number and the bytes of these partitions for each reason
+    code.  `bytes_*` are sums over the partitions whose sizes before and after the run are both known.  `failures`
+    contains the first MAX_FAILURES of the partitions that made the command fail.
     """
     partitions = report["partitions"]
     failed = failures(report, fail_on_unknown=fail_on_unknown)
@@ -100,7 +101,7 @@ def summary(report: Mapping[str, Any], *, fail_on_unknown: bool, outputs: Mappin
 
 
 def failure_text(summed: Mapping[str, Any] | None, errors: Sequence[str], code: int | None) -> str:
-    """Return the error text of a failed task: the failed partitions with reasons, or else the errors in the output."""
+    """Return the error text of a failed task: its failed partitions with reasons, or the errors in its output."""
     if summed is not None and summed["failed"]:
         count = sum(summed["partitions"].values())
         listed = [_sentence(each) for each in summed["failures"]]

@@ -1,1 +1,1 @@
-"""Ownership of log directories: `directory` is for stopped directories, `live` for those of a running engine."""
+"""Owners of log directories: `directory` works while no broker uses the directory, `live` is the running engine."""

@@ -1,8 +1,8 @@
 """The table of Kafka's configuration keys for logs (kafka-log 06 §1 to §5).
 
-A topic key has one or more broker keys.  Its default is the value of the first broker key that is set, in that key's
-unit.  Types, defaults and ranges equal those of Kafka 4.2.0's ConfigDefs; `warn_below` and comments mark the
-exceptions.  The table also contains the configs of internal topics, and the keys that Kafka has removed.
+A topic key has one or more broker keys.  Its default is the value of the first of these broker keys that is set, in the
+unit of that broker key.  Types, defaults and ranges are those of Kafka 4.2.0's ConfigDefs; `warn_below` and comments
+mark the exceptions.  The table also contains the configs of internal topics, and the keys that Kafka has removed.
 
 `log_config` checks values against each other.  `jobs.settings.resolve` and `server.live.topic_configs` refuse unknown
 keys.
@@ -41,7 +41,7 @@ class ValueType(StrEnum):
     LIST = "a comma separated list"
 
 
-_WHOLE_NUMBER = re.compile(r"([+-]?)0*([0-9]{1,19})")  # no number of 64 bits has more digits
+_WHOLE_NUMBER = re.compile(r"([+-]?)0*([0-9]{1,19})")  # a 64-bit number has at most 19 digits
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _COMMA = re.compile(r"\s*,\s*")
 _INT_BOUNDS = {ValueType.INT: INT32_MAX, ValueType.LONG: INT64_MAX}
@@ -97,7 +97,7 @@ _PLAIN = (1e-3, 1e7)
 class BrokerName:
     """A broker key that sets the default of a topic key; `unit_ms` is None if the value needs no conversion.
 
-    A value with a unit is converted to milliseconds, and a negative one to -1.
+    A value with a unit is converted to milliseconds; a negative value becomes -1.
     """
 
     name: str
@@ -116,7 +116,7 @@ class Key:
     refused: tuple[float, ...] = ()
     one_of: tuple[str, ...] = ()
     warn_below: int | None = None
-    """Values below this are accepted with a warning, although Kafka would refuse them."""
+    """Sediment accepts values below this number with a warning; Kafka would refuse them."""
 
     broker_names: tuple[BrokerName, ...] = ()
     """The broker keys that set a topic key's default, highest priority first."""

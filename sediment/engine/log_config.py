@@ -1,17 +1,17 @@
-"""The complete effective config of a topic, for compaction, retention and live logs.
+"""The effective config of a topic with all its keys, for compaction, retention and live logs.
 
 Field names are Kafka's keys with underscores, and defaults are Kafka's own (kafka-log 06 §1, §4).
 `config_definitions` is the table of all keys, with types, defaults and ranges as in Kafka's ConfigDef; tests compare
 this module with it.
 
-    min.compaction.lag.ms above max.compaction.lag.ms    refused (`lags_contradict`)
-    segment.ms of a compacted log                        at most max.compaction.lag.ms (`max_segment_ms`)
-    segment.jitter.ms                                    drawn for each segment (`random_segment_jitter_ms`)
-    changed config                                       `PartitionLog.update_config`; open segments keep index sizes,
-                                                         index interval and jitter
+    min.compaction.lag.ms above max.compaction.lag.ms    is refused (`lags_contradict`)
+    segment.ms of a compacted log                        is at most max.compaction.lag.ms (`max_segment_ms`)
+    segment.jitter.ms                                    limits each segment's jitter (`random_segment_jitter_ms`)
+    changed config                                       takes effect in `PartitionLog.update_config`; open segments
+                                                         keep index sizes, index interval and jitter
 
 Invariants: `compaction` and `retention` belong to one topic, so their cleanup policies are equal.  Every value that a
-live log uses is in Kafka's range, but segments may be smaller than Kafka allows.
+live log uses is in Kafka's range, except that segments may be smaller than Kafka allows.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ LOG_RANGES: dict[str, Range] = {
 
 
 def lags_contradict(min_compaction_lag_ms: int, max_compaction_lag_ms: int) -> bool:
-    """Return True if Kafka refuses these two lags in one config, because the minimum is above the maximum.
+    """Return True if the minimum lag is above the maximum lag; Kafka refuses such a config.
 
     Source: Kafka's LogConfig.validateValues; kafka-log 06 §1.
     """
@@ -94,7 +94,7 @@ class LogConfig:
     """An append rolls a segment whose first record has reached this age."""
 
     segment_jitter_ms: int = 0
-    """The upper limit of the time subtracted from `segment_ms`; the time is chosen at random for each segment."""
+    """For each segment, a random time up to this limit is subtracted from `segment_ms`."""
 
     flush_messages: int = INT64_MAX
     """A log is flushed when it has this many unflushed records."""
@@ -106,13 +106,13 @@ class LogConfig:
     """The codec on disk; `producer` keeps the codec of each batch."""
 
     compression_gzip_level: int = -1
-    """The level for batches that an append recompresses to gzip; -1 means the codec's default."""
+    """The level for batches that an append recompresses with gzip; -1 means the codec's default."""
 
     compression_lz4_level: int = 9
-    """The level for batches that an append recompresses to lz4."""
+    """The level for batches that an append recompresses with lz4."""
 
     compression_zstd_level: int = 3
-    """The level for batches that an append recompresses to zstd."""
+    """The level for batches that an append recompresses with zstd."""
 
     message_timestamp_type: str = "CreateTime"
     """`CreateTime` or `LogAppendTime`."""
@@ -170,7 +170,7 @@ class LogConfig:
         return min(self.compaction.max_compaction_lag_ms, self.segment_ms) if self.compacts else self.segment_ms
 
     def random_segment_jitter_ms(self, draw_below: Callable[[int], int]) -> int:
-        """Return the time in ms by which a new segment rolls earlier than `segment.ms`.
+        """Return how many ms before `segment.ms` a new segment rolls.
 
         `draw_below(n)` returns a random number from 0 to n - 1.
 

@@ -1,6 +1,6 @@
 """Log directories of one cluster, and the best replica of each partition.
 
-    1. no process may hold the lock of a directory, and all directories belong to one cluster
+    1. no process may hold the lock of a directory, and all directories must belong to one cluster
     2. `-delete`, `-stray` and `-future` directories and the metadata log are left out
     3. partitions with the same name in several directories are replicas of one partition if they share a topic id
     4. the replica with the highest `ReplicaRank` is used
@@ -59,7 +59,7 @@ from sediment.segment_io.stores import Store, StoredFile, by_folder
 _LOGGER = logging.getLogger(__name__)
 
 OnUnreadable = Callable[[Path, SedimentError | OSError], None]
-"""A callback that gets the path of a file that is treated as absent, and the error that is the reason."""
+"""A callback for a file that is treated as absent; it gets the path of the file, and the error that is the reason."""
 
 _Read = TypeVar("_Read")
 _NOT_LOCKABLE = frozenset({errno.EISDIR, errno.ELOOP})
@@ -70,8 +70,8 @@ _FILES = LOG_DIRECTORY_FILES | {LOCK_FILE, CLEAN_SHUTDOWN_FILE}
 class ReplicaRank:
     """The state of a replica; the replica with the highest rank is used.
 
-    The higher leader epoch has the higher rank; among equal epochs, the higher log end offset; among equal offsets, the
-    log without damage.
+    A higher leader epoch means a higher rank.  If the epochs are equal, the higher log end offset decides; if the
+    offsets are equal too, a log without damage ranks higher.
     """
 
     leader_epoch: int
@@ -105,7 +105,7 @@ class ClusterDirectory:
         return str(self.at_uri or self.path)
 
     def only(self, partition: TopicPartition) -> ClusterDirectory:
-        """Return the directory with only this partition, so that a task does not get the entries of all partitions."""
+        """Return the directory with only this partition, so that a task gets only the entries of this partition."""
         name = str(partition)
         files = {name: self.files[name]} if name in self.files else {}
         return replace(self, checkpoints=self.checkpoints.only(partition), partitions=(partition,), files=files)
@@ -155,14 +155,14 @@ def open_cluster_directory(
 ) -> ClusterDirectory:
     """Return a log directory; `path` may also be the directory of one partition.
 
-    A checkpoint file, lock or meta.properties that is malformed or cannot be read is treated as absent; `on_unreadable`
-    is called with its path and the error.  If the caller itself holds the lock of the directory, pass None as
-    `advice_if_in_use`; the lock is then not checked.
+    If a checkpoint file, the lock or meta.properties is malformed or cannot be read, it is treated as absent.
+    `on_unreadable` is then called with its path and the error.  A caller that itself holds the lock of the directory
+    passes None as `advice_if_in_use`; the lock is then not checked.
 
     Raises:
         NotALogDirectoryError: `path` does not exist, cannot be read, or does not contain the files of a log directory.
         DirectoryInUseError: a process holds the lock of the directory.
-        OwnershipError: the lock file may not be read.
+        OwnershipError: this process has no permission to read the lock file.
     """
     if not fs.is_directory(path):
         raise NotALogDirectoryError("no such directory", path=str(path), advice="give an entry of a broker's log.dirs")
@@ -245,8 +245,8 @@ def cluster_of(directories: Sequence[ClusterDirectory], *, advice_if_several: st
 def newest_metadata(paths: Sequence[Path], fs: Fs, *, on_unreadable: OnUnreadable) -> ClusterMetadata | None:
     """Return the most recent metadata log; the metadata logs of one cluster are copies of each other.
 
-    The bootstrap checkpoint of a node that was never started is used only if no directory has a metadata log.  If a log
-    is corrupt or cannot be read, `on_unreadable` is called, and the log is skipped.
+    If no directory has a metadata log, the bootstrap checkpoint of a node that was never started is used.  If a log is
+    corrupt or cannot be read, `on_unreadable` is called, and the log is skipped.
 
     Raises:
         SourceChangedError: the files of a metadata log changed too often while they were read.

@@ -1,6 +1,6 @@
 """The ranges of config values, checked when a config is built.
 
-Field names are Kafka's keys with underscores, so an error contains the key that the user wrote.
+Field names are Kafka's keys with underscores, so an error can name the key that the user wrote.
 
 Source: the validators of Kafka's LogConfig, TopicConfig and AbstractKafkaConfig.
 """
@@ -53,7 +53,7 @@ class Real:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """One of the words; with `several`, a tuple of words, each at most once."""
+    """One of the words; if `several` is True, a tuple that contains each word at most once."""
 
     words: tuple[str, ...]
     several: bool = False

@@ -1,1 +1,1 @@
-"""Making a log directory on which a stock broker starts as a node of a separate cluster."""
+"""Creation of a log directory on which a stock broker starts as a node of a separate cluster."""

@@ -1,15 +1,16 @@
 """Adoption of a log directory in place: partition folders without a cluster become topics of a node.
 
-    1. load       every partition, as a broker's start does, and repair it
-    2. settle     producer snapshot at the log end, partition.metadata
-    3. keep       copy every file that step 4 will replace, as <name>.<run>.kept
-    4. write      without a metadata log: checkpoints, bootstrap.checkpoint, marker of a clean stop, meta.properties
-                  with one: entries in the checkpoints, then records in the metadata log (`metadata_append`)
+    1. load       load every partition as a broker does at its start, and repair it
+    2. settle     write partition.metadata, and a producer snapshot at the log end
+    3. keep       copy every file that step 4 will replace to <name>.<run>.kept
+    4. write      without a metadata log, write the checkpoints, bootstrap.checkpoint, the marker of a clean stop and
+                  meta.properties; with one, add entries to the checkpoints, then records to the metadata log
+                  (`metadata_append`)
 
-For a broker that starts before the last write of step 4, the folders belong to no topic.  The broker would rename them
-to `-stray`, as before the adoption, and leave their records unchanged.  partition.metadata is written before the
-metadata records of its topic.  Without this file, a broker would rename the folder to `-stray` even if the metadata
-contains the topic.
+If a broker starts before the last write of step 4, the folders still belong to no topic.  The broker renames the
+folders to `-stray`, as it would have done before the adoption, and leaves their records unchanged.  partition.metadata
+is written before the metadata records of its topic.  Without this file, a broker would rename the folder to `-stray`
+even if the metadata contains the topic.
 
 Invariants: no properties file is overwritten.  A node that has a metadata log keeps its meta.properties and its marker
 of a clean stop.  Brokers ignore the copies of step 3.
@@ -71,7 +72,7 @@ def has_metadata_log(log_dir: Path, fs: Fs) -> bool:
 
 # ----------------------------------------------------------------------------------------------------------- partitions
 def survey_partition(partition: ClonedPartition, config: LogConfig, fs: Fs, *, now_ms: int) -> PartitionClone:
-    """Return the partition as `adopt_partition` would leave it, but without transaction markers; change nothing.
+    """Return the partition as `adopt_partition` would change it, but without transaction markers; change nothing.
 
     Raises:
         CorruptDataError, UnsupportedDataError: a broker would refuse to load the partition.
@@ -93,7 +94,7 @@ def adopt_partition(
     ends_transactions: bool,
     has_coordinator: bool = True,
 ) -> PartitionClone:
-    """Bring a partition, in place, into the state that a clean stop leaves; the lock of its directory must be held.
+    """Bring a partition in place into the state after a clean stop; the lock of its directory must be held.
 
     Raises:
         CorruptDataError, UnsupportedDataError: a broker would refuse to load the partition.
@@ -135,7 +136,7 @@ def check_no_open_transaction(clone: PartitionClone) -> None:
 def _load(
     name: TopicPartition, replica: Replica, directory: Path, config: LogConfig, fs: Fs, now_ms: int
 ) -> tuple[LoadedLog, LoadedLog]:
-    """Load a log, write its producer snapshot, and load it again; return the results of the second and first load."""
+    """Load a log, write its producer snapshot, and load the log again; return the second result and the first."""
     checkpoints = _checkpoints_of(replica)
     note_producers_of_bare_copy(name, directory, checkpoints, fs)
     first = load_log(name, directory, config, checkpoints, fs, now_ms=now_ms, verify_trusted=True)
@@ -144,7 +145,7 @@ def _load(
 
 
 def _checkpoints_of(replica: Replica) -> PartitionCheckpoints:
-    """Return the checkpoints to use when a log is loaded.
+    """Return the checkpoints with which a log is loaded.
 
     A log without a recovery point is a bare copy; it is loaded as after a clean stop.  Otherwise, loading would verify
     the copy from its first batch, and would cut off everything after a corrupt batch, including good batches.
@@ -167,10 +168,10 @@ def write_start_files(
     run_id: str,
     now_ms: int,
 ) -> tuple[str, ...]:
-    """Write the files that concern the whole directory; return the names of the copies of replaced files.
+    """Write the files that concern the whole directory; return the names of the copies that keep replaced files.
 
-    meta.properties is replaced last, so that after an interrupted run the directory still belongs to its former node,
-    or to no node.  The server properties file is written only if it does not exist.
+    meta.properties is replaced last.  So after an interrupted run, the directory still belongs to its former node, or
+    to no node.  The server properties file is written only if it does not exist.
     """
     kept = []
     for name, content in (*checkpoint_files(clones), *start_files(start, now_ms)):
@@ -185,7 +186,7 @@ def write_start_files(
 def add_to_checkpoints(
     log_dir: Path, clones: Mapping[TopicPartition, PartitionClone], fs: Fs, *, run_id: str
 ) -> tuple[str, ...]:
-    """Write entries for the partitions to the checkpoint files that exist; return the names of the kept copies.
+    """Write entries for the partitions to the existing checkpoint files; return the names of copies of the old files.
 
     Old entries of these partitions are replaced or removed.  The log start checkpoint is created if an entry needs it.
 

@@ -1,13 +1,13 @@
 """The steps that build the directory of a clone, from the claim to the manifest.
 
-    1. claim         .sediment-output, under the directory's lock; files of an unfinished clone are removed
-    2. partitions    each is built in a separate folder and then renamed, in any order
-    3. checkpoints   recovery point and high watermark at the log end, log start, cleaner
-    4. start files   server.properties, bootstrap.checkpoint, the marker of a clean stop
-    5. owner         meta.properties: without it no broker starts on the directory
-    6. manifest      the clone is complete
+    1. claim         write .sediment-output under the directory's lock; remove the files of an unfinished clone
+    2. partitions    build each in a separate folder, and then rename this folder; the partitions have no order
+    3. checkpoints   write recovery points and high watermarks (both are log ends), log starts and cleaner checkpoints
+    4. start files   write server.properties, bootstrap.checkpoint and the marker of a clean stop
+    5. owner         write meta.properties, without which no broker starts on the directory
+    6. manifest      write the manifest; the clone is then complete
 
-Invariant: at any time, either the directory is complete, or no broker starts on it and the next run builds it again.
+Invariant: no broker starts on a directory that is not complete, and the next run builds such a directory again.
 """
 
 from __future__ import annotations
@@ -66,14 +66,16 @@ class CloneDirectory:
         self._topic_ids: dict[TopicPartition, str] = {}
 
     def check(self, sources: Sequence[Store]) -> None:
-        """Check that the directory is missing, empty or an unfinished output, and that it is outside the sources.
+        """Check that the directory is outside the sources, and that it is missing, empty or an unfinished output.
 
         Raises:
             UsageError: the directory fails the check; nothing was changed.
         """
         if "," in str(self.path) or "\\" in str(self.path):
             raise UsageError(
-                "a broker's log.dirs cannot contain this path", path=str(self.path), advice="give one without , and \\"
+                "a broker's log.dirs cannot contain this path",
+                path=str(self.path),
+                advice="give a path without commas and backslashes",
             )
         check_output_path(self._publisher.store, sources)
 
@@ -104,7 +106,7 @@ class CloneDirectory:
         wanted = {str(partition) for partition in self._partitions}
         for folder in self._publisher.store.folders():
             if folder not in wanted:
-                shutil.rmtree(self.path / folder)  # left by an abandoned attempt
+                shutil.rmtree(self.path / folder)  # an abandoned attempt left it
         self._fs.sync_directory(self.path)
         partitions = [
             ManifestPartition(

@@ -1,12 +1,12 @@
 """Metadata records of a clone, in the order in which a controller reads them; one node leads every partition.
 
     FeatureLevelRecord        the levels of the source, metadata.version first
-    TopicRecord               and for each topic
-      PartitionRecord         leader epoch: the log's last; directory: the clone's
+    TopicRecord               one for each topic, followed by the records of the topic:
+      PartitionRecord         its leader epoch is the last of the log, its directory is the clone's
       ConfigRecord
-    ConfigRecord              the dynamic configs of all brokers that concern logs
-    ProducerIdsRecord         next producer id: above all ids in the source's metadata and the logs
-    ACLs, quotas, SCRAM       only on request
+    ConfigRecord              the dynamic configs of all brokers, if they concern logs
+    ProducerIdsRecord         the next producer id is above all ids in the source's metadata and in the logs
+    ACLs, quotas, SCRAM       they are included only on request
 
 Invariant: a producer id that occurs in a log is never assigned to a new producer.
 """
@@ -51,7 +51,7 @@ def cluster_records(
     broker_configs: Mapping[str, str],
     next_producer_id: int,
 ) -> Iterator[bytes]:
-    """Yield the records; the leader epoch of a partition that is not in `leader_epochs` is 0."""
+    """Yield the records; if a partition is not in `leader_epochs`, its leader epoch is 0."""
     for name in sorted(features, key=lambda name: (name != METADATA_VERSION, name)):
         yield _encoded(m.FeatureLevelRecord(name=name, feature_level=features[name]))
     for topic in topics:
@@ -117,7 +117,7 @@ def security_records(metadata: ClusterMetadata | None, parts: frozenset[Part]) -
 
 
 def next_producer_id(metadata: ClusterMetadata | None, known: Iterable[int]) -> int:
-    """Return the first producer id of a free block; this id and all higher ids are unassigned and not in `known`."""
+    """Return the first producer id of a free block; neither this id nor a higher one is assigned or in `known`."""
     least = max(known, default=-1) + 1
     block_start = -(-least // PRODUCER_ID_BLOCK) * PRODUCER_ID_BLOCK
     return max(block_start, 0 if metadata is None else metadata.next_producer_id)

@@ -1,17 +1,18 @@
-"""Rewriting the coordinators' records for a clone that lacks partitions, or whose topics have other names or ids.
+"""Rewriting of the coordinators' records, if a clone lacks partitions or if its topics have other names or ids.
 
     record of __consumer_offsets            in the clone
     offset commit                           kept if its partition is cloned, with the topic's new name and id
     classic group                           kept without members, if one of its offset commits is kept
     epochs of consumer and streams groups   kept, if one of the group's offset commits is kept
-    members, assignments, share groups      dropped: they name topics that the clone lacks
+    members, assignments, share groups      dropped, because they name topics that the clone lacks
     record of __transaction_state           in the clone
-    transactional id                        kept, with only its cloned partitions, if its producer wrote to one of them
+    transactional id                        kept if its producer wrote to a cloned partition, or if its last state names
+                                            one; it then names only cloned partitions
 
 A record that cannot be decoded is kept.  Kafka's coordinators skip records of unknown types.
 
-Invariants: offsets do not change; a dropped record leaves a gap, as after a compaction.  Either all records of a group
-or transactional id are dropped, or the record with its last state is kept.
+Invariants: offsets do not change; a dropped record leaves a gap, as after a compaction.  For each group and
+transactional id, either all records are dropped, or the record with the last state is kept.
 
 Source: Kafka's GroupMetadataManager.replay and TransactionStateManager.loadTransactionMetadata.
 """
@@ -94,7 +95,7 @@ class _Record:
 
 @dataclass(slots=True)
 class _Changes:
-    """Verdicts for two passes over the log, because one pass can change either the key or the value of a record."""
+    """Verdicts for two passes over the log; one pass cannot change both the key and the value of a record."""
 
     first: list[Verdict] = field(default_factory=list)
     second: list[Verdict] = field(default_factory=list)
@@ -103,7 +104,7 @@ class _Changes:
         self.first.append(Verdict(record.offset, Action.DROP))
 
     def replace(self, record: _Record, key: Any, value: Any | None) -> None:
-        """Replace the key, the value or both, if they differ."""
+        """Replace the key, the value or both, if they differ from those of the record."""
         encoded = encode_coordinator_key(key)
         if encoded != record.key:
             self.first.append(Verdict(record.offset, Action.REPLACE_KEY, encoded))
@@ -156,7 +157,7 @@ def rewrite_coordinator_log(
 
 
 def committing_producers(topic: SourceTopic, until_ms: int | None, fs: Fs) -> frozenset[int]:
-    """Return the producers whose transaction was being committed at `until_ms`, by default at the end of the log.
+    """Return the producers whose transaction was being committed at `until_ms`; if it is None, at the end of the log.
 
     Raises:
         CorruptDataError: a batch cannot be read.

@@ -1,4 +1,4 @@
-"""The feature levels of Kafka's releases, the feature levels of a clone, and the levels that a server supports.
+"""Feature levels: those of Kafka's releases, those of a clone, and those that a server supports.
 
 A clone has the feature levels of its source, limited to the levels of the release that will start the clone.
 

@@ -1,9 +1,9 @@
-"""Folders of a stopped node that are not in its cluster's metadata; its broker would rename them to `-stray`.
+"""Folders of a stopped node that its cluster's metadata does not list; the node's broker would rename them to `-stray`.
 
     folder                                                        is
-    the metadata has its topic id and its partition on this node  known: left unchanged
-    the metadata has neither its topic's name nor its topic's id  foreign: can become a topic of the cluster
-    anything else                                                 clash: adoption stops
+    the metadata has its topic id and its partition on this node  known: it is not changed
+    the metadata has neither its topic's name nor its topic's id  foreign: it can become a topic of the cluster
+    anything else                                                 clash: the adoption stops
 
 Source: Kafka 4.2.0, LogManager.isStrayReplica.
 """
@@ -33,7 +33,7 @@ class Folders:
 
 
 def folders_of(source: Source, metadata: ClusterMetadata, node: Node, fs: Fs) -> Folders:
-    """Classify the folders of the source, which is one log directory of `node`.
+    """Classify the folders of `source`, which is one log directory of `node`.
 
     Raises:
         UsageError: a folder clashes with a topic of the cluster.
@@ -57,7 +57,7 @@ def folders_of(source: Source, metadata: ClusterMetadata, node: Node, fs: Fs) ->
         raise UsageError(
             f"the folders of {internal[0]} are from another cluster's coordinators, and this cluster has no such topic",
             path=str(directory.path),
-            advice="move them out of the log directory; to keep groups and transactions, clone all folders",
+            advice="move these folders out of the log directory; to keep groups and transactions, clone all folders",
         )
     return Folders(tuple(known), {name: source.topics[name] for name in sorted(foreign)})
 

@@ -1,10 +1,10 @@
 """Compaction of a copied log before it becomes part of the clone; a later `compact` would have the same result.
 
-    1. select    the cleanable range, starting at the source's cleaner checkpoint
-    2. clean     one sweep of the log into `.part` files
-    3. commit    the cleaned segments replace the copied ones
+    1. select    compute the cleanable range, which starts at the source's cleaner checkpoint
+    2. clean     write cleaned segments to `.part` files, in one sweep of the log
+    3. commit    replace the copied segments with the cleaned ones
 
-Invariant: a log with a corrupt batch stays as it was copied.
+Invariant: if a copied log has a corrupt batch, the log is not changed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CORRUPT_BATCH = "corrupt-batch"
 
 @dataclass(frozen=True, slots=True)
 class LogCompaction:
-    """The outcome of compacting a log of `bytes_before`; `reason` is None if the log was compacted.
+    """The outcome for a log that had `bytes_before` bytes; `reason` is None if the log was compacted.
 
     `first_dirty` is the new cleaner checkpoint, or None if there is none.  `batches_without_horizon` counts batches
     that keep their tombstones because delete.retention.ms is unknown.  `damage` describes the corrupt batch that

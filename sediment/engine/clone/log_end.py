@@ -1,11 +1,11 @@
-"""The end of a cloned log: cut the log at an offset or a time, and end open transactions without a coordinator.
+"""The end of a cloned log: cut the log at an offset or a time, and end its open transactions.
 
-    1. cut       the log ends at the offset; a batch that spans the offset keeps the records below it, but a message of
-                 magic 0 or 1 is dropped entirely
+    1. cut       the log then ends at the offset; if a batch spans the offset, its records below the offset are kept,
+                 but a message of magic 0 or 1 is dropped entirely
     2. markers   each open transaction gets a COMMIT marker if its coordinator had decided to commit, otherwise ABORT
 
-A cut at a timestamp ends the log before its first record with a later timestamp.  `kafka-consumer-groups
---to-datetime` finds the same record.  This first record may be a control record.
+A cut at a timestamp ends the log before its first record with a later timestamp.  This record may be a control record.
+`kafka-consumer-groups --to-datetime` finds the same record if it searches from the next millisecond.
 
 Both steps use the live log, so that segments, indexes, leader epochs and producers stay consistent.
 """
@@ -70,7 +70,7 @@ def change_end(
     ends_transactions: bool = False,
     committing: frozenset[int] = frozenset(),
 ) -> int:
-    """Cut the log in `directory` and end its open transactions; return the number of transactions ended.
+    """Cut the log in `directory` and end its open transactions; return the number of transactions that it ended.
 
     `committing` are the producers whose coordinator had decided to commit.
 
@@ -124,7 +124,7 @@ def _cut(log: PartitionLog, offset: int, fs: Fs) -> None:
 
 
 def _spanning_batch(log: PartitionLog, offset: int, fs: Fs) -> tuple[int, bytes] | None:
-    """Return the base offset and the bytes of the batch that begins below `offset` and ends at or above it."""
+    """Return the batch that begins below `offset` and ends at or above it, as its base offset and its bytes."""
     base = max((each for each in log.base_offsets if each <= offset), default=log.first_base_offset)
     path = log.directory / segment_file_name(base, SegmentFileKind.LOG)
     for rows in HeaderScan(path):

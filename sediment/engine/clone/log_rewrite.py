@@ -1,4 +1,4 @@
-"""Changing the records of a cloned log according to verdicts; no other process uses the log."""
+"""Changes of records in a cloned log according to verdicts; no other process uses the log."""
 
 from __future__ import annotations
 

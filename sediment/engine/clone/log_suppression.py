@@ -1,10 +1,11 @@
 """Suppression of erased records in a cloned log, so that a restored backup does not bring them back.
 
-    1. find      records that have a value and whose key is on the list
-    2. rewrite   in a compacted topic, they become tombstones; in other topics, they are dropped
-    3. verify    search again; none of these records may be left
+    1. find      find the records that have a value and whose key is on the list
+    2. rewrite   replace them by tombstones in a compacted topic; drop them in any other topic
+    3. verify    search again; no such record may remain
 
-Invariant: if a log cannot be searched to its end, an error is raised, because the rest may contain erased records.
+Invariant: if a log cannot be searched to its end, an error is raised, because the unread part may contain erased
+records.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def suppress_records(
     left = find_suppressed(source, keys, fs)
     if left.size:
         raise CorruptDataError(
-            f"{left.size} records with suppressed keys are left",
+            f"{left.size} records with suppressed keys remain",
             partition=str(partition),
             path=str(directory),
             offset=int(left[0]),

@@ -1,18 +1,18 @@
 """Appending to the metadata log of a stopped node that is the sole voter of its quorum.
 
-    1. keep     every file of __cluster_metadata-0 -> __cluster_metadata-0.<run>.kept.tar in the log directory
+    1. keep     write every file of __cluster_metadata-0 to __cluster_metadata-0.<run>.kept.tar in the log directory.
                 After a crash, the node starts as before, because a broker ignores the archive.
-    2. load     the log as every start of the node does: cut a torn batch at the end, rebuild indexes
+    2. load     load the log as every start of the node does: cut a torn batch at the end, and rebuild indexes.
                 After a crash, the node starts as before.
-    3. append   all batches in one write, in the last leader epoch of the log
+    3. append   append all batches in one write, in the last leader epoch of the log.
                 After a crash, the next start cuts a torn batch, and the controller aborts an unfinished metadata
                 transaction.  So if the write is complete, the node starts with the new records; otherwise it starts as
                 before.
-    4. sync     the log and its indexes, then write a producer snapshot at the log end
+    4. sync     sync the log and its indexes, then write a producer snapshot at the log end.
                 After a crash, the node starts with the new records.
 
-The records take effect at the next election.  A sole voter wins it immediately, and then every record of its log is
-committed.  The snapshots of the log remain valid, because all of them end below the appended records.
+The records take effect at the next election.  A sole voter wins this election immediately, and then every record of its
+log is committed.  The snapshots of the log remain valid, because all of them end below the appended records.
 
 Invariant: if the records need more than one batch, they are appended as one metadata transaction.
 
@@ -53,7 +53,7 @@ def check_started(log_dir: Path, metadata: ClusterMetadata | None, fs: Fs, *, ad
     only into an empty log.
 
     Raises:
-        UsageError: the node has never started; `advice` is the next action.
+        UsageError: the node has never started; `advice` says what to do next.
         CorruptCheckpointError: the leader epochs of the log are malformed.
     """
     epochs = read_leader_epochs(fs, log_dir / str(METADATA_PARTITION) / LEADER_EPOCH_FILE) or ()

@@ -1,7 +1,7 @@
-"""The log directory of a new node, as `kafka-storage.sh format` leaves it; the node's cluster is new and has no topics.
+"""The log directory of a new node, as `kafka-storage.sh format` creates it; the cluster is new and has no topics.
 
-server.properties is written first and meta.properties last.  So if the process is killed in between, `is_new` is still
-True, and a second call writes the files again.
+server.properties is written first and meta.properties last.  So if the process is killed between the two, `is_new` is
+still True, and a second call writes the files again.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ _OF_A_NEW_DIRECTORY = (
 
 
 def is_new(log_dir: Path, fs: Fs) -> bool:
-    """Return True if the directory is empty, or has only files of a `format_new_node` that was interrupted."""
+    """Return True if the directory is empty, or contains only files of an interrupted `format_new_node`."""
     names = {entry.name for entry in fs.scan(log_dir)}
     if SERVER_PROPERTIES_FILE not in names:
         return names <= _BEFORE_THE_FIRST
-    # A file that an operator wrote or changed must stay.
+    # A file that an operator wrote or changed must not be replaced.
     is_ours = fs.read_bytes(log_dir / SERVER_PROPERTIES_FILE) == _properties(log_dir).encode()
     return is_ours and names <= _OF_A_NEW_DIRECTORY
 
 
 def format_new_node(log_dir: Path, fs: Fs, *, now_ms: int) -> Node:
-    """Turn a new directory (`is_new`) into the log directory of a new node.
+    """Turn a directory for which `is_new` is True into the log directory of a new node.
 
     The directory also gets a `server.properties` for a stock broker.
 

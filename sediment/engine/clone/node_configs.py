@@ -1,9 +1,9 @@
-"""The topic configs of a clone: the source's configs, with the changes of this table.
+"""The topic configs of a clone: the source's configs, with the changes in this table.
 
     change      keys                                    reason
     single      min.insync.replicas above 1 becomes 1   a single node would reject producers with acks=all
-    local       remote.*, local.retention.*             left out: the clone has no tiered storage
-    hold        retention.ms, retention.bytes           -1, so that a broker that starts on old records keeps them
+    local       remote.*, local.retention.* left out    the clone has no tiered storage
+    hold        retention.ms, retention.bytes are -1    a broker that starts on the clone must keep its old records
 
 If no metadata log contains the configs of a topic, the topic is always held, because the default retention would delete
 its records.
@@ -45,7 +45,7 @@ class ConfigChange:
 def cloned_configs(
     topic: str, configs: Mapping[str, str] | None, *, keep: bool, hold: bool, local_only: bool
 ) -> tuple[dict[str, str], tuple[ConfigChange, ...]]:
-    """Return the configs of a cloned topic, and how they differ from `configs`.
+    """Return the configs of a cloned topic, and their differences from `configs`.
 
     `configs` is None if the configs of the source are unknown.  Without `keep`, only Kafka's internal topics keep their
     configs.

@@ -1,18 +1,18 @@
-"""The task of one partition: copy the best replica, bring its log into the state of a clean stop, digest the files.
+"""The task of one partition: copy the best replica, bring the log into the state after a clean stop, digest the files.
 
-    1. copy      files of the replica -> <topic-N>.<run>-<attempt>.part/ in the clone; or other tasks have copied them
-    2. load      as a broker's start does; if the log is damaged, try the next replica of the same rank
-    3. rewrite   changed names in records of the coordinators
+    1. copy      copy the replica to <topic-N>.<run>-<attempt>.part/ in the clone, unless other tasks have copied it
+    2. load      load the log as a broker does at its start; if it is damaged, try the next replica of the same rank
+    3. rewrite   put changed names into the records of the coordinators
     4. end       cut the log and end its open transactions, if requested
-    5. suppress  records with keys on the list of erased keys, if there is a list
+    5. suppress  suppress the records whose keys are on the list of erased keys, if there is a list
     6. settle    write partition.metadata, and the producer snapshot at the log end (also before steps 3 and 4)
-    7. compact   the log, if requested
+    7. compact   compact the log, if requested
     8. digest    make all files durable, and compute their SHA-256
 
 Only the copy changes.  The driver then renames the task's folder to the partition's name.
 
-Invariant: if a log is corrupt in a way that a starting broker would not notice, the log is cloned byte for byte, and
-the corruption is reported.
+Invariant: if a starting broker would not notice the corruption of a log, the log is cloned byte for byte, and the
+corruption is reported.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from sediment.segment_io.partition.live_segments import as_loaded
 from sediment.segment_io.partition.log_view import open_view
 from sediment.segment_io.partition.producer_snapshots import encode_snapshot
 
-_SHARED = "split"  # used instead of the attempt in the name of a folder that several tasks share
+_SHARED = "split"  # replaces the attempt in the name of a folder that several tasks share
 _RULES = {
     LinkMode.COPY: CopyRules(),
     LinkMode.REFLINK: CopyRules(links=(LinkKind.REFLINK,), digests_links=False),
@@ -92,14 +92,14 @@ class CloneTask:
     """The new encoding of the records that the compaction keeps; if it is None, each batch keeps its codec."""
 
     earlier: EarlierFiles | None = None
-    """The files of the partition in the earlier clone that this clone continues."""
+    """The files of the partition in the earlier clone; this clone continues that clone."""
 
     pieces: CopiedPieces | None = None
     """The files of the best replica that other tasks have copied; None if this task copies them."""
 
     @property
     def changes_end(self) -> bool:
-        """True if the log is cut or gets transaction markers."""
+        """True if the task cuts the log or adds transaction markers."""
         cut = (self.partition.until_offset, self.partition.until_ms)
         return self.ends_transactions or any(each is not None for each in cut)
 
@@ -318,7 +318,7 @@ def _copy_of(task: CloneTask, replica: Replica, folder: str, fs: Fs) -> ReplicaC
 def _copied(
     task: CloneTask, replica: Replica, pieces: CopiedPieces | None, attempt: str, fs: Fs
 ) -> tuple[CopiedFile, ...]:
-    """Copy the replica into the folder of this attempt, or take over its `pieces`."""
+    """Copy the replica into the folder of this attempt, or take over the folder that contains its `pieces`."""
     folder = _folder(task, attempt)
     if pieces is not None and pieces.taken_over(folder, fs):
         pieces.copy.check_listing(fs)
@@ -334,8 +334,8 @@ def note_producers(
 ) -> bool:
     """Write the producer snapshot at the log end if there is none; return True if one was written.
 
-    Without the snapshot, a broker that starts after a clean stop forgets every producer, and an open transaction would
-    never end.  The producers are rebuilt from the batches if the copy has no snapshot.
+    If a broker starts after a clean stop without this snapshot, it forgets every producer, and an open transaction
+    never ends.  The producers are rebuilt from the batches if the copy has no snapshot.
     """
     snapshot = directory / segment_file_name(log_end_offset, SegmentFileKind.SNAPSHOT)
     if fs.exists(snapshot):
@@ -357,7 +357,7 @@ def note_producers(
 def note_producers_of_bare_copy(
     partition: TopicPartition, directory: Path, checkpoints: PartitionCheckpoints, fs: Fs
 ) -> None:
-    """Before a log without snapshots is loaded, write the producer snapshot at its end, durably.
+    """Write the producer snapshot at the end of a log without snapshots, durably, before the log is loaded.
 
     Otherwise, loading after a clean stop would assume that the log has no producers.  The load would write an empty
     snapshot, which later starts would read.
@@ -377,7 +377,7 @@ def note_producers_of_bare_copy(
             on_corruption=_ignore_corruption,
         )
     except SedimentError:
-        return  # loading the log will report the error
+        return  # the load of the log will report the error
     if view.producers:
         snapshot = directory / segment_file_name(view.log_end_offset, SegmentFileKind.SNAPSHOT)
         fs.write_new(snapshot, [encode_snapshot(view.producers)])
@@ -386,12 +386,12 @@ def note_producers_of_bare_copy(
 
 
 def _ignore_corruption(_error: SedimentError) -> None:
-    """Suppress errors that loading the log will report."""
+    """Suppress the errors that the load of the log will report."""
     return
 
 
 def keeping_producers(config: LogConfig) -> LogConfig:
-    """Return a config with which loading keeps every producer; the clone's broker decides when producers expire."""
+    """Return a config with which a load keeps every producer; the clone's broker decides when producers expire."""
     return replace(config, compaction=replace(config.compaction, producer_id_expiration_ms=None))
 
 
@@ -400,7 +400,7 @@ def _as_stopped(checkpoints: PartitionCheckpoints) -> PartitionCheckpoints:
 
 
 def _settle(task: CloneTask, loaded: LoadedLog, directory: Path, fs: Fs) -> None:
-    """Settle the snapshots as after a clean stop (one at the log end, none past it), and write partition.metadata."""
+    """Write and remove snapshots as a clean stop does (one at the log end, none past it); write partition.metadata."""
     for entry in fs.scan(directory):
         parsed = parse_segment_file(entry.name)
         if parsed and parsed.kind is SegmentFileKind.SNAPSHOT and parsed.base_offset > loaded.log_end_offset:

@@ -1,10 +1,10 @@
 """The plan of a clone: its topics with ids, configs and partitions, and the partitions that are left out.
 
     source topic  --selected, renamed-->  cloned topic  --each replicated partition-->  cloned partition
-    a topic of the coordinators     cloned if its part was requested; the globs do not apply
-    a topic not in the metadata     left out unless it is selected by name: a broker would rename it to `-stray`
-    a topic with tiered segments    left out unless only its local segments are wanted
-    a partition without a replica   created empty, so that the topic keeps its number of partitions
+    a topic of the coordinators     it is cloned if its part was requested; the globs do not apply
+    a topic not in the metadata     it is cloned only if it is selected by name: a broker would rename it to `-stray`
+    a topic with tiered segments    only its local segments are cloned, and only with `local_only`
+    a partition without a replica   it is created empty, so that the topic keeps its number of partitions
 
 This module is pure.
 """
@@ -83,8 +83,8 @@ class LeftOut:
 class ClonePlan:
     """The topics of a clone by their new names, and the partitions that are left out although they were selected.
 
-    `is_whole` is True if the coordinators' records are valid without changes: every partition is cloned, and every
-    topic keeps its name and id.
+    `is_whole` is True if every partition is cloned, and every topic keeps its name and id.  The coordinators' records
+    are then valid without changes.
     """
 
     topics: Mapping[str, ClonedTopic]
@@ -200,7 +200,7 @@ def _missing(topic: SourceTopic, options: CloneOptions) -> list[LeftOut]:
     missing = (
         TopicPartition(topic.name, number) for number in range(topic.partition_count) if number not in topic.replicas
     )
-    reason = "no directory of the source contains it; it is created empty in the clone"
+    reason = "no directory of the source contains this partition; the clone creates it empty"
     return [
         LeftOut(each, "", NO_REPLICA, reason)
         for each in missing
@@ -256,7 +256,7 @@ def _check_ids(topics: Mapping[str, ClonedTopic]) -> None:
 
 
 def _check_collisions(options: CloneOptions, topics: Mapping[str, ClonedTopic]) -> None:
-    """Check that no two new names are equal after dots become underscores.  Source: Topic.hasCollision."""
+    """Check that no two new names would be equal if dots were underscores.  Source: Topic.hasCollision."""
     for name in sorted(options.renames.values()):
         for other in sorted(topics.keys() - {name}):
             if name.replace(".", "_") == other.replace(".", "_"):

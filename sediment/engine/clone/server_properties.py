@@ -1,9 +1,9 @@
 """`server.properties` for a stock broker that starts on a clone as a single node.
 
-    static quorum of one       controller.quorum.voters
-    loopback listeners         the controller's port is the broker's plus one
-    internal topics            replication factor 1, the partition counts of the source
-    held                       cleaner off; the longest expiration times for offsets, producers and transactional ids
+    static quorum of one       controller.quorum.voters lists only this node
+    loopback listeners         the port of the controller is the port of the broker plus one
+    internal topics            they have replication factor 1, and the partition counts of the source
+    held clone                 the cleaner is off; offsets, producers and transactional ids expire as late as possible
 
 Invariant: no line contains a secret, and no line of a held clone permits the broker to delete records.
 """

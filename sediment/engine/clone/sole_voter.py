@@ -1,14 +1,14 @@
-"""The check that a stopped node is the sole voter of its quorum; only then is it safe to append to its metadata log.
+"""The check that a stopped node is the sole voter of its quorum; otherwise an append to its metadata log is not safe.
 
     source                                     contents
-    meta.properties                            node, cluster and id of the directory
-    process.roles                              the node is a controller and a broker
-    controller.quorum.voters                   voters of a static quorum
-    quorum-state                               voters of a static quorum
-    KRaftVersionRecord, VotersRecord           voters of a dynamic quorum, with their directories
+    meta.properties                            the node, the cluster and the id of the directory
+    process.roles                              the roles of the node, which must be controller and broker
+    controller.quorum.voters                   the voters of a static quorum
+    quorum-state                               the voters of a static quorum
+    KRaftVersionRecord, VotersRecord           the voters of a dynamic quorum, with their directories
 
-Every source that exists must name only this node, and at least one source must name the voters.  With a second voter,
-appended records could be lost, because the second voter lacks them and may win the next election.
+No source may name another node, and at least one source must name the voters.  A second voter would lack the appended
+records.  If the second voter won the next election, these records would be lost.
 
 This module is pure.
 
@@ -31,7 +31,7 @@ from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
 from sediment.segment_io.internal_topics.quorum_state import QuorumState
 from sediment.segment_io.protocol import messages as m
 
-_CLONE = "clone the folders into a directory of their own"
+_CLONE = "clone the folders into a separate directory"
 _CONTROLLER = "controller"
 _BROKER = "broker"
 _RECORD_VERSION = 0

@@ -1,6 +1,6 @@
 """The source of a clone: topics in log directories of one cluster, with the replicas of their partitions.
 
-A directory at a URI is listed once, and its small files are fetched into a local stand-in for the directory.
+A directory at a URI is listed once.  Its small files are fetched into a local directory, the stand-in.
 
 Invariants: nothing is written, and no lock is taken.  Without a readable metadata log, topic configs are unknown.
 """
@@ -57,7 +57,7 @@ class SourceTopic:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The log directories of one cluster; `topics` maps names to the topics that have partitions there."""
+    """The log directories of one cluster; `topics` maps names to the topics with partitions in these directories."""
 
     directories: tuple[ClusterDirectory, ...]
     meta: MetaProperties | None
@@ -65,7 +65,7 @@ class Source:
     topics: Mapping[str, SourceTopic] = field(default_factory=dict)
 
     def knows(self, topic: SourceTopic) -> bool:
-        """Return False if the metadata lacks the topic; a broker would rename its partitions to `-stray`."""
+        """Return False if the metadata lacks the topic; a broker would then rename its partitions to `-stray`."""
         return self.metadata is None or topic.topic_id == self.metadata.topic_ids.get(topic.name)
 
 

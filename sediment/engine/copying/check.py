@@ -45,7 +45,7 @@ def _ignore(count: int) -> None:
 
 
 def check_file(copy: Store, file: ManifestFile, on_bytes: Callable[[int], None] = _ignore) -> str | None:
-    """Read one file of a copy, even if an earlier copy contains the file; return how it differs, or None.
+    """Read a file of a copy, even if an earlier copy contains it; return its difference from the manifest, or None.
 
     Raises:
         OSError: the file exists and cannot be read.
@@ -66,7 +66,7 @@ def check_file(copy: Store, file: ManifestFile, on_bytes: Callable[[int], None] 
 
 
 def extra_files(copy: Store, manifest: Manifest) -> tuple[Difference, ...]:
-    """Return the files and empty folders in the directory of a copy that are not in its manifest."""
+    """Return the files and empty folders in the directory of a copy that the copy's manifest does not list."""
     known = {file.name for file in manifest.files if file.held_in is None} | _OWN_FILES
     found = copy.files()
     folders = {name.partition("/")[0] for name in (*found, *(file.name for file in manifest.files))}
@@ -83,11 +83,11 @@ def check_copy(
     on_bytes: Callable[[int], None] = _ignore,
     on_folder: Callable[[int], None] = _ignore,
 ) -> CheckedCopy:
-    """Read every file of a copy and compare it with the manifest, which is read first if `manifest` is None.
+    """Read every file of a copy and compare it with `manifest`; if `manifest` is None, read the copy's manifest first.
 
     A file that cannot be read is reported as a difference.  Several threads call `on_bytes` with the size of each chunk
-    that was read; an error raised by `on_bytes` ends the check.  `on_folder` is called with the size of each folder
-    that was checked.
+    that they have read.  An error that `on_bytes` raises ends the check.  `on_folder` is called with the size of each
+    folder that was checked.
 
     Raises:
         UsageError, CorruptDataError: see `read_copy_manifest`.
@@ -120,7 +120,7 @@ def check_copy(
 def _check_folder(
     copy: Store, files: Sequence[ManifestFile], on_bytes: Callable[[int], None]
 ) -> tuple[list[Difference], int]:
-    """Return how the files of one folder differ, and the number of bytes read."""
+    """Return the differences in the files of one folder, and the number of bytes read."""
     found: list[Difference] = []
     read_bytes = 0
 

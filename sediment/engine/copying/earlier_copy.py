@@ -21,8 +21,8 @@ from sediment.segment_io.stores import Store
 class EarlierFiles:
     """The files of one partition in the earlier copy `store`, by their names in the partition's folder.
 
-    `beside` is the path `../NAME` of the earlier copy; None if the new copy must not refer to its files.  `damage` is
-    the corruption that the earlier copy found in the log.
+    `beside` is the path `../NAME` of the earlier copy; None if the new copy must not refer to its files.  `damage`
+    describes the corruption that was found in the log during the earlier copy.
     """
 
     store: Store
@@ -42,7 +42,7 @@ class EarlierFiles:
     def path(self, file: ManifestFile) -> Path | None:
         """Return the local path of `file`, which this copy contains or references in another copy.
 
-        Return None if the copy that contains it is not local.
+        Return None if the copy that contains the file is not local.
         """
         root = self.store.local_path
         if root is None:
@@ -79,7 +79,7 @@ def name_in_folder(file: ManifestFile) -> str:
 
 
 def open_earlier_copy(where: str, target: Store) -> EarlierCopy:
-    """Open an earlier copy, so that the copy to `target` can continue it; `where` is its directory or its manifest.
+    """Open an earlier copy, which the copy to `target` continues; `where` is the earlier copy's directory or manifest.
 
     Raises:
         UsageError: the directory has no manifest, so the copy is incomplete; or the directory is the target.
@@ -89,13 +89,13 @@ def open_earlier_copy(where: str, target: Store) -> EarlierCopy:
     store = Store(path.removesuffix(f"/{MANIFEST_FILE}") + mark + query)
     if store.identity == target.identity:
         raise UsageError(
-            "the earlier copy is the output", path=str(store), advice="write the new copy to a directory beside it"
+            "the output is the earlier copy", path=str(store), advice="write the new copy to a directory beside it"
         )
     return EarlierCopy(store, read_copy_manifest(store), target)
 
 
 def name_beside(store: Store, target: Store) -> str | None:
-    """Return `../NAME` of `store` as seen from `target`; None if they have different parents."""
+    """Return the path `../NAME` from `target` to `store`; None if they have different parents."""
     kind, path = store.identity
     target_kind, target_path = target.identity
     folder, name = posixpath.split(path)

@@ -2,21 +2,21 @@
 
 A file gets into a copy by the first of these methods that `CopyRules` allow and that succeeds:
 
-    held      unchanged since the earlier copy: the file is not copied, and the manifest names the earlier copy
-    linked    a reflink or a hard link: to the source's file, or to the earlier copy's file if the file is unchanged
-    copied    read once, digested and written
+    held      a file that is unchanged since the earlier copy is not copied; the manifest names the earlier copy
+    linked    the file becomes a reflink or a hard link: to the source's file, or to the earlier copy's unchanged file
+    copied    the file is read once, digested and written
 
 A file is unchanged if the earlier copy has a file of the same name, partition, topic id and size, and if one of the
 following checks succeeds:
 
-    trusted   size, modification time, inode and ctime are those at the time of the earlier copy; the file is not read
-    compared  its SHA-256 is the same; the file is read but not written
+    trusted   size, modification time, inode and ctime are the same as in the earlier copy's stamp; it is not read
+    compared  the SHA-256 is the same as in the earlier copy; the file is read but not written
 
 Only files of closed segments are trusted or compared.  A broker still writes to the files of other segments.  The
-broker maps these segments' indexes into memory, so the modification times may be updated late.  A file's stamp is its
-size, modification time, inode and ctime.  The stamp is stored only if the file has not changed for SETTLED_NS.
-Otherwise the filesystem's clock may give the same time to a later change, and the stamp would not show that change.  An
-object store has no inode and no ctime, so there a file is trusted by its size and by the modification time that the
+broker maps the indexes of these segments into memory, so their modification times may be updated late.  A file's stamp
+is its size, modification time, inode and ctime.  The stamp is stored only if the file has not changed for SETTLED_NS.
+Otherwise, a later change may get the same time from the filesystem's clock, and the stamp would not show that change.
+An object store has no inode and no ctime, so there a file is trusted by its size and by the modification time that the
 server sets.
 
 Invariant: a file that changes while it is read causes an error; it is never accepted as a copy.
@@ -47,7 +47,7 @@ OnBytes = Callable[[int], None]
 _PIECE_BYTES = 256 << 20
 
 SETTLED_NS = 2_000_000_000
-"""The minimum age of a file's last change for which a stamp is stored; filesystem clocks tick at least every second."""
+"""A stamp is stored only if the last change is at least this old; filesystem clocks tick at least every second."""
 
 
 class CopyMethod(StrEnum):
@@ -66,7 +66,7 @@ _METHOD_OF_LINK = {LinkKind.REFLINK: CopyMethod.REFLINKED, LinkKind.HARD: CopyMe
 class CopyRules:
     """The ways, other than copying, in which files may get into a copy.
 
-    `links` are tried for files of the source, and `earlier_links` for unchanged files of the earlier copy; only closed
+    `links` are tried for files of the source, and `earlier_links` for unchanged files of the earlier copy.  Only closed
     segments get hard links.  Without `digests_links`, linked files are not read.  The manifest then contains the digest
     of a linked file only if the earlier copy has it.  With `holds_unchanged`, unchanged files stay in the earlier copy
     only.
@@ -80,10 +80,10 @@ class CopyRules:
 
 @dataclass(frozen=True, slots=True)
 class PartitionCopy:
-    """The work of copying one partition: `files` of `folder` in `source`, as listed by the driver, to `target`.
+    """The work of copying one partition to `target`; the driver has listed its `files` in `folder` of `source`.
 
-    `closed` names the files that no broker will change again (`closed_files`); `earlier` are the files of the partition
-    in the earlier copy.
+    `closed` names the files that no broker will change again (`closed_files`).  `earlier` are the files of the
+    partition in the earlier copy.
     """
 
     source: Store
@@ -112,8 +112,8 @@ class CopiedFile:
 def closed_files(names: Iterable[str], *, below_offset: int = INT64_MAX) -> frozenset[str]:
     """Return the files of closed segments that end at or below `below_offset`.
 
-    For hard links, `below_offset` is the lower of the recovery point and the high watermark, because a broker may
-    truncate segments above it in place.
+    For hard links, `below_offset` is the lower of the recovery point and the high watermark.  A broker may truncate
+    segments above this offset in place.
     """
     parsed = [(name, file) for name in names if (file := parse_segment_file(name)) is not None and not file.state]
     bases = sorted(file.base_offset for _, file in parsed if file.kind is SegmentFileKind.LOG)
@@ -180,7 +180,7 @@ class _FileCopy:
         return f"{self.work.target}/{self.file_name}" if self.work.target else self.file_name
 
     def _stamp(self) -> FileStamp:
-        """Return the stamp of the source's file; raise if this is not the file that the driver listed."""
+        """Return the stamp of the source's file; raise an error if this is not the file that the driver listed."""
         stamp, listed = self.work.source.stamp(self._source_name), self.work.files[self.file_name]
         if stamp is None or (stamp.size_bytes, stamp.mtime_ns) != (listed.size_bytes, listed.mtime_ns):
             raise self._changed("is not the file that the driver listed")

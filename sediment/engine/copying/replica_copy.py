@@ -1,13 +1,13 @@
 """The copy of one replica into a folder of a clone, by one task or by several.
 
     whole    one task lists the replica's files, copies them, and lists them again
-    split    the driver lists the files and divides them into pieces; a task copies each piece into a folder that the
-             pieces share; the task of the partition takes this folder over, and lists the files again
+    split    the driver lists the files and divides them into pieces; for each piece, a task copies its files into one
+             shared folder; the task of the partition takes over this folder, and lists the files again
 
 A piece consists of whole files, because the manifest has one digest for each file.
 
-Invariant: an attempt takes a shared folder over only if it contains all files of all pieces; any other file in it is
-removed.  An attempt that takes no folder over copies the whole replica into a folder of its own.
+Invariant: an attempt takes over a shared folder only if the folder contains all files of all pieces; any other file in
+the folder is removed.  Any other attempt copies the whole replica into a separate folder.
 """
 
 from __future__ import annotations
@@ -149,9 +149,9 @@ def replica_copy(
 def files_to_copy(replica: Replica, fs: Fs) -> dict[str, StoredFile]:
     """Return the files to copy, by name.
 
-    Files of an interrupted replacement are copied too, so that loading the copy completes or undoes the replacement.
-    After an unclean stop, the active segment's indexes may still be preallocated.  These indexes are not copied;
-    loading the copy rebuilds them.
+    Files of an interrupted replacement are also copied, so that the load of the copy completes or undoes the
+    replacement.  After an unclean stop, the active segment's indexes may still be preallocated.  These indexes are not
+    copied; the load of the copy rebuilds them.
     """
     entries = {entry.name: entry for entry in replica.fs(fs).scan(replica.path) if entry.is_file}
     parsed = {name: found for name in entries if (found := parse_segment_file(name)) is not None}
@@ -168,7 +168,10 @@ def files_to_copy(replica: Replica, fs: Fs) -> dict[str, StoredFile]:
 
 
 def is_loaded_unverified(checkpoints: PartitionCheckpoints) -> bool:
-    """Return True if a load does not verify the log: after a clean stop, and for a copy without checkpoints."""
+    """Return True if a load does not verify the log.
+
+    This is so after a clean stop, and for a copy without checkpoints.
+    """
     return checkpoints.clean_shutdown or checkpoints.recovery_point is None
 
 

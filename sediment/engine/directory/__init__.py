@@ -1,1 +1,1 @@
-"""A stopped log directory: lock, commit, load, repair, copy.  It never imports `engine.live`."""
+"""A log directory that no broker uses: lock, commit, load, repair and copy it.  It never imports `engine.live`."""

@@ -3,18 +3,18 @@
 `mark_deleted` and `remove_deleted` are the two steps of every deletion of whole segments: by retention, by truncation,
 and by a load that cuts a log.  `expire_log` deletes the segments past their retention limits:
 
-    1  roll               an empty segment at the log end with its producer snapshot, if every segment is deleted
-    2  log start raised   by the caller, durably, so that readers are not offered a deleted offset
-    3  leader epochs      truncated to the new log start
-    4  .deleted           producer snapshots, then logs with their indexes, in ascending order of base offsets
-    5  unlinked           or left for the next start, which removes the files
+    1  roll               if every segment will be deleted, create an empty one and a snapshot at the log end
+    2  log start raised   the caller raises it durably, so that readers are not offered a deleted offset
+    3  leader epochs      truncate them to the new log start
+    4  .deleted           rename producer snapshots, then logs with their indexes, in ascending order of base offsets
+    5  unlinked           unlink the renamed files, or leave them for the next start, which removes them
 
-A live log calls `LocalLog.remove_segments`, which removes the segments from the log's map, renames every existing file,
-and unlinks the files after file.delete.delay.ms.
+A live log calls `LocalLog.remove_segments` instead.  That method removes the segments from the log's map, renames every
+existing file, and unlinks the files after file.delete.delay.ms.
 
-Invariants: after a crash, the log begins at the new log start, or still contains expired segments below it; the next
-run with the same rules deletes these segments.  A kept segment is not changed.  Producer state survives, because each
-kept segment keeps its snapshot.
+Invariants: after a crash, the log begins at the new log start, or still contains expired segments below the new log
+start.  The next run with the same rules deletes these segments.  A kept segment is not changed.  Producer state
+survives, because each kept segment keeps its snapshot.
 
 Source: kafka-log 03 §3, §4.
 """
@@ -51,8 +51,9 @@ def mark_deleted(
     """Rename the files of segments to `.deleted`, segment by segment in the given order, and sync the directory.
 
     Pass segments at the start of a log in ascending order, and segments at its end in descending order, so that a crash
-    leaves no gap.  The log of a segment is renamed before its indexes: the next start removes an index without a log,
-    but would rebuild a log's missing index.  The next start also removes every `.deleted` file.
+    leaves no gap.  The log of a segment is renamed before its indexes.  If only the log was renamed, the next start
+    removes the indexes; if only an index was renamed, the next start would rebuild it.  The next start also removes
+    every `.deleted` file.
 
     Returns:
         The new names of the renamed files.
@@ -78,7 +79,7 @@ def remove_deleted(directory: Path, names: Iterable[str], fs: Fs) -> None:
 
 
 def roll_empty(view: LogView, fs: Fs) -> None:
-    """Create an empty segment and a producer snapshot at the log end offset, as an append does when it rolls a log.
+    """Create an empty segment and a producer snapshot at the log end offset, as in a roll.
 
     The `.log` is written last; without it, the next start removes the indexes as orphans.  An existing snapshot, for
     example from a clean stop, is not changed.
@@ -132,8 +133,8 @@ def expire_log(
     bases = [decision.segment.base_offset for decision in plan.deleted]
     if log_start_is_durable:
         _truncate_epochs(directory / LEADER_EPOCH_FILE, epochs, plan.log_start_offset, fs)
-    # Snapshots first, unlike Kafka: after a crash, the remaining logs show which segments are still to be deleted.  No
-    # start needs these snapshots.
+    # Unlike Kafka, remove the snapshots first: after a crash, the remaining logs show which segments are still to be
+    # deleted.  No start needs these snapshots.
     names = mark_deleted(directory, bases, fs, kinds=(SegmentFileKind.SNAPSHOT,))
     for some in [bases] if log_start_is_durable else [[base] for base in bases]:
         names += mark_deleted(directory, some, fs)
@@ -144,7 +145,7 @@ def expire_log(
 
 
 def settle_epochs(view: LogView, fs: Fs) -> None:
-    """Truncate the leader epochs to the log start, after a run that left them unchanged because the disk was full.
+    """Truncate the leader epochs to the log start, if an earlier run could not do so because the disk was full.
 
     Raises:
         CorruptCheckpointError: the leader epochs are malformed.

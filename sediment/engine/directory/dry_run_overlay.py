@@ -18,7 +18,7 @@ from sediment.segment_io.fs import Fs
 
 
 class OverlayFs(Fs):
-    """The local filesystem for an overlay; operations that would change the target of a link do nothing."""
+    """The local filesystem for an overlay; if an operation would change the target of a link, it does nothing."""
 
     def truncate(self, path: Path, size_bytes: int) -> None:
         """Leave the target of the link as it is."""
@@ -38,7 +38,7 @@ class OverlayFs(Fs):
 
 @contextmanager
 def overlay_of(directory: Path) -> Iterator[Path]:
-    """Create, for one `with` block, a temporary directory with the name of `directory` and a link to each of its files.
+    """Create a temporary directory for a `with` block; it has the name of `directory` and a link to each of its files.
 
     Sub-directories of the overlay are empty, and dangling links are copied unchanged.
     """

@@ -2,8 +2,8 @@
 
     assign                 drops entries that contradict the new one
     truncate_from_end      drops the entries that begin at or above an offset
-    truncate_from_start    drops the entries below an offset; the last of them then begins there
-    end_offset_for         where a log agrees with another one that ends in an epoch; -1 if unknown
+    truncate_from_start    drops the entries that end at or below an offset; the entry that covers it then begins there
+    end_offset_for         finds the offset up to which a log may agree with another log in an epoch; -1 if unknown
 
 These functions are used when a log is loaded and when batches are appended.  An append of magic 0 or 1 removes all
 entries (`live.log.log_append`).
@@ -28,7 +28,7 @@ def latest_epoch(entries: Sequence[EpochEntry]) -> int:
 
 
 def assign(entries: Sequence[EpochEntry], epoch: int, start_offset: int) -> Epochs:
-    """Return the entries as they are after the append of a batch of `epoch` at `start_offset`.
+    """Return the entries that result from the append of a batch of `epoch` at `start_offset`.
 
     Entries that contradict this batch are removed.
 
@@ -49,7 +49,9 @@ def truncate_from_end(entries: Sequence[EpochEntry], end_offset: int) -> Epochs:
 
 
 def truncate_from_start(entries: Sequence[EpochEntry], start_offset: int) -> Epochs:
-    """Return the entries that remain after the log start moves to `start_offset`; an entry that covers it begins there.
+    """Return the entries that remain after the log start moves to `start_offset`.
+
+    The entry that covers this offset then begins at this offset.
 
     Source: kafka-log 04 §4 (truncateFromStart).
     """
@@ -59,7 +61,7 @@ def truncate_from_start(entries: Sequence[EpochEntry], start_offset: int) -> Epo
 
 
 def end_offset_for(entries: Sequence[EpochEntry], epoch: int, log_end_offset: int) -> tuple[int, int]:
-    """Return (epoch, end offset) of the last point where this log agrees with a log that ends in `epoch`, or (-1, -1).
+    """Return (epoch, end offset) of the last point up to which this log may agree with a log in `epoch`; or (-1, -1).
 
     Source: kafka-log 04 §4 (endOffsetFor).
     """

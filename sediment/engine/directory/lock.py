@@ -1,12 +1,12 @@
 """Ownership of a log directory: Kafka's own `.lock`, and the token by which tasks recognise the directory.
 
-A JVM's FileChannel.tryLock is a POSIX record lock on the whole file.  `DirectoryLock` takes the same kind of lock, so a
-broker and a run exclude each other.  POSIX locks belong to a process, not to a descriptor: closing any descriptor of
-the file drops the locks of the process.
+A JVM's FileChannel.tryLock takes a POSIX record lock on the whole file.  `DirectoryLock` takes the same kind of lock,
+so a broker and a run exclude each other.  POSIX locks belong to a process, not to a descriptor: closing any descriptor
+of the file drops the locks of the process.
 
 Invariants: a lock has one descriptor from acquisition to release, and this process never opens a second one.  `.lock`
-is never removed, because a process that still has the removed file open could lock it while another process locks a new
-file.  `acquire` and `check` verify that the path still refers to the locked file.
+is never removed.  Otherwise, one process could lock the removed file, which it still has open, while another process
+locks a new file.  `acquire` and `check` verify that the path still refers to the locked file.
 
 Source: kafka-log 04 §12 and §14.
 """
@@ -71,7 +71,7 @@ class DirectoryLock:
             DirectoryInUseError: a broker, another run or another `DirectoryLock` of this process holds the lock.
             NotALogDirectoryError: the directory does not exist.
             OwnerNotKeptError: the broker could not open a `.lock` that this process creates.
-            OwnershipError: the file may not be opened, or its filesystem has no locks.
+            OwnershipError: this process has no permission to open the file, or the filesystem has no locks.
         """
         with _guard:
             key = self._identity()
@@ -216,12 +216,12 @@ class DirectoryLock:
 
 
 def _holder(descriptor: int) -> int | None:
-    """Return the process that holds a lock on the file; None if the process is unknown, for example on another host."""
+    """Return the process that holds a lock on the file; None if it is unknown, for example on another host."""
     return _conflict(descriptor) or None
 
 
 def _conflict(descriptor: int) -> int | None:
-    """Return the process whose lock conflicts with ours; 0 if the process is unknown; None if no lock conflicts."""
+    """Return the process whose lock conflicts with ours: 0 if that process is unknown, None if no lock conflicts."""
     if sys.platform != "linux":
         return None
     try:
@@ -258,7 +258,7 @@ def lock_holder(directory: Path) -> int | None:
 
 # -------------------------------------------------------------------------------------------------------- the run token
 def place_run_token(directory: Path, run_id: str, fs: Fs = _LOCAL) -> None:
-    """Write the token of run `run_id` into the log directory, where tasks look for it; the lock must be held.
+    """Write the token of run `run_id` into the log directory, for the tasks of the run; the lock must be held.
 
     The token of a run that has ended is replaced.
 

@@ -1,16 +1,16 @@
-"""Publishing a result as a new, complete log directory; the source is not changed.
+"""Publication of a result as a new, complete log directory; the source is not changed.
 
     file                     written                 content
-    .sediment-output         first, removed last     the run that owns the output; checked before every file
-    .lock                    on a local disk         excludes a broker and a second run
+    .sediment-output         first, removed last     the run that owns the output; it is checked before every file
+    .lock                    only on a local disk    the lock, which excludes a broker and a second run
     <topic-N>/…              by tasks                segments, indexes, snapshots, epochs, partition.metadata
-    <checkpoints>            by the driver
-    sediment-manifest.json   after all files         name, size, SHA-256 of every file; marks the output complete
+    <checkpoints>            by the driver           offsets of the partitions
+    sediment-manifest.json   after all files         name, size and SHA-256 of every file; the output is then complete
 
-Invariants: an output is complete if and only if its manifest exists; nothing changes it afterwards.  If a directory has
-neither a manifest nor `.sediment-output`, files are written to it only if the directory is empty, and the directory is
-never removed.  All files in the manifest were durable before the manifest appeared.  A broker ignores regular files
-with unknown names.
+Invariants: an output is complete if and only if its manifest exists; nothing changes it afterwards.  If a non-empty
+directory has neither a manifest nor `.sediment-output`, no file is written to it.  A directory without both is never
+removed.  All files in the manifest were durable before the manifest appeared.  A broker ignores regular files with
+unknown names.
 
 Source: kafka-log 05 §1 step 2e.
 """
@@ -56,7 +56,7 @@ class LinkKind(StrEnum):
     """The ways to put the content of a local file into an output without copying it.
 
     A reflink is a separate file that shares disk blocks until either file changes.  A hard link is a second name of the
-    same file: a change of the file in place is visible under both names.
+    same file.  A change of the file in place is visible under both names.
     """
 
     REFLINK = "reflink"
@@ -169,7 +169,7 @@ class Publisher:
         self.store.sync()
 
     def withdraw(self) -> None:
-        """Make a complete output of this run incomplete; a later run starts again."""
+        """Make the complete output of this run incomplete again, so that a later run writes it anew."""
         self._claim()
         self.store.delete(MANIFEST_FILE)
         self.store.sync()
@@ -198,7 +198,7 @@ class Publisher:
         mtime_ns: int | None = None,
         source: FileStamp | None = None,
     ) -> ManifestFile:
-        """Write one file; its content is durable immediately, but its name only after the folder is synced.
+        """Write one file; its content is durable immediately, but its name is durable only after a sync of the folder.
 
         `source` is recorded in the manifest, for a later incremental copy.
         """
@@ -330,14 +330,14 @@ def _digested(chunks: Iterable[Buffer], update: Callable[[Buffer], object]) -> I
 # ---------------------------------------------------------------------------------------------------------- in a task
 @dataclass(slots=True)
 class _Part:
-    """A file that was written as a part; `mtime_ns` is set together with its final name."""
+    """A file that was written as a part; its `mtime_ns` is set when it gets its final name."""
 
     written: ManifestFile
     mtime_ns: int | None = None
 
 
 class PublishingFs(Fs):
-    """The file operations of one task: `.part` files are written to the output, other files to local disk.
+    """The file operations of one task: it writes `.part` files to the output, and other files to local disk.
 
     `used` is called with the number of bytes written to the output.  Without a publisher, as in a dry run, the bytes
     are only counted.
@@ -364,14 +364,14 @@ class PublishingFs(Fs):
         return written
 
     def set_mtime_ns(self, path: Path, mtime_ns: int) -> None:
-        """Set the modification time of a file; for a part, remember it until the part gets its final name."""
+        """Set the modification time of a file; for a part, store the time until the part gets its final name."""
         if path.name in self._parts:
             self._parts[path.name].mtime_ns = mtime_ns
         elif not _is_part(path):
             super().set_mtime_ns(path, mtime_ns)
 
     def sync_file(self, path: Path) -> None:
-        """Sync a file; a part is durable once it is written."""
+        """Sync a file, unless it is a part, which is already durable when it has been written."""
         if not _is_part(path):
             super().sync_file(path)
 
@@ -391,7 +391,7 @@ class PublishingFs(Fs):
         return super().free_bytes(path) if self._publisher is None else self._publisher.store.free_bytes()
 
     def take(self, part: PartFile) -> ManifestFile:
-        """Rename a part to its final name; the name is durable once the folder is synced."""
+        """Rename a part to its final name; the name is durable only after the folder is synced."""
         assert self._publisher is not None
         self._publisher.check()
         held = self._parts.pop(part.part_name)
@@ -409,9 +409,9 @@ class PublishingFs(Fs):
 
 
 class SourcePublishingFs(PublishingFs, StoreFs):
-    """The file operations of a task that reads its source in place: it writes only parts, and only to the output.
+    """The file operations of a task that reads its source in place; the task writes only parts, and only to the output.
 
-    `files` contains the files of `folder` in `source`, as listed.
+    `files` is the listing of `folder` in `source`.
     """
 
     def __init__(

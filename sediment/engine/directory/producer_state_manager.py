@@ -1,19 +1,19 @@
 """Producer snapshots of a log, and producers rebuilt from snapshots and batches: Kafka's ProducerStateManager.
 
     load, live truncation     `rebuild` loads the newest good snapshot and replays the later batches   kafka-log 05 §6
-    truncateAndReload         `truncate_and_reload`: snapshots outside the log are dropped             04 §3.1, 05 §6
-    removeStraySnapshots      `remove_stray_snapshots`, by a load                                      05 §6
-    takeSnapshot              `take_snapshot`; a live log calls `needs_snapshot`                       04 §3.1
+    truncateAndReload         `truncate_and_reload` drops the snapshots outside the log                04 §3.1, 05 §6
+    removeStraySnapshots      a load calls `remove_stray_snapshots`                                    05 §6
+    takeSnapshot              `take_snapshot`; a live log calls `needs_snapshot` instead               04 §3.1
     log start raised          `live.log.local_log.LocalLog.start_at` drops transactions below it       03 §4
-    corrupt snapshot          dropped; the next older one is tried
+    corrupt snapshot          it is dropped, and the next older one is tried
 
-If no snapshot exists, all batches from the log start are replayed; after a clean stop, none is replayed.
+If no snapshot exists, all batches from the log start are replayed, except after a clean stop, when none is replayed.
 `live.log.producer_appends` checks appends, `segment_io.partition.producer_state` replays batches and expires producers,
 and `producer_snapshots` parses a snapshot.  A truncation to an empty log deletes all snapshots (`log_truncation`).
 
-Invariants: a snapshot appears under its name complete or not at all.  A dropped snapshot is not read again, but its
-file exists until `delete_dropped`.  So if a snapshot with the same producers is taken again, its file need not be
-rewritten.
+Invariants: a snapshot gets its final name only when it is complete.  A dropped snapshot is not read again, but its file
+exists until `delete_dropped`.  So if a snapshot with the same producers is taken again, the file is still there and
+need not be rewritten.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Snapshots:
             self._offsets.add(offset)
 
     def delete_dropped(self) -> None:
-        """Delete the files of the snapshots that were dropped, except those that were taken again since."""
+        """Delete the files of the dropped snapshots, except those that were taken again after they were dropped."""
         for offset, (why, is_routine) in sorted(self._dropped.items()):
             self._fs.unlink(self.path(offset), missing_ok=True)
             self._repairs.append(Repair("deleted", self.path(offset).name, why, is_routine))
@@ -136,7 +136,7 @@ def needs_snapshot(map_end_offset: int, last_snapshot_offset: int) -> bool:
 
 
 class ProducerStateManager:
-    """The producers of a log during their rebuild, with their snapshots.
+    """The producers of a log and their snapshots, while the producers are rebuilt.
 
     `state` reflects the batches below `map_end_offset`; `state.completed` contains the transactions that ended since
     `forget_completed` was last called.
@@ -163,13 +163,13 @@ class ProducerStateManager:
         self.state = replay(self.state, table, only_aborted=True)
 
     def take_snapshot(self) -> None:
-        """Take a snapshot at the map end offset, unless one exists there or above."""
+        """Take a snapshot at the map end offset, unless one exists at this offset or above."""
         if needs_snapshot(self.map_end_offset, self._last_snapshot_offset):
             self._snapshots.take(self.map_end_offset, self.state.entries.values())
             self._last_snapshot_offset = self.map_end_offset
 
     def truncate_and_reload(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Drop the snapshots outside the range; load the newest one inside it, unless the map ends at `log_end_offset`.
+        """Drop the snapshots outside the log; unless the map ends at `log_end_offset`, load the newest one inside.
 
         If a snapshot is corrupt, drop it and try the next one.
 
@@ -208,7 +208,7 @@ class ProducerStateManager:
         """Rebuild the state at `end_offset` from the newest snapshot at or below it, and from the batches after it.
 
         Snapshots are taken at the bases of the last two segments and at the end.  If a log has no snapshot after a
-        clean stop, nothing is read and the state is empty; a broker treats this case as an upgrade.
+        clean stop, nothing is read and the state is empty.  A broker treats this case as an upgrade.
 
         Raises:
             CorruptBatchError: a batch to replay is malformed.
@@ -238,10 +238,10 @@ class ProducerStateManager:
         self.take_snapshot()
 
     def _replay_range(self, segment: ReplayedSegment, start_offset: int, end_offset: int) -> None:
-        """Apply the batches from the first one that ends at or above `start_offset`.
+        """Apply the batches, beginning with the first batch that ends at or above `start_offset`.
 
-        The range ends before the first batch that ends at or above `end_offset`.  All batches in between are applied,
-        even if their offsets are out of range.  A broker also applies them, because no checksum covers the offsets.
+        Stop before the first batch that ends at or above `end_offset`.  All batches between the two are applied, even
+        if their offsets are out of range.  A broker also applies them, because no checksum covers the offsets.
         """
         has_begun = False
         for rows in segment.batches():
@@ -257,10 +257,10 @@ class ProducerStateManager:
         self.state = replace(self.state, completed=())
 
     def remove_stray_snapshots(self, base_offsets: Sequence[int]) -> None:
-        """Drop the snapshots at whose offset no segment begins.
+        """Drop each snapshot whose offset is not the base offset of a segment.
 
-        The largest of these is kept if it is at or above the last segment's base offset: a clean stop wrote it at the
-        log end.
+        If the largest of these offsets is at or above the last segment's base offset, its snapshot is kept: a clean
+        stop wrote it at the log end.
 
         Source: kafka-log 05 §6 (removeStraySnapshots).
         """
@@ -281,6 +281,6 @@ def _first_at_or_after(rows: Rows, offset: int) -> int:
 
 
 def _from_offset(segments: Sequence[ReplayedSegment], offset: int) -> Sequence[ReplayedSegment]:
-    """Return the segment that contains `offset` and all later ones; return all if each begins above `offset`."""
+    """Return the segment that contains `offset` and all later segments; if all begin above `offset`, return all."""
     first = sum(segment.base_offset <= offset for segment in segments) - 1
     return segments[max(first, 0) :]

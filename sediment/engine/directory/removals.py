@@ -2,7 +2,8 @@
 
 Invariants: a removal is submitted only after the files are durably replaced.  `finish` returns after the last removal,
 even if signals arrive, because the directory's lock must be held until then.  `finish` returns every failed removal.
-The files of unfinished removals still occupy the disk, so their number is limited: beyond the limit, `submit` waits.
+The files of unfinished removals still occupy the disk, so the number of these removals is limited.  Beyond the limit,
+`submit` waits.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from typing import Any
 
 from sediment.segment_io.errors import SedimentError
 
-_THREADS = 2  # to free the blocks and cached pages of a large file, the kernel needs processor time
-_MOST_WAITING = 8  # in addition to the running ones
+_THREADS = 2  # the kernel needs processor time to free the blocks and cached pages of a large file
+_MOST_WAITING = 8  # removals that wait, in addition to those that run
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class Removals:
             self._submitted.append(_Removal(directory, work, describe))
 
     def finish(self) -> Mapping[Path, SedimentError]:
-        """Wait for all removals, and return the first error of each directory; no later removal may be submitted.
+        """Wait for all removals, and return the first error of each directory; after this call, submit no removal.
 
         Raises:
             KeyboardInterrupt: a signal arrived during the wait; it is raised after the last removal.
@@ -83,9 +84,9 @@ def _do_nothing() -> None:
 
 
 def wait_for_all(work: Collection[Future[Any]], on_signal: Callable[[], None] = _do_nothing) -> None:
-    """Wait until all work is done, even if signals interrupt the wait; call `on_signal` for each of them.
+    """Wait until all work is done, even if signals interrupt the wait; call `on_signal` for each signal.
 
-    The wait is for futures, because Python 3.11 considers a thread ended if a signal interrupts `Thread.join`.
+    The method waits for futures, because Python 3.11 considers a thread ended if a signal interrupts `Thread.join`.
 
     Raises:
         KeyboardInterrupt: the first interruption; it is raised when all work is done.

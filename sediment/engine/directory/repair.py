@@ -1,4 +1,4 @@
-"""One change that a load makes to a file, for reports; `load_state` and `producer_state_manager` collect them."""
+"""A change that a load makes to a file, for reports; `load_state` and `producer_state_manager` collect such changes."""
 
 from __future__ import annotations
 

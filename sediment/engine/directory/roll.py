@@ -1,4 +1,4 @@
-"""Rolling the last segment of a stopped log, so that the segment becomes cleanable.
+"""Rolling of the last segment of a log that no broker uses, so that the segment becomes cleanable.
 
 The result is the same as after Kafka's roll: the old active segment has complete, trimmed indexes.  A producer
 snapshot and an empty active segment exist at the log end offset.
@@ -7,9 +7,9 @@ Invariants: files that are already correct are kept, and no existing inode chang
 after a crash at any point, Sediment and a broker can load the directory:
 
     indexes of the old active segment   each is replaced as a whole
-    <log end>.snapshot                  allowed: any log may have one snapshot past the last segment's base
-    <log end>.index, .timeindex         orphans without their log, which a start removes
-    <log end>.log                       empty; with it the segment is complete
+    <log end>.snapshot                  a log may have one snapshot past the last segment's base offset
+    <log end>.index, .timeindex         without their log, they are orphans, which a start removes
+    <log end>.log                       this empty file completes the segment
 
 Source: kafka-log 04 §6 (rolling), 05 §2 pass 4 (orphans), 05 §6 (snapshots past the last base), 07 AP-25.
 """
@@ -33,10 +33,10 @@ _LOG, _OFFSET_INDEX, _TIME_INDEX, _, _SNAPSHOT = SegmentFileKind
 
 @dataclass(frozen=True, slots=True)
 class Roll:
-    """A planned roll: it first replaces the files in `replaced`, then creates the files in `created`, in this order.
+    """A planned roll, which first replaces the files in `replaced` in their order, and then creates those in `created`.
 
-    `listing` contains the segments after the roll, but the snapshots before it.  So a view of this listing needs only
-    files that already exist.
+    `listing` contains the segments after the roll, but the snapshots before the roll.  So a view of this listing needs
+    only files that already exist.
     """
 
     listing: LogListing

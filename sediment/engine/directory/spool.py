@@ -1,13 +1,13 @@
-"""The spool: a folder in which jobs leave prepared swaps for the engine that owns the log directories.
+"""The spool: a folder in which jobs put prepared swaps for the engine that owns the log directories.
 
 In options and messages, the spool is called the hand-off folder; the option `--hand-off` names it.
 
     file                         written by   content
-    engine.json                  the engine   the log directories for which it commits swaps
-    .lock                        a job        one job at a time
+    engine.json                  the engine   the log directories for which the engine commits swaps
+    .lock                        a job        the lock, which admits one job at a time
     <topic-N>.<run>.json         a job        a PreparedSwap; its `.part` files are in the partition's directory
     <topic-N>.<run>.committed    the engine   the reply to a committed swap
-    <topic-N>.<run>.refused      the engine   the reply to a refused swap with the reason; its parts are deleted
+    <topic-N>.<run>.refused      the engine   the reason why a swap was refused; the parts of the swap are deleted
 
 Invariants: the folder is outside every log directory.  A job renames nothing and commits nothing.  Each file is written
 completely or not at all.  A swap's file is kept until its reply is written.
@@ -70,10 +70,10 @@ def withdraw(folder: Path, fs: Fs) -> None:
 
 
 def check_announced(folder: Path, log_dirs: Iterable[Path], fs: Fs) -> None:
-    """Check that a running engine commits the swaps of all `log_dirs` from `folder`.
+    """Check that a running engine commits the swaps in `folder` for all `log_dirs`.
 
     Raises:
-        UsageError: no running engine commits them.
+        UsageError: no running engine commits these swaps.
     """
     try:
         document = json.loads(fs.read_bytes(folder / ENGINE_FILE))
@@ -97,7 +97,7 @@ def spool_swap(swap: PreparedSwap, folder: Path, run_id: str, fs: Fs) -> Path:
 
 
 def reply(prepared: Path, answer: CommitReply, fs: Fs) -> None:
-    """Replace a swap by its reply; only the last reply for each partition is kept."""
+    """Replace the file of a swap by the reply; only the last reply for each partition is kept."""
     suffix = _COMMITTED_SUFFIX if answer.refusal is None else _REFUSED_SUFFIX
     target = prepared.with_name(prepared.name.removesuffix(_PREPARED_SUFFIX) + suffix)
     for entry in fs.scan(prepared.parent):

@@ -4,17 +4,17 @@ Kafka's loader decides by file names alone (kafka-log 05 §2):
 
 * `.deleted` files are deleted.
 * If a `.cleaned` exists, every `.swap` at or above the lowest `.cleaned` is also deleted, which undoes the replacement.
-* Otherwise the `.swap` files replace every file whose offset is between the lowest `.swap` and the end of the highest
+* Otherwise, the `.swap` files replace all files whose offsets are between the lowest `.swap` and the end of the highest
   `.swap`.
 
-So the suffixes decide what happens to a whole group, and two groups must never have `.cleaned` or `.swap` files at the
+So the suffixes of the files decide on a whole group.  Two groups must never have `.cleaned` or `.swap` files at the
 same time.
 
 Invariants of `commit`: groups are committed one at a time, in offset order.  A group's old files keep their names until
 all its new files durably have `.swap` names.  The new files durably have their final names before an old file is
-removed, and before the next group's first `.cleaned` appears.  So after a crash and a start, each group is either old
-or new, and all new groups come first.  Commits of different partitions do not depend on each other, so several threads
-may commit one partition each.
+removed, and before the next group's first `.cleaned` appears.  So after a crash and a start, each group is either
+unreplaced or replaced, and the replaced groups come first.  Commits of different partitions do not depend on each
+other, so several threads may commit one partition each.
 
 The next start completes or undoes an interrupted replacement: see `interrupted_swaps`.
 """
@@ -63,31 +63,32 @@ def commit(
 ) -> bool:
     """Replace the source segments of each group by its parts; the directory's lock must be held.
 
-    All parts are made durable first.  For each group, `before_group` is called; it may raise an error to end the
-    commit, as `DirectoryLock.check` does.  Then the sources are compared with the existing files, and these steps
-    follow.  `Start` describes the next start after a crash in the step:
+    All parts are made durable first.  For each group, `before_group` is called; like `DirectoryLock.check`, it may
+    raise an error to end the commit.  After this call, the sources are compared with the existing files, and the steps
+    below follow.  `Start` says what the next start does after a crash in that step:
 
-    1. `.part` -> `.cleaned`, ascending.
-       Start: `.cleaned` is deleted, the sources are untouched.  A broker ignores the remaining `.part`; a start of
-       Sediment deletes them.
-    2. `.cleaned` -> `.swap`, the highest segment first, each in the order log, index, timeindex, txnindex.
-       Start during this step: every `.swap` is above a remaining `.cleaned` and is deleted; the sources are untouched.
-       Start after this step: sources within the offset range of the new segments are deleted, and `.swap` becomes
-       final.  A source that begins at or after the last new offset is kept; the next cleaning drops from it the
-       records that this cleaning dropped.
+    1. Rename `.part` to `.cleaned`, in ascending order.
+       Start: each `.cleaned` is deleted, and the sources are unchanged.  A broker ignores the remaining `.part` files;
+       a start of Sediment deletes them.
+    2. Rename `.cleaned` to `.swap`, the highest segment first, each in the order log, index, timeindex, txnindex.
+       Start during this step: every `.swap` is above a remaining `.cleaned` and is deleted; the sources are unchanged.
+       Start after this step: sources within the offset range of the new segments are deleted, and each `.swap` gets
+       its final name.  A source that begins at or after the last new offset is kept.  The next cleaning drops from this
+       source the records that this cleaning dropped.
     3. Sync the directory.
        Start: as after step 2, even after a power loss.
-    4. Sources -> `.deleted`, the lowest segment first, each in the order log, index, timeindex, txnindex.
-       Start: `.deleted` is removed, the remaining sources are deleted because of their offsets or as indexes without a
-       log, and `.swap` becomes final.
+    4. Rename the sources to `.deleted`, the lowest segment first, each in the order log, index, timeindex, txnindex.
+       Start: each `.deleted` is removed, and each `.swap` gets its final name.  The remaining sources are deleted,
+       because of their offsets or because they are indexes without a log.
     5. Sync the directory.
        Start: as after step 4; no old file has its original name any more.
-    6. `.swap` -> final names, the lowest segment first, each in the order log, index, timeindex, txnindex.
-       Start: the remaining `.swap` becomes final.  No `.log.swap` is left below a finished segment, so none covers it.
+    6. Rename `.swap` to the final names, the lowest segment first, each in the order log, index, timeindex, txnindex.
+       Start: each remaining `.swap` gets its final name.  No `.log.swap` remains below a finished segment, so none
+       covers that segment.
     7. Sync the directory.
-       Start: `.deleted` is removed.
-    8. Snapshots of old bases that are not new bases -> `.snapshot.deleted`; `.deleted` is unlinked.  If `removals` is
-       given, it unlinks `.deleted` while the next group is committed.
+       Start: each `.deleted` is removed.
+    8. Rename each snapshot of an old base that is not a new base to `.snapshot.deleted`, and unlink the `.deleted`
+       files.  If `removals` is given, it unlinks these files while the next group is committed.
        Start: as after step 7; the loader removes snapshots without a segment.
 
     Step 8 need not be durable, because the next start removes the remaining files.  A group without parts is not
@@ -163,7 +164,7 @@ def _not_removed(
 def _make_durable(swap: PreparedSwap, fs: Fs) -> None:
     """Sync the parts of a swap and their names before the first rename.
 
-    If a sync fails, a second sync may succeed although the first has dropped dirty pages; so the commit must end.
+    If a sync fails, it may have dropped dirty pages, and a second sync may still succeed.  So the commit must end.
     """
     directory = Path(swap.directory)
     for part in swap.parts():
@@ -219,7 +220,7 @@ def _snapshots_without_segment(directory: Path, group: CleanedGroup, fs: Fs) -> 
 
 
 def _is_untouched(directory: Path, group: CleanedGroup, fs: Fs) -> bool:
-    """Return True if no file of `group` has been renamed yet; False if this cannot be determined."""
+    """Return True if no file of `group` has been renamed yet; return False if this is unknown."""
     try:
         return fs.exists(directory / group.parts[0].files[0].part_name)
     except OSError:
@@ -262,9 +263,9 @@ def _malformed(partition: TopicPartition, what: str) -> UsageError:
 
 
 def _check_listing(partition: TopicPartition, directory: Path, groups: Sequence[CleanedGroup], fs: Fs) -> None:
-    """Check that no other replacement left files, and that the sources of each group are adjacent and unchanged.
+    """Check that no files of another replacement exist, and that the sources of each group are adjacent and unchanged.
 
-    Files that another replacement left would change the outcome of this one.
+    Files of another replacement would change the outcome of this one.
     """
     listing = list_log(partition, directory, fs)
     for leftover in listing.leftovers:
@@ -283,7 +284,7 @@ def _check_listing(partition: TopicPartition, directory: Path, groups: Sequence[
 
 
 def _check_files(partition: TopicPartition, directory: Path, group: CleanedGroup, fs: Fs) -> None:
-    """Check again that the sources and parts of a group match the swap, because earlier groups took time to commit."""
+    """Check again that the sources and parts of a group match the swap: earlier commits may have taken a long time."""
     for source in group.sources:
         if stat_segment(directory, source.base_offset, fs) != source:
             raise _source_changed(partition, directory, source)
@@ -339,7 +340,7 @@ def insert(
 
     Pass segments before the first one in descending order, and segments after the last one in ascending order, so that
     a crash leaves no gap.  The directory's lock must be held.  All parts are made durable first.  For each segment,
-    `before_segment` is called; it may raise an error to end the insertion.  Then:
+    `before_segment` is called; it may raise an error to end the insertion.  These steps follow:
 
     1. The indexes get their final names.
        Start: the indexes are removed, because they have no log.
@@ -388,11 +389,11 @@ def is_part_file(name: str) -> bool:
 def discard_parts(
     directory: Path, run_id: str, fs: Fs, *, attempt: str | None = None, keep: Container[str] = ()
 ) -> tuple[str, ...]:
-    """Remove the uncommitted `.part` files of run `run_id`, or of one attempt of it; return their names.
+    """Remove the uncommitted `.part` files of run `run_id`, or of one attempt of this run; return their names.
 
     Files named in `keep` are kept, so that another process can commit them.  Parts of other runs are also kept, because
-    those runs may still commit them.  Only `finish_interrupted` can delete them safely, because its caller holds the
-    lock and has started no task.
+    those runs may still commit them.  Only `finish_interrupted` can delete the parts of other runs safely: its caller
+    holds the lock and has started no task.
     """
     tag = f"{run_id}-" if attempt is None else f"{run_id}-{attempt}{PART_SUFFIX}"
     names = [entry.name for entry in fs.scan(directory) if is_part_file(entry.name)]

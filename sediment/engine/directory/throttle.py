@@ -1,8 +1,8 @@
 """A limit on the disk bandwidth of cleaning: Kafka's throttle, shared by all processes of a run on one host.
 
 Kafka's cleaner threads share one throttle and sleep while they hold its lock, so together they stay below the rate.
-Here the tasks are processes, so a small file stores the start of the window and the bytes that were counted in the
-window.  Each process locks the file while it counts.
+The tasks of Sediment are processes.  So a small file stores the start of the window and the bytes that were counted in
+this window.  Each process locks the file while it counts.
 
 Invariants: the rate may be exceeded within one check interval, but not over several intervals.  A throttle waits only
 for bytes that were really read or written.
@@ -25,14 +25,14 @@ from sediment.segment_io.units import NS_PER_MS
 
 CHECK_INTERVAL_MS = 300
 
-_LONGEST_SLEEP_SECONDS = 1e9  # for a rate near zero, because operating systems limit the duration of a sleep
+_LONGEST_SLEEP_SECONDS = 1e9  # used for a rate near zero, because operating systems limit the duration of a sleep
 
 _NS_PER_S = 1_000_000_000
 _STATE = struct.Struct("=qq")  # start of the window in ns of the system's monotonic clock, bytes observed in the window
 
 
 class Throttle:
-    """A limit of `bytes_per_second`; all throttles with the same `state` file share it.
+    """A limit of `bytes_per_second`; all throttles with the same `state` file share this limit.
 
     `clock_ns` must be the same for all processes on a host, like the monotonic clock; `sleep` takes seconds.
     """
@@ -61,7 +61,7 @@ class Throttle:
     def take(self, used_bytes: int, *, most_seconds: float = math.inf) -> None:
         """Count bytes that were read or written; sleep if the rate of this window is too high.
 
-        For a caller with a deadline, the sleep lasts at most `most_seconds`.
+        The sleep lasts at most `most_seconds`, for a caller with a deadline.
         """
         with self._threads, _Locked(self._descriptor):
             start_ns, observed = _STATE.unpack(os.pread(self._descriptor, _STATE.size, 0))

@@ -4,9 +4,10 @@ Kafka's cleaner marks such a partition in memory, and forgets the mark when the 
 short, so marks are stored in a file of the log directory, next to the checkpoints.  A broker ignores this file, because
 its LogManager reads only sub-directories and the files that it knows by name.
 
-Invariants: a mark is valid as long as all its segments are unchanged, so a repair, a restored copy or retention
-invalidates the mark.  The files of a copy or a hard-link backup have other ctimes, so the mark is not valid for them;
-the only cost is one additional read.  If the file of marks is unreadable, it is treated as empty, at the same cost.
+Invariants: a mark is valid as long as all its segments are unchanged.  So a repair, a restored copy or retention
+invalidates the mark.  The files of a copy or a hard-link backup have other ctimes, so the mark is not valid for these
+files.  The only cost is that the partition is read once more.  A file of marks that cannot be read is treated as empty,
+at the same cost.
 
 Source: kafka-log 02 §1 (uncleanable), 05 §1 step 2e (plain files are ignored).
 """
@@ -44,8 +45,8 @@ class Uncleanable:
     """One mark: `reason_code` and `reason` are as in reports; `since_ms` is in ms since the epoch.
 
     The mark is valid as long as `segments` are unchanged.  `fingerprint` is a hash of the sizes, mtimes and ctimes of
-    their files.  In a copy, and in a mark from an earlier version of Sediment, it is None; the sizes and mtimes of the
-    logs are then compared instead.
+    these segments' files.  In a copy, and in a mark from an earlier version of Sediment, `fingerprint` is None.  The
+    sizes and mtimes of the logs are then compared instead.
     """
 
     partition: TopicPartition
@@ -100,7 +101,7 @@ def update_uncleanable(
 ) -> None:
     """Set and remove marks, durably; also remove the marks of partitions that no longer exist.
 
-    The file is not written if nothing changes, and is deleted with its last mark.
+    If nothing changes, the file is not written.  If no mark remains, the file is deleted.
     """
     before = read_uncleanable(log_dir, fs)
     removed = set(remove)

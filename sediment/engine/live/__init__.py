@@ -1,1 +1,1 @@
-"""A log directory in use: append, roll, flush, read, truncate, clean, and the log manager."""
+"""A log directory in use: append, roll, flush, read, truncate and clean its logs, and manage them."""

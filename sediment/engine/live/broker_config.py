@@ -44,7 +44,7 @@ class BrokerConfig:
     """The config of one engine."""
 
     num_recovery_threads_per_data_dir: int = 2
-    """The number of threads for each directory that load its logs at the start and close them at the end."""
+    """The number of threads per directory; they load its logs at the start and close them at the end."""
 
     background_threads: int = 10
     """The number of scheduler threads; with 0, only `LogManager.run_due` runs tasks."""
@@ -56,7 +56,7 @@ class BrokerConfig:
     """Interval at which retention runs for logs that are not compacted."""
 
     log_flush_scheduler_interval_ms: int = INT64_MAX
-    """Interval of the task that flushes each log whose last flush was `flush.ms` ago or earlier."""
+    """Interval of the task that flushes each log whose last flush is at least `flush.ms` ago."""
 
     log_flush_offset_checkpoint_interval_ms: int = 60_000
     """Interval at which the recovery points are written."""
@@ -83,7 +83,7 @@ class BrokerConfig:
     """The time that a cleaner waits if it finds nothing to clean."""
 
     log_cleaner_io_max_bytes_per_second: float = _LARGEST_DOUBLE
-    """Limit on the bytes that all cleaners together read and write."""
+    """Limit on the bytes per second that all cleaners together read and write."""
 
     log_cleaner_dedupe_buffer_size: int = 134_217_728
     """The total size of the offset maps of all cleaner threads, at 24 bytes per key."""
@@ -92,7 +92,7 @@ class BrokerConfig:
     """The largest fraction of used slots in an offset map."""
 
     replica_alter_log_dirs_io_max_bytes_per_second: int = INT64_MAX
-    """Limit on the bytes that all moves of partitions to other log directories together copy."""
+    """Limit on the bytes per second that all moves of partitions to other log directories copy together."""
 
     cluster_id: str | None = None
     """The cluster id for meta.properties of a new directory; None means the id of the other directories."""
@@ -101,7 +101,7 @@ class BrokerConfig:
     """The node id for meta.properties of a new directory; None means the id of the other directories."""
 
     hand_off: Path | None = None
-    """The spool, the folder in which jobs leave cleaned segments for this engine to commit; None if there is none."""
+    """The spool: a folder in which jobs put cleaned segments, which this engine then commits; None without a spool."""
 
     def __post_init__(self) -> None:
         """Check the values.

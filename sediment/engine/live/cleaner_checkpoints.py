@@ -1,8 +1,8 @@
 """The stored state of the cleaner: the checkpoint of each partition, and the marks of uncleanable partitions.
 
     cleaned              the checkpoint is set to the end of the cleaning
-    truncated            a checkpoint above the new end is lowered to it
-    deleted              checkpoint and mark are removed
+    truncated            if the checkpoint is above the new log end, it is lowered to the log end
+    deleted              the checkpoint and the mark are removed
     directory failed     its checkpoint file is not written any more (`LogDirectory.change_first_dirty`)
     failed               the partition is marked uncleanable until its segments change
     moved                `log_manager` moves the checkpoint to the other directory
@@ -56,13 +56,13 @@ class CleanerCheckpoints:
         self._change(directory, add={partition: first_dirty_offset})
 
     def truncate(self, log: PartitionLog, offset: int) -> None:
-        """Lower the checkpoint of a log to `offset` after a truncation to that offset."""
+        """Lower the checkpoint of a log to `offset`, after a truncation of the log to that offset."""
         directory = self._owner.directory_of(log)
         if log.config.compacts and directory.first_dirty_offsets().get(log.partition, 0) > offset:
             self.update(directory, log.partition, offset)
 
     def forget(self, directory: LogDirectory, partitions: Collection[TopicPartition]) -> None:
-        """Remove the checkpoint entries and the marks of logs that left `directory`."""
+        """Remove the checkpoint entries and the marks of logs that `directory` no longer contains."""
         self._change(directory, remove=partitions)
         for partition in partitions:
             self._unmark(directory, partition)
@@ -81,7 +81,7 @@ class CleanerCheckpoints:
 
     # ------------------------------------------------------------------------------------------------------- quarantine
     def remember_uncleanable(self, directory: LogDirectory) -> None:
-        """Read the marks of uncleanable partitions that an earlier engine or run left in a directory.
+        """Read the marks of uncleanable partitions that an earlier engine or run stored in a directory.
 
         Raises:
             OSError: the file cannot be read.
@@ -93,7 +93,7 @@ class CleanerCheckpoints:
         return dict(self._uncleanable)
 
     def has_mark(self, partition: TopicPartition) -> bool:
-        """Return True if the partition is marked, even if its segments have changed since."""
+        """Return True if the partition is marked, even if its segments have changed after that."""
         return partition in self._uncleanable
 
     def is_uncleanable(self, log: PartitionLog, directory: LogDirectory) -> bool:

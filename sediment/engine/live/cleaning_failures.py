@@ -1,4 +1,4 @@
-"""The errors of a cleaning and their effects, on one log or on its whole log directory.
+"""The errors of a cleaning, and the effect of each on one log or on its whole log directory.
 
     abort                                    the log is not changed
     the disk failed                          the log directory goes offline
@@ -65,7 +65,7 @@ class CleaningFailures:
 
     @contextmanager
     def isolating(self, log: PartitionLog, directory: LogDirectory) -> Iterator[None]:
-        """Confine an error inside the block to this log or its directory.
+        """Handle an error inside the block, so that it affects only this log or its directory.
 
         Source: kafka-log 02 §1, the table of outcomes.
         """

@@ -1,9 +1,9 @@
 """The order in which dirty logs are cleaned: Kafka's LogCleanerManager.grabFilthiestCompactedLog.
 
-`compaction.cleanable_range` computes the dirty ratio and the maximum lag of each log, and compares the ratio with
+`compaction.cleanable_range` computes the dirty ratio and the maximum lag of each log.  It also compares the ratio with
 min.cleanable.dirty.ratio.
 
-Invariant: this module does not import the code of live logs, so a job that needs only the order starts fast.
+Invariant: this module does not import the code of live logs.  So a job that needs only the order starts fast.
 
 Source: kafka-log 02 §2.
 """
@@ -20,7 +20,7 @@ _Log = TypeVar("_Log")
 
 
 def filthiest_first(logs: Iterable[tuple[_Log, CleanableRange]]) -> list[_Log]:
-    """Return the logs that may be cleaned, largest cleanable ratio first, even if another log exceeds its maximum lag.
+    """Return the logs that may be cleaned, largest cleanable ratio first; the maximum lag does not affect the order.
 
     Source: kafka-log 02 §2, steps 3-5.
     """

@@ -5,11 +5,11 @@
      │ pause              v
      └──> Paused(n) <── finish ── Aborted          resume: Paused(n) -> Paused(n - 1), Paused(1) -> none
 
-Any other change is refused.  `LogCleanerManager.abort` aborts, pauses and resumes, and `pause_for_retention` pauses
+Any other change is refused.  `LogCleanerManager.abort` aborts, pauses and then resumes.  `pause_for_retention` pauses
 the free logs that are not compacted.
 
-Invariants: a partition without a state is free.  The thread that started a cleaning or a deletion always finishes it,
-and only this thread works on a partition that is InProgress or Aborted.
+Invariants: a partition without a state is free.  The thread that starts a cleaning or a deletion also finishes it.
+Only this thread works on a partition that is InProgress or Aborted.
 
 Source: kafka-log 02 §2.4 (LogCleanerManager).
 """
@@ -120,9 +120,9 @@ class CleaningStates:
             raise CleaningAbortedError("the cleaning was aborted", partition=str(partition))
 
     def finish(self, partition: TopicPartition, before: Callable[[], None] | None = None) -> bool:
-        """End the work that `start` began; return False if it was aborted.
+        """End the work that `start` began; return False if the work was aborted.
 
-        If it was not aborted, `before` is called first.
+        If the work was not aborted, `before` is called first.
 
         Raises:
             UsageError: no work was started.

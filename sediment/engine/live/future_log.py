@@ -1,7 +1,7 @@
-"""Copying a live log into its future log, which will replace it in another log directory.
+"""The copy of a live log into its future log, which will replace the live log in another log directory.
 
-The batches are read at the end of the future log and appended as a follower appends them.  High watermark and log start
-follow those of the live log, and never exceed them.
+Batches of the live log are read from the future log's end on, and appended as a follower appends them.  The future
+log's high watermark and log start follow those of the live log, and never exceed them.
 
 Source: Kafka's ReplicaAlterLogDirsThread.processPartitionData, Partition.appendRecordsToFollowerOrFutureReplica.
 """
@@ -36,7 +36,7 @@ def copy_next(current: PartitionLog, future: PartitionLog, max_bytes: int = CHUN
         try:
             return _copy(current, future, most)
         except OffsetOutOfRangeError:
-            continue  # the log start has risen in the meantime
+            continue  # the log start has risen after it was read
         except UnexpectedAppendOffsetError:
             if most == _ONE_BATCH:
                 raise
@@ -44,7 +44,7 @@ def copy_next(current: PartitionLog, future: PartitionLog, max_bytes: int = CHUN
 
 
 def copy_rest(current: PartitionLog, future: PartitionLog) -> None:
-    """Copy until `future` has every batch; without the lock of `current`, other threads may append more.
+    """Copy until `future` has every batch; if the lock of `current` is not held, other threads may append more.
 
     Raises:
         as `copy_next`.
@@ -76,6 +76,6 @@ def _copy(current: PartitionLog, future: PartitionLog, max_bytes: int) -> int:
 
 
 def _follow(current: PartitionLog, future: PartitionLog) -> None:
-    """Move the future log's high watermark and log start to those of the live log, but not past its own log end."""
+    """Move the future log's high watermark and log start to those of the live log, but at most to its own log end."""
     future.update_high_watermark(current.high_watermark)
     future.maybe_increment_log_start_offset(min(current.log_start_offset, future.high_watermark))

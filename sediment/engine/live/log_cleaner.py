@@ -1,17 +1,17 @@
-"""The cleaner of an engine, which cleans the filthiest log in the engine's own process; the log stays open.
+"""The cleaner of an engine; it cleans the filthiest log in the engine's own process, and the log stays open.
 
     1 grab     `log_cleaner_manager` chooses the filthiest log, which becomes InProgress
-    2 clean    view, plan, clean_log into .part files, throttled; an abort stops it between two chunks
-    3 commit   PartitionLog.replace_segments: directory.swap, under the log's lock for one group at a time
-    4 finish   cleaner checkpoint (`cleaner_checkpoints`); the state is removed, or Paused after an abort
-    5 delete   old segments of compacted logs, in the same thread and under the same states
-    6 wait     log.cleaner.backoff.ms, if nothing was cleaned
+    2 clean    make a view and a plan; `clean_log` writes .part files, throttled; an abort stops it between two chunks
+    3 commit   PartitionLog.replace_segments calls directory.swap, under the log's lock for one group at a time
+    4 finish   the cleaner checkpoint is set (`cleaner_checkpoints`); the state is removed, or is Paused after an abort
+    5 delete   old segments of compacted logs are deleted, in the same thread and under the same states
+    6 wait     if nothing was cleaned, the thread waits log.cleaner.backoff.ms
 
 `log_manager` starts the threads, unless log.cleaner.enable is false.  log.cleaner.io.buffer.size has no effect.
 
 Invariants: a partition has at most one cleaning at a time.  The checkpoint of a partition moves only after a committed
-cleaning, or to the log start if the checkpoint was outside the log.  A cleaning that is not committed leaves no file.
-After an error in one partition, the others are still cleaned.
+cleaning.  But a checkpoint outside the log moves to the log start at once.  A cleaning that is not committed leaves no
+file.  After an error in one partition, the others are still cleaned.
 
 Source: kafka-log 02 §1, §2, §9.
 """
@@ -57,7 +57,7 @@ _SLEEP_SLICE_MS = 100
 
 @dataclass(frozen=True, slots=True)
 class LastCleaning:
-    """The last cleaning that was committed; zeros before the first one (Kafka's CleanerStats)."""
+    """The last cleaning that was committed (Kafka's CleanerStats); zeros before the first cleaning."""
 
     duration_ms: int = 0
     bytes_read: int = 0
@@ -105,7 +105,7 @@ class LogCleaner:
             self._start_threads()
 
     def _start_threads(self) -> None:
-        """Start the missing threads; those above `log.cleaner.threads` end before their next turn."""
+        """Start the missing threads; surplus threads, above `log.cleaner.threads`, end before their next turn."""
         with self._guard:
             running = self._threads if self._threads is not None else set()
             missing = [number for number in range(self._config.log_cleaner_threads) if number not in running]
@@ -118,7 +118,7 @@ class LogCleaner:
         self._scheduler.schedule_once(name, partial(self._work, number), delay_ms=delay_ms)
 
     def _ends(self, number: int) -> bool:
-        """End a thread if the cleaner stops or has too many threads, and return True."""
+        """End this thread and return True if the cleaner stops or has too many threads."""
         with self._guard:
             ends = self._stopping.is_set() or number >= self._config.log_cleaner_threads
             if ends and self._threads is not None:
@@ -126,7 +126,7 @@ class LogCleaner:
             return ends
 
     def stop(self) -> None:
-        """Start no further cleaning, and end each cleaning in progress at its next chunk."""
+        """Start no further cleaning, and end each running cleaning at its next chunk."""
         self._stopping.set()
 
     def close(self) -> None:
@@ -152,7 +152,7 @@ class LogCleaner:
         return chosen is not None and self.clean(chosen)
 
     def clean(self, chosen: LogToClean) -> bool:
-        """Clean a log that `grab_filthiest` chose; its state is not InProgress afterwards."""
+        """Clean a log that `grab_filthiest` chose; after this call, its state is not InProgress."""
         next_dirty_offset = chosen.range.first_dirty_offset
         cleaned = False
         started_ms = self._clock.now_ms()
@@ -177,7 +177,8 @@ class LogCleaner:
             pace = self._pace(log.partition, stack)
             swap = clean_log(plan, _ThrottledFs(self._fs, pace), run_id=self._run_id, attempt=attempt, progress=pace)
             self._check_not_aborted(log.partition)
-            # The commit deletes superseded records, so the records that supersede them must be durable first.
+            # The commit deletes superseded records.  So the records that supersede them must be durable before the
+            # commit.
             log.flush(swap.next_dirty_offset)
             log.replace_segments(swap, before_group=chosen.directory.lock.check)
         return swap
@@ -185,8 +186,8 @@ class LogCleaner:
     def _bounded(self, config: CompactionConfig, cleaned: CleanableRange) -> CompactionConfig:
         """Limit the offset map to the size for one cleaner thread, unless the topic has its own limit.
 
-        A limited map needs a separate pass over the dirty range.  So the limit is not set if the range contains no more
-        offsets than the map may contain keys.
+        A limited map needs a separate pass over the dirty range.  So the limit is not set if the number of offsets in
+        the range is at most the number of keys that fit into the map.
         """
         dirty_offsets = cleaned.first_uncleanable_offset - cleaned.first_dirty_offset
         if config.dedupe_buffer_bytes is not None or dirty_offsets <= self._config.offset_map_keys:
@@ -210,7 +211,7 @@ class LogCleaner:
         self.manager.states.check_not_aborted(partition)
 
     def _pace(self, partition: TopicPartition, stack: ExitStack) -> Callable[[int], None]:
-        """Return a function to call with the size of every read and write.
+        """Return a function that the caller must call with the size of every read and write.
 
         The function stops an aborted cleaning, and sleeps to stay below the rate limit.
         """

@@ -1,13 +1,14 @@
 """The choice of the log to clean, and the cleaning state of each partition: Kafka's LogCleanerManager.
 
     candidates   compacted logs that are free (`cleaning_states`), not marked uncleanable, and not already clean
-    choice       the largest dirty ratio among those that may be cleaned (`cleaning_order`)
-    checkpoints  read by `log_directory`, where a malformed file counts as empty; a checkpoint outside the log is
-                 replaced at once, even if the log is not chosen
-    range        `compaction.cleanable_range`
-    retention    a log is InProgress (compacted) or Paused (others) while its old segments are deleted
+    choice       the candidate with the largest dirty ratio among those that may be cleaned (`cleaning_order`)
+    checkpoints  `log_directory` reads them, and treats a malformed file as empty; if a checkpoint is outside the log,
+                 it is replaced at once, even if the log is not chosen
+    range        `compaction.cleanable_range` computes the cleanable range
+    retention    while old segments are deleted, a compacted log is InProgress, and any other log is Paused
 
-One lock covers a whole choice.  After an error in one partition, the others are still cleaned (`cleaning_failures`).
+One lock is held during a whole choice.  After an error in one partition, the others are still cleaned
+(`cleaning_failures`).
 
 Source: kafka-log 02 §2, §9.
 """
@@ -120,5 +121,5 @@ class LogCleanerManager:
 
 
 def _is_clean(log: PartitionLog, first_dirty: int | None) -> bool:
-    """Return True if only the active segment is dirty, as in most logs; the check reads no file."""
+    """Return True if only the active segment is dirty, which is so for most logs; the check reads no file."""
     return first_dirty is not None and log.active_base_offset <= first_dirty <= log.log_end_offset

@@ -2,11 +2,12 @@
 
     1 mark      the error is stored as the directory's failure, and its logs are removed from the manager's maps
     2 offline   each of these logs refuses further use
-    3 leave     later, without the lock of the failed log: close the files of these logs, and release the directory
+    3 leave     later, without the lock of the failed log: the files of these logs are closed, and the directory is
+                released
 
-Cleaner, retention and checkpoints work on the remaining logs only.
+The cleaner, retention and the checkpoints then work only on the remaining logs.
 
-Invariant: nothing more is written to a failed directory.  Reaching the limit on open files is not a disk failure.
+Invariant: nothing more is written to a failed directory.  The limit on open files is not a disk failure.
 
 Source: Kafka's LogManager.handleLogDirFailure.
 """
@@ -53,12 +54,12 @@ class LogDirFailureHandler:
         lost = self._remove_logs(directory, str(error))
         if lost is None:
             return
-        # Only the text is logged, because a log handler that keeps the error would keep the files in its traceback
-        # open.
+        # Only the text is logged: if a log handler kept the error, the files in its traceback would stay open.
         _LOGGER.error("log directory %s is offline with its %d logs: %s", directory, len(lost), directory.failure)
         for log in lost:
             log.go_offline(f"its directory failed: {directory.failure}")
-        # Done later, because closing a log needs its lock, and the log that reports the failure still holds its own.
+        # The logs are closed later.  The close of a log needs the log's lock, and the log that reports the failure
+        # still holds its own lock.
         self._scheduler.schedule_once("log-dir-failure", partial(_leave, directory, lost))
 
     @contextmanager

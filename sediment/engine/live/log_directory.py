@@ -3,7 +3,7 @@
 `open` creates a missing directory and missing checkpoint files.  If a path is a file, `log_manager` continues without
 this directory.  `log_manager` also loads the partition folders, and treats each by the suffix of its name.
 
-A malformed cleaner checkpoint counts as empty.  With another malformed checkpoint, `log_manager` takes the directory
+A malformed cleaner checkpoint counts as empty.  If another checkpoint is malformed, `log_manager` takes the directory
 offline.
 
 Invariants: the directory's `.lock` is held between `open` and `release`. The clean-shutdown marker is removed when it
@@ -59,15 +59,15 @@ class LogDirectory:
         self.lock = DirectoryLock(path)
         self.meta: MetaProperties | None = None
         self.clean_shutdown: CleanShutdown | None = None
-        """The clean-shutdown marker at the start; a stop without a broker epoch writes the same marker again."""
+        """The clean-shutdown marker found at the start; a stop without a broker epoch writes the same marker again."""
         self.is_loaded = False
         """True after every log was loaded."""
         self.left_out: set[TopicPartition] = set()
-        """Partitions whose folders were not loaded; their entries stay in the checkpoints."""
+        """Partitions whose folders were not loaded; the checkpoint files keep their entries."""
         self.failure: str | None = None
         """The reason why the directory is offline; None while it is online."""
         self.checkpoint_guard = threading.Lock()
-        """Held by the engine while it collects the offsets of a checkpoint and writes them."""
+        """The engine holds this lock while it collects the offsets of a checkpoint and writes them."""
         self._fs = fs
         self._guard = threading.Lock()
 
@@ -81,7 +81,7 @@ class LogDirectory:
 
     # ------------------------------------------------------------------------------------------- opening and releasing
     def read_owner(self) -> None:
-        """Read meta.properties and change nothing; a missing directory has no owner.
+        """Read meta.properties and change nothing; if the directory is missing, it has no owner.
 
         Raises:
             CorruptCheckpointError: meta.properties is malformed.
@@ -135,9 +135,9 @@ class LogDirectory:
         return replace(read_checkpoints(self.path, self._fs), clean_shutdown=self.clean_shutdown is not None)
 
     def write_clean_shutdown(self, broker_epoch: int | None) -> None:
-        """Write the marker of a clean stop, as the last file.
+        """Write the marker of a clean stop; it must be the last file that is written.
 
-        Without `broker_epoch`, keep the broker epoch of the last stop.
+        If `broker_epoch` is None, keep the broker epoch of the last stop.
         """
         at_start = self.clean_shutdown or CleanShutdown(None)
         marker = at_start if broker_epoch is None else CleanShutdown(broker_epoch)
@@ -157,7 +157,7 @@ class LogDirectory:
         self._write(HIGH_WATERMARK_FILE, offsets)
 
     def first_dirty_offsets(self) -> dict[TopicPartition, int]:
-        """Return the cleaner checkpoint; treat a malformed one as empty, which only costs time."""
+        """Return the cleaner checkpoint; treat a malformed one as empty, which costs only time."""
         try:
             return read_offset_checkpoint(self._fs, self.path / CLEANER_FILE) or {}
         except CorruptCheckpointError:
@@ -166,7 +166,7 @@ class LogDirectory:
     def change_first_dirty(
         self, change: Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, int]]
     ) -> None:
-        """Replace the entries of the cleaner checkpoint with the result of `change`, unless nothing changes."""
+        """Replace the entries of the cleaner checkpoint with the result of `change`, if it differs from them."""
         with self._guard:
             before = self.first_dirty_offsets()
             after = change(before)

@@ -1,4 +1,4 @@
-"""The error for the limit on open files: it is not a StorageError, because the disk is healthy."""
+"""The error for the limit on open files; it is not a StorageError, because the disk is healthy."""
 
 from __future__ import annotations
 

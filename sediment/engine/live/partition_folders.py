@@ -1,7 +1,7 @@
-"""Folders of new partitions: complete and durable before they get their names.
+"""Folders of new partitions; each is complete and durable before it gets its final name.
 
     1. stage    make <topic>-<n>.<hex digits>-delete with an empty segment and partition.metadata, and sync it
-    2. name     rename it to <topic>-<n>; sync the log directory once, for all folders
+    2. name     rename it to <topic>-<n>; sync the log directory once for all folders
 
 `log_manager` renames the folder of a deleted log to -delete, and removes it later.
 
@@ -9,7 +9,7 @@ The folder of a future log is made in the same steps; its name ends in -future.
 
 After a crash in step 1, a broker deletes the remaining folder, and a server recognises it with `is_unfinished`.  A
 folder with its final name always contains its topic id; otherwise a broker would rename the folder to -stray.  If step
-1 fails although the disk is healthy, its folders are removed.
+1 fails although the disk is healthy, the new folders are removed.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def make_partition_folders(
     *,
     before_each: Callable[[], None] = _do_nothing,
 ) -> frozenset[TopicPartition]:
-    """Make the folders that are missing, durably, and return their partitions.
+    """Make the missing folders durably, and return their partitions.
 
-    A partition without a topic id gets no partition.metadata.  `before_each` is called before each folder is staged,
-    and may raise an error to end the call before a folder has its name.
+    A partition without a topic id gets no partition.metadata.  `before_each` is called before each folder is staged.
+    It may raise an error, which ends the call before any folder has its final name.
 
     Raises:
         OSError: the disk failed, or the limit on open files is too low; some folders may exist.
@@ -121,7 +121,7 @@ def remove_folder(folder: Path, fs: Fs) -> None:
 
 
 def is_unfinished(folder: Path, fs: Fs) -> bool:
-    """Return True if the folder has exactly the files that an interrupted step 1 leaves, so it contains no record.
+    """Return True if the folder has exactly the files that an interrupted step 1 leaves, which contain no record.
 
     Raises:
         OSError: the folder cannot be read.
@@ -133,12 +133,12 @@ def is_unfinished(folder: Path, fs: Fs) -> bool:
 
 
 def folder_aside(partition: TopicPartition, state: DirectoryState) -> str:
-    """Return a new name for the folder of a partition that is not yet, or no longer, in use."""
+    """Return a new name for the folder of a partition that is not in use yet, or not in use any more."""
     return aside_directory_name(partition, state, uuid.uuid4().hex)
 
 
 def _stage(folder: Path, topic_id: str | None, fs: Fs) -> None:
-    """Make a folder with an empty segment and partition.metadata, durably except for its name."""
+    """Make a folder with an empty segment and partition.metadata; only its name is not durable yet."""
     fs.make_unsynced_directory(folder, like=folder.parent)
     for name in _EMPTY_FILES:
         file = folder / name

@@ -1,11 +1,11 @@
-"""Moves of partitions to other log directories, in the background: copying and, at the end, the switch.
+"""Moves of partitions to other log directories, in the background: first the copy, and then the switch.
 
-    add        the cleaning of the partition is paused, and its future log gets the batches of the log
+    add        cleaning of the partition is paused, and the batches of its log are copied to the future log
     caught up  `replace` replaces the log with the future log
-    ended      cleaning is resumed: the log was replaced, or a log or the future log was deleted or is offline
+    ended      cleaning is resumed after the log was replaced, or after one of the two was deleted or went offline
 
-The partitions of one target directory take turns, one chunk each.  All moves together copy at most
-`replica.alter.log.dirs.io.max.bytes.per.second`.  After an error, a move is tried again; to cancel it, delete the
+The partitions that move to one directory take turns; in its turn, each copies one chunk.  All moves together copy at
+most `replica.alter.log.dirs.io.max.bytes.per.second`.  After an error, a move is tried again; to cancel it, delete the
 future log.
 
 Source: Kafka's ReplicaAlterLogDirsManager and ReplicaAlterLogDirsThread.
@@ -62,7 +62,7 @@ class ReplicaAlterLogDirs:
         """The time on the monotonic clock at which the limit allows more bytes."""
 
     def add(self, future: PartitionLog) -> None:
-        """Begin to move a partition, whose future log was just created."""
+        """Begin to move a partition whose future log was just created."""
         with self._guard:
             target = future.directory.parent
             is_first = target not in self._waiting
@@ -74,7 +74,7 @@ class ReplicaAlterLogDirs:
         self._manager.scheduler.schedule_once(_TASK, lambda: self._take_turn(target), delay_ms=delay_ms)
 
     def _take_turn(self, target: Path) -> None:
-        """Continue the next move to a directory, and schedule the turn of the one after it."""
+        """Continue the next move to a directory, and schedule the turn of the move after it."""
         with self._guard:
             move = self._waiting[target].popleft()
         delay_ms: int | None = BACKOFF_MS
@@ -115,7 +115,7 @@ class ReplicaAlterLogDirs:
         except SedimentError:
             if self._manager.get_future_log(move.partition) is move.future:
                 raise
-            copied = 1  # the move was cancelled in the meantime
+            copied = 1  # the move was cancelled during the copy
         if copied:
             self._count(copied, rate)
             return 0

@@ -1,4 +1,4 @@
-"""Background tasks, which run once after a delay or repeatedly at a fixed rate.
+"""Background tasks; each runs once after a delay, or repeatedly at a fixed rate.
 
 Times come from a `Clock`, so a test can control them.  The standard library's `sched` orders the tasks.  Without
 threads, `run_due` runs due tasks in the order of their times, in the calling thread.
@@ -100,7 +100,7 @@ class Scheduler:
         return self._schedule(ScheduledTask(name, task, max(period_ms, 1)), delay_ms)
 
     def run_due(self) -> None:
-        """Run, in this thread, the tasks that are due or become due; only for a scheduler without threads."""
+        """Run the tasks that are due or become due in this thread; the scheduler must have no threads."""
         self._queue.run(blocking=False)
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""Committing the swaps that jobs leave in the spool while this engine owns the directory (`directory.spool`).
+"""Commits of the swaps that jobs put into the spool while this engine owns the directory (`directory.spool`).
 
-Invariants: `directory.swap` commits each swap.  The partition, directory and segments must be those for which the swap
-was prepared, and no other cleaning of the partition may be running.  The parts of a refused swap are deleted.  A swap
-with an unknown outcome is kept until the next start has completed or undone it.
+Invariants: `directory.swap` commits each swap.  A swap is committed only for the partition, directory and segments for
+which it was prepared.  No other cleaning of the partition may be running.  The parts of a refused swap are deleted.  If
+the outcome of a swap is unknown, its file is kept until the next start has completed or undone the swap.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class SpoolCommitter:
 
 
 def _mismatch(swap: PreparedSwap, log: PartitionLog) -> str | None:
-    """Return the reason why the swap does not fit this log, or None; files are compared later."""
+    """Return the reason why the swap does not fit this log, or None if it fits; files are compared later."""
     if Path(swap.directory).resolve() != log.directory.resolve():
         return f"the swap was prepared in {swap.directory}, but the log is in {log.directory}"
     if not log.config.compacts:

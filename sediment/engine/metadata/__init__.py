@@ -1,1 +1,1 @@
-"""Writing the cluster metadata of a node that this process owns."""
+"""Writers of the cluster metadata of a node that this process owns."""

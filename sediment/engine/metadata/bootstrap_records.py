@@ -6,12 +6,12 @@
     ConfigRecord               the earlier record of the same key; a record without a value only removes it
     RemoveTopicRecord          the partitions and configs of its topic
     UserScramCredentialRecord  the earlier record of the same user and mechanism
-    RemoveUserScramCredential- the credential of the same user and mechanism; it is not in the file itself
+    RemoveUserScramCredential- the credential of the same user and mechanism; the new record is not added to the file
     Record
     PartitionRecord            nothing; a NoOpRecord comes before the first partition that is added
 
-A removed topic stays with its TopicRecord and RemoveTopicRecord until 100 other topics have been removed.  So a later
-start recognises a folder of a deleted topic, and a partition that may lack its folder.
+The TopicRecord and RemoveTopicRecord of a removed topic are kept until 100 other topics have been removed.  So a later
+start recognises a folder of a deleted topic.  It also recognises a partition that may lack its folder.
 
 Source: Kafka 4.2.0, ActivationRecordsGenerator.recordsForEmptyLog: a controller copies the records to its log in order.
 """
@@ -40,12 +40,12 @@ _PRODUCER_IDS = m.ProducerIdsRecord.API_KEY
 _USER = m.UserScramCredentialRecord.API_KEY
 _REMOVE_USER = m.RemoveUserScramCredentialRecord.API_KEY
 _NO_OP = m.NoOpRecord.API_KEY
-_VERSION = 0  # of a NoOpRecord
-_MOST_REMOVED = 100  # topics that were removed before
+_VERSION = 0  # the version of a NoOpRecord
+_MOST_REMOVED = 100  # the number of removed topics that the file keeps
 
 
 def merge_records(values: Sequence[bytes], changes: Iterable[bytes]) -> list[bytes]:
-    """Return the records `values` of the file, changed by further records.
+    """Return the records of the file, `values`, after the further records have changed them.
 
     Raises:
         CorruptBatchError: a record is malformed.
@@ -77,7 +77,7 @@ def merge_records(values: Sequence[bytes], changes: Iterable[bytes]) -> list[byt
 
 
 def _without_topics(values: Sequence[bytes], removed: set[uuid.UUID]) -> list[bytes]:
-    """Leave out the partitions and configs of the topics `removed`, and the topics that were removed long before."""
+    """Leave out the partitions and configs of the topics in `removed`, and the topics that were removed long before."""
     names = _names_of(values)
     before = [_decoded(value).topic_id for value in values if record_type(value) == _REMOVE_TOPIC]
     forgotten = set(before[:-_MOST_REMOVED])

@@ -1,12 +1,12 @@
 """BootstrapWriter: the metadata of a node that was never started, in its `bootstrap.checkpoint`.
 
-Each `append` replaces the file, atomically and durably.  `bootstrap_records` keeps it small.
+Each `append` replaces the file atomically and durably.  `bootstrap_records` keeps it small.
 
 Invariants: the lock of the log directory is held, and the node has no metadata log.  If a replacement of the file may
 not be durable, nothing more is written.  A failed disk takes the log directory offline.
 
-Source: Kafka 4.2.0, BootstrapDirectory and ActivationRecordsGenerator.recordsForEmptyLog: a controller with an empty
-metadata log copies the records of the file to the log, once.
+Source: Kafka 4.2.0, BootstrapDirectory and ActivationRecordsGenerator.recordsForEmptyLog: if the metadata log of a
+controller is empty, the controller copies the records of the file to the log, once.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _MOST_RECORDS_AT_ONCE = 10_000 - 1  # a controller adds a ZkMigrationStateRecord
 class BootstrapWriter:
     """The bootstrap checkpoint in `log_dir`, whose lock is held; `clock` returns milliseconds since the epoch.
 
-    `directory_failure` is called before each write, and `disk_failed` with the error of a write that may or may not be
-    durable.
+    `directory_failure` is called before each write.  `disk_failed` is called with the error of a write that may or may
+    not be durable.
 
     Raises:
         CorruptBatchError: the file is corrupt.
@@ -118,7 +118,7 @@ class BootstrapWriter:
             self._values = changed
 
     def _is_still(self, identity: tuple[int, int, int] | None) -> bool:
-        """Return True if the new file did not get the name of the old file; unlike a read, this check opens no file."""
+        """Return True if the path still refers to the old file; this check opens no file, as a read would do."""
         try:
             return self._fs.identity(str(self._path)) == identity
         except OSError:

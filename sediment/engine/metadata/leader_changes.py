@@ -1,9 +1,9 @@
-"""Records that change partitions which a node leads: they raise its leader epochs, or name another log directory.
+"""Records for partitions that a node leads: they raise the leader epochs, or name another log directory.
 
-After an unclean stop, a log may have lost its last records, and other records may get their offsets.  Under a new
-leader epoch, a consumer notices that its position is above the end of the earlier epoch (KIP-320).  Each record also
-makes the leader the only in-sync replica.  After an unclean stop, the metadata may list the leader only as an eligible
-leader replica (KIP-966).
+After an unclean stop, a log may have lost its last records, and new records may get the offsets of these records.  If
+the leader epoch is new, a consumer notices that its position is above the end of the earlier epoch (KIP-320).  Each
+record also makes the leader the only in-sync replica.  This is necessary because after an unclean stop, the metadata
+may list the leader only as an eligible leader replica (KIP-966).
 
 Source: Kafka's PartitionChangeBuilder and PartitionRegistration.merge: a record with a leader raises the leader epoch
 and the partition epoch by 1.
@@ -36,7 +36,7 @@ _CHANGES = frozenset({"PartitionChangeRecord"})
 def leader_change_records(
     partitions: Iterable[TopicPartition], node_id: int, metadata: ClusterMetadata
 ) -> Iterator[bytes]:
-    """Yield a record for each partition; it makes the node leader and in-sync replica under the next leader epoch.
+    """Yield a record for each partition; it makes the node the leader and in-sync replica under the next leader epoch.
 
     The records are independent of each other.
     """

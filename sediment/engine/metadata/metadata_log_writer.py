@@ -1,20 +1,20 @@
 """MetadataLogWriter: the open metadata log of a node that is the sole voter of its quorum.
 
-    open      check that every batch is good, because loading truncates the log at a bad batch; then load it as every
-              start of the node does: cut a torn batch at the end, rebuild indexes
-    append    all batches in one write, in the last leader epoch of the log; then sync
+    open      check that every batch is good, because a load truncates the log at a bad batch; then load the log as
+              every start of the node does: cut a torn batch at the end, and rebuild indexes
+    append    append all batches in one write, in the last leader epoch of the log; then sync
     close     write a producer snapshot at the log end, as after a clean stop
 
-The records take effect at the node's next election.  A sole voter wins it immediately, and then every record of its log
-is committed.  The snapshots of the log remain valid, because all of them end below the appended records.
+The records take effect at the node's next election.  A sole voter wins this election immediately, and then every record
+of its log is committed.  The snapshots of the log remain valid, because all of them end below the appended records.
 
 After a crash during `append`, the next start cuts a torn batch, and the controller aborts an unfinished metadata
 transaction.  So either all records of the call take effect, or none.
 
-Invariants: the lock of the log directory is held.  Records that need more than one batch, that add partitions or that
-remove topics, are appended as one metadata transaction.  The name of the transaction shows that a server made the
-change.  After a failed write, or once the log directory is offline, nothing more is written.  A failed disk takes the
-log directory offline.
+Invariants: the lock of the log directory is held.  Records are appended as one metadata transaction if they need more
+than one batch, add partitions or remove topics.  The name of the transaction shows that a server made the change.
+After a failed write, or after the log directory went offline, nothing more is written.  A failed disk takes the log
+directory offline.
 
 Source: Kafka 4.2.0, KafkaRaftLog.createLog (it recovers the whole log at each start), KafkaRaftClient.initialize,
 ActivationRecordsGenerator.recordsForNonEmptyLog.
@@ -151,7 +151,7 @@ class MetadataLogWriter:
             self._has_open_transaction = False
 
     def close(self) -> None:
-        """Refuse later changes, and close the files; after a failure of a write or of the directory, write nothing."""
+        """Refuse later changes, and close the files; if a write or the directory has failed, write nothing."""
         with self._guard:
             self._is_closed = True
             if self._failure is None and self._directory_failure() is None:
@@ -161,7 +161,8 @@ class MetadataLogWriter:
 
     def _batches(self, values: Sequence[bytes], base_offset: int, leader_epoch: int, now_ms: int) -> Iterator[bytes]:
         if self._has_open_transaction:
-            # A controller does the same at its start.  Without this batch, the records would join the open transaction.
+            # A controller does the same at its start.  Without this batch, the records would become part of the open
+            # transaction.
             yield abort_batch(
                 base_offset=base_offset, leader_epoch=leader_epoch, now_ms=now_ms, reason=self._transaction
             )

@@ -1,7 +1,7 @@
 """MetadataWriter: the interface to the durable metadata of a single-node cluster.
 
-MetadataLogWriter   a node that has been started: records are appended to its metadata log
-BootstrapWriter     a node that was never started: `bootstrap.checkpoint` is replaced
+MetadataLogWriter   appends records to the metadata log of a node that has been started
+BootstrapWriter     replaces the `bootstrap.checkpoint` of a node that was never started
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import NamedTuple, Protocol
 from sediment.segment_io.errors import StorageError
 
 DirectoryFailure = Callable[[], str | None]
-"""A function that returns why the log directory of the metadata is offline; None while it is online."""
+"""A function that returns the reason why the log directory of the metadata is offline; None while it is online."""
 
 DiskFailed = Callable[[OSError], None]
 """A function that takes the log directory of the metadata offline because its disk failed."""
 
 
 def ignore_disk_failure(_error: OSError) -> None:
-    """Do nothing; use this if no other file of the directory is in use."""
+    """Do nothing; use this function if no other file of the directory is in use."""
 
 
 def never_fails() -> str | None:
-    """Return None; use this if nothing but the metadata is in use in the log directory."""
+    """Return None; use this function if only the metadata of the log directory is in use."""
     return None
 
 

@@ -61,7 +61,7 @@ def config_record(kind: ResourceType, resource: str, key: str, value: str | None
 
 
 def partition_record_version(metadata_version: int) -> int:
-    """Return the version in which a controller with that metadata.version writes partition records.
+    """Return the version of partition records that a controller with this metadata.version writes.
 
     Source: Kafka's MetadataVersion.partitionRecordVersion.
     """

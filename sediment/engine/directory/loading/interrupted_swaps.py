@@ -1,14 +1,14 @@
-"""Completing or undoing interrupted replacements and deletions in a partition directory, as a broker does at its start.
+"""Completion or undoing of interrupted replacements and deletions in a partition directory, as at a broker's start.
 
 Kafka's loader decides by file names alone (kafka-log 05 §2); the docstring of `swap` describes its rules.
 
-    pass 1    `.deleted`, `.part` and `.cleaned` files, and `.swap` files from the lowest `.cleaned` on, are deleted
-    pass 2    files whose offset a complete replacement covers are deleted, snapshots too
+    pass 1    `.deleted`, `.part` and `.cleaned` files are deleted; so is each `.swap` at or above the lowest `.cleaned`
+    pass 2    each file whose offset a complete replacement covers is deleted, even a snapshot
     pass 3    `.swap` files get their final names
     pass 4    orphan indexes are deleted (`orphan_indexes`)
 
-Invariants of `finish_interrupted`: if every new segment is whole, the result is the same as that of Kafka's loader.
-`finish_interrupted` may itself be interrupted at any step, and then be repeated.  A new segment that is not whole may
+Invariants of `finish_interrupted`: if every new segment is whole, the result is the same as that of Kafka's loader.  If
+`finish_interrupted` is itself interrupted at any step, it can be called again.  A new segment that is not whole may
 replace a whole old segment only if the caller knows that a restore wrote it.
 """
 
@@ -54,25 +54,25 @@ def finish_interrupted(directory: Path, fs: Fs, *, restored: Collection[str] = (
     """Complete or undo interrupted replacements and deletions in a partition directory, by the rules of Kafka's loader.
 
     `restored` contains the names of `.log.swap` files that a restore wrote and that the caller has compared with their
-    originals.  These files are accepted even if they end in a torn batch, because a restore can put back a torn end
-    that a recovery cut off.
+    originals.  These files are accepted even if they end in a torn batch: a recovery may have cut off a torn end that a
+    restore puts back.
 
-    The directory's lock must be held, and no task of this run may have started to write.  The `.part` files of all
-    runs are deleted, because a run that could still commit them would hold the lock.
+    The directory's lock must be held, and no task of this run may have started to write.  The `.part` files of all runs
+    are deleted: a run that could still commit them would hold the lock.
 
     Beyond Kafka's rules:
 
-    * A replacement with a new segment that is not whole (`replacements`) is undone if the old segments still contain
-      all records.  The replacement is completed if no old log is left and the new logs are framed.  In all other cases,
-      the directory is refused.
-    * If there is a `.cleaned` file, the replacement must be undone.  The directory is refused if a new segment has no
-      old segment.  A new segment with a second link needs no old segment, because a restore linked it and the original
-      keeps its bytes.
+    * If a new segment is not whole (`replacements`), the replacement is undone, provided that the old segments still
+      contain all records.  The replacement is completed if no old log remains and the new logs are framed
+      (`replacements`).  In all other cases, the directory is refused.
+    * If a `.cleaned` file exists, the replacement must be undone.  In this case, the directory is refused if a new
+      segment has no old segment.  If a new segment has a second link, it needs no old segment, because a restore linked
+      it and the original keeps its bytes.
     * An index with offsets or positions past the end of its log is deleted; a log without an offset index is recovered.
     * An old log between two new segments is kept if it ends before the second new segment begins.
     * An index of an old segment is deleted if the new segment with the same base offset has no index of that kind; the
-      new segment may be empty.  Kafka would keep a transaction index whose markers are gone, and consumers would treat
-      later transactions of those producers as aborted.
+      new segment may be empty.  Kafka would keep a transaction index whose markers no longer exist.  Consumers would
+      then treat later transactions of those producers as aborted.
     * A name with several suffixes, such as `N.log.cleaned.swap`, is processed until no suffix is left. Kafka removes
       one suffix at each start.
 
@@ -153,7 +153,7 @@ def finish_interrupted(directory: Path, fs: Fs, *, restored: Collection[str] = (
 
 
 def _check_undone(directory: Path, undone: Sequence[str], old: OldSegments, fs: Fs) -> None:
-    """Refuse to delete a new log that has no old log; all old logs should exist as long as a `.cleaned` exists."""
+    """Refuse to delete a new log that has no old log; as long as a `.cleaned` exists, all old logs should exist."""
     for name in undone:
         entry = fs.entry(directory / name) if name.endswith(_LOG + SWAP_SUFFIX) else None
         if entry is None or not entry.size_bytes or (directory / name).stat().st_nlink > 1:
@@ -182,7 +182,7 @@ def _new_segments(directory: Path, swaps: Sequence[str], old: OldSegments, fs: F
 
 
 def _unfit_indexes(directory: Path, swaps: Sequence[str], rest: Sequence[str], fs: Fs) -> dict[str, str]:
-    """Return, by index name, how indexes in `swaps` contradict logs that already have their final names."""
+    """Return the indexes in `swaps` that contradict logs with their final names; map each name to the contradiction."""
     unfit = {}
     for name in swaps:
         file = parse_segment_file(name)
@@ -207,7 +207,7 @@ def _first_to_undo(directory: Path, new: Sequence[NewSegment], old: OldSegments)
     """Return the first new segment that is not whole if the replacement must be undone; None if it can be completed.
 
     Raises:
-        CorruptDataError: both completing and undoing the replacement would lose records.
+        CorruptDataError: the replacement can be neither completed nor undone without a loss of records.
     """
     problems = [segment for segment in new if segment.problem is not None]
     if not problems:
@@ -241,7 +241,7 @@ def _replaced_names(
 
 
 def _lies_between(directory: Path, name: str, new: Sequence[NewSegment], fs: Fs) -> bool:
-    """Return True for a log that begins after the end of one new segment and ends before the next one begins."""
+    """Return True for a log that begins after one new segment ends, and that ends before the next one begins."""
     file = parse_segment_file(name)
     if file is None or file.kind is not _LOG:
         return False
@@ -264,7 +264,7 @@ def _offset_of(directory: Path, name: str) -> int:
 
 def _nameless(directory: Path, name: str) -> CorruptDataError:
     return CorruptDataError(
-        "the name of a file of an interrupted replacement has no offset of 20 digits",
+        "an interrupted replacement left a file that has no offset of 20 digits in its name",
         partition=directory.name,
         path=str(directory / name),
         advice="a broker refuses to load this partition; move the file out of the directory",
@@ -282,7 +282,7 @@ def _is_leftover(name: str) -> bool:
 def _finishing_order(name: str) -> tuple[int, int, str]:
     """Return a key that sorts files ascending, with a segment's log before its indexes.
 
-    If an index got its final name before its log, a crash in between would leave an index in the range of the
+    If an index got its final name before its log, a crash between the two would leave an index in the range of the
     replacement.  The next start would delete this index.
     """
     parsed = parse_segment_file(name)

@@ -35,9 +35,9 @@ _LOG, _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX, _ = SegmentFileKind
 
 @dataclass(frozen=True, slots=True)
 class LoadCorruption:
-    """Corrupt bytes in a trusted segment, left unchanged.
+    """Corrupt bytes that a load found in a trusted segment and left unchanged.
 
-    `offset` is the offset after the last good batch before them.
+    `offset` is the offset after the last good batch that precedes these bytes.
     """
 
     name: str
@@ -151,7 +151,7 @@ class LoadState:
         self.epochs = epochs
 
     def like(self) -> Path:
-        """Return the path whose owner, group and mode new files get: a file, or the directory if it is empty."""
+        """Return a path whose owner, group and mode new files get: a file, or the directory if it contains no file."""
         if self.segments:
             return self.path(self.segments[0])
         files = [entry.name for entry in self.fs.scan(self.directory) if entry.is_file]
@@ -176,7 +176,7 @@ class LoadState:
     def remove_segments(self, removed: list[LoadingSegment], why: str) -> None:
         """Rename the files of segments to `.deleted`, the last segment first; the next start removes them.
 
-        Their producer snapshots are also dropped, except for snapshots that the recovery has just taken.
+        Their producer snapshots are also dropped, unless this recovery wrote them.
 
         Source: kafka-log 05 §3 step 2.
         """
@@ -207,7 +207,7 @@ class LoadState:
         return entry
 
     def producer_manager(self) -> ProducerStateManager:
-        """Return a new manager over the snapshots of this load."""
+        """Return a new producer state manager that uses the snapshots of this load."""
         return ProducerStateManager(
             self.snapshots, now_ms=self.now_ms, expiration_ms=self.config.producer_id_expiration_ms
         )

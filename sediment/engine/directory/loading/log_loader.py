@@ -6,13 +6,16 @@
                              without an offset index or with a corrupt transaction index
     3  recover               verify the recovery point's segment and all later ones; cut       §3, §4
                              after the last good batch (`log_recovery`, `segment_recovery`)
-    4  settle ends           log end, recovery point; at least one segment                     §3
-    5  finish                leader epochs, producer state and snapshots, log start, and       §2, §6
+    4  settle ends           set the log end and the recovery point; create a segment if       §3
+                             there is none
+    5  finish                set leader epochs, producer state and snapshots, log start, and   §2, §6
                              the high watermark from its checkpoint, within the log
 
-Offsets that do not fit a segment: `split_segment`, then step 2 again.  A folder that ends in -delete is not recovered.
+If offsets do not fit into a segment, `split_segment` splits it, and step 2 runs again.  A folder that ends in -delete
+is not recovered.
 
-A load leaves every index trimmed to its entries.  LocalLog then extends the indexes of the active segment for appends.
+After a load, every index is trimmed to its entries.  LocalLog then extends the indexes of the active segment for
+appends.
 
 Invariants
 * After an unclean stop, the log may be cut at or above the recovery point, as a broker would.  In a trusted part of the
@@ -78,7 +81,7 @@ class LoadedSegment:
     """A segment of a loaded log, in Kafka's terms.
 
     `largest_timestamp_ms` comes from the last time index entry, or from the batches if the index was rebuilt.  If no
-    record has a timestamp, it is the file's modification time.
+    record has a timestamp, the value is the file's modification time.
     """
 
     base_offset: int
@@ -91,12 +94,12 @@ class LoadedSegment:
 
 @dataclass(frozen=True, slots=True)
 class LoadedLog:
-    """A partition in the state that a broker's start leaves.
+    """A partition in the state after a broker's start.
 
     Offsets are absolute, and ends are exclusive.  `high_watermark` comes from the checkpoint, limited to the log's
     range; without a checkpoint it is the log start offset.  `recovery_point` is the recovery point after the start;
     only a flush raises it.  `repairs` lists the changes in order; `damage` lists the corruption that was left in place.
-    Every batch at or after `verified_from_offset` was verified; if it is None, no batch was.
+    Every batch at or after `verified_from_offset` was verified; None means that no batch was verified.
     """
 
     partition: TopicPartition
@@ -115,7 +118,7 @@ class LoadedLog:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """The first offset of the first transaction that is open, or whose marker is at or above the high watermark."""
+        """The first offset of the first transaction that is open or has its marker at or above the high watermark."""
         return self.producers.first_unstable_offset(self.high_watermark, log_start_offset=self.log_start_offset)
 
     @property
@@ -224,15 +227,15 @@ def _remove_temporary_files(state: LoadState) -> None:
         target = entry.name.removesuffix(".tmp")
         if target != entry.name and (target == LEADER_EPOCH_FILE or parse_segment_file(target) is not None):
             state.fs.unlink(state.directory / entry.name)
-            state.repairs.append(Repair("deleted", entry.name, "a crash left it half written"))
+            state.repairs.append(Repair("deleted", entry.name, "a crash interrupted its write"))
 
 
 def _load_segment_files(state: LoadState) -> None:
     """List the segments in ascending order; recover a segment immediately if its offset index is missing.
 
-    A segment is also recovered immediately if its transaction index ends below the segment's base offset.  A recovery
-    needs the producers of all earlier segments.  If one of them is not verified yet and is corrupt, the recovery is
-    postponed; a broker does not load such a log.
+    A segment is also recovered immediately if its transaction index ends below the segment's base offset.  The recovery
+    of a segment needs the producers of all earlier segments.  If an earlier segment is corrupt and not verified yet,
+    this recovery is postponed.  A broker does not load such a log.
 
     Source: kafka-log 05 §2 pass 4.
     """
@@ -260,7 +263,7 @@ def _load_segment_files(state: LoadState) -> None:
 
 
 def _why_recover(state: LoadState, segment: LoadingSegment) -> str | None:
-    """Return the reason why a broker recovers this segment regardless of the recovery point, or None."""
+    """Return the reason why a broker recovers this segment regardless of the recovery point; None without a reason."""
     if segment.ref.offset_index_bytes is None:
         return "the segment had no offset index"
     path = state.path(segment, SegmentFileKind.TRANSACTION_INDEX)
@@ -274,7 +277,7 @@ def _why_recover(state: LoadState, segment: LoadingSegment) -> str | None:
 
 
 def _trim_indexes(state: LoadState, segment: LoadingSegment) -> None:
-    """Cut off a partial last entry of trusted indexes, as a broker does when it stops."""
+    """Cut off the last entry of trusted indexes if it is incomplete, as a broker does when it stops."""
     for kind, size_bytes, entry_bytes in (
         (SegmentFileKind.OFFSET_INDEX, segment.ref.offset_index_bytes, OFFSET_ENTRY_BYTES),
         (SegmentFileKind.TIME_INDEX, segment.ref.time_index_bytes, TIME_ENTRY_BYTES),
@@ -282,7 +285,7 @@ def _trim_indexes(state: LoadState, segment: LoadingSegment) -> None:
         if size_bytes is not None and size_bytes % entry_bytes:
             content = state.fs.read_bytes(state.path(segment, kind))
             whole_bytes = size_bytes - size_bytes % entry_bytes
-            state.put(segment, kind, content[:whole_bytes], "its last entry was not whole")
+            state.put(segment, kind, content[:whole_bytes], "its last entry was incomplete")
 
 
 def _loaded(state: LoadState, segment: LoadingSegment) -> LoadedSegment:
@@ -314,7 +317,7 @@ def _aborted_in(state: LoadState, segment: LoadingSegment) -> tuple[AbortedTrans
 
 
 def _rebuild_producers(state: LoadState, log_start_offset: int, log_end_offset: int) -> ProducerStateManager:
-    """Rebuild the producers at the end of the log, and the snapshots that a start leaves.
+    """Rebuild the producers at the end of the log, and leave the snapshots that a broker's start would leave.
 
     Source: kafka-log 05 §2, §6.
     """
@@ -343,7 +346,7 @@ def _split_and_retry(state: LoadState, step: Callable[[], _Result]) -> _Result:
             return step()
         except IndexOffsetOverflowError as error:
             name = parse_segment_file(Path(error.path or "").name)
-            # If the offsets in the header of a batch fit no segment, a split leaves the batch in its segment.
+            # A split cannot help if the offsets in the header of a batch fit into no segment.
             if name is None or (name.base_offset, error.offset) in found:
                 raise
             found.add((name.base_offset, error.offset))

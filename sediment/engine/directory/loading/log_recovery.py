@@ -1,10 +1,11 @@
 """Recovery of a log during a load: the verification after an unclean stop, and the ends of the log.
 
-    unverified_from      the segment at which the recovery begins: the one that contains the recovery point
-    recover_unverified   after an unclean stop, every segment from there on
-    settle_ends          the log end; if it is below the log start checkpoint, an empty segment at the log start
-                         replaces all segments (with `verify_trusted`, a cleanly stopped log is refused instead)
-                         the recovery point: the log end after a clean stop, else its checkpoint, at most the log end
+    unverified_from      finds the segment at which the recovery begins: the one that contains the recovery point
+    recover_unverified   recovers this segment and all later ones after an unclean stop
+    settle_ends          determines the log end; if it is below the log start checkpoint, an empty segment at the log
+                         start replaces all segments (with `verify_trusted`, a cleanly stopped log is refused instead)
+                         determines the recovery point: the log end after a clean stop; otherwise its checkpoint, but
+                         at most the log end
 
 A decreasing offset ends the scan of a segment, as a corrupt batch does (`recovery_scan`).  An I/O error is not
 corruption: it ends the load of the partition.
@@ -39,11 +40,11 @@ _MOST_BATCHES_AHEAD = 1 << 18
 
 
 class _TooManyBatchesError(Exception):
-    """A scan ahead of the segment's turn would have to keep too many batches in memory."""
+    """The scan of a segment before its turn would have to keep too many batches in memory."""
 
 
 def unverified_from(state: LoadState, base_offsets: list[int]) -> int:
-    """Return the index of the first segment that a broker would verify; the number of segments if there is none.
+    """Return the index of the first segment that a broker would verify; the number of segments if it would verify none.
 
     After an unclean stop, this is the segment that contains the recovery point.
     """
@@ -84,7 +85,7 @@ def recover_unverified(state: LoadState) -> None:
 def _scan_ahead(state: LoadState, segment: LoadingSegment) -> ScannedAhead | None:
     """Scan a segment before the earlier segments are verified; return the scan with the batches of its producers.
 
-    Return None if the segment must wait until the earlier segments are verified.  A segment must wait if the scan finds
+    Return None if the scan must be repeated after the earlier segments are verified.  This is so if the scan finds
     corruption, or too many batches to keep in memory.
     """
     tables: list[Rows] = []
@@ -110,7 +111,7 @@ def settle_ends(state: LoadState) -> tuple[int, int]:
         log_end_offset, _ = end_of(state, state.segments[-1])
         if not state.segments[-1].base_offset <= log_end_offset <= INT64_MAX:
             raise CorruptDataError(
-                "the last batch has the largest possible offset, so no offset is left for another record",
+                "the last batch has the largest possible offset, so no further record can have an offset",
                 partition=str(state.partition),
                 path=str(state.path(state.segments[-1])),
                 advice="a broker would delete the whole log; move this segment out of the directory",

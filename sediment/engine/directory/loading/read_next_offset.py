@@ -1,7 +1,7 @@
 """The end of a segment that is being loaded: the next offset and the position after its last batch.
 
-The search begins at the last offset index entry, and reads headers only.  A segment without a batch ends at its base
-offset.
+The search begins at the last offset index entry, and reads only the headers of batches.  A segment without a batch ends
+at its base offset.
 
 Source: Kafka's LogSegment.readNextOffset (kafka-log 05 §3).
 """

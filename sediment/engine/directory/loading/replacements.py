@@ -1,7 +1,7 @@
 """Checks of an interrupted replacement: are the new segments whole, and which records do the old segments contain?
 
     whole      each batch has a correct checksum, no bytes follow the last one, and no index has an offset past the log;
-               an empty log has both its indexes, which are empty too, and does not replace a segment with records
+               if the log is empty, both its indexes exist and are empty, and it does not replace a segment with records
     framed     the lengths of the batches lead to the end of the file, and no index has an offset past the log
 
 After a crash, all new segments are whole, because they are synced before their first rename.  A segment is not whole
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NewSegment:
-    """A `.log.swap` with the offsets [base_offset, next_offset), which follow from the lengths of its batches.
+    """A `.log.swap` file; by its batch lengths, its offsets are at or above `base_offset` and below `next_offset`.
 
     `good_bytes` counts the bytes before the first bad batch.  `problem` is a clause that describes the first problem;
     None for a whole segment.
@@ -95,7 +95,7 @@ def _scan(path: Path, base_offset: int, fs: Fs) -> SegmentScan:
 
 
 def _framed_end(path: Path, base_offset: int, fs: Fs) -> tuple[int, int]:
-    """Follow the lengths of the batches, and return (offset, position) after the last batch that they lead to."""
+    """Go from batch to batch by their lengths, and return (offset, position) after the last batch found."""
     offset, position = base_offset, 0
     with suppress(CorruptBatchError):
         for last_offset, end in batch_ends(path, fs):
@@ -137,10 +137,9 @@ def _index_problem(
 def index_mismatch(directory: Path, base_offset: int, kind: SegmentFileKind, fs: Fs) -> str | None:
     """Return how an index still named `.swap` contradicts its log, which already has its final name.
 
-    Return None if both agree.  The index of a log with a torn end may describe batches of that end.  A broker keeps
-    such an index, and so does Sediment, because the recovery that cuts the log also rebuilds the index and removes the
-    later segments.  If the index were deleted, the log would be cut earlier, and the later segments would remain after
-    a gap.
+    Return None if both agree.  If a log has a torn end, its index may describe batches in that end.  A broker keeps
+    such an index, and so does Sediment.  The recovery that cuts the log also rebuilds the index and removes the later
+    segments.  If the index were deleted, the log would be cut earlier, and the later segments would remain after a gap.
     """
     log = directory / segment_file_name(base_offset, SegmentFileKind.LOG)
     next_offset, framed_bytes = _framed_end(log, base_offset, fs)
@@ -174,7 +173,7 @@ class OldSegments:
         return any(self.have_records(base) for base in bases)
 
     def reach(self, base_offset: int) -> bool:
-        """Return True if a non-empty log begins at this offset, or if the batches of an earlier log lead past it."""
+        """Return True if a non-empty log begins at `offset`, or if the batches of an earlier log lead past `offset`."""
         index = bisect_right(self._bases, base_offset)
         if index == 0:
             return False
@@ -186,8 +185,9 @@ class OldSegments:
     def hold(self, new: NewSegment) -> bool:
         """Return True if the old logs contain good batches for the whole range of the new segment's good batches.
 
-        A cleaning copies a corrupt batch unchanged, so the first batch of a new segment may be bad.  Then also return
-        True if the batch lengths of an old log with the same base offset lead at least to the new segment's end offset.
+        A cleaning copies a corrupt batch unchanged, so the first batch of a new segment may be bad.  In this case, also
+        return True if the batch lengths of an old log with the same base offset lead at least to the new segment's end
+        offset.
         """
         if new.good_bytes == 0 and new.base_offset in self._names:
             path = self._directory / self._names[new.base_offset]

@@ -1,7 +1,7 @@
-"""Checks of the names, types and sizes of segment files; a failed check refuses the load (kafka-log 05 §2 pass 4).
+"""Checks of the names, types and sizes of segment files; if one fails, the load is refused (kafka-log 05 §2 pass 4).
 
-Refused: a log or index whose name is not an offset of 20 digits, a log above 2^31 - 1 bytes, a special file or a
-dangling link.
+The load refuses a log or index if its name is not an offset of 20 digits.  It also refuses a log above 2^31 - 1 bytes,
+a special file and a dangling link.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _INDEX_KINDS = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, Segmen
 def check_segment_files(partition: TopicPartition, path: Path, fs: Fs) -> None:
     """Refuse special files, oversized logs, and logs or indexes without an offset in their name, as a broker does.
 
-    If a name does not have 20 digits, a broker ignores the file.  It looks for a file with 20 digits, and creates an
-    empty segment if it finds none.  Sediment refuses the partition, so that no records are ignored.
+    If a name does not have 20 digits, a broker ignores the file.  The broker looks for a file with 20 digits, and
+    creates an empty segment if it finds none.  Sediment refuses the partition, so that no records are ignored.
 
     Raises:
         CorruptDataError: such a file exists.

@@ -1,11 +1,11 @@
 """Recovery of one segment during a load: verify batches, rebuild indexes, and cut off an incomplete or corrupt end.
 
-    verify_segment   1 producers   the state at the base of the segment (`directory.producer_state_manager`)
-                     2 scan        every batch up to the first bad one (`segment.recovery_scan`)
-                     3 state       leader epochs and a snapshot, from the good batches
-    repair_segment   4 indexes     the transaction index, the time index, then the offset index; `recovery_scan` makes
-                                   their entries, and `index_appends.end_time_index` adds the last time entry
-                     5 cut         bytes after the last good batch
+    verify_segment   1 producers   restore the producers at the base of the segment (`directory.producer_state_manager`)
+                     2 scan        verify every batch up to the first bad one (`segment.recovery_scan`)
+                     3 state       update the leader epochs and write a snapshot, from the good batches
+    repair_segment   4 indexes     write the transaction index, the time index, then the offset index; `recovery_scan`
+                                   makes their entries, and `index_appends.end_time_index` adds the last time entry
+                     5 cut         cut off the bytes after the last good batch
 
 `log_loader` recovers a segment without an offset index or with a corrupt transaction index; `log_recovery` recovers
 segments after an unclean stop.
@@ -44,7 +44,7 @@ _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScannedAhead:
-    """A scan from before the earlier segments were verified, with the batches of its producers as BATCH_ROW tables."""
+    """A scan that ran before the earlier segments were verified; its producers' batches are BATCH_ROW tables."""
 
     scan: SegmentScan
     tables: tuple[Rows, ...]
@@ -77,7 +77,7 @@ def verify_segment(
 ) -> VerifiedSegment:
     """Verify the batches of one segment, and update leader epochs and producers from the good batches.
 
-    With `cut` the log ends before the first bad batch.  Without `cut`, only a tail without a batch is cut off; other
+    With `cut`, the log ends before the first bad batch.  Without `cut`, only a tail without a batch is cut off; other
     corruption is recorded, and the indexes end before it.
     """
     manager = state.producer_manager()
@@ -112,7 +112,7 @@ def verify_segment(
 
 
 def repair_segment(state: LoadState, segment: LoadingSegment, verified: VerifiedSegment, reason: str) -> None:
-    """Write the indexes of a verified segment, and cut off its end if necessary; repairs of indexes quote `reason`."""
+    """Write the indexes of a verified segment, and cut off its end if necessary; repairs of indexes state `reason`."""
     scan = verified.scan
     aborted = encode_transaction_index(verified.aborted)
     if aborted or segment.ref.transaction_index_bytes is not None:
@@ -129,7 +129,8 @@ def cut_log(state: LoadState, segment: LoadingSegment, scan: SegmentScan) -> Non
     """Cut a log after its last good batch.
 
     The file is truncated in place, because the disk may not have space for a copy of the good batches.  If the file has
-    a second link, which is the backup of a run, the file is replaced instead, so that the backup keeps its bytes.
+    a second link, this link is the backup of a run.  The file is then replaced instead, so that the backup keeps its
+    bytes.
     """
     path, before = state.path(segment), segment.ref.log_bytes
     lost = find_batches_after(path, scan.good_bytes, before, scan.next_offset, state.fs)
@@ -155,7 +156,7 @@ def _replace_by_copy(state: LoadState, path: Path, size_bytes: int) -> None:
 
 
 def is_torn_tail(state: LoadState, segment: LoadingSegment, scan: SegmentScan) -> bool:
-    """Return True if the bytes after the good batches contain no batch, so cutting them off loses nothing.
+    """Return True if the bytes after the good batches contain no batch, so that nothing is lost if they are cut off.
 
     If another segment follows, that segment must begin at the next offset.
     """
@@ -166,7 +167,7 @@ def is_torn_tail(state: LoadState, segment: LoadingSegment, scan: SegmentScan) -
 
 
 def note_corruption(state: LoadState, segment: LoadingSegment, scan: SegmentScan) -> None:
-    """Record corruption that is left in a trusted segment, with the number of good batches after it."""
+    """Record corruption that is not removed from a trusted segment, with the number of good batches after it."""
     path = state.path(segment)
     after = find_batches_after(path, scan.good_bytes, segment.ref.log_bytes, scan.next_offset, state.fs)
     what = f"{scan.stop}; {after.good_batches} good batches follow in this segment"

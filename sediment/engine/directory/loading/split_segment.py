@@ -1,7 +1,7 @@
-"""Splitting a segment whose offsets span more than 2^31; brokers before 2.1 could write these (kafka-log 02 §8.2).
+"""The split of a segment whose offsets span more than 2^31; brokers before 2.1 could write such segments (02 §8.2).
 
-`log_loader` then forgets the loaded segments, and loads all segments again.  The new segments keep the modification
-time and the transaction index entries of the old one; Kafka loses these entries.
+After a split, `log_loader` discards the loaded segments, and loads all segments again.  The new segments keep the
+modification time and the transaction index entries of the old one; Kafka loses these entries.
 
 Invariants: the bytes of the log do not change; they are distributed over more files.  A segment is split only if its
 offsets ascend and end before the next segment.  No checksum covers an offset, so one flipped bit can look like an
@@ -43,8 +43,8 @@ def split_segment(
 ) -> Repair:
     """Replace the segment at `base_offset` by as many segments as its offsets need; the directory's lock must be held.
 
-    `overflow` is the error raised by the scan.  The whole segment is read into memory, which is acceptable because such
-    segments are rare.
+    `overflow` is the error that the scan raised.  The whole segment is read into memory, which is acceptable because
+    such segments are rare.
 
     Raises:
         CorruptBatchError: offsets descend, or overlap the next segment; nothing changed.

@@ -1,4 +1,4 @@
-"""Checks of the segments that a broker trusts, and so does not read, when it loads a log (kafka-log 05 §5).
+"""Checks of the trusted segments of a log, which a broker does not read when it loads the log (kafka-log 05 §5).
 
     situation                             log         offset, time index   transaction index     decided by
     clean stop                            trusted     trusted              last offset >= base   `log_recovery`
@@ -25,7 +25,7 @@ from sediment.segment_io.errors import IndexOffsetOverflowError
 
 
 def check_trusted(state: LoadState) -> None:
-    """Check the log after a clean stop: with `verify_trusted` every batch, otherwise its end.
+    """Check the log after a clean stop: every batch with `verify_trusted`, otherwise only the end of the log.
 
     A broker does not check the end: it finds the last complete batch, and appends after the torn bytes that follow it.
     """

@@ -1,1 +1,1 @@
-"""Links to the files that a run replaces or deletes, with their catalogue; `verify` uses links to whole partitions."""
+"""Links to the files that a run replaces or deletes, with their catalogue; for `verify`, links to whole partitions."""

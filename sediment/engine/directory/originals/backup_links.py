@@ -1,11 +1,11 @@
 """Backups: hard links to the files that a run replaces or deletes, or to all files of the partitions that it changes.
 
-    link_files, BackupLinks                    files that a run removes, with a catalogue (`catalogue`);
-                                               options call them originals
-    snapshot_log_dir, snapshot_partition       the log directory before a run, for `sediment verify`
+    link_files, BackupLinks                    link the files that a run removes, and write a catalogue (`catalogue`);
+                                               the options call these links originals
+    snapshot_log_dir, snapshot_partition       link the log directory before a run, for `sediment verify`
 
-Invariants: links are durable before the first rename.  A link shares its inode with the removed file, and no command
-changes an existing inode, so backups never change.  Earlier backups are never replaced, and no byte is copied.  Each
+Invariants: links are durable before the first rename.  A link shares its inode with the removed file.  Backups never
+change, because no command changes an existing inode.  Earlier backups are never replaced, and no byte is copied.  Each
 run has a separate folder for its originals.  If several runs link a partition into one directory for `--keep-before`,
 the links show the partition before the first run.
 """
@@ -149,7 +149,7 @@ def link_files(source: Path, names: Sequence[str], target: Path, fs: Fs) -> tupl
                     "other originals are kept under this name",
                     partition=source.name,
                     path=str(folder / name),
-                    advice="if several log directories contain the same partition, run once for each",
+                    advice="if several log directories contain the same partition, run once for each directory",
                 ) from error
         except OSError as error:
             if error.errno not in _NO_LINKS:
@@ -191,8 +191,8 @@ class BackupLinks:
     def keep(self, source: Path, names: Sequence[str], new_files: Sequence[OriginalFile] = ()) -> None:
         """Link files of the partition directory `source` for this run, as `link_files` does.
 
-        `new_files` are the files that will replace the linked ones, in their final state; their list is written
-        durably.
+        `new_files` are the files that will replace the linked files; they are already in their final state.  Their list
+        is written durably.
 
         Raises:
             UsageError: see `link_files`.
@@ -208,7 +208,7 @@ class BackupLinks:
 
         Raises:
             UsageError: see `link_files`.
-            OSError: a part is missing.
+            OSError: a part file is missing.
         """
         source = Path(swap.directory)
         # A rename changes neither the inode nor the modification time of a file.
@@ -216,11 +216,12 @@ class BackupLinks:
         self.keep(source, _replaced_names(swap, self._fs), new)
 
     def end(self, statuses: Mapping[tuple[str, str], str], finished_ms: int) -> Path | None:
-        """Write the catalogue as `done` and return its path; if no file was removed, delete it and return None.
+        """Write the catalogue as `done` and return its path.
 
-        `statuses` are keyed by log directory and partition.  The link of a file that was not removed is deleted.  But
-        the link is kept if the file's directory contains an interrupted replacement: the next start completes the
-        replacement and removes the file.
+        If no file was removed, delete the catalogue and return None.  `statuses` are keyed by log directory and
+        partition.  The link of a file that was not removed is deleted.  But the link is kept if the file's directory
+        contains an interrupted replacement.  In this case, the next start completes the replacement and removes the
+        file.
 
         Raises:
             OSError: the catalogue could not be written; its state is still `planned`.

@@ -1,8 +1,8 @@
 """The mark file of a directory that `--keep-before` fills.
 
 The file contains the path of the source log directory, and a fingerprint of each partition in that directory.  A run
-links only the partitions that it changes.  If a partition has no links, its fingerprint shows whether the partition
-never changed or whether its links are missing.
+links only the partitions that it changes.  If a partition has no links, its fingerprint shows the reason: the partition
+never changed, or its links are missing.
 
 Format: one JSON object with `log_dir` and `partitions`, which has a fingerprint for each partition name.  Earlier
 versions wrote only the path.

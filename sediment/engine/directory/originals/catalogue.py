@@ -2,10 +2,10 @@
 
     DIR/catalogue-RUN.json     the catalogue
     DIR/RUN/TOPIC-N/FILE       the originals of that run
-    DIR/RUN/TOPIC-N/new-files.json     only while planned: the files that replace the originals
+    DIR/RUN/TOPIC-N/new-files.json     the files that replace the originals; it exists only in the state planned
 
     catalogue         2, the version of this format
-    state             planned; done after the run has ended
+    state             planned until the run has ended, then done
     run_id, command, arguments, now_ms
     restores          the run that this run undoes; null unless the command is restore
     started, started_ms, finished_ms      UTC and milliseconds since the epoch; finished_ms is null while planned
@@ -15,9 +15,10 @@
 
 `checkpoints` contains the partition's offset in each checkpoint file before the run, or null if the file did not list
 the partition.  `leader_epochs` is the content of leader-epoch-checkpoint before the run, or null if the file did not
-exist.  A file is described by name, size_bytes, mtime_ns and inode.  `files` were replaced or deleted.  `new_files` are
-the segment files that the run wrote, or null while the state is planned.  `unchanged` are the other logs.  So the log
-consisted of `files` and `unchanged` before the run, and consists of `new_files` and `unchanged` after it.
+exist.  A file is described by name, size_bytes, mtime_ns and inode.  `files` are the files that the run replaced or
+deleted.  `new_files` are the segment files that the run wrote, or null while the state is planned.  `unchanged` are the
+logs that the run did not change.  So the log consisted of `files` and `unchanged` before the run, and consists of
+`new_files` and `unchanged` after it.
 
 Invariants: the catalogue is durable as `planned` before the first original is removed.  A `planned` catalogue lists
 every file that may be removed, and each removed file has a link with the same inode in the run's folder.  The files
@@ -55,7 +56,7 @@ PLANNED = "planned"
 DONE = "done"
 ERASE = "erase"
 NEW_FILES_FILE = "new-files.json"
-"""The file in a partition's folder that lists the files replacing the originals; it exists until the run has ended."""
+"""The file in a partition's folder that lists the replacements of the originals; it exists until the run ends."""
 
 _CATALOGUE_FILE = re.compile(r"catalogue-([0-9A-Za-z_-]{1,100})\.json")
 _FOLDER = re.compile(r"[0-9A-Za-z._-]{1,255}")
@@ -293,7 +294,7 @@ def _partition(fields: Mapping[str, Any]) -> OriginalPartition:
 
 
 def _files(entries: Iterable[Mapping[str, Any]]) -> tuple[OriginalFile, ...]:
-    """Parse files; reject a name that leads outside the folder or is not the name of a segment file."""
+    """Parse files; reject a name unless it is the name of a segment file and stays inside the folder."""
     found = []
     for entry in entries:
         parsed = parse_segment_file(_text(entry["name"]))

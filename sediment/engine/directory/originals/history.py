@@ -1,8 +1,8 @@
 """The runs in a directory of originals, in chronological order, and the runs that undo each other.
 
-A run of `restore` undoes one other run.  To undo both the restore and that run, no change is needed.  An erasure is a
-run of `erase`, or a restore that undoes the restore of an erasure.  The originals of an erasure contain erased records,
-and so do older originals of the same partitions.
+A run of `restore` undoes one other run.  To undo both the restore and that other run, no change is needed.  An erasure
+is a run of `erase`, or a restore that brings back an erasure which another restore had undone.  The originals of an
+erasure contain the erased records.  So do older originals of the same partitions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sediment.segment_io.partition.checkpoint_files import LOG_DIRECTORY_FILES
 RESTORED = "restored"
 """The status of a partition whose files a run of `restore` has put back."""
 
-# `.lock` is not among them: `restore` and `vacuum` leave it in a directory of originals.
+# `.lock` is missing here, because `restore` and `vacuum` leave this file in a directory of originals.
 _LOG_DIRECTORY_FILES = (*sorted(LOG_DIRECTORY_FILES), CLEAN_SHUTDOWN_FILE)
 
 
@@ -56,7 +56,7 @@ class History:
         return self._entries.get((log_dir, partition), ())
 
     def is_erasure(self, run: Catalogue) -> bool:
-        """Return True if the run erased records, directly or by undoing the restore of an erasure."""
+        """Return True if the run erased records: directly, or because it undid the restore of an erasure."""
         restores = 0
         found: Catalogue | None = run
         while found is not None and found.restores is not None and restores <= len(self.runs):
@@ -64,14 +64,14 @@ class History:
         return found is not None and found.command == ERASE and restores % 2 == 0
 
     def holds_erased(self, run: Catalogue, entry: OriginalPartition) -> bool:
-        """Return True if originals of a partition contain records that this run, or a later run, erased."""
+        """Return True if this run's originals of a partition contain records that this run or a later run erased."""
         found = [each for each, _ in self.runs_of(entry.log_dir, entry.partition)]
         return any(self.is_erasure(each) for each in found[found.index(run) :])
 
     def to_undo(
         self, wanted: Iterable[Catalogue], log_dir: str, partition: str
     ) -> list[tuple[Catalogue, OriginalPartition]]:
-        """Return the runs in `wanted` to undo in a partition, newest first; leave out pairs that undo each other."""
+        """Return the `wanted` runs that must be undone in a partition, newest first, without pairs that cancel out."""
         ids = {run.run_id for run in wanted}
         undone: set[str] = set()
         chain = []
@@ -86,7 +86,7 @@ class History:
 
 
 def read_history(target: Path, fs: Fs) -> History:
-    """Return the runs with a catalogue in `target`; paths of log directories are resolved through links.
+    """Return the runs with a catalogue in `target`; links in the paths of log directories are resolved.
 
     Raises:
         UsageError: `target` is not a directory, or is a directory of --keep-before or a log directory.

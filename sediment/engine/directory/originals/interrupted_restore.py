@@ -1,8 +1,8 @@
 """Restores that were interrupted while they replaced segments, and the proof that their new logs are complete.
 
-A restore also puts back a log that a recovery had cut, so the new log may have a torn end or a wrong checksum.  A start
-cannot distinguish such a log from a file that has lost data, so it refuses the partition.  Here the new log is compared
-with its original: a log with the same bytes is complete.
+A restore also puts back a log that a recovery had cut, so the new log may have a torn end or a wrong checksum.  A load
+cannot distinguish such a log from a file that has lost data, so it refuses the partition.  This module compares the new
+log with its original: a log with the same bytes is complete.
 
 Invariants: nothing is written; every byte of a new log is compared, unless it is a link to its original.
 """
@@ -55,7 +55,7 @@ def interrupted_restores(history: History, directory: Path, target: Path, fs: Fs
 
 
 def _is_equal(directory: Path, originals: Path, name: str, fs: Fs) -> bool:
-    """Return True if the `.swap` file of this name exists, and is its original or has the same bytes."""
+    """Return True if the `.swap` file of this name exists, and is a link to its original or has the same bytes."""
     new, original = directory / (name + SWAP_SUFFIX), originals / name
     if not all(entry is not None and entry.is_file for entry in (fs.entry(new), fs.entry(original))):
         return False

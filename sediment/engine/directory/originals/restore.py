@@ -1,20 +1,20 @@
-"""Restore of a partition's files to their state before a run, by the same steps as every other change.
+"""Restore of a partition's files to their state before a run; every step is one that other changes use too.
 
-    1  parts              the originals become part files: closed logs as links, other files as copies
-    2  originals          the files that this run removes are kept as originals of this run
-    3  insert             segments before the first segment, or after the last segment (`swap.insert`)
-    4  commit             groups that replace the segments of the run (`swap.commit`)
-    5  remove             segments at the start, and empty segments at the end (`delete_segments.mark_deleted`)
-    6  snapshots          producer snapshots are put back whole; snapshots that the run made are removed
-    7  leader epochs      the epochs from before the run, and the epochs added after it
+    1  parts              create part files from the originals: link closed logs, copy other files
+    2  originals          keep the files that this run removes as originals of this run
+    3  insert             insert segments before the first segment, or after the last segment (`swap.insert`)
+    4  commit             replace the segments of the undone run, group by group (`swap.commit`)
+    5  remove             remove segments at the start, and empty ones at the end (`delete_segments.mark_deleted`)
+    6  snapshots          put back whole producer snapshots, and remove the snapshots that the undone run made
+    7  leader epochs      write the epochs from before the undone run, and the epochs added after it
 
 The caller holds the lock of the log directory, and has finished interrupted replacements.  The caller makes
 `log_start_first` durable before step 3, and writes the other checkpoint entries after step 7.
 
 Invariants: after a crash at any step, Sediment and a broker can load the directory, because every operation used here
-guarantees this.  A new plan and a second call then complete the restore.  Only closed logs share inodes with their
-originals, because a broker appends to the active segment and resizes indexes in place.  The only exception is an active
-segment that a recovery had removed entirely.
+guarantees this.  After the crash, a second call with a new plan completes the restore.  Only closed logs share inodes
+with their originals, because a broker changes the active segment and the indexes in place.  The only exception is an
+active segment that a recovery had removed entirely: it also shares an inode.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def _chunks(path: Path) -> Iterator[bytes]:
 
 
 def _groups(restore: PartitionRestore, listing: LogListing, parts: dict[int, PartSegment]) -> tuple[CleanedGroup, ...]:
-    """Return the groups of the swap; without `parts`, the new segments have no files yet."""
+    """Return the groups of the swap; if `parts` is not given, the new segments list no files."""
     sources = {segment.base_offset: segment for segment in listing.segments}
     return tuple(
         CleanedGroup(

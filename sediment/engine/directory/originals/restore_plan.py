@@ -1,16 +1,16 @@
-"""The plan that puts a partition back into its state before a run, or the reason why this would lose records.
+"""The plan that restores a partition to its state before a run, or the reason why the plan would lose records.
 
 The catalogue lists the logs before and after the run.  Base offsets that are in both lists are anchors:
 
-    segments before the first anchor    insert those listed only before the run, remove those listed only after it:
-                                        `expire` deleted segments here, and may have rolled an empty one
-    from one anchor to the next         replace as one group if the run changed a file of the group: a cleaning merged,
-                                        split or rewrote segments, or a recovery cut or removed them
-    segments past all listed ones       keep; they were appended later
+    segments before the first anchor    `expire` deleted segments here, and may have rolled an empty one: insert those
+                                        listed only before the run, and remove those listed only after it
+    from one anchor to the next         a cleaning merged, split or rewrote segments here, or a recovery cut or removed
+                                        them: replace the group if the run changed a file of it
+    segments past all listed ones       they were appended after the run: keep them
 
-Invariants: nothing is read or written.  A log is replaced only if it is in its state before the run, or in the state in
-which the run left it.  Only the last log may have grown, and only if the plan keeps it.  The plan is empty if the
-partition is already in its state before the run.  After a restore was killed, the plan contains the remaining changes.
+Invariants: nothing is read or written.  A log is replaced only if its state is the one before the run or the one after
+the run.  Only the last log may have grown after the run, and only if the plan keeps this log.  The plan is empty if the
+partition is already in its state before the run.  If a restore was killed, the plan contains the remaining changes.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class RestoredGroup:
 class RestorePlan:
     """The changes of a partition; all lists are sorted, and empty if nothing is left to do.
 
-    `log_start_first` must be durable before the segments change, and `log_start_last` is written after the change; None
+    `log_start_first` must be durable before the segments change.  `log_start_last` is written after the change.  None
     means no entry.  Both values are used only if `moves_log_start` is True.  `emptied` are empty segments at the log
     end.  `is_appended` is True if records were appended after the run.
     """
@@ -122,12 +122,12 @@ def plan_restore(
     is_done: bool,
     log_start_checkpoint: int | None,
 ) -> RestorePlan | Refusal:
-    """Plan how to undo a run in a partition, or return the reason to leave the partition as it is.
+    """Return the plan that undoes a run in a partition, or the reason to leave the partition unchanged.
 
     `live` are the current segment files, without files of interrupted changes; `kept` are the originals of this run;
     `log_start_checkpoint` is the current entry.  `copies` contains the names of the `live` files that have the same
     bytes as their originals.  Such files exist because a restore copies all files except closed logs.  `is_done` is
-    False for a killed run, whose catalogue lists more files than it removed.
+    False for a killed run; its catalogue may list files that it did not remove.
     """
     if not is_done:
         entry = _with_linked_files(entry, kept)
@@ -139,19 +139,22 @@ def plan_restore(
 
 
 def _with_linked_files(planned: OriginalPartition, kept: Files) -> OriginalPartition:
-    """Return the entry of a killed run, with all linked files, because the run may have removed any of them."""
+    """Return the entry of a killed run with all linked files: the run may have removed any of these."""
     linked = tuple(file for file in planned.files if _is_same(kept.get(file.name), file))
     others = tuple(file for file in planned.files if file not in linked and file.name.endswith(_LOG))
     return replace(planned, files=linked, unchanged=(*planned.unchanged, *others))
 
 
 def _is_same(file: OriginalFile | None, other: OriginalFile) -> bool:
-    """Return True if both are the same file in the same state, or if `other` was listed before it was written."""
+    """Return True if both are the same file in the same state.
+
+    If the inode of `other` is 0, `other` was listed before it was written, and equals every existing file.
+    """
     return file is not None and (other.inode == 0 or file == other)
 
 
 def _is_copy(file: OriginalFile | None, other: OriginalFile) -> bool:
-    """Return True if both are the same file in the same state, or if one is a copy of the other with the same mtime."""
+    """Return True if both have the same size and mtime: they are one file in the same state, or a file and its copy."""
     return file is not None and (file.size_bytes, file.mtime_ns) == (other.size_bytes, other.mtime_ns)
 
 
@@ -232,7 +235,7 @@ class _Planner:
 
     # ------------------------------------------------------------------------------------------------------- divergence
     def _check_unchanged(self) -> None:
-        """Refuse if a log that the run did not change has changed since; only the last log may have grown."""
+        """Refuse if a log that the run did not change has changed after the run; only the last log may have grown."""
         last = max(self._after, default=-1)
         for base, file in sorted(self._unchanged.items()):
             found = self._found.get(base)
@@ -246,7 +249,7 @@ class _Planner:
                 raise _RefusedError(CHANGED_SINCE, f"segment {base} was created after the run, between its segments")
 
     def _keep_what_was_appended(self) -> None:
-        """Keep a segment that was empty when the run created it and has grown since."""
+        """Keep a segment that the run created empty, if it has grown after the run."""
         last = max(self._after, default=-1)
         found, made = self._found.get(last), self._after.get(last)
         if last in self._unchanged or found is None or made is None or found.size_bytes <= made.size_bytes:
@@ -262,7 +265,7 @@ class _Planner:
             del self._new[name]
 
     def _check_span(self, bases: Sequence[int]) -> None:
-        """Refuse if the logs at `bases` are neither in their state before the run nor in their state after it."""
+        """Refuse unless the logs at `bases` are in their state before the run or in their state after the run."""
         before = [(base, self._before[base]) for base in bases if base in self._before]
         after = [(base, self._after[base]) for base in bases if base in self._after]
         if not any(all(self._is_found(base, file) for base, file in logs) for logs in (before, after)):
@@ -279,11 +282,11 @@ class _Planner:
         before = None if found is None else self._removed_by_run.get(found.name)
         if found is None or before is None or found == before:
             return found is not None and before is not None
-        # A run may also have written a file with the same bytes as the replaced file.
+        # A run may also have written a new file with the same bytes as the file that it replaced.
         return found != self._new.get(found.name) and found.name in self._copies
 
     def _is_made(self, name: str, file: OriginalFile) -> bool:
-        """Return True if a file is still as the run left it, and not in its state before the run."""
+        """Return True if a file is in its state after the run, and this is not also its state before the run."""
         found = self._live.get(name)
         return _is_same(found, file) and not self._is_as_before(found)
 
@@ -310,11 +313,11 @@ class _Planner:
         if not before or not after or max(after) < min(before):
             return inserted, left, ()
         if max(before) > min(after) or any(self._found[base].size_bytes for base in left):
-            raise _RefusedError(CHANGED_SINCE, "the segments before the run overlap those of the run")
+            raise _RefusedError(CHANGED_SINCE, "the segments from before the run overlap those that the run wrote")
         return inserted, (), left
 
     def _plan_group(self, bases: Sequence[int]) -> RestoredGroup | None:
-        """Return the replacement of a group; None if the run did not change the group, or if it is already restored."""
+        """Return the replacement of a group; None if the run did not change the group, or if the group is restored."""
         names = [name for name in (*self._removed_by_run, *self._new) if not name.endswith(_SNAPSHOT)]
         if not any(_base_of(name) in bases for name in names):
             return None
@@ -336,14 +339,15 @@ class _Planner:
             return None
         segments = (self._segment(base) for base in wanted)
         # New segments above the last old segment become links, even the active one.  The old segments do not contain
-        # their records, so a start can undo an interrupted replacement only if the new files are links.
+        # the records of these new segments.  So a start can undo an interrupted replacement only if the new files are
+        # links.
         return RestoredGroup(
             present,
             tuple(replace(each, is_active=False) if each.base_offset > max(present) else each for each in segments),
         )
 
     def _segment(self, base: int) -> RestoredSegment:
-        """Return a segment in its state before the run: originals, and files that the run did not change."""
+        """Return a segment in its state before the run, made of originals and of files that the run did not change."""
         files = []
         for kind in SegmentFileKind:
             name = f"{base:020d}{kind}"
@@ -379,7 +383,7 @@ class _Planner:
         return tuple(wanted), tuple(stray)
 
     def _plan_log_start(self, has_prefix: bool) -> tuple[bool, int | None]:
-        """Return whether the log start entry changes, and the entry to write before the segments change."""
+        """Return True if the log start entry changes, and the entry to write before the segments change."""
         wanted = self._entry.checkpoints.get(LOG_START_FILE)
         now = self._log_start_checkpoint
         first = min(self._found, default=0)
@@ -390,8 +394,8 @@ class _Planner:
         if max(now or 0, first) > max(left_at, log_start_first or 0):
             raise _RefusedError(
                 LOG_START_RAISED,
-                f"the log starts at {max(now or 0, first)}, but the run left it at {left_at}; the records in between "
-                "have been deleted since",
+                f"the log starts at {max(now or 0, first)}, but the run left it at {left_at}; "
+                "the records between these offsets were deleted after the run",
             )
         return True, log_start_first
 

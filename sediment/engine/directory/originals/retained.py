@@ -1,6 +1,6 @@
 """Originals on disk: their size, their pins and their removal.
 
-    DIR/pins.json names of pins, and the run that each one keeps
+    DIR/pins.json    the names of the pins, and the run whose originals each pin keeps
 
 Invariants of `remove_originals`: a file is removed only if the catalogue of its run lists the same name, inode, size
 and time.  No link is followed.  The catalogue is removed last, so a second call completes an interrupted removal.
@@ -35,7 +35,7 @@ PINS_FILE = "pins.json"
 
 @dataclass(frozen=True, slots=True)
 class HeldFiles:
-    """The originals of a partition: their number, their bytes, and the bytes of those that have no other link."""
+    """The originals of a partition: their number, their bytes, and the bytes of the originals without another link."""
 
     files: int = 0
     bytes: int = 0
@@ -63,7 +63,7 @@ def held_files(run: Catalogue, entry: OriginalPartition, target: Path) -> HeldFi
 
 
 def held_without_catalogue(target: Path, fs: Fs) -> dict[str, HeldFiles]:
-    """Return, by partition, the segment files that an earlier version of Sediment kept in partition folders."""
+    """Return the segment files that an earlier version of Sediment kept in partition folders, by partition."""
     found: dict[str, HeldFiles] = {}
     for entry in fs.scan(target):
         if not entry.is_directory or not _is_partition(entry.name) or (target / entry.name).is_symlink():
@@ -78,9 +78,10 @@ def held_without_catalogue(target: Path, fs: Fs) -> dict[str, HeldFiles]:
 
 
 def bytes_only_in(history: History, target: Path) -> int:
-    """Return the bytes that removing the originals of all runs would free, because no log directory shares them.
+    """Return the bytes of the originals of all runs, without those that a log directory shares.
 
-    Files without a catalogue are left out, because no vacuum removes them.
+    A removal of the originals of all runs would free these bytes.  Files that no catalogue lists are left out, because
+    no vacuum removes them.
 
     Raises:
         OSError: the files cannot be read.
@@ -117,7 +118,7 @@ def is_running(run: Catalogue) -> bool:
 def remove_originals(run: Catalogue, target: Path, fs: Fs) -> None:
     """Remove the originals of a run, then its catalogue; the lock of `target` must be held.
 
-    Files and folders that the catalogue does not list are left in place.
+    Files and folders that the catalogue does not list are not removed.
 
     Raises:
         OSError: a file could not be removed; the catalogue is not removed.
@@ -147,7 +148,7 @@ def _listed(run: Catalogue, entry: OriginalPartition, target: Path) -> Iterator[
 
 
 def _is_listed(status: stat_result, file: OriginalFile) -> bool:
-    # The inode number alone is not sufficient, because the system may have reused it for a new file.
+    # The inode number alone does not identify a file, because the system may have reused the number for a new file.
     found = (status.st_ino, status.st_size, status.st_mtime_ns)
     return found == (file.inode, file.size_bytes, file.mtime_ns)
 

@@ -1,1 +1,1 @@
-"""One partition's log in use: append, roll, flush, read, truncate, replace segments."""
+"""The log of one partition in use: append, roll, flush, read, truncate, replace segments."""

@@ -1,12 +1,12 @@
 """Analysis of the bytes to append: complete batches with correct checksums (kafka-log 04 §1.1).
 
-    incomplete batch at the end            left out
-    checksum, length or magic is wrong     refused (`segment.recovery_scan.verified_batch_at`)
-    client, base offset is not 0           refused, for magic 2
-    above max.message.bytes                refused, except for a follower
-    given offsets do not ascend            refused, for a follower and a Raft leader
-    follower, epoch above the leader's     this batch and all later ones are left out
-    Raft leader, another epoch             refused
+    batch at the end is incomplete         it is left out
+    checksum, length or magic is wrong     the append is refused (`segment.recovery_scan.verified_batch_at`)
+    base offset of a client is not 0       the append is refused for magic 2
+    batch is above max.message.bytes       the append is refused, except for a follower
+    given offsets do not ascend            the append of a follower or a Raft leader is refused
+    follower: epoch above the leader's     this batch and all later ones are left out
+    Raft leader: batch of another epoch    the append is refused
 
 Invariant: the caller's bytes are not changed, because each thread works in its own buffers.
 
@@ -107,7 +107,7 @@ assert BatchFields._fields == BATCH_ROW.names
 
 
 class Summary(NamedTuple):
-    """A summary of several headers; `has_producer` is True if any of the batches has a producer."""
+    """A summary of several headers; `has_producer` is True if at least one of the batches has a producer."""
 
     first_offset: int
     last_offset: int
@@ -133,7 +133,7 @@ class Batches:
         return BatchFields(*self.rows[0].item())
 
     def summary(self) -> Summary:
-        """Return a summary of all headers; a single row is summarised without numpy's reductions, which take longer."""
+        """Return a summary of all headers; a single row is summarised without numpy's reductions, which are slower."""
         first = self.first()
         if len(self.rows) == 1:
             return Summary(first.base_offset, first.last_offset, first.max_timestamp, first.producer_id >= 0)
@@ -155,7 +155,7 @@ class AppendBuffers:
         self.reasons = np.zeros(256, dtype=np.uint8)
         self.offset_entries = np.zeros(MOST_IN_RUN * OFFSET_ENTRY_BYTES, dtype=np.uint8)
         self.time_entries = np.zeros((MOST_IN_RUN + 1) * TIME_ENTRY_BYTES, dtype=np.uint8)
-        """The index entries of a run of plain batches; a time index has a reserved slot after its entries."""
+        """The index entries of a run of plain batches; after the entries of the time index, one slot is reserved."""
 
     def _replace_buffer(self, size_bytes: int) -> None:
         self._buffer = padded_buffer(size_bytes)
@@ -176,7 +176,7 @@ class AppendBuffers:
         self.rows = np.zeros(2 * self.rows.size, dtype=BATCH_ROW)
 
     def records(self, count: int) -> npt.NDArray[np.int64]:
-        """Return an array for decoded records, int64[>= count, RECORD_FIELDS]; `reasons` grows to the same length."""
+        """Return an int64 array with at least `count` rows of RECORD_FIELDS; `reasons` grows to the same length."""
         if count > len(self.all_records):
             self.all_records = np.zeros((2 * count, RECORD_FIELDS), dtype=np.int64)
             self.reasons = np.zeros(2 * count, dtype=np.uint8)
@@ -195,7 +195,7 @@ def read_batches(
         CorruptBatchError: a checksum, a length or a magic is wrong.
         InvalidRecordError: a header contradicts itself, a client sets offsets, or an epoch differs from the leader's.
         RecordTooLargeError: a batch is larger than `max_message_bytes`; never raised for a follower.
-        OffsetsOutOfOrderError: assigned offsets do not ascend.
+        OffsetsOutOfOrderError: the offsets of a follower or a Raft leader do not ascend.
 
     Source: kafka-log 04 §1.1.
     """

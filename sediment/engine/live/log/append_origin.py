@@ -1,10 +1,10 @@
-"""The origin of an append, which decides who gives the offsets and which checks are made.
+"""The origin of an append; it decides who assigns the offsets, and which checks are made.
 
     origin         offsets are       checks of producers (`producer_appends`)
     CLIENT         assigned          duplicates, verification, sequences, epochs
     COORDINATOR    assigned          verification, epochs
-    RAFT_LEADER    those given       epochs
-    REPLICATION    those given       none; a leader has made them
+    RAFT_LEADER    kept              epochs
+    REPLICATION    kept              none, because a leader has made these checks
 
 A client's batch must begin at offset 0 (`append_analysis`), and must not be a control batch (`validation`).
 
@@ -21,7 +21,7 @@ class AppendOrigin(Enum):
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
-    """An append by the group or transaction coordinator: its own records, or transaction markers."""
+    """An append by the group or transaction coordinator, of its own records or of transaction markers."""
     REPLICATION = "replication"
     """An append by a follower or a recovery; a leader has already checked the batches."""
     RAFT_LEADER = "raft-leader"

@@ -1,4 +1,4 @@
-"""Requests and results of reads of a live log: isolation, offset locations, slices of segments.
+"""Types of requests and results for reads of a live log: isolation, offset locations, slices of segments.
 
 Source: kafka-log 04 §8, §9.
 """
@@ -61,8 +61,8 @@ class FetchedData:
         """Return the bytes of the slice.
 
         Raises:
-            OSError: the disk failed.  The log stays online until it uses the disk itself, as in a broker, where the
-                network thread gets this error.
+            OSError: the disk failed.  This error does not take the log offline.  In a broker, the network thread gets
+                the same error.
         """
         return b"" if self.records is None else self.records.read()
 

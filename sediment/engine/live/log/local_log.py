@@ -17,7 +17,7 @@ Each of these modules contains functions that take a `LocalLog`; `partition_log.
 Invariants
 * The state changes only under `lock`.  `locked` takes the lock and checks that the log is usable.
 * After a disk failure the log is offline: every call raises StorageError, and `on_failure` was called once.
-* Snapshots of producers are written at ascending offsets.
+* The offsets of producer snapshots ascend in the order in which they are written.
 """
 
 from __future__ import annotations
@@ -119,10 +119,10 @@ class LocalLog:
 
     @contextmanager
     def changing_files(self) -> Iterator[None]:
-        """Hold the lock for a change of several steps; first check that the process may open the files for it.
+        """Hold the lock for a change of several steps; first check that the process may open the files of the change.
 
-        If other threads use up the descriptors in the meantime, the log goes offline, because the state of its files is
-        then unknown.  The log directory stays online.
+        If other threads use up the descriptors during the change, the log goes offline, because the state of its files
+        is then unknown.  The log directory stays online.
         """
         self.fs.require_descriptors(SPARE_DESCRIPTORS)
         try:
@@ -160,8 +160,8 @@ class LocalLog:
         raise self._offline_error(f"the disk failed: {error}") from error
 
     def go_offline(self, reason: str) -> None:
-        """Refuse every further call with StorageError; keep the first reason, and do not wait for a lock."""
-        # Only the text is kept, because the traceback of an error keeps its frames alive, and so their files open.
+        """Refuse every further call with StorageError; keep the reason of an earlier call; do not wait for a lock."""
+        # Only the text is stored: the traceback of an error would keep its frames alive, and their files open.
         self.failure = self.failure or reason
 
     def _offline_error(self, reason: str) -> StorageError:
@@ -266,7 +266,7 @@ class LocalLog:
         self.last_snapshot_offset = max(self.snapshots, default=self.offsets.log_start)
 
     def write_snapshot(self, offset: int, *, synced: bool, producers: LogProducers | None = None) -> None:
-        """Write a snapshot of `producers`, by default those of the log, at `offset` if `needs_snapshot`."""
+        """If `needs_snapshot`, write a snapshot at `offset`, of `producers` or by default of the log's producers."""
         if not needs_snapshot(offset, self.last_snapshot_offset):
             return
         path = self.directory / segment_file_name(offset, _SNAPSHOT)

@@ -1,18 +1,19 @@
 """Appending to a live log (kafka-log 04 §1 to §3).
 
     1  read_batches     check sizes and checksums, without the lock
-    2  validate         assign offsets and timestamps, or check the given ones
-    3  producers.check  refuse old epochs, gaps in sequences, unverified transactions; recognise duplicates
-    4  roll             if the active segment is full
-    5  write            leader epochs, batches, producers, log end; flush after flush.messages
+    2  validate         assign offsets and timestamps, or check those of the batches
+    3  producers.check  refuse old epochs, gaps in sequences and unverified transactions; recognise duplicates
+    4  roll             roll the log if the active segment is full
+    5  write            write leader epochs and batches, then update producers and log end; flush after flush.messages
 
-    log end             a leader assigns offsets from there; a follower's append may leave a gap, but not begin below it
-    segment.bytes       a larger append is refused
-    magic 0 and 1       remove all leader epochs
-    duplicate           is not written; the result has the offsets of the first append
-    no batch            nothing changes, and nothing is rolled
+    log end             a leader assigns offsets from the log end on; a follower's append must not begin below the log
+                        end, but may leave a gap
+    segment.bytes       an append larger than this is refused
+    magic 0 and 1       an append of these removes all leader epochs
+    duplicate           a duplicate is not written; the result has the offsets of the first append
+    no batch            an append without a batch changes nothing and rolls nothing
 
-partition.metadata is not part of an append: it is written when the log is opened.
+An append does not write partition.metadata, which is written when the log is opened.
 
 Invariant: an append is checked completely before anything changes, so a refused append leaves no trace.
 """
@@ -46,8 +47,8 @@ from sediment.segment_io.segment.reader import Rows
 class AppendInfo(NamedTuple):
     """The result of an append; without batches the offsets are -1 and nothing changed.
 
-    As in Kafka, `first_offset` is also -1 if a follower appended a compressed message of magic 0 or 1, whose header
-    contains only the last offset.  For a duplicate, offsets and timestamp come from the first append.
+    As in Kafka, `first_offset` is also -1 if a follower appended a compressed message of magic 0 or 1.  The header of
+    such a message contains only the last offset.  For a duplicate, offsets and timestamp come from the first append.
     """
 
     first_offset: int
@@ -60,7 +61,7 @@ class AppendInfo(NamedTuple):
 
 
 class _ThreadLocalBuffers(threading.local):
-    """One set of append buffers per thread; a thread uses its set for every log."""
+    """One set of append buffers for each thread; a thread uses its set for all logs."""
 
     def __init__(self) -> None:
         self.buffers = AppendBuffers()
@@ -93,7 +94,7 @@ def append(log: LocalLog, records: Buffer, request: AppendRequest) -> AppendInfo
     try:
         log.check_usable()
         buffers = THREAD_LOCAL.buffers
-        # Without the lock, because checksums take most of the time of a large append.
+        # The lock is not held here, because checksums take most of the time of a large append.
         batches = read_batches(
             records,
             buffers,
@@ -149,7 +150,7 @@ def _check_given_offsets(log: LocalLog, batches: Batches) -> None:
 
 
 def _write(log: LocalLog, batches: Batches, append_time_ms: int, now_ms: int, request: AppendRequest) -> AppendInfo:
-    """Write batches that have their offsets.  Source: kafka-log 04 §1 steps 5 to 13."""
+    """Write batches whose offsets are assigned.  Source: kafka-log 04 §1 steps 5 to 13."""
     rows = batches.rows
     first_offset, last_offset, max_timestamp_ms, has_producer = batches.summary()
     if batches.size_bytes > log.config.compaction.segment_bytes:
@@ -256,7 +257,7 @@ def _has_first_offset(batches: Batches) -> bool:
 
 
 def _first_offset(batches: Batches, first: BatchFields) -> int:
-    """Return the first offset of an append; in magic 0 or 1, the first record may be inside a compressed message."""
+    """Return the first offset of an append; with magic 0 or 1, the first record may be inside a compressed message."""
     if _has_first_offset(batches):
         return first.base_offset
     entry = batches.buffer[first.position : first.position + first.size_bytes].tobytes()

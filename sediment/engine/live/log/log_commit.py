@@ -1,8 +1,8 @@
-"""Committing a cleaning of a live log: cleaned segments replace their sources, one group at a time.
+"""The commit of a cleaning of a live log: cleaned segments replace their sources, one group at a time.
 
-`directory.swap` renames the files in this order: `.part` to `.cleaned`, `.cleaned` to `.swap`, the old ones to
-`.deleted`, and `.swap` to the final names.  The offsets of the log, its leader epochs and its producers do not change.
-Producer snapshots of base offsets that no segment has any more are removed.
+`directory.swap` renames `.part` to `.cleaned`, `.cleaned` to `.swap`, the old files to `.deleted`, and then `.swap` to
+the final names.  The offsets of the log, its leader epochs and its producers do not change.  If no segment begins at
+the offset of a producer snapshot any more, the snapshot is removed.
 
 Invariant: the lock is held for one group at a time, so appends and reads continue between two groups.
 
@@ -25,7 +25,7 @@ _LOCK_YIELD_SECONDS = 0.0005
 
 
 def replace_segments(log: LocalLog, swap: PreparedSwap, before_group: Callable[[], None] | None) -> None:
-    """Commit `swap`; `before_group` is called without the lock before each group.
+    """Commit `swap`; before each group, `before_group` is called without the log's lock.
 
     Raises:
         SourceChangedError, UsageError: as in `engine.directory.swap.commit`; earlier groups stay committed.
@@ -40,7 +40,7 @@ def replace_segments(log: LocalLog, swap: PreparedSwap, before_group: Callable[[
             if replaced is not None:
                 _open_replacements(log, replaced)
                 held.close()
-                # A waiting thread gets the lock only if this thread pauses.
+                # If this thread did not pause, no waiting thread would get the lock.
                 time.sleep(_LOCK_YIELD_SECONDS)
             if before_group is not None:
                 before_group()

@@ -1,15 +1,16 @@
 """Flushing a live log: make segments durable, then raise the recovery point (kafka-log 04 §7).
 
-    flush.messages   an append flushes what it has written (`should_flush`)
-    flush.ms         `log_manager` flushes a log at this time after its last flush
-    roll, close      `log_roll`, `log_manager`
+    flush.messages   an append flushes the batches that it has written (`should_flush`)
+    flush.ms         `log_manager` flushes a log when this time has passed since its last flush
+    roll             `log_roll` flushes the old segment
+    close            `log_manager` flushes the log before the close
 
-The files of the segments from the recovery point on are synced: log, indexes, transaction index.  The directory is
-synced if one of these segments is new.  An empty active segment is flushed only on request
-(`force_last_segment`), as a close does.  A truncation lowers the recovery point (`log_offsets`).
+A flush syncs the log, the indexes and the transaction index of each segment at or above the recovery point.  It also
+syncs the directory if one of these segments is new.  An empty active segment is flushed only on request
+(`force_last_segment`); a close requests this.  A truncation lowers the recovery point (`log_offsets`).
 
-Invariants: the recovery point rises only after the files of every segment below it have been synced.  A flush in
-progress does not change a recovery point that a truncation has set in the meantime.
+Invariants: the recovery point rises only after the files of every segment below it have been synced.  If a truncation
+sets the recovery point during a flush, the flush does not change it.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from sediment.segment_io.fs import OpenFile
 
 
 def should_flush(offsets: LogOffsets, log_end: int, config: LogConfig) -> bool:
-    """Return True if an append that ends at `log_end` is followed by a flush (flush.messages)."""
+    """Return True if a flush must follow an append that ends at `log_end` (flush.messages)."""
     return log_end - offsets.recovery_point >= config.flush_messages
 
 
 def flush(log: LocalLog, up_to: int | None, *, force_last_segment: bool) -> None:
-    """Make batches below `up_to`, by default the log end, durable; the files are synced without the lock.
+    """Make batches below `up_to` durable, by default all batches; the files are synced without the lock.
 
     Raises:
         StorageError: the disk failed.
@@ -57,7 +58,7 @@ def flush_locked(log: LocalLog, offset: int) -> None:
 
 
 def _unflushed_files(log: LocalLog, offset: int, force_last_segment: bool) -> tuple[list[OpenFile], bool]:
-    """Return the files of segments from the recovery point to `offset`, and True if their names must be synced."""
+    """Return the files of segments between the recovery point and `offset`, and True if their names must be synced."""
     recovery_point = log.offsets.recovery_point
     end_offset = offset + 1 if force_last_segment else offset
     if end_offset <= recovery_point:

@@ -1,18 +1,18 @@
 """The offsets of a live log as one value.
 
-    log start        first offset that may be read
-    high watermark   offsets below it are fully replicated
-    recovery point   offsets below it are durable; it may be below the log start after records were deleted
-    log end          next offset to be assigned
+    log start        the first offset that may be read
+    high watermark   all offsets below it are fully replicated
+    recovery point   all offsets below it are durable; after records were deleted, it may be below the log start
+    log end          the next offset to be assigned
 
 The last stable offset is not stored: `log_reader` derives it from the open transactions in `producer_appends`.
 
-    high watermark     `with_high_watermark` moves an offset into the log; `replicated_to` only raises
+    high watermark     `with_high_watermark` moves an offset into the log; `replicated_to` only raises the watermark
     truncation         `truncated_to` lowers each offset that is above the new end
     start raised       `started_at` also raises the recovery point; a start at or below the log start changes nothing
 
-Invariants: log start ≤ high watermark ≤ log end, and recovery point ≤ log end.  The constructor checks the invariants,
-so each method either returns offsets that satisfy them, or raises an error.
+Invariants: log start ≤ high watermark ≤ log end, and recovery point ≤ log end.  The constructor checks the invariants.
+So each method either returns offsets that satisfy the invariants, or raises an error.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class LogOffsets(_Offsets):
     __slots__ = ()
 
     def __new__(cls, log_start: int, high_watermark: int, recovery_point: int, log_end: int) -> LogOffsets:
-        """Return the offsets as a tuple, because each append creates one, and tuples are created fast."""
+        """Return the offsets as a tuple; each append creates such a value, and tuples are created fast."""
         if not log_start <= high_watermark <= log_end >= recovery_point:
             raise UsageError(
                 f"log start {log_start}, high watermark {high_watermark}, recovery point {recovery_point} and log end "
@@ -87,7 +87,7 @@ class LogOffsets(_Offsets):
         return LogOffsets.within(log_start, self.high_watermark, self.recovery_point, offset)
 
     def started_at(self, offset: int) -> LogOffsets:
-        """Return the offsets after the log start rose to `offset`; a recovery point below `offset` rises to `offset`.
+        """Return the offsets after the log start rose to `offset`; a recovery point below `offset` rises with it.
 
         Raises:
             UsageError: `offset` is above the high watermark.

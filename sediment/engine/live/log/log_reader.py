@@ -1,18 +1,20 @@
 """Reading a live log: slices of segments, the last stable offset, and the view for the cleaner and for reports.
 
-    read      limit by isolation -> segment -> slice of its file        kafka-log 04 §8
+    read      the isolation gives the limit -> the segment -> a slice of its file        kafka-log 04 §8
 
 `log_segments` finds the segment and the first batch; a read returns bytes of this one segment.
 
-    offset               below the log start or above the log end: OffsetOutOfRangeError; at or above the limit: empty
-    limit                log end, high watermark, or last stable offset (TXN_COMMITTED)
-    size                 at most max_bytes, but with min_one_message a whole first batch; may end inside a batch
-    start                a whole batch, which may begin below the offset; in a gap, the next batch
-    aborted              `transaction_index.collect_aborted`, up to the next offset index entry after the slice
+    offset               below the log start or above the log end, it raises OffsetOutOfRangeError; at or above the
+                         limit, the result is empty
+    limit                the log end, the high watermark, or the last stable offset (TXN_COMMITTED)
+    size                 a slice has at most max_bytes and may end inside a batch; with min_one_message, its first batch
+                         is always complete
+    start                a slice begins with a batch, which may begin below the offset; in a gap, with the next batch
+    aborted              `transaction_index.collect_aborted` searches up to the next offset index entry after the slice
 
 The last stable offset is the first offset of the earliest undecided transaction, but at most the high watermark.
 
-Invariants: a read finds its position under the lock, and reads its bytes without the lock; nothing here changes the
+Invariants: a read finds its position under the lock, and reads its bytes without the lock; no function here changes the
 log.
 """
 
@@ -102,10 +104,10 @@ def _aborted(log: LocalLog, segment: Segment, start_offset: int, end_position: i
 
 
 def first_unstable_offset(log: LocalLog) -> int | None:
-    """Return the first offset of the first transaction that is open, or whose marker is at or above the high watermark.
+    """Return the first offset of the first undecided transaction.
 
-    If that transaction began below the log start, return the base offset of the first batch that a read at the log
-    start returns.
+    A transaction is undecided if it is open, or if its marker is at or above the high watermark.  If that transaction
+    began below the log start, return the base offset of the first batch of a read at the log start.
     """
     with log.lock:
         unstable = log.producers.first_unstable_offset()
@@ -149,7 +151,7 @@ def segment_refs(log: LocalLog) -> tuple[SegmentRef, ...]:
 
 
 def view(log: LocalLog, *, first_dirty_checkpoint: int | None, now_ms: int) -> LogView:
-    """Return the view of the log to which the rules of compaction apply."""
+    """Return the view of the log that the rules of compaction use."""
     with log.locked():
         segments = list(log.segments)
         has_lag = log.config.compaction.max_compaction_lag_ms < INT64_MAX

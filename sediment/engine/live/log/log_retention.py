@@ -1,13 +1,13 @@
-"""Deleting records of a live log: on request, or by retention (kafka-log 03 §2, §3, §5).
+"""Deletion of records from a live log, by a request or by retention (kafka-log 03 §2, §3, §5).
 
 Retention and DeleteRecords raise the log start; only retention deletes segments.  `retention.policy` decides which
 segments expire, and `LocalLog.remove_segments` renames their files to `.deleted`.  `log_manager` runs retention for
 logs that are not compacted, and `log_cleaner` for the others.
 
-    new log start         at most the high watermark; at or below the old one, nothing changes
+    new log start         it must not be above the high watermark; if it is not above the old one, nothing changes
     other state           `LocalLog.start_at` adapts recovery point, leader epochs and ended transactions
-    DeleteRecords         -1 is the high watermark; refused for internal topics and for compact without delete
-    all segments expire   `log_roll.roll` first, so an empty segment remains
+    DeleteRecords         -1 means the high watermark; internal topics and `compact` without `delete` are refused
+    all segments expire   `log_roll.roll` runs before the deletion, so an empty segment remains
     last stable offset    segments with records at or above it are kept
 """
 
@@ -44,7 +44,7 @@ def maybe_increment_log_start_offset(log: LocalLog, offset: int) -> bool:
 
 
 def delete_records(log: LocalLog, before_offset: int) -> int:
-    """Raise the log start to `before_offset`, or to the high watermark for HIGH_WATERMARK; return the log start.
+    """Raise the log start to `before_offset`, which may be HIGH_WATERMARK; return the log start.
 
     Raises:
         InvalidTopicError: the topic is internal.
@@ -70,15 +70,15 @@ def delete_records(log: LocalLog, before_offset: int) -> int:
 def delete_old_segments(log: LocalLog) -> int:
     """Delete the segments past their retention limits; return their number.
 
-    Segments with offsets at or above the last stable offset are kept.  Kafka would also delete these segments, and a
-    consumer would miss the first records of a transaction that is committed later.
+    Segments with offsets at or above the last stable offset are kept.  Kafka would also delete these segments.  A
+    consumer would then miss the first records of a transaction that is committed later.
     """
-    with log.locked():  # so that the limits are not replaced in between
+    with log.locked():  # so that the limits are not replaced before they are used
         return _delete(log, log.config.retention)
 
 
 def delete_segments_below_log_start(log: LocalLog) -> int:
-    """Delete the segments below the log start, whatever the limits are; return their number."""
+    """Delete the segments below the log start, regardless of retention limits; return their number."""
     with log.locked():
         return _delete(log, replace(log.config.retention, cleanup_policy=()))
 

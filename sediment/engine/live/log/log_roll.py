@@ -1,15 +1,17 @@
-"""Rolling a live log: finishing the active segment and starting the next one (kafka-log 04 §6).
+"""Rolling of a live log: finish the active segment and start the next one (kafka-log 04 §6).
 
-    should_roll   size above segment.bytes; age above max_segment_ms minus jitter, from the timestamp of the first batch
-                  to that of the append, or since the creation; a full index (`Segment.open_to_append`; a time
-                  index counts as full one entry early); an offset above base + 2^31 - 1
-    base offset   the append's first offset or the log end, whichever is higher
+    size          an append rolls if the segment would become larger than segment.bytes
+    age           an append rolls if the segment is older than max_segment_ms minus the jitter; the age is counted from
+                  the timestamp of the first batch to that of the append, or from the creation of the segment
+    index         an append rolls if an index is full (`Segment.open_to_append`), a time index one entry early
+    offset        an append rolls if an offset is above the base offset + 2^31 - 1
+    base offset   it is the higher of the append's first offset and the log end
     roll          complete and trim the old segment (`Segment.become_inactive`), create the new one, write a snapshot of
                   the producers, and flush snapshot and old segment in the background
 
-`LogConfig` computes the maximum age and its jitter.  `LocalLog.add_segment` creates the `.log`, which has segment.bytes
-bytes with preallocate, else 0.  An append rolls a log, or retention if every segment expires.  Stray files with the
-base offset are removed first; an empty active segment with this base offset is replaced.
+`LogConfig` computes the maximum age and its jitter.  `LocalLog.add_segment` creates the `.log`; with preallocate, the
+file has segment.bytes bytes, otherwise 0.  An append rolls a log; if every segment expires, retention also rolls it.
+Stray files with the base offset are removed first; an empty active segment with this base offset is replaced.
 """
 
 from __future__ import annotations
@@ -82,7 +84,7 @@ def _remove_stray_files(log: LocalLog, base_offset: int) -> None:
 
 
 def _flush_rolled(log: LocalLog, base_offset: int) -> None:
-    """After a roll, make the snapshot and all segments below the new segment durable, in the background."""
+    """Make the snapshot and all segments below the new segment durable after a roll, in the background."""
     if log.is_closed or log.failure is not None:
         return
     try:
@@ -92,6 +94,6 @@ def _flush_rolled(log: LocalLog, base_offset: int) -> None:
                 log.fs.sync_file(snapshot)
         flush(log, base_offset, force_last_segment=False)
     except (StorageError, UsageError):
-        # If the log was closed in the meantime, it was flushed or needs no flush.  A disk failure was already reported.
+        # If the log was closed after the roll, it was flushed or needs no flush.  A disk failure was already reported.
         if not log.is_closed and log.failure is None:
             raise

@@ -1,15 +1,15 @@
 """The segments of a live log in order, and the search for an offset in them.
 
-    find                         the first batch at or above an offset, in its segment or in a later one
-    between                      logSegments(from, to): from the segment that contains `from`
-    nonActiveLogSegmentsFrom     `compaction.cleanable_range`, `_Segments.rolled_from`
+    find                         finds the first batch at or above an offset, in the offset's segment or a later one
+    between                      is logSegments(from, to); the first segment is the one that contains `from`
+    nonActiveLogSegmentsFrom     is implemented in `compaction.cleanable_range`, `_Segments.rolled_from`
 
 Invariants
 * The segments are sorted by base offset, and the last one is active.  At least one segment exists, except while a log
   is emptied.
-* Nothing here writes to a file; a removed segment has released its files.
-* The first read with TXN_COMMITTED finds every segment with aborted transactions.  So later reads of a log without
-  transactions search only one segment.
+* No function here writes to a file; a removed segment has released its files.
+* The first read with TXN_COMMITTED finds every segment with aborted transactions.  So if a log has no transactions,
+  later reads search only one segment.
 
 Source: kafka-log 04 §8.
 """
@@ -72,7 +72,7 @@ class LogSegments:
 
     # ----------------------------------------------------------------------------------------------------------- change
     def add(self, segment: Segment) -> None:
-        """Add a segment; the one with the largest base offset is active."""
+        """Add a segment; the segment with the largest base offset is active."""
         self._segments[segment.base_offset] = segment
         self._reorder()
         self._note_aborted(segment)
@@ -110,14 +110,14 @@ class LogSegments:
 
     # ------------------------------------------------------------------------------------------------------------- find
     def between(self, from_offset: int, to_offset: int) -> list[Segment]:
-        """Return the segments with offsets from `from_offset` up to, not including, `to_offset`."""
+        """Return the segments with offsets at or above `from_offset` and below `to_offset`."""
         if from_offset >= to_offset:
             return []
         first = max(bisect_right(self._bases, from_offset) - 1, 0)
         return [self._segments[base_offset] for base_offset in self._bases[first:] if base_offset < to_offset]
 
     def find(self, offset: int) -> tuple[Segment, FoundBatch] | None:
-        """Return the first batch whose last offset is at least `offset`, and its segment."""
+        """Return the first batch whose last offset is at least `offset`, and the segment of this batch."""
         for base_offset in islice(self._bases, max(bisect_right(self._bases, offset) - 1, 0), None):
             found = self._segments[base_offset].find(offset)
             if found is not None:

@@ -1,16 +1,16 @@
-"""Truncation of a live log: to an offset, or of the whole log (kafka-log 04 §10).
+"""Truncation of a live log, to an offset or completely (kafka-log 04 §10).
 
-1  the new offsets are computed and checked, before any file changes
+1  the new offsets are computed and checked before any file changes
 2  segments above the offset are removed, the last one first
 3  the segment that contains the offset is cut, with its indexes (`Segment.truncate_to`)
-4  offsets, leader epochs and producers are updated; producers are rebuilt by `directory.producer_state_manager`, from
+4  offsets, leader epochs and producers are updated; `directory.producer_state_manager` rebuilds the producers from
    snapshots and batches
 
-    at or above the log end      only epochs that begin there are removed (`leader_epochs.truncate_from_end`)
-    below the first segment      the whole log is emptied (`truncate_fully`): all snapshots and epochs are removed
-    segment that begins there    stays, and is emptied
-    log end                      the offset itself, even if the last batch ends below it
-    cleaner checkpoint           lowered by `log_manager` (`cleaner_checkpoints`)
+    offset not below the log end     only epochs that begin there are removed (`leader_epochs.truncate_from_end`)
+    offset below the first segment   the whole log is emptied (`truncate_fully`): all snapshots and epochs are removed
+    a segment begins at the offset   this segment is kept, but emptied
+    log end                          it becomes the offset itself, even if the last batch ends below the offset
+    cleaner checkpoint               `log_manager` lowers it (`cleaner_checkpoints`)
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def truncate_to(log: LocalLog, offset: int) -> bool:
 
 
 def truncate_fully(log: LocalLog, offset: int, log_start_offset: int | None) -> None:
-    """Delete every segment and start an empty one at `offset`.  The caller holds the lock.
+    """Delete every segment, and start an empty segment at `offset`.  The caller holds the lock.
 
     Raises:
         UsageError: `log_start_offset` is above `offset`; nothing changed.

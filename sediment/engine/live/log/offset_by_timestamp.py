@@ -6,7 +6,7 @@
     largest time (-3)     the first record with the largest timestamp (`Segment.find_largest_timestamp`)
     tiered (-5, -6)       unknown: -1
 
-Records below the log start are skipped (`Segment.find_timestamp`).  A record's epoch is that of its batch.
+Records below the log start are skipped (`Segment.find_timestamp`).  The epoch of a record is the epoch of its batch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from sediment.segment_io.segment.timestamp_search import FoundRecord
 
 
 def lookup_timestamp(log: LocalLog, target_ms: int) -> TimestampOffsetEpoch | None:
-    """Return the first record at or after a time, or the offset for a constant such as EARLIEST_TIMESTAMP; else None.
+    """Return the first record at or after a time; None if there is none.
+
+    If the time is a constant such as EARLIEST_TIMESTAMP, return the offset that it stands for.
 
     Raises:
         UsageError: the time is negative and not one of these constants.
@@ -51,7 +53,7 @@ def lookup_timestamp(log: LocalLog, target_ms: int) -> TimestampOffsetEpoch | No
             return _found_largest(log)
         if target_ms < 0:
             raise UsageError(f"timestamp {target_ms} has no meaning", partition=str(log.partition))
-        # Only the first segment with a timestamp at or above the target is searched.
+        # The search covers only the first segment with a timestamp at or above the target.
         segment = next((each for each in log.segments if each.largest_timestamp_ms >= target_ms), None)
         return None if segment is None else _found(segment.find_timestamp(target_ms, log_start))
 

@@ -1,8 +1,8 @@
-"""A partition's log while an engine owns it: append, roll, flush, read, search, truncate, clean, close.
+"""The log of a partition while an engine owns it: append, roll, flush, read, search, truncate, clean, close.
 
     open      engine.directory.loading.log_loader repairs the log after a stop and returns its state
-    append    read_batches -> validate -> producers -> roll? -> write -> producers, epochs, offsets
-    read      limit by isolation -> segment -> a slice of its file
+    append    read_batches -> validate -> producers -> roll if necessary -> write -> producers, epochs, offsets
+    read      the isolation gives the limit -> the segment -> a slice of its file
 
 `PartitionLog` is the public class; the `log_*` modules do the work on the state in `local_log`.
 
@@ -10,8 +10,8 @@ Invariants
 * Log start ≤ high watermark ≤ log end, and recovery point ≤ log end (`log_offsets`).
 * An append is checked completely before anything changes; a refused append leaves no trace, not even a roll.
 * The segments are sorted by base offset, and the last one is active; at least one exists.
-* After a disk failure the log is offline: nothing more is written, every call raises StorageError, and `on_failure` was
-  called once.
+* After a disk failure, the log is offline.  Nothing more is written, every call raises StorageError, and `on_failure`
+  was called once.
 * If the process may open no more files, a call raises OpenFilesLimitError before it changes anything.
 * One lock per log serialises writers; the checksums of an append are verified before the lock is taken.
 * A read finds its position under the lock and reads its bytes without the lock.  If a segment is deleted or replaced
@@ -87,7 +87,7 @@ def ignore_change(_log: PartitionLog) -> None:
 
 
 class PartitionLog:
-    """A live log, created by `open`; as a context manager, it closes itself."""
+    """A live log, which `open` creates; as a context manager, it closes itself."""
 
     def __init__(
         self,
@@ -146,8 +146,8 @@ class PartitionLog:
         `clock` returns milliseconds since the epoch.  `on_failure` is called once with the OSError that takes the log
         offline.  `on_readable_change` is called as described in this module's invariants.  `random_jitter(n)` returns a
         random number from 0 to n - 1.  `verify_transactions` is the value of
-        `transaction.partition.verification.enable`.  A `topic_id` is written to partition.metadata if the file is
-        missing.  After a crash, `recovery_threads` threads verify segments.
+        `transaction.partition.verification.enable`.  If partition.metadata is missing, `topic_id` is written to it.
+        After a crash, `recovery_threads` threads verify segments.
 
         Raises:
             CorruptDataError, UnsupportedDataError, CorruptCheckpointError, OSError: see `load_log`.
@@ -237,10 +237,11 @@ class PartitionLog:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """The first offset of the first transaction that is open, or whose marker is at or above the high watermark.
+        """The first offset of the first undecided transaction.
 
-        If that transaction began below the log start, the base offset of the first batch that a read at the log start
-        returns.
+        A transaction is undecided if it is open, or if its marker is at or above the high watermark.  If that
+        transaction began below the log start, the value is the base offset of the first batch of a read at the log
+        start.
         """
         return log_reader.first_unstable_offset(self._log)
 
@@ -304,7 +305,7 @@ class PartitionLog:
             return self._log.segments.states()
 
     def segment_bases_between(self, from_offset: int, to_offset: int) -> tuple[int, ...]:
-        """Return the bases of the segments with offsets from `from_offset` up to, not including, `to_offset`.
+        """Return the base offsets of the segments with offsets at or above `from_offset` and below `to_offset`.
 
         Raises:
             UsageError: `to_offset` is below `from_offset`.
@@ -315,7 +316,7 @@ class PartitionLog:
             return tuple(segment.base_offset for segment in self._log.segments.between(from_offset, to_offset))
 
     def view(self, *, first_dirty_checkpoint: int | None, now_ms: int) -> LogView:
-        """Return the view of the log to which the rules of compaction apply."""
+        """Return the view of the log that the rules of compaction use."""
         return log_reader.view(self._log, first_dirty_checkpoint=first_dirty_checkpoint, now_ms=now_ms)
 
     def update_config(self, config: LogConfig) -> None:
@@ -337,7 +338,7 @@ class PartitionLog:
         """Append a batch under the next offsets; `records` are not changed.
 
         A marker needs its `transaction_version`; the first batch of a transaction needs a guard from
-        `maybe_start_transaction_verification`.  With RAFT_LEADER, the batches already have their offsets.
+        `maybe_start_transaction_verification`.  If the origin is RAFT_LEADER, the batches already have their offsets.
 
         Raises:
             RejectedAppendError: a batch or record may not be appended; nothing changed.
@@ -359,7 +360,7 @@ class PartitionLog:
     def append_run(self, address: int, rows: RunRows, count: int, leader_epoch: int) -> AppendedRun | None:
         """Append the batches of several requests of a client at once; see `PlainAppends.append_run`.
 
-        Return None, and append nothing, if `append_as_leader` must decide on the first batch.
+        If `append_as_leader` must decide on the first batch, append nothing and return None.
 
         Raises:
             StorageError: the disk failed.
@@ -405,7 +406,7 @@ class PartitionLog:
             return self._log.producers.has_late_transaction(self._clock(), self.config.transaction_max_timeout_ms)
 
     def store_state_of(self, other: PartitionLog) -> None:
-        """Store, durably, the leader epochs and the producers of `other`, which has the same records.
+        """Store the leader epochs and the producers of `other` durably; `other` has the same records.
 
         The caller holds the lock of `other`.
 
@@ -417,7 +418,7 @@ class PartitionLog:
             self._log.write_snapshot(self._log.offsets.log_end, synced=True, producers=other._log.producers)
 
     def use_producers_of(self, other: PartitionLog) -> None:
-        """Continue with the producers of `other`, which accepts no more appends; verification guards stay valid."""
+        """Use the producers of `other` from now on; `other` accepts no more appends; verification guards stay valid."""
         with self.lock:
             self._log.producers = other._log.producers
 
@@ -434,7 +435,7 @@ class PartitionLog:
             self._log.put_epochs(assign(self._log.epochs, epoch, start_offset))
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """Return (epoch, end offset) of the last point where this log agrees with a log that ends in `epoch`.
+        """Return (epoch, end offset) of the last point up to which this log may agree with a log in `epoch`.
 
         Return (-1, -1) if such a point does not exist.
 
@@ -451,7 +452,7 @@ class PartitionLog:
         Return the segment's base offset.
 
         Raises:
-            UsageError: a segment that is not empty begins at that offset.
+            UsageError: a non-empty segment begins at that offset.
 
         Source: kafka-log 04 §6.
         """
@@ -459,7 +460,7 @@ class PartitionLog:
             return log_roll.roll(self._log, 0 if expected_next_offset is None else expected_next_offset)
 
     def skip_to(self, offset: int) -> None:
-        """Raise the log end to `offset` with an empty segment; the offsets in between have no records.
+        """Raise the log end to `offset` with an empty segment; the skipped offsets have no records.
 
         Raises:
             StorageError: the disk failed.
@@ -502,8 +503,8 @@ class PartitionLog:
     def maybe_increment_high_watermark(self, offset: int | None = None) -> bool:
         """Raise the high watermark to `offset`, by default the log end.
 
-        Return False if it is already at `offset` or above.  The default is correct for a log without other replicas,
-        and safe with any number of appending threads.
+        Return False if it is already at `offset` or above.  The default is correct for a log without other replicas;
+        any number of threads may append meanwhile.
 
         Raises:
             UsageError: `offset` is above the log end.
@@ -560,7 +561,7 @@ class PartitionLog:
             return log_retention.delete_old_segments(self._log)
 
     def delete_segments_below_log_start(self) -> int:
-        """Delete the segments below the log start, whatever the limits are; return their number.
+        """Delete the segments below the log start, regardless of retention limits; return their number.
 
         Source: kafka-log 03 §2, §3.
         """
@@ -585,7 +586,7 @@ class PartitionLog:
             return log_truncation.truncate_to(self._log, offset)
 
     def truncate_fully_and_start_at(self, offset: int, log_start_offset: int | None = None) -> None:
-        """Delete all records and continue at `offset`; the log start is `log_start_offset`, by default `offset`.
+        """Delete all records and continue at `offset`; `log_start_offset` becomes the log start, by default `offset`.
 
         Raises:
             UsageError: `offset` is negative or below `log_start_offset`; nothing changed.
@@ -601,8 +602,8 @@ class PartitionLog:
     def replace_segments(self, swap: PreparedSwap, *, before_group: Callable[[], None] | None = None) -> None:
         """Commit a cleaning of this log: the parts of each group replace its sources.
 
-        The lock is held for one group at a time, and `before_group` is called without the lock, so appends and reads
-        continue between two groups.
+        The lock is held for one group at a time, so appends and reads continue between two groups.  `before_group` is
+        called without the lock.
 
         Raises:
             SourceChangedError, UsageError: as in `engine.directory.swap.commit`; the groups before the failed one stay
@@ -660,7 +661,7 @@ class PartitionLog:
 
     # -------------------------------------------------------------------------------------------------------------- end
     def go_offline(self, reason: str) -> None:
-        """Refuse every further call with StorageError; the error's text contains `reason`, a clause.
+        """Refuse every further call with StorageError; `reason` is a clause in the text of the error.
 
         The call does not wait for a lock, so calls in progress continue.  `close_handlers` closes the files.
         """
@@ -669,7 +670,7 @@ class PartitionLog:
     def close(self) -> None:
         """Close the files as for a clean stop: trim the indexes, and write a snapshot of the producers at the log end.
 
-        Batches are not flushed: for a clean stop call `flush(force_last_segment=True)` first.  If the log is offline,
+        Batches are not flushed.  For a clean stop, call `flush(force_last_segment=True)` first.  If the log is offline,
         only the files are closed.
 
         Raises:
@@ -720,7 +721,7 @@ class PartitionLog:
 
     # --------------------------------------------------------------------------------------------------------- listener
     def announce_to(self, on_readable_change: Callable[[PartitionLog], None]) -> None:
-        """Call `on_readable_change` immediately, and again after every change of the readable range."""
+        """Call `on_readable_change` now, and again after each change of the readable range."""
         self._on_readable_change = on_readable_change
         on_readable_change(self)
 

@@ -1,12 +1,13 @@
-"""Appending plain batches of a client: the most frequent append, with one compiled call and few steps in Python.
+"""The append of plain batches of a client: the most frequent append, made by one compiled call and few Python steps.
 
     1  check     a kernel verifies the checksum, the header and every record, without the lock
-    2  decide    the append changes no leader epoch, opens no segment and is not followed by a flush; its producer is
-                 known, and the batch is the next one of this producer
-    3  write     offset and leader epoch into the header; then the batch, its index entries, the log end, the producer
+    2  decide    the append must not change a leader epoch, open a segment or need a flush; its producer must be known,
+                 and the batch must be the next one of this producer
+    3  write     write offset and leader epoch into the header, then the batch and its index entries; then set the log
+                 end and the producer's state
 
-A plain batch is a batch that needs no new checksum: see `check_plain_batch`.  All other appends, and those that must be
-refused, are left to `log_append.append`.
+A plain batch is a batch that needs no new checksum: see `check_plain_batch`.  `log_append.append` does all other
+appends, and refuses appends that must be refused.
 
 Invariants: `append` returns None only if nothing has changed.  Files, state and result are the same as after
 `log_append.append`.
@@ -41,18 +42,18 @@ from sediment.segment_io.segment.append_check_kernels import (
 from sediment.segment_io.segment.append_run_kernels import RUN_END, RunRows, check_plain_run, check_short_plain_run
 
 _put_offset_length_epoch = struct.Struct(">qii").pack_into
-_new_tuple = tuple.__new__  # an append makes an AppendInfo, whose own constructor takes longer
+_new_tuple = tuple.__new__  # each append makes an AppendInfo, and the constructor of that class takes longer
 _LOW_ATTRIBUTES = ATTRIBUTES + 1
 _SHORT_BYTES = 32 << 10
-"""The largest batch whose check keeps the interpreter lock; such a check takes a few microseconds."""
+"""The largest batch that is checked under the interpreter lock; such a check takes a few microseconds."""
 
 
 class _Rules(NamedTuple):
-    """The rules of a topic for plain batches, derived from `config` only once for many appends."""
+    """The rules of a topic for plain batches; they are derived from `config` once, for many appends."""
 
     config: LogConfig
     max_bytes: int
-    """The size of the largest batch; 0 if an append changes the records, by another codec or by LogAppendTime."""
+    """The size of the largest batch; 0 if an append changes the records, because of another codec or LogAppendTime."""
 
     segment_bytes: int
     max_segment_ms: int
@@ -167,10 +168,10 @@ class PlainAppends:
             )
 
     def append_run(self, address: int, rows: RunRows, count: int, leader_epoch: int) -> AppendedRun | None:
-        """Append the batches of `count` requests, up to the first batch that `append` would not append.
+        """Append the batches of `count` requests, but stop before the first batch for which `append` would return None.
 
-        The requests are at `address`; `repeated_requests` has filled `rows`.  Return None, and change nothing, if
-        `append` must decide on the first batch.
+        The requests are at `address`; `repeated_requests` has filled `rows`.  If `append` must decide on the first
+        batch, change nothing and return None.
 
         Raises:
             StorageError, OpenFilesLimitError, UsageError: see `append`.
@@ -182,7 +183,7 @@ class PlainAppends:
             rules = self._rules = _Rules.of(config)
         view = rows.data
         now_ms = log.clock()
-        # An append on another thread may use up this room, so the room is checked again below.
+        # Another thread's append may use up this room, so the room is checked again below.
         room_bytes = min(len(buffers.content), rules.segment_bytes - log.segments.active.size_bytes)
         check = check_short_plain_run if view[count - 1, RUN_END] <= _SHORT_BYTES else check_plain_run
         batches, size_bytes, records, largest_ms, has_producer = check(

@@ -1,15 +1,19 @@
-"""The producers of a live log: each append is checked against their state, and changes it after the write.
+"""The producers of a live log: each append is checked against their state, and changes this state after the write.
 
-    sequence        client only: follows the last one, 0 after 2^31 - 1; 0 in a new epoch; any for an unknown producer
-    duplicate       one of the last five batches with the same epoch and sequences
-    epoch           an old one is refused, except in replication
-    transaction     the first batch needs a verification; later ones must be transactional
-    marker          epoch by transaction version; an old coordinator epoch is refused, except in replication
-    ended           last stable offset of the index entry: the first open transaction of others, else after the marker
-    map end offset  the log end offset; snapshots: `LocalLog.write_snapshot`
-    expired         producers without open transaction after producer.id.expiration.ms (`remove_expired`)
-    late            open for more than transaction.max.timeout.ms and 5 minutes (`has_late_transaction`)
-    unstable        a transaction that is open, or whose marker is not below the high watermark
+    sequence        only a client's is checked: it follows the last one, and 0 follows 2^31 - 1; a new epoch begins with
+                    0; an unknown producer may begin with any sequence, but with 0 under transaction version 2
+    duplicate       a batch is a duplicate if one of the last five has the same epoch and sequences
+    epoch           an old epoch is refused, except in replication
+    transaction     the first batch needs a verification; later batches must be transactional
+    marker          the transaction version decides which epoch is allowed; an old coordinator epoch is refused, except
+                    in replication
+    ended           the last stable offset of the index entry is the first offset of the first open transaction of
+                    another producer; without one, it is the offset after the marker
+    map end offset  it is the log end offset; `LocalLog.write_snapshot` writes snapshots
+    expired         a producer without an open transaction is removed after producer.id.expiration.ms (`remove_expired`)
+    late            a transaction is late if it is open longer than transaction.max.timeout.ms plus 5 minutes
+                    (`has_late_transaction`)
+    unstable        a transaction is unstable if it is open, or if its marker is not below the high watermark
 
 Invariants
 * `check` changes nothing.  It returns a `ProducerUpdate`; `apply` carries this update out after the batches were
@@ -17,9 +21,9 @@ Invariants
 * The state of a producer contains its last five batches, because a client may have five requests in flight.  All five
   have the producer's current epoch.
 * `_open` contains the open transactions, sorted by first offset.
-* `_unreplicated` contains ended transactions in the order of their markers.  The last offsets of the transactions have
-  the same order, because the log end only grows.  `_unreplicated_firsts` is a heap of (first offset, last offset); it
-  can contain transactions that were already removed, but never at its top.
+* `_unreplicated` contains ended transactions, in the order of their markers.  The last offsets of the transactions have
+  the same order, because the log end only grows.  `_unreplicated_firsts` is a heap of (first offset, last offset).  It
+  can contain transactions that were already removed, but its top is never such a transaction.
 
 Source: kafka-log 04 §3.
 """
@@ -86,7 +90,7 @@ class Producer(NamedTuple):
 
     @property
     def has_open_transaction(self) -> bool:
-        """True after the first data of a transaction and before its marker."""
+        """True between the first data of a transaction and its marker."""
         return self.txn_first_offset >= 0
 
     @property
@@ -95,7 +99,7 @@ class Producer(NamedTuple):
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def duplicate_of(self, fields: BatchFields) -> RememberedBatch | None:
-        """Return the stored batch that the batch `fields` repeats; None if the batch is new."""
+        """Return the stored batch that the batch in `fields` repeats; None if that batch is new."""
         if fields.producer_epoch != self.epoch:
             return None
         last = last_sequence(fields.base_sequence, fields.last_offset - fields.base_offset)
@@ -158,7 +162,7 @@ class _EndedTransaction:
 
 @dataclass(slots=True)
 class ProducerUpdate:
-    """The changes of an append; if it repeats a stored batch, `duplicate` is this batch, and nothing changes."""
+    """The changes of an append; if the append repeats a stored batch, `duplicate` is that batch; nothing changes."""
 
     producers: dict[int, Producer] = field(default_factory=dict)
     begun: dict[int, int] = field(default_factory=dict)
@@ -186,7 +190,7 @@ class LogProducers:
     def state(self, end_offset: int) -> ProducerState:
         """Return an immutable copy of the state of all producers.
 
-        In it, `completed` are the ended transactions whose marker is at or above the high watermark.
+        `completed` of the copy are the ended transactions whose marker is at or above the high watermark.
         """
         entries = {key: producer.entry() for key, producer in self._producers.items()}
         remembered = {
@@ -209,7 +213,7 @@ class LogProducers:
         return next(iter(self._open), None)
 
     def first_unstable_offset(self) -> int | None:
-        """Return the first offset of the first transaction that is open, or whose marker is not yet replicated."""
+        """Return the first offset of the first transaction that is open or whose marker is not yet replicated."""
         undecided = self.first_undecided_offset()
         if not self._unreplicated:
             return undecided
@@ -225,7 +229,7 @@ class LogProducers:
             heappop(firsts)
 
     def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
-        """Return True if that producer has an open transaction under that epoch."""
+        """Return True if the producer has an open transaction under this epoch."""
         producer = self._producers.get(producer_id)
         return producer is not None and producer.has_open_transaction and producer.epoch == epoch
 
@@ -240,7 +244,7 @@ class LogProducers:
     def remove_expired(self, now_ms: int) -> None:
         """Remove producers and verifications that were idle for `producer.id.expiration.ms`.
 
-        Without that setting, no producer is removed.
+        A producer with an open transaction is not removed.  Without that setting, nothing is removed.
 
         Source: kafka-log 04 §3 (PeriodicProducerExpirationCheck).
         """
@@ -325,7 +329,7 @@ class LogProducers:
         timestamp_ms: int,
         before: Producer | None = None,
     ) -> Producer | None:
-        """Return the state of a producer after its next batch, sent by a client outside a transaction.
+        """Return the state of a producer after its next batch, which a client sends outside a transaction.
 
         `before` is a state that is not stored yet.  Return None if the batch does not follow the producer's last one,
         or if only `check` can decide.
@@ -340,15 +344,15 @@ class LogProducers:
         last = base_sequence + delta
         if not batches or batches[-1][0] != base_sequence - 1 or last > INT32_MAX or batches[0][0] >= base_sequence:
             return None
-        # No remembered batch has this last sequence.  The sequences ascend from the first batch to the last, because
-        # the sequences of five batches pass INT32_MAX at most once.
+        # The sequences of five batches pass INT32_MAX at most once; if they did, the first would be at or above
+        # `base_sequence`.  So the sequences ascend, and no remembered batch has this last sequence.
         if len(batches) >= REMEMBERED_BATCHES:
             batches = batches[1 - REMEMBERED_BATCHES :]
         batches += (_new_tuple(RememberedBatch, (last, last_offset, delta, timestamp_ms)),)
         return _new_tuple(Producer, (producer_id, epoch, batches, coordinator_epoch, timestamp_ms, NO_OFFSET))
 
     def after_run(self, rows: memoryview, count: int, base_offset: int) -> tuple[int, dict[int, Producer]]:
-        """Return how many of `count` batches follow their producer's last batch, and the states after them.
+        """Return how many of `count` batches follow their producer's last batch, and the producers' states after these.
 
         `rows` are the rows of `check_plain_run`; the first batch gets `base_offset`.  See `next_state`.
         """

@@ -3,23 +3,24 @@
     <base>.log          batches, one after the other                               kafka-log 01 §2
     <base>.index        last offset -> position, one entry per index.interval.bytes        01 §7.1, §7.5
     <base>.timeindex    largest timestamp so far -> its offset, after the same batches     01 §7.2, §7.5
-    <base>.txnindex     aborted transactions whose marker is here                          01 §7.4
+    <base>.txnindex     aborted transactions whose marker is in this segment               01 §7.4
 
-If an index is full, its entry is left out (`format.index_appends`).
+If an index is full, the entry is not written (`format.index_appends`).
 
     preallocate           a new `.log` has segment.bytes bytes (`LocalLog.add_segment`); a roll or a close trims it
-    first_timestamp_ms    rolling based timestamp: the largest timestamp of the first batch
-    largest_timestamp_ms  of the appends; at first the last time index entry, without entries the modification time
-    append                after an opening or a truncation, the bytes for the next index entry count from 0
-    become_inactive       at a roll and a clean close: last time index entry, then indexes and log are trimmed
-    truncate_to           a batch that spans the offset is removed whole; the indexes get their full size again
+    first_timestamp_ms    the largest timestamp of the first batch, which is Kafka's rolling based timestamp
+    largest_timestamp_ms  the largest timestamp of the appends; before them, that of the last time index entry; without
+                          an entry, the modification time
+    append                after an opening or a truncation, the bytes up to the next index entry are counted from 0
+    become_inactive       a roll and a clean close write the last time index entry, then trim indexes and log
+    truncate_to           a batch that spans the offset is removed completely; the indexes get their full size again
 
 Invariants
 * `size_bytes` counts only complete writes.  Reads end at this size, and the next append begins there, even if a failed
   write left bytes after it.
-* Files are opened on first use, so a log of many segments uses no descriptor until it is read.  A segment keeps one
-  descriptor if it is only read, and three if it is appended to; `close_idle` closes them.
-* The log's lock serialises writers; a reader finds positions under the lock and reads bytes without it.
+* Files are opened when they are first used, so a log with many segments uses no descriptor until it is read.  A segment
+  keeps one descriptor if it is only read, and three if it is appended to; `close_idle` closes them.
+* The log's lock serialises writers; a reader finds positions under the lock and reads bytes without the lock.
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ class CheckedRun(NamedTuple):
 class Segment:
     """One segment, identified by its base offset.
 
-    If its records have no timestamps, its age is measured from `created_ms`, the time when this object was created.
+    If the records have no timestamps, the age of the segment is measured from `created_ms`, when this object was
+    created.
     """
 
     def __init__(
@@ -116,7 +118,7 @@ class Segment:
         self.time_index = MappedTimeIndex(self.path(_TIME_INDEX), base_offset, fs, max_bytes=max_bytes, entries=entries)
         self.transaction_index = OpenTransactionIndex(self.path(_TRANSACTION_INDEX), fs)
         self._progress = np.zeros(PROGRESS_FIELDS, dtype=np.int64)
-        self._fields = self._progress.data  # a view of the same memory, whose items are plain ints
+        self._fields = self._progress.data  # a view of the same memory; its items are plain ints
         self._knows_timestamps = is_new
         self._progress[LARGEST_TIMESTAMP] = self._progress[INDEXED_TIMESTAMP] = NO_TIMESTAMP
         self._first_timestamp_ms: int | None = None
@@ -140,7 +142,7 @@ class Segment:
         self.preallocate(preallocated_bytes)
 
     def preallocate(self, size_bytes: int) -> None:
-        """Extend the file of an empty segment with zeros, which `become_inactive` later cuts off; 0 does nothing."""
+        """Extend the file of an empty segment with zeros, which `become_inactive` later removes; 0 means no change."""
         if size_bytes:
             self.file.resize(size_bytes)
 
@@ -150,10 +152,10 @@ class Segment:
         self.time_index.reserve()
 
     def open_to_append(self, last_offset: int) -> bool:
-        """Open every file that an append needs, so that an append cannot fail halfway for lack of a descriptor.
+        """Open every file that an append needs, so that the append cannot fail halfway because no descriptor is free.
 
-        Return False if the segment must be rolled before an append that ends at `last_offset`, because an index is full
-        or the offset is out of the segment's range.
+        Return False if the segment must be rolled before an append that ends at `last_offset`.  This is so if an index
+        is full, or if the offset is out of the segment's range.
         """
         offset_index, time_index = self.offset_index, self.time_index
         if not (offset_index.room and time_index.room and self._file is not None):
@@ -167,7 +169,7 @@ class Segment:
     def close_idle(self, *, is_durable: bool) -> None:
         """Close the files of a segment that has not been used since the last call; the next use opens them again.
 
-        The `.log` and `.txnindex` of the segment are closed only if `is_durable`, that is, if the segment was flushed.
+        The `.log` and `.txnindex` are closed only if `is_durable` is True, which means that the segment was flushed.
         """
         if self._was_used:
             self._was_used = False
@@ -220,10 +222,10 @@ class Segment:
         return self.offset_index.room >= most and self.time_index.room >= most
 
     def append_run(self, buffers: AppendBuffers, rows: RunRows, run: CheckedRun, leader_epoch: int) -> None:
-        """Set offsets and leader epochs of the checked run in `buffers`, and write it with its index entries.
+        """Set offsets and leader epochs of the checked run in `buffers`, and write the run with its index entries.
 
-        Call `has_index_room` first; it must have returned True.  If the append raises an error, the log goes offline,
-        so the state of this object does not matter.
+        Call this only after `has_index_room` has returned True.  If the append raises an error, the log goes offline,
+        so the state of this object is not used any more.
         """
         if not self._knows_timestamps:
             self._learn_timestamps()
@@ -249,7 +251,7 @@ class Segment:
         self.size_bytes = position + run.size_bytes
 
     def _append_entry(self, last_offset: int, position: int) -> None:
-        """Append the index entries of one batch; `add_batch` follows the same rule, but a call takes longer."""
+        """Append the index entries of one batch, by the same rule as `add_batch`, whose call would take longer."""
         offset_index, time_index, fields = self.offset_index, self.time_index, self._fields
         if not offset_index.is_full:
             offset_index.extend(OFFSET_ENTRY_STRUCT.pack(last_offset - self.base_offset, position))
@@ -379,7 +381,7 @@ class Segment:
         return first_record_at(self.file, position, self.size_bytes, largest.timestamp_ms)
 
     def upper_bound(self, position: int) -> OffsetPosition | None:
-        """Return an offset from the index that is above all records before byte `position`; None if there is none."""
+        """Return an index offset that is above all records before byte `position`; None if the index has none."""
         return self.offset_index.fetch_upper_bound(position)
 
     # --------------------------------------------------------------------------------------------------------- truncate
@@ -447,7 +449,7 @@ class Segment:
         self.transaction_index.moved(self.path(_TRANSACTION_INDEX))
 
     def release(self) -> None:
-        """Release the files; each is closed when its last reader has finished."""
+        """Release the files; each file is closed when its last reader has finished."""
         self._file = None
         self.offset_index.release()
         self.time_index.release()

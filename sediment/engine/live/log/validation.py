@@ -1,20 +1,24 @@
 """Validation of appends by a leader: checks of batches and records, assignment of offsets and timestamps, codecs.
 
-    batch      one batch, unless all are uncompressed messages of magic 0 and 1; all have the same magic
-    client     record count = span of the offsets; no control batch; a producer's batch has a sequence
-    record     a key, if the topic is compacted; a CreateTime within message.timestamp.before/after.max.ms, or -1
-    errors     all bad records are listed; one bad timestamp makes it an error of timestamps
-    codec      compression.type; `producer` keeps the codec.  An uncompressed control batch is never compressed.
-    in place   same codec and offset deltas 0, 1, 2 … with any level: only header fields change (`stamp_batch`)
-    rebuilt    all others, and messages of magic 0 and 1; max.message.bytes is checked again
+    batch      an append has one batch, or several uncompressed messages of magic 0 or 1; all have the same magic
+    client     the record count equals the span of the offsets; a producer's batch has a sequence; control batches are
+               refused
+    record     a record has a key if the topic is compacted; its CreateTime is -1, or is within the limits
+               message.timestamp.before.max.ms and message.timestamp.after.max.ms
+    errors     the error lists all bad records; if one timestamp is bad, it is an error of timestamps
+    codec      compression.type sets the codec; `producer` keeps the batch's.  An uncompressed control batch is never
+               compressed.
+    in place   if the codec is the same and the offset deltas are 0, 1, 2 …, only header fields change (`stamp_batch`);
+               the compression level does not matter
+    rebuilt    all other batches are rebuilt, and so are messages of magic 0 and 1; max.message.bytes is checked again
 
 `segment.append_check_kernels` checks the records.
 
 Source: Kafka's LogValidator, and kafka-log 04 §2.
 
 Invariants: nothing is written to a file, and the caller's bytes are not changed, because each thread works in its own
-buffers.  If only offsets and timestamps of a batch change, they are written into its copy, without a Python loop over
-its records.  Every other batch is rebuilt.
+buffers.  If only offsets and timestamps of a batch change, they are written into the copy of the batch, without a
+Python loop over its records.  All other batches are rebuilt.
 """
 
 from __future__ import annotations
@@ -107,7 +111,7 @@ _REASON_TEXT = {
 # -------------------------------------------------------------------------------------------------------------- leaders
 @dataclass(frozen=True, slots=True)
 class ValidatedAppend:
-    """Batches with their offsets in the log; `log_append_time_ms` is -1 for CreateTime topics."""
+    """Batches with their assigned offsets; `log_append_time_ms` is -1 for CreateTime topics."""
 
     batches: Batches
     max_timestamp_ms: int
@@ -128,7 +132,7 @@ def validate(
 
     Raises:
         InvalidRecordError: a batch or record may not be appended; RecordValidationError lists records.
-        UnsupportedForFormatError: a batch has producer fields, but its format has none.
+        UnsupportedForFormatError: a batch has producer fields, but its format does not have such fields.
         CorruptBatchError: compressed records cannot be decompressed, or an inner checksum is wrong.
         RecordTooLargeError: a rebuilt batch is larger than max.message.bytes.
 
@@ -150,7 +154,7 @@ def validate(
     largest_ms, consecutive = _check_records(records, first, buffers, config, now_ms)
     in_place = source_codec == target_codec and (consecutive or source_codec == CODEC_NONE)
     if in_place or (first.is_control and source_codec == CODEC_NONE):
-        # The caller's base offset may be so large that the last offset overflowed; the mask undoes the overflow.
+        # If the caller's base offset is very large, the last offset may have overflowed; the mask undoes this.
         last_delta = (first.last_offset - first.base_offset) & INT32_MAX
         base_offset = first_offset + first.record_count - 1 - last_delta
         max_timestamp_ms = largest_ms if append_time_ms == NO_TIMESTAMP else append_time_ms
@@ -223,7 +227,7 @@ def _decoded(payload: ByteArray, count: int, buffers: AppendBuffers) -> npt.NDAr
 def _check_records(
     records: npt.NDArray[np.int64], fields: BatchFields, buffers: AppendBuffers, config: LogConfig, now_ms: int
 ) -> tuple[int, bool]:
-    """Return (largest timestamp of the records, True if their offset deltas are 0, 1, 2 …).
+    """Return the largest timestamp of the records, and True if their offset deltas are 0, 1, 2 ….
 
     Source: kafka-log 04 §2.2.
     """
@@ -286,7 +290,7 @@ def _stamped(
 # -------------------------------------------------------------------------------------------------------------- rebuilt
 @dataclass(frozen=True, slots=True)
 class _Assembled:
-    """Encoded records, and the values of the header for their batch."""
+    """Encoded records, and the header values of the batch that will contain them."""
 
     payload: Buffer
     count: int
