@@ -129,7 +129,7 @@ def perform(
     metavar="PARTS",
     default=",".join(sorted(DEFAULT_PARTS)),
     show_default=True,
-    help="Also clone these parts of the cluster, separated by commas: groups, transactions, configs, acls, quotas, "
+    help="Also clone these parts of the cluster (a comma-separated list): groups, transactions, configs, acls, quotas, "
     "scram.",
 )
 @click.option(

@@ -4,10 +4,11 @@
     tasks                                       view · plan · clean
 
 Invariants: only the driver renames files.  Its threads commit several partitions at the same time, each partition in
-one thread.  A partition is committed after its task has finished, and its checkpoint is written after its last group.
-Replaced files are removed in the background; the locks are held until the last file is removed, and a failed removal is
-in the report.  A partition that fails stays unchanged, and the others continue.  If the run has a limit, it first plans
-all partitions and then cleans them, the filthiest first; partitions beyond the limit stay unchanged.
+one thread.  A partition is committed after its task has finished, and the checkpoint is written after the partition's
+last group.  Replaced files are removed in the background, and the locks are held until the last of these files is
+removed.  The report shows every failed removal.  A partition that fails stays unchanged, and the others continue.  If
+the run has a limit, it first plans all partitions and then cleans them, the filthiest first; partitions beyond the
+limit stay unchanged.
 """
 
 from __future__ import annotations
@@ -534,7 +535,7 @@ class _CompactionRun(CleaningRun):
 
 
 def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
-    """Estimate how many bytes of a partition are swept, from the parts written; a sweep starts at the log end."""
+    """Estimate, from the written parts, how many bytes of a partition are swept; a sweep starts at the log end."""
     if task.weight() < _WORTH_WATCHING_BYTES:
         return 0
     try:
@@ -601,7 +602,7 @@ def print_report(report: CompactionRunReport, screen: Screen) -> None:
 
 
 def _only_keeps_tombstones(partition: PartitionReport) -> bool:
-    """Return True if the cleaning kept tombstones but no corrupt batches, which get a line of their own."""
+    """Return True if the cleaning kept tombstones but no corrupt batches; corrupt batches have their own line."""
     return partition.keeps_tombstones and not partition.corrupt_batches
 
 
@@ -677,7 +678,8 @@ def _summary(report: CompactionRunReport) -> str:
     "--max-seconds",
     type=Seconds(),
     metavar="N",
-    help="Stop after N seconds, or a duration such as 90m.  Finished partitions stay compacted, the others unchanged.",
+    help="Stop after N seconds, or a duration such as 90m.  Finished partitions stay compacted; the others stay "
+    "unchanged.",
 )
 @click.option(
     "--hand-off",

@@ -290,7 +290,7 @@ def _unreadable_text(unreadable: Sequence[UnreadableRange]) -> str:
 def _write(query: RowQuery, options: DumpOptions, to: Path, unreadable: list[UnreadableRange]) -> None:
     """Write the rows as Parquet into the new directory `to`; use Spark for many rows, or if the caller requests it."""
     if to.exists():
-        raise UsageError("the output exists", path=str(to), advice="name a directory that does not")
+        raise UsageError("the output already exists", path=str(to), advice="name a directory that does not exist")
     is_asked = options.master is not None or options.spark is not None
     if query.is_whole and (is_asked or sum(task.size_bytes for task in query.tasks(Fs())) > DIRECT_BYTES):
         _write_with_spark(query, options, to)
@@ -668,7 +668,9 @@ def _run(
     query = given.query(find_sources(given.paths, Fs()), form if given.to is None else None, follow=follow)
     bounds = query.request.bounds
     if follow and (bounds.end_offset, bounds.end_timestamp_ms) != (ALL.end_offset, ALL.end_timestamp_ms):
-        raise UsageError("--follow has no end, and --offsets or --timestamps-ms has one", advice="leave out the end")
+        raise UsageError(
+            "--follow reads without an end, but --offsets or --timestamps-ms sets one", advice="leave out the end"
+        )
     if given.to is not None and given.master is not None and not query.is_whole:
         raise UsageError("--master does not apply to --last, --key and --header", advice="leave out --master")
     ends = LogEnds(given.paths, given.isolation, given.selects) if follow else None

@@ -2,9 +2,9 @@
 
     per partition     list · finish_interrupted · view · plan                       threads, a few small reads each
     archive           records of expired segments -> Delta, counted                 Spark, only with --archive
-    catalogue         planned, with --keep-originals
+    catalogue         state planned, with --keep-originals
     per group         originals linked · roll · log starts moved · segments deleted · log starts settled
-    catalogue         done
+    catalogue         state done
 
 Invariants: a segment is deleted only after the log start offset above it is durable.  With --archive, a read of the
 table first confirms that it contains all records of the segment.  With --keep-originals, the segment's files first get
@@ -616,15 +616,15 @@ def delete_group(
     """Delete the expired segments of partitions of one log directory, whose lock the caller holds.
 
     0. With `originals`, make hard links in that directory to the files that the run removes.
-       Crash after this step: the broker finds the log unchanged.
+       After a crash here, the broker finds the log unchanged.
     1. `roll_empty` if every segment is expired.
-       Crash after this step: the broker finds an empty active segment, which a stop of the broker may also leave.
+       After a crash here, the broker finds an empty active segment, which a stop of the broker may also leave.
     2. Write each new log start to the log start checkpoint.
-       Crash after this step: the broker's retention deletes the segments below the log start.
+       After a crash here, the broker's retention deletes the segments below the log start.
     3. `expire_log`, partition by partition.
-       Crash after this step: the broker does the same as after step 2, and removes `.deleted` files.
+       After a crash here, the broker does the same as after step 2, and removes `.deleted` files.
     4. Keep a checkpoint entry only for a log that starts inside its first segment, as a broker does.
-       Crash after this step: the broker finds a log that starts with its first segment, or at its checkpoint entry.
+       After a crash here, the broker finds a log that starts with its first segment, or at its checkpoint entry.
 
     If the disk has too little space for step 1, the active segment stays.  If the disk has too little space for step 2,
     the segments are deleted in an order that is safe without the checkpoint.

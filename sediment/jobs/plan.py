@@ -244,7 +244,7 @@ def _plan_partition(task: PlanningTask, found: PartitionPlan) -> PartitionPlan:
     cleaning = task.cleaning
     listing, config, fs = cleaning.listing, cleaning.config, Fs()
     if listing.is_replacement_open():
-        reason = "an earlier run or broker was interrupted here; the next run or broker start finishes its work first"
+        reason = "an earlier run or broker was interrupted here; the next run or broker start first finishes that work"
         return replace(found, reason_code="interrupted", reason=reason)
     view, cleanable = open_and_select(cleaning, fs)
     found = replace(
@@ -590,7 +590,7 @@ def print_report(report: PlanReport, screen: Screen) -> None:
 
 
 def _compacts(partition: PartitionPlan) -> str:
-    """Return the answer to "would `compact` clean it now?"."""
+    """Return the text of the column that says whether `compact` would clean the partition now."""
     if partition.status == BLOCKED:
         return f"no: {partition.reason_code}" if partition.reason_code else "no"
     if partition.status == CLEANABLE:

@@ -309,7 +309,7 @@ def _changed(partition: str, path: str | None) -> SourceChangedError:
 
 # ------------------------------------------------------------------------------------------------------------- reading
 def _stale_rows(planned: Sequence[_Planned]) -> Column | None:
-    """Return the condition that selects the rows to delete if their key was not read; None if it selects no row."""
+    """Return the condition that selects rows to delete if their key is not found; None if it selects no row."""
     from pyspark.sql import functions as f
 
     rebuilt: dict[str, list[int]] = {}
@@ -592,7 +592,8 @@ def parse_as_of(offsets: Sequence[str], timestamp_ms: int | None, partitions: Se
     """Return the point in time of `--as-of-offset [TOPIC-N:]OFFSET …` or `--as-of-ms`; None without either.
 
     Raises:
-        UsageError: an option is malformed, or an offset names no partition, and `partitions` is not exactly one name.
+        UsageError: an option is malformed, or an offset names no partition although `partitions` does not have exactly
+            one name.
     """
     if not offsets and timestamp_ms is None:
         return None
@@ -610,7 +611,7 @@ def parse_as_of(offsets: Sequence[str], timestamp_ms: int | None, partitions: Se
             partition = partitions[0]
         if partition not in partitions:
             raise UsageError(
-                f"--as-of-offset names {partition}, which is not selected", advice=f"it is one of {_named(partitions)}"
+                f"--as-of-offset names {partition}, which is not selected", advice=f"name one of {_named(partitions)}"
             )
         found[partition] = int(number)
     return AsOf(found, timestamp_ms)
@@ -627,7 +628,7 @@ def _holds_something(path: Path) -> bool:
 def _check_output(to: str, log_dirs: Sequence[Path]) -> None:
     outside_log_dirs(to, log_dirs)
     if not is_uri(to) and not is_delta_table(to) and _holds_something(Path(to)):
-        raise UsageError("this is not a Delta table and not empty", path=to, advice="name a path that does not exist")
+        raise UsageError("this is neither a Delta table nor empty", path=to, advice="name a path that does not exist")
 
 
 def perform(

@@ -174,7 +174,7 @@ def _not_linked(after: Source, mark: BeforeMark, checkpoints: Sequence[LogDirChe
     old, new = (known.of(after.partition).log_start or 0 for known in checkpoints)
     differences = []
     if new != old:
-        differences.append(Difference("log_start", new, f"the log start checkpoint is {new}, in BEFORE {old}"))
+        differences.append(Difference("log_start", new, f"the log start checkpoint is {new}, but in BEFORE {old}"))
     if str(after.directory.parent.resolve()) != mark.log_dir:
         differences.append(
             Difference(

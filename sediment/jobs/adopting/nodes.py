@@ -1,7 +1,7 @@
 """The future node of an adopted directory.
 
-    NewNode       the directory has no metadata log: a new node starts its own from bootstrap.checkpoint
-    StoppedNode   the directory has a metadata log: its node is stopped and is the sole voter of its quorum
+    NewNode       the directory has no metadata log; a new node creates one from bootstrap.checkpoint
+    StoppedNode   the directory has a metadata log; its node is stopped and is the sole voter of its quorum
 
 Each class plans the run before the first change, builds the metadata records, and writes the files outside the
 partition folders.
@@ -98,7 +98,7 @@ class OwningNode(Protocol):
         ...
 
     def changes(self, run_id: str) -> list[str]:
-        """Describe the files that `write` creates, replaces and appends to: one line for each kind of change."""
+        """Describe the files that `write` creates, replaces or extends, in one line for each kind of change."""
         ...
 
     def records(self, clones: Clones) -> list[bytes]:

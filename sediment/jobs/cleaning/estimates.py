@@ -1,4 +1,4 @@
-"""Estimates of the bytes that survive cleaning, and the decisions based on them: strategy, free space, resources."""
+"""Estimates of the bytes that survive cleaning, and the decisions that use them: strategy, free space, resources."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@
 The module `output_task` contains the tasks.  Partitions that are cleaned in splits are cleaned last, one at a time,
 because each of them uses all task slots.
 
-Invariants: nothing in a source changes and no lock is taken there.  Instead, the run lists the source again at the end,
-and completes the output only if nothing in the source changed.  The output contains every partition; a partition that
+Invariants: the run neither changes nor locks a source.  Instead of a lock, the run lists the source again at the end.
+It completes the output only if nothing in the source changed.  The output contains every partition; a partition that
 was skipped or failed is copied unchanged.  If a partition can neither be cleaned nor copied, the output stays
 incomplete.
 """

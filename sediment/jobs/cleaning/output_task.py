@@ -1,10 +1,10 @@
 """Tasks that write one partition to an output, either cleaned or copied byte for byte.
 
     in place             the source is read in ranges; parts go straight to the output; no scratch file is made
-    working directory    links to the files of the partition, or copies from a URI; only if files must change first,
-                         because a replacement was interrupted or the active segment is to be rolled
-    in splits            as in place, by many tasks, each of which publishes the segments of its split; other tasks copy
-                         the files that stay
+    working directory    only if files must change first (an interrupted replacement, or a roll of the active segment):
+                         links to the files of the partition, or copies if the source is a URI
+    in splits            as in place, but many tasks clean: each publishes the segments of its split, and other tasks
+                         copy the files that stay unchanged
 
 Invariants: nothing in a source changes.  Tasks write only new files to the output, and a file belongs to the result
 only if the manifest names it.
@@ -115,7 +115,10 @@ def _staying(task: PublishTask, cleaning: CleaningTask, swap: PreparedSwap | Non
 # ---------------------------------------------------------------------------------------------- in a working directory
 @contextmanager
 def _working_directory(task: PublishTask, on_bytes: OnBytes) -> Iterator[Path]:
-    """Yield a directory with links to the partition's files, or with copies; the caller may only rename them."""
+    """Yield a directory with links to, or copies of, the partition's files.
+
+    The caller may rename these files, but must not write to them.
+    """
     top = Path(tempfile.mkdtemp(prefix=f"sediment-{task.run_id}-", dir=task.scratch))
     try:
         work = top / task.folder
@@ -149,7 +152,7 @@ def _fetch(task: PublishTask, work: Path, on_bytes: OnBytes) -> None:
 def _cleaned_copy(
     task: PublishTask, cleaning: CleaningTask, work: Path, attempt: str, on_bytes: OnBytes
 ) -> PublishResult:
-    """Clean the partition in the directory `work`, and copy the files that are not rewritten from that directory."""
+    """Clean the partition in the directory `work`; then copy from `work` the files that cleaning did not rewrite."""
     publisher = task.publisher()
     fs = PublishingFs(publisher, task.folder, on_bytes)
     if publisher is not None:

@@ -50,7 +50,7 @@ Environment = Callable[[], AbstractContextManager[tuple[Fs, OnBytes]]]
 """Function that opens the file operations of a task, and the callback for the bytes that the task reads."""
 
 SPLITS_PER_SLOT = 2  # more splits would balance the slots better, but each split would collect the same keys again
-_OCCURRENCE_BYTES = 120  # memory of a task for a key: a slot of its map, a row of its run, and the row's copy
+_OCCURRENCE_BYTES = 120  # memory that a task needs for one key: a slot of its map, a row of its run, and the row's copy
 _DEFAULT_BUDGET_BYTES = 1 << 30
 _LEAST_RECORD_BYTES = 64  # including a share of the batch header; smaller records only cause more passes
 

@@ -311,7 +311,7 @@ class _CloneRun:
         path = self._request.properties_file
         if path is not None and (self._fs.exists(path) or not self._fs.is_directory(path.absolute().parent)):
             raise UsageError(
-                "--server-properties names a file that exists, or a directory that does not",
+                "--server-properties names a file that already exists, or a directory that does not exist",
                 path=str(path),
                 advice="name a new file",
             )

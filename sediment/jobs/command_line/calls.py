@@ -47,7 +47,7 @@ _Outcome = TypeVar("_Outcome")
 
 
 def keyword_of(parameter: click.Parameter) -> str:
-    """Return the Python keyword of an option, which is its long name with underscores, or of an argument."""
+    """Return the Python keyword of an option or argument; an option's keyword is its long name with underscores."""
     name = max(parameter.opts, key=len).removeprefix("--").replace("-", "_")
     return _RENAMED.get(name, name)
 
@@ -55,7 +55,7 @@ def keyword_of(parameter: click.Parameter) -> str:
 def option_values(
     command: click.Command, keywords: Mapping[str, Any]
 ) -> tuple[dict[str, Any], tuple[tuple[str, str], ...]]:
-    """Return the values of the options of `command` by parameter name, and the given options as name and text.
+    """Return two things: the option values of `command`, by parameter name, and the given options as (name, text).
 
     Raises:
         UsageError: a value is of the wrong kind, out of range or not a choice.

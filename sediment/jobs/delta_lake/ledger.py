@@ -11,7 +11,7 @@ takes ten seconds to start.
 
 Invariants
 * A run is in each table once.  The commit of a run's rows has the run's id as its Delta application transaction
-  (`txn`), so a second append finds this commit, and a concurrent append conflicts with it.
+  (`txn`).  A second append of the run finds this commit, and a concurrent append conflicts with this commit.
 * An error of the ledger must not fail a run, so `record` raises no error.
 """
 

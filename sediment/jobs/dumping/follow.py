@@ -140,8 +140,8 @@ class Follower:
     def _go_back(self, source: Source, start: int) -> None:
         """If the log end offset is below `start`, the next offset to read, go back to the log end offset.
 
-        A last stable offset below `start` does not prove a truncation: the high watermark can decrease, and a broker
-        may write its checkpoint after this process has read records above it.
+        A last stable offset below `start` does not prove a truncation.  The high watermark can decrease.  A broker may
+        also write a high watermark to its checkpoint after this process has read records above that high watermark.
         """
         name, log_end = str(source.partition), end_offset(READ_UNCOMMITTED, source, self._fs)
         if log_end < start:

@@ -2,7 +2,7 @@
 
     signature     the key signed the type and the payload
     figures       the conclusions of the document follow from its lists
-    files         every segment is as the run left it, and no other file may contain erased records
+    files         every segment is unchanged since the run, and no other file could contain erased records
 
 After the erasure, a running broker may append records after the last segment in the evidence, and retention may delete
 the first segments.  Both changes are notes, not problems.  Compaction rewrites segments, so check a compacted log
@@ -156,7 +156,7 @@ def contradictions(evidence: Evidence) -> Iterator[str]:
     if evidence.complete and reasons:
         yield f"the evidence says that it is complete, but {reasons[0]}"
     if sorted(evidence.incomplete) != sorted(reasons):
-        yield "the evidence gives reasons for being incomplete that do not follow from its partitions and places"
+        yield "the reasons in `incomplete` differ from those that the partitions and places of the evidence give"
     names = [(each.log_dir, each.partition) for each in evidence.partitions]
     if len(set(names)) < len(names):
         yield "a partition is listed twice"
@@ -293,7 +293,7 @@ class _PartitionCheck:
         first = bases[0] if bases else known[-1] + 1
         for base in gone:
             if base < first:
-                self.notes.append(f"segment {base} was deleted since")
+                self.notes.append(f"segment {base} was deleted after the run")
             else:
                 self.problems.append(f"segment {base} is gone")
 

@@ -1,15 +1,16 @@
 """Run of `erase` on the driver.
 
     1. find      for a condition, tasks read the records; a table of verdicts needs no search
-    2. check     that no older record of a dropped key is left in a compacted log
-    3. plan      the segments to rewrite and the records out of reach
-    4. ask       for confirmation, once; for the counts, the segments are rewritten in memory
-    5. rewrite   one task a segment, then commit a partition at a time; a dry run rewrites in memory
-    6. scan      read everything again, with other code; sign the evidence
+    2. check     that a compacted log keeps no older record of a dropped key
+    3. plan      list the segments to rewrite, and the records out of reach
+    4. ask       ask once for confirmation; to count the records, first rewrite the segments in memory
+    5. rewrite   one task rewrites one segment; then the driver commits one partition at a time; a dry run rewrites in
+                 memory
+    6. scan      read everything again, with other code, and sign the evidence
 
 For keys, step 5 also finds the records: a task searches and rewrites its segment in one scan.  With keys, step 1
-searches only two kinds of partitions: those without a known action, which fail if they have a match, and those that may
-not fit on the disk a second time.
+searches only two kinds of partitions.  A partition without a known action is searched, and fails if it has a match.  A
+partition is also searched if its rewritten copy may not fit on the disk.
 
 Invariants: a run that asks for confirmation changes no record before the answer.  A partition is committed only if each
 of its matching records has a verdict.  Keys and the text of --where appear only in files that the caller requested.
@@ -343,7 +344,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
     def _judged(
         self, selected: SelectedPartition, found: Found | tuple[GivenVerdict, ...]
     ) -> _Selection | CleaningResult:
-        """Return the verdicts on the found records, or a failure if a cleanup.policy that is not stated decides."""
+        """Return the verdicts on the found records; fail if the action depends on an unstated cleanup.policy."""
         action = self._action_for(selected)
         if isinstance(found, Found):
             if action is None and found.offsets.size:

@@ -250,7 +250,7 @@ class ScanRun:
     def find_keys(
         self, partitions: Iterable[tuple[LogListing, Place, int]], keys: KeySet
     ) -> Iterator[tuple[Path, Found | CleaningResult]]:
-        """Yield the records with one of `keys` for each partition directory, once all its segments were searched.
+        """Yield, for each partition directory, the records with one of `keys`, after all its segments were searched.
 
         Each of `partitions` consists of a listing, the place from which tasks read it, and a limit on the decompressed
         bytes of one batch.

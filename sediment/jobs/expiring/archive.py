@@ -140,7 +140,7 @@ def _schema() -> pa.Schema:
 # ------------------------------------------------------------------------------------------------------------ measuring
 @dataclass(frozen=True, slots=True)
 class SegmentWork:
-    """Segment to archive; a task checks by the token of `run_id` that it sees the driver's log directory."""
+    """Segment to archive; the token of `run_id` lets a task check that it sees the driver's log directory."""
 
     source: Source
     size_bytes: int

@@ -4,8 +4,8 @@
     claim     lock and empty the output; tasks may write to it from now on
     complete  list the sources again, write the checkpoints, then the manifest
 
-Invariants: nothing in a source changes and no lock is taken there.  The output is complete only if the source files of
-the selected partitions are unchanged at the end.
+Invariants: the run neither changes nor locks a source.  The output is complete only if the source files of the selected
+partitions are unchanged at the end.
 """
 
 from __future__ import annotations

@@ -226,7 +226,7 @@ def render_html(
     settings: Mapping[str, Settings] = MappingProxyType({}),
     log_dirs: Sequence[str] = (),
 ) -> str:
-    """Return the page of the run whose JSON report is `document`; an `error` in it means that the run gave no result.
+    """Return the page of the run whose JSON report is `document`; if `document` has an `error`, the run gave no result.
 
     `options` are the given command-line options, as (name, text).  `settings` are keyed by log directory; the key ""
     has the settings for all other directories.  `log_dirs` are the given log directories.
@@ -442,7 +442,7 @@ def _stage_bars(seconds_by_stage: Mapping[str, float]) -> tuple[Bar, ...]:
 
 
 def _waits(partitions: Sequence[Mapping[str, Any]], now_ms: int) -> tuple[Bar, ...]:
-    """Return the number of tombstones by the time at which the last tombstones of their partition expire."""
+    """Return the numbers of tombstones, grouped by the time at which the last tombstones of a partition expire."""
     counts: Counter[str] = Counter()
     for partition in partitions:
         waiting, last = _whole(partition, "tombstones_waiting"), _whole(partition, "last_delete_horizon_ms")
@@ -484,7 +484,7 @@ def _reason(some: Sequence[Mapping[str, Any]]) -> Reason:
 
 
 def name_ranges(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names in natural order; four and more consecutive partitions of a topic become `t-0 to t-3`."""
+    """Return the names in natural order; four or more consecutive partitions of a topic become `t-0 to t-3`."""
     runs: list[list[str]] = []
     for name in sorted(names, key=by_number):
         topic, _, number = name.rpartition("-")

@@ -113,7 +113,7 @@ class Place(Protocol):
         ...
 
     def reading(self, listing: LogListing) -> AbstractContextManager[Fs]:
-        """Yield file operations that read the partition; errors show the same path of its directory as reports."""
+        """Yield file operations that read the partition; errors show its directory with the path that reports show."""
         ...
 
     def publish(self, fs: Fs, group: CleanedGroup) -> tuple[ManifestFile, ...]:

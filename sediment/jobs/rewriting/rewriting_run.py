@@ -3,11 +3,9 @@
     driver   open · list · settle        approve · begin             commit, by partition · report · complete
     tasks                           plan                   rewrite
 
-1. Open the directories, list the selected partitions, and complete interrupted replacements.
-2. Plan every partition.
-3. Let the command approve the plans, or end the run before any change.
-4. Begin, and rewrite the segments.  A dry run rewrites them in memory, so its figures are exact.
-5. Once all segments of a partition are written, commit it.
+1. Open the directories, list the selected partitions, and complete interrupted replacements.  2. Plan every partition.
+3. Let the command approve the plans, or end the run before any change.  4. Begin, and rewrite the segments.  A dry run
+rewrites them in memory, so its figures are exact.  5. Commit each partition after all of its segments are written.
 
 The `destination` performs the steps that depend on where the new segments are written.
 
@@ -71,8 +69,7 @@ class RewritingRun(ABC, Generic[Own, Report]):
 
     command: ClassVar[str]
     output_keeps_failed: ClassVar[bool]
-    """True if the output gets an identical copy of a partition that fails; False if a failure leaves the output "
-        "incomplete."""
+    """True if the output gets an identical copy of a failed partition; False if a failure leaves it incomplete."""
 
     def __init__(self, options: CommonOptions, own: Own, stop: threading.Event, stack: ExitStack) -> None:
         self.run_id = new_run_id()

@@ -214,7 +214,7 @@ def _holds_log(log_dir: Path, fs: Fs) -> bool:
 
 
 def _metadata(log_dir: Path, known: dict[Path, ClusterMetadata | None], fs: Fs) -> ClusterMetadata | None:
-    """Return the content of the metadata log; without a log, return that of a new directory's bootstrap.checkpoint."""
+    """Return the content of the metadata log; without a log, return the bootstrap.checkpoint of a new directory."""
     if log_dir not in known:
         known[log_dir] = _read_metadata(log_dir, fs)
     return known[log_dir]

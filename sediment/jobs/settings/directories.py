@@ -125,8 +125,8 @@ def keeps_metadata_apart(settings: Settings) -> bool:
 def is_of_other_directories(settings: Settings, directories: Sequence[Path], fs: Fs) -> bool:
     """Return True if the `--config` file belongs to a broker with other log directories.
 
-    The file belongs to the broker of the given directories if its `log.dirs` contains at least one of them, and all of
-    them except a `metadata.log.dir` without partitions.
+    The file belongs to the broker of the given directories under two conditions.  Its `log.dirs` contains at least one
+    of them, and each directory that it lacks is a `metadata.log.dir` without partitions.
 
     Raises:
         SettingsError: an entry is not a path.

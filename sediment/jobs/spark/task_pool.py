@@ -88,7 +88,7 @@ def run_on_executors(
     `perform(item, attempt)` runs in a task; `attempt` is unique among all attempts of the application.  `group` names
     the Spark job group, with which a caller can cancel running jobs.  With `in_order` the items start in their order,
     except for small neighbours that share a task.  Each slot runs at least `least_rounds` tasks one after another; 1 is
-    enough for short items, because each task costs Spark some CPU time.  Once `is_stopped` returns True, no further
+    enough for short items, because each task costs Spark some CPU time.  After `is_stopped` returns True, no further
     task starts.
     """
     slots = max(1, sc.defaultParallelism)

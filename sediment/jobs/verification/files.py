@@ -190,8 +190,8 @@ def _entry(
             yield Difference(
                 "transaction_index",
                 entry.last_offset,
-                f"{what} has first offset {entry.first_offset} and last stable offset {entry.last_stable_offset}, in "
-                f"BEFORE {known.first_offset} and {known.last_stable_offset}",
+                f"{what} has first offset {entry.first_offset} and last stable offset {entry.last_stable_offset}, but "
+                f"in BEFORE {known.first_offset} and {known.last_stable_offset}",
             )
         return
     limit = min([entry.last_offset + 1, *later_offsets])
@@ -232,7 +232,7 @@ def _metadata(files: FilesToCheck, fs: Fs) -> Iterator[Difference]:
         yield Difference("metadata", None, str(error))
         return
     if after != before:
-        yield Difference("metadata", None, f"the topic id is {after or 'gone'}, in BEFORE {before or 'unknown'}")
+        yield Difference("metadata", None, f"the topic id is {after or 'gone'}, but in BEFORE {before or 'unknown'}")
 
 
 def _snapshots(files: FilesToCheck, fs: Fs) -> Iterator[Difference]:

@@ -272,7 +272,7 @@ def describe_batches(
     segment: int,
     batches: Rows,
 ) -> int:
-    """Fill `batches`, rows of `rules.BATCH`, for rows[first:end] without those to `skip`; return their number.
+    """Fill `batches`, rows of `rules.BATCH`, from rows[first:end] except the rows to `skip`; return the batch count.
 
     Every batch gets the marker and the outcome of a batch without a decided transaction.
     """
