@@ -307,7 +307,8 @@ class _CompactionRun(CleaningRun):
     def _nothing_to_clean(self, tasks: Sequence[CleaningTask]) -> list[PartitionReport] | None:
         """Return a report for each task if no partition can be cleaned now; return None if one may be cleanable.
 
-        The driver opens the logs only if their sizes make this likely, because opening a log loads compiled code.
+        Opening a log loads compiled code.  The driver therefore opens logs only if their sizes suggest that there is
+        nothing to clean.
         """
         if self._options.asks_for_spark or len(tasks) > _FEW or any(task.expected_bytes() for task in tasks):
             return None
@@ -708,7 +709,7 @@ def _summary(report: CompactionRunReport) -> str:
 def command(options: CommonOptions, **own: Any) -> None:
     """Compact the partitions of LOG_DIR... whose cleanup.policy includes compact.
 
-    SIGINT or SIGTERM ends the run once the current group of segments is committed; the run then prints its report and
+    SIGINT or SIGTERM ends the run after the current group of segments is committed.  The run then prints its report and
     exits with status 1.
     """
     with stop_on_signals() as stop:

@@ -186,8 +186,8 @@ class KafkaLogSource(DataSource):
     """Data source `kafka-log`; docs/query/tables.md describes its options and tables.
 
     Spark makes one instance at `load` and gives every query of the frame a copy.  The tasks are planned in that
-    instance, so all queries use one plan even if the directory changes between them.  Only `reader` raises a planning
-    error, because a stream does not use the plan, and a restart from a checkpoint ignores the starting offsets.  For a
+    instance, so all queries use one plan even if the directory changes between them.  A planning error is raised only
+    by `reader`: a stream does not use the plan, and its restart from a checkpoint ignores the starting offsets.  For a
     query on a catalog table, Spark makes an instance without options, and the reader plans the tasks.
     """
 

@@ -139,8 +139,8 @@ class ExpiryRunReport(RunReport[ExpiryReport]):
     """Report of a run of `expire`.
 
     `archive` is the Delta table that contains the records of deleted segments.  `originals` is the directory of
-    --keep-originals, and `catalogue` is the file in it that lists the files that this run kept.  A field is None if the
-    run did not use its option.
+    --keep-originals.  `catalogue` is a file in this directory; it lists the files that this run kept.  A field is None
+    if the run did not use its option.
     """
 
     row_type: ClassVar[type] = ExpiryReport

@@ -77,7 +77,7 @@ _LITTLE_BYTES = 1 << 30
 _PARTITION_BYTES = 256 << 10  # opening a log takes as long as sampling this many bytes
 _HEADERS = 16  # reading the headers of this many bytes takes as long as sampling one byte
 _ENCODED = 8  # encoding one byte again takes as long as sampling this many bytes
-_QUICK_SAMPLE_BYTES, _LEAST_SAMPLE_BYTES = 256 << 20, 1 << 20  # without Spark: of all partitions, and of one
+_QUICK_SAMPLE_BYTES, _LEAST_SAMPLE_BYTES = 256 << 20, 1 << 20  # without Spark: for all partitions, and for each one
 _NO_SPLITS = "the log cannot be split (transactions or unordered offsets); one task cleans it"
 
 
@@ -106,7 +106,7 @@ class PartitionPlan:
     `status` is cleanable, blocked (by the rule `reason_code`), failed or quarantined.  `unblocks_at_ms` is the time at
     which the partition becomes cleanable even without further appends.  `clean_bytes`, `cleanable_bytes` and
     `dirty_ratio` are computed as in Kafka.  `bytes_after`, `messages_written` and the tombstones are estimated from a
-    sample unless `is_exact`; `segments`, `groups_rewritten` and `messages_read` are known only if `is_exact`.
+    sample unless `is_exact`.  `segments`, `groups_rewritten` and `messages_read` are known only if `is_exact`.
     `tombstones_waiting` counts the tombstones that remain; their delete horizons are from `first_delete_horizon_ms` to
     `last_delete_horizon_ms`.  `reencoded_bytes` estimates the size of the log after a re-encoding without compaction,
     from a sample of `reencode_sampled_bytes`.

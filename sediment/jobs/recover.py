@@ -4,9 +4,9 @@
     per partition     load_log (passes, recovery, snapshots, leader epochs)        threads, kernels without the lock
     per directory     recovery points and log starts · the marker of a clean stop  when its partitions are done
 
-Invariants: a directory gets the marker of a clean stop only if it had the marker before, or if every log that a broker
-would open was loaded without an error.  A recovery point is written only if the log is durable up to that offset.  If a
-partition fails, the others are not affected.
+Invariants: a directory gets the marker of a clean stop in two cases: it had the marker before, or every log that a
+broker would open was loaded without an error.  A recovery point is written only if the log is durable up to that
+offset.  If a partition fails, the others are not affected.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ class RecoveryReport:
 class RecoveryRunReport(RunReport[RecoveryReport]):
     """Report of a run of `recover`; a broker treats `clean_directories` as stopped cleanly.
 
-    `originals` is the directory of --keep-originals, and `catalogue` is the file in it that lists the kept files. Both
-    are None without the option.
+    `originals` is the directory of --keep-originals.  `catalogue` is a file in this directory; it lists the kept files.
+    Both fields are None without the option.
     """
 
     row_type: ClassVar[type] = RecoveryReport

@@ -241,8 +241,8 @@ class _ReencodeRun(RewritingRun[ReencodeOptions, ReencodeReport]):
 def command(options: CommonOptions, **own: Any) -> None:
     """Change the codec or batch size of LOG_DIR..., whose broker must be stopped.
 
-    Consumers read the same records as before.  SIGINT or SIGTERM ends the run once the current group of segments is
-    committed; the run then prints its report and exits with status 1.
+    Consumers read the same records as before.  SIGINT or SIGTERM ends the run after the current group of segments is
+    committed.  The run then prints its report and exits with status 1.
     """
     with stop_on_signals() as stop:
         report = perform(options, stop=stop, **own)

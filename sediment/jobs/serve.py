@@ -257,7 +257,7 @@ def _backend(
     """Return the options of the backend.
 
     Raises:
-        UsageError: an option works only with, or only without, --read-only.
+        UsageError: an option needs --read-only, or excludes it.
     """
     if read_only:
         if flush_acks:

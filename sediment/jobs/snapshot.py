@@ -7,7 +7,7 @@
 A refresh takes effect exactly once.  One MERGE writes the rows, and the metadata of its commit records the next offset
 to read in each partition.  A run that is killed has committed either everything or nothing, and the next run continues
 from the committed progress.  If two runs start from the same progress, both try to commit a refresh with the same
-number, as a Delta application transaction, and Delta refuses the second.
+number.  The number identifies a Delta application transaction, so Delta refuses the second commit.
 
 Invariants: only the table is written.  The table contains only records that a READ_COMMITTED consumer gets.  A
 partition that cannot be read keeps its rows and its progress, while the others are refreshed.

@@ -144,7 +144,7 @@ def _side(source: Source, fs: Fs, checkpoints: LogDirCheckpoints | None = None) 
 
 
 def _kept(before: Path, mark: BeforeMark, fs: Fs) -> tuple[Source, ...]:
-    """Return the partitions of BEFORE, which contains only the mark of --keep-before if the run changed nothing."""
+    """Return the partitions of BEFORE; if the run changed nothing, BEFORE contains only the mark of --keep-before."""
     try:
         return find_sources([before], fs)
     except NotALogDirectoryError:

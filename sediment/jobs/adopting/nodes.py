@@ -135,8 +135,8 @@ class NewNode:
         new = [name for name in names if name not in there] + ([] if own is None else [str(own)])
         replaced = [name for name in there if name != SERVER_PROPERTIES_FILE]
         lines = [
-            f"records of {counted(len(self.plan.topics), 'topic')} in {BOOTSTRAP_FILE}, which node {self.node.node_id} "
-            f"of cluster {self.node.cluster_id} puts into a new metadata log, {METADATA_PARTITION}, at its first start",
+            f"records of {counted(len(self.plan.topics), 'topic')} in {BOOTSTRAP_FILE}; node {self.node.node_id} of "
+            f"cluster {self.node.cluster_id} makes a new metadata log, {METADATA_PARTITION}, from these at its first start",
             f"new files: {', '.join(new)}",
         ]
         return [*lines, _replaced(replaced, run_id)] if replaced else lines
@@ -280,6 +280,6 @@ def _leader_epochs(clones: Clones) -> dict[TopicPartition, int]:
 
 
 def _producer_ids(clones: Clones, source: Source, fs: Fs) -> set[int]:
-    """Return the producer ids that occur in the logs, and those that belong to transactional ids."""
+    """Return the producer ids in the logs, and the producer ids that belong to transactional ids."""
     in_logs = {producer_id for clone in clones.values() for producer_id in clone.producer_ids}
     return in_logs | transactional_producers(source.topics.get(TRANSACTION_STATE), fs)

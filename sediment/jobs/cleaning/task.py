@@ -211,7 +211,7 @@ def _is_grown(listed: tuple[SegmentRef, ...], found: tuple[SegmentRef, ...]) -> 
 
 
 def _selected(cleanable: CleanableRange) -> CleaningResult:
-    """Return the result of a log that is not cleaned: the offsets of the range, and the rule that blocks it, if any."""
+    """Return the result of a log that is not cleaned: the offsets of the range, and the blocking rule, if any."""
     result = CleaningResult(
         first_dirty_offset=cleanable.first_dirty_offset,
         first_uncleanable_offset=cleanable.first_uncleanable_offset,

@@ -304,7 +304,7 @@ class _CloneRun:
             raise UsageError(
                 "the source contains no partition",
                 path=", ".join(directory.shown for directory in source.directories),
-                advice="give directories that a broker has in log.dirs and that contain partitions",
+                advice="give entries of a broker's log.dirs that contain partitions",
             )
 
     def _check_properties_file(self) -> None:

@@ -3,7 +3,7 @@
 The click parameters of a command are the only list of its options, so keywords have the same types, ranges and choices.
 
 Invariants: nothing is printed, messages go to the log, and no signal handler changes.  A run that changes log
-directories works in its own thread.  Therefore, Ctrl-C interrupts the caller, while the run still finishes the group in
+directories works in its own thread.  Therefore, Ctrl-C interrupts the caller, but the run still finishes the group in
 progress and releases its locks.
 """
 

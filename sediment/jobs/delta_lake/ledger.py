@@ -6,8 +6,8 @@
 The input is the JSON object that a command prints with `--json`.  Therefore, if a run could not be recorded, it can be
 recorded later from this output.  Fields without a column go into `other`, as JSON.
 
-The tables are written without a JVM and without JARs.  An append takes about ten milliseconds, while Spark with Delta
-takes ten seconds to start.
+The tables are written without a JVM and without JARs.  An append takes about ten milliseconds; Spark with Delta takes
+ten seconds to start.
 
 Invariants
 * A run is in each table once.  The commit of a run's rows has the run's id as its Delta application transaction

@@ -87,8 +87,8 @@ class Follower:
             del self._next[name]
             self._identities.pop(name, None)
             self._on_notice(f"{name} was removed")
-        # Identify the partitions before reading their ends, so that no record of a partition that is created in between
-        # is skipped.
+        # Identify the partitions before reading their ends: otherwise, records of a partition that is created in
+        # between could be skipped.
         for name, source in sources.items():
             with contextlib.suppress(FileNotFoundError):
                 self._identify(name, self._ends.identities.of(source))

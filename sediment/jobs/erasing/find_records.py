@@ -252,8 +252,8 @@ class ScanRun:
     ) -> Iterator[tuple[Path, Found | CleaningResult]]:
         """Yield, for each partition directory, the records with one of `keys`, after all its segments were searched.
 
-        Each of `partitions` consists of a listing, the place from which tasks read it, and a limit on the decompressed
-        bytes of one batch.
+        Each of `partitions` has a listing, the source from which tasks read the partition, and a limit on the
+        decompressed bytes of one batch.
         """
         items: list[SegmentItem] = []
         for listing, place, limit_bytes in partitions:

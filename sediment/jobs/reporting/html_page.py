@@ -36,7 +36,7 @@ SHOWN_EMPTY = 10
 """Maximum number of rows for empty partitions with the same status and reason."""
 
 SHOWN_ROWS = 2_000
-"""Maximum number of rows of the table of partitions: those that failed, and then the largest.
+"""Maximum number of rows in the table of partitions; failed partitions come first, then the largest.
 
 A browser takes seconds to lay out some thousand rows with their strips, and cannot show a hundred thousand.
 """
@@ -418,7 +418,7 @@ def _sizes(partitions: Sequence[Mapping[str, Any]]) -> tuple[Bar, ...]:
 def _stages(
     document: Mapping[str, Any], partitions: Sequence[Mapping[str, Any]]
 ) -> tuple[tuple[Bar, ...], tuple[Bar, ...]]:
-    """Return the stages of the driver, whose times add up to the time of the run, and the stages of the tasks.
+    """Return the driver's stages and the tasks' stages; the times of the driver's stages add up to the time of the run.
 
     The stages in the reports of partitions were measured in tasks.  The commit is an exception, because it runs in the
     driver.

@@ -32,7 +32,7 @@ from sediment.segment_io.partition.listing import LogListing
 
 
 class Destination(ABC):
-    """The destination of a run; `catalogue` is the file that lists the original files that the run kept."""
+    """The destination of a run; `catalogue` is the file that lists the originals kept by the run."""
 
     catalogue: Path | None = None
 

@@ -91,7 +91,7 @@ class RewritingRun(ABC, Generic[Own, Report]):
 
     @property
     def catalogue(self) -> Path | None:
-        """The file that lists the original files that the run kept; None if the run kept none."""
+        """The catalogue of the original files that the run kept; None if the run kept none."""
         return self._destination.catalogue
 
     # ------------------------------------------------------------------------------------ decisions of a command

@@ -64,8 +64,8 @@ class SelectedDirectory:
     def settings_of(self, partition: TopicPartition, fs: Fs, *, name: str | None = None) -> Settings:
         """Return the settings for a partition; `name` is the name of its directory, if this is not the usual `TOPIC-N`.
 
-        If a topic was deleted while the broker was down, the cluster no longer knows the topic, and the broker's next
-        start renames the partition's directory to `-stray`.  Such a topic is neither compacted nor expired unless
+        If a topic was deleted while the broker was down, the cluster no longer knows the topic.  The broker's next
+        start then renames the partition's directory to `-stray`.  Such a topic is neither compacted nor expired unless
         `--set` gives its policy.
 
         Raises:

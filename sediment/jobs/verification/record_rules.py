@@ -489,7 +489,7 @@ class _Judge:
 
 
 def _joined(before: Batches, after: Batches) -> tuple[Batches, Batches, Batches, Batches]:
-    """Return the batches whose base offset is only in BEFORE, only in AFTER, and in both."""
+    """Return three groups of batches: with a base offset only in BEFORE, only in AFTER, and in both."""
     if not len(before) or not len(after):
         return before, after, before[:0], after[:0]
     slots = np.minimum(np.searchsorted(before["base"], after["base"]), len(before) - 1)
