@@ -135,8 +135,8 @@ class NewNode:
         new = [name for name in names if name not in there] + ([] if own is None else [str(own)])
         replaced = [name for name in there if name != SERVER_PROPERTIES_FILE]
         lines = [
-            f"records of {counted(len(self.plan.topics), 'topic')} in {BOOTSTRAP_FILE}; node {self.node.node_id} of "
-            f"cluster {self.node.cluster_id} makes a new metadata log, {METADATA_PARTITION}, from these at its first start",
+            f"records of {counted(len(self.plan.topics), 'topic')} in {BOOTSTRAP_FILE}; at its first start, node "
+            f"{self.node.node_id} of cluster {self.node.cluster_id} puts these into a new metadata log, {METADATA_PARTITION}",
             f"new files: {', '.join(new)}",
         ]
         return [*lines, _replaced(replaced, run_id)] if replaced else lines
