@@ -136,7 +136,8 @@ class NewNode:
         replaced = [name for name in there if name != SERVER_PROPERTIES_FILE]
         lines = [
             f"records of {counted(len(self.plan.topics), 'topic')} in {BOOTSTRAP_FILE}; at its first start, node "
-            f"{self.node.node_id} of cluster {self.node.cluster_id} puts these into a new metadata log, {METADATA_PARTITION}",
+            f"{self.node.node_id} of cluster {self.node.cluster_id} puts them into a new metadata log, "
+            f"{METADATA_PARTITION}",
             f"new files: {', '.join(new)}",
         ]
         return [*lines, _replaced(replaced, run_id)] if replaced else lines
