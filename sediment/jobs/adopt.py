@@ -334,7 +334,7 @@ def _is_empty(partition: AdoptionReport) -> bool:
 
 
 def _record_lines(records: Sequence[Mapping[str, Any]], *, is_for_terminal: bool) -> Iterator[str]:
-    """Yield one line for each metadata record; on a terminal, only a count of each type."""
+    """Yield one line for each metadata record; on a terminal, yield only a count of each type."""
     if not is_for_terminal:
         yield from map(json.dumps, records)
     elif records:

@@ -200,7 +200,7 @@ class _CompactionRun(CleaningRun):
         self._not_removed = self._removals.finish()
 
     def _begin_originals(self, tasks: Sequence[CleaningTask]) -> tuple[list[CleaningTask], list[PartitionReport]]:
-        """Write the catalogue of the files that the tasks may replace, before any of them is replaced.
+        """Write the catalogue of the files that the tasks may replace; call this before a task replaces a file.
 
         Returns the tasks in the catalogue, and reports for the tasks whose files cannot be read.
         """

@@ -7,10 +7,10 @@
     catalogue         state done
 
 Invariants: a segment is deleted only after the log start offset above it is durable.  With --archive, a read of the
-table first confirms that it contains all records of the segment.  With --keep-originals, the segment's files first get
-durable links and entries in the catalogue.  As in a broker, a log start entry remains only for a log that starts inside
-its first segment.  A partition that fails does not affect the others.  A run that asks for confirmation changes nothing
-before the answer, and then deletes exactly the segments that it showed.
+table first confirms that the table contains all records of the segment.  With --keep-originals, the segment's files
+first get durable links and entries in the catalogue.  As in a broker, a log start entry remains only for a log that
+starts inside its first segment.  A partition that fails does not affect the others.  A run that asks for confirmation
+changes nothing before the answer, and then deletes exactly the segments that it showed.
 """
 
 from __future__ import annotations

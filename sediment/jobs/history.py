@@ -266,7 +266,7 @@ def perform(
     on_replayed: Callable[[str, bool], None] | None = None,
     with_partitions: bool = True,
 ) -> HistoryReport:
-    """Read the ledger at `path` with the options of the command, after the runs in the files `replay` are added.
+    """Add the runs in the files `replay` to the ledger at `path`; then read it with the options of the command.
 
     `on_replayed` is called with each of these files and a flag, which is True if the run was not yet in the ledger.
     Without `with_partitions`, partitions are read only if `run_id` or `patterns` is given.

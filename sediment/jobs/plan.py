@@ -176,9 +176,9 @@ class PlanningTask:
     """One partition to plan; `cleaning` is the task that cleans the partition in memory for --exact.
 
     `quarantine` is the report that `compact` would give for a quarantined partition.  `compaction_held` and
-    `retention_held` (reason code, text) name the setting because of which `compact` or `expire` would skip the
-    partition.  `at_work` is the reason to report for a log that looks unclean only because a broker is running.
-    `encoding` is the encoding for which the size is estimated.  `sample_bytes` limits the sample of a large log.
+    `retention_held` (reason code, text) name the setting that makes `compact` or `expire` skip the partition.
+    `at_work` is the reason to report for a log that looks unclean only because a broker is running.  `encoding` is the
+    encoding for which the size is estimated.  `sample_bytes` limits the sample of a large log.
     """
 
     cleaning: CleaningTask

@@ -10,7 +10,7 @@ from the committed progress.  If two runs start from the same progress, both try
 number.  The number identifies a Delta application transaction, so Delta refuses the second commit.
 
 Invariants: only the table is written.  The table contains only records that a READ_COMMITTED consumer gets.  A
-partition that cannot be read keeps its rows and its progress, while the others are refreshed.
+partition that cannot be read keeps its rows and its progress; the others are refreshed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Base class of both kinds of `compact` runs, in place and to an output, and steps that other commands share.
+"""Base class of both kinds of `compact` runs (in place, and to an output), and steps that other commands share.
 
 Invariant: every selected partition has one report, in the order of log directories and names.
 """

@@ -191,7 +191,7 @@ def _cleaned_copy(
 # ------------------------------------------------------------------------------------------------------------ in splits
 @dataclass(frozen=True, slots=True)
 class OutputPlace:
-    """The target of a cleaning in splits that writes to an output; `publishing.cleaning` is `task`."""
+    """The target of a cleaning in splits to an output; `publishing.cleaning` is `task`."""
 
     publishing: PublishTask
     task: CleaningTask
@@ -221,7 +221,7 @@ class OutputPlace:
         return publish_partition(replace(self.publishing, cleaning=whole), attempt)
 
     def discard(self) -> None:
-        """Leave the files of splits in the output; its completion removes them, because no manifest names them."""
+        """Leave the files of splits in the output; the end of the run removes them, because no manifest names them."""
 
     def done(self, swap: PreparedSwap, files: Sequence[ManifestFile]) -> PublishResult:
         """Return the result of a partition whose splits are published."""

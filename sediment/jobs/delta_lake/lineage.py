@@ -58,8 +58,8 @@ LogTopic = tuple[Path, str]
 class TableWrite:
     """Result of a run.
 
-    `records_read` counts records by topic, and `rows_written` rows of the table; `version` is the version of the table.
-    None means unknown.  `failures` are the reason codes of the partitions that failed.
+    `records_read` counts records by topic, and `rows_written` counts rows of the table; `version` is the version of the
+    table.  None means unknown.  `failures` are the reason codes of the partitions that failed.
     """
 
     run_id: str

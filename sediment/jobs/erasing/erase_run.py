@@ -369,7 +369,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
     def _without_older(
         self, scans: ScanRun, chosen: Sequence[tuple[SelectedPartition, _Selection]]
     ) -> Iterator[tuple[SelectedPartition, _Selection | CleaningResult]]:
-        """Yield each selection after checking that no older record with a dropped key stays in a compacted log.
+        """Yield each selection after checking that no older record with a dropped key remains in a compacted log.
 
         A run with --keys-file needs no check, because it matches all records of a key.  With --all-versions, the older
         records are also dropped.

@@ -90,8 +90,8 @@ class KeysAt:
 class OlderRecords:
     """Records without a verdict that are older than a dropped record with the same key.
 
-    By partition directory, `dropped` contains the largest dropped offset of each key, and `judged` the offsets with a
-    verdict.
+    By partition directory, `dropped` contains the largest dropped offset of each key, and `judged` contains the offsets
+    with a verdict.
     """
 
     dropped: Mapping[Path, Mapping[bytes, int]]

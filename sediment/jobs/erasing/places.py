@@ -73,7 +73,7 @@ class Replicas:
     """Node ids of a partition's replicas, ascending.
 
     `nodes` is None if no metadata log names the replicas.  `read` are the nodes whose directories the run reads;
-    `covered` are the nodes among them from which it erased records.
+    `covered` are the nodes in `read` from which the run erased records.
     """
 
     nodes: tuple[int, ...] | None

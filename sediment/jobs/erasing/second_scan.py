@@ -61,7 +61,7 @@ class ScannedSegment:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ScanAgain:
-    """Function of the Spark task; `keys` are the keys to erase, and empty if the run does not select records by key."""
+    """Function of the Spark task; `keys` are the keys to erase; they are empty if the run does not select by key."""
 
     keys: frozenset[bytes]
 
@@ -98,7 +98,7 @@ def _scanned(task: SecondScan, keys: frozenset[bytes]) -> ScannedSegment:
 
 
 def _with_verdict(offsets: Int64s, judged: Int64s) -> list[int]:
-    """Return the indexes of those `offsets` that the ascending array `judged` contains."""
+    """Return the indexes of the `offsets` that occur in the ascending array `judged`."""
     if not offsets.size:
         return []
     low, high = np.searchsorted(judged, [offsets.min(), offsets.max() + 1])

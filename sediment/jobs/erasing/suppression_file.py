@@ -26,7 +26,7 @@ def read_suppression_list(file: Path, secret_file: Path) -> SuppressionList:
 
 
 def check_suppression_file(file: Path, secret: bytes) -> None:
-    """Check that keys can be added to `file`, which need not exist.
+    """Check that keys can be added to `file`, which may be missing.
 
     Raises:
         UsageError: the file exists but is not a suppression list with this secret.

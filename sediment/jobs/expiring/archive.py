@@ -475,7 +475,7 @@ def archive_segments(
     run_id: str,
     stop: threading.Event,
 ) -> dict[LogKey, int | tuple[str, str]]:
-    """Write the records of the `wanted` segments (base offsets by log) to the archive at `path`; check its row count.
+    """Write the records of the `wanted` segments (base offsets by log) to the archive at `path`; then count the rows.
 
     The caller must hold the locks of the log directories.
 

@@ -73,7 +73,8 @@ class OutputSource:
 class OutputDirectory:
     """The output of a run; the stack removes the temporary directories and releases the lock.
 
-    The temporary directories of sources at URIs are made in `scratch`; None: in the system's temporary directory.
+    The temporary directories of sources at URIs are made in `scratch`.  If `scratch` is None, they are made in the
+    system's temporary directory.
     """
 
     def __init__(

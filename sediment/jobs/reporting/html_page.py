@@ -152,8 +152,8 @@ class Row:
 class Reason:
     """Partitions of one status and reason code.
 
-    `example` is the explanation.  If the partitions have different explanations, `example` is the explanation for the
-    largest partition, `example_of`.
+    `example` is the explanation.  If the partitions have different explanations, `example` is the explanation for
+    `example_of`, the largest partition.
     """
 
     status: str

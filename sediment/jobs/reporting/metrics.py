@@ -27,8 +27,8 @@ _RUN = "sediment_run"
 def metrics_text(document: Mapping[str, Any], *, finished_s: float, last_success_s: float | None) -> bytes:
     """Return the metrics of the run whose JSON report is `document`; if it has an `error`, the run gave no result.
 
-    `finished_s` and `last_success_s` are seconds since the epoch; `last_success_s` is the end of the last successful
-    run before this run, or None if this time is unknown.
+    `finished_s` and `last_success_s` are seconds since the epoch.  `last_success_s` is the end of the last successful
+    run before this run; it is None if this time is unknown.
 
     Source: Kafka's documentation, monitoring (LogCleaner, LogCleanerManager); the format is Prometheus'
     exposition format 0.0.4.

@@ -149,7 +149,7 @@ class PartitionReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RunReport(Result, Generic[Partition]):
-    """Report of one run of a command; `now_ms` is its current time in every rule, and `seconds` its wall time.
+    """Report of one run of a command; `now_ms` is the current time in every rule, and `seconds` is the wall time.
 
     A command adds fields in a subclass.  In the JSON, the added fields come before `partitions`; fields with the
     metadata `AFTER_PARTITIONS` come after it.

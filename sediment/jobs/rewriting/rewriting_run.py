@@ -3,9 +3,11 @@
     driver   open · list · settle        approve · begin             commit, by partition · report · complete
     tasks                           plan                   rewrite
 
-1. Open the directories, list the selected partitions, and complete interrupted replacements.  2. Plan every partition.
-3. Let the command approve the plans, or end the run before any change.  4. Begin, and rewrite the segments.  A dry run
-rewrites them in memory, so its figures are exact.  5. Commit each partition after all of its segments are written.
+1. Open the directories, list the selected partitions, and complete interrupted replacements.
+2. Plan every partition.
+3. Let the command approve the plans, or end the run before any change.
+4. Begin, and rewrite the segments.  A dry run rewrites them in memory, so its figures are exact.
+5. Commit each partition after all of its segments are written.
 
 The `destination` performs the steps that depend on where the new segments are written.
 

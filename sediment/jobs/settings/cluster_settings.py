@@ -10,12 +10,10 @@ topics.  The marker of a clean stop proves that no broker has started.  The mark
 and in the directory that the checkpoint applies to.  A metadata log takes precedence even if it is empty, because a
 controller may have changed the configs after the clone.
 
-One of a node's log directories contains the metadata log or the checkpoint, which applies to all of the node's
-directories.  The search order is
-1. the directory that `--metadata` names,
-2. the log directory itself,
-3. the directories of the run with the same cluster and node id in meta.properties,
-4. `metadata.log.dir` and `log.dirs` of the `--config` file, under the same condition.
+One of a node's log directories contains the metadata log or the checkpoint.  This log or checkpoint applies to all of
+the node's directories.  The search order is 1. the directory that `--metadata` names, 2. the log directory itself, 3.
+the directories of the run with the same cluster and node id in meta.properties, 4. `metadata.log.dir` and `log.dirs` of
+the `--config` file, under the same condition.
 
 Invariants: a run changes a KRaft node's directory only with the node's metadata, or with a `--set topic:` for every
 selected topic.  A checkpoint without topics, as on a formatted node, is not metadata.

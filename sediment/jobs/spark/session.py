@@ -113,10 +113,11 @@ _LOCALLY = {
 
 @contextmanager
 def spark_context(master: str | None, app_name: str, more: MoreSettings | None = None) -> Iterator[SparkContext]:
-    """Yield the active SparkContext, or a new one on `master` (None: spark-submit's, the configured, or local[*]).
+    """Yield the active SparkContext, or a new one on `master`.
 
-    `more` gets the user's settings and returns the settings that this use of Spark needs.  The returned settings
-    override the user's settings.
+    If `master` is None, the master is that of spark-submit, the configured master, or else local[*].  `more` gets the
+    user's settings and returns the settings that this use of Spark needs.  The returned settings override the user's
+    settings.
 
     Raises:
         UsageError: Java is missing or too old, Spark does not start, or the active SparkContext runs another Python,

@@ -188,9 +188,10 @@ def decode_batches(
     counts: Int64s,
     contents: Int64s,
 ) -> tuple[int, int, int]:
-    """Decode rows[first:] into `records`, starting at index `filled`; file position + `shift` = position in the buffer.
+    """Decode rows[first:] into `records`, starting at index `filled`.
 
-    The function also fills `counts`, int64[rows], and `contents`, int64[rows, CONTENT_FIELDS].
+    A file position plus `shift` is a position in the buffer.  The function also fills `counts`, int64[rows], and
+    `contents`, int64[rows, CONTENT_FIELDS].
 
     Returns:
         (status, batch, records filled): OK with the number of batches, or else a request or error status with the index
@@ -556,8 +557,8 @@ def merge_records(
 ) -> int:
     """Compare both blocks, starting at the indexes AT_BEFORE and AT_AFTER; the batches are rows of `rules.BATCH`.
 
-    Returns NEEDS_BEFORE or NEEDS_AFTER at the end of a block, NEEDS_MAP_ROOM or NEEDS_EVENT_ROOM before a record that
-    does not fit, or OK at the end of both logs.
+    Returns NEEDS_BEFORE or NEEDS_AFTER at the end of a block.  Returns NEEDS_MAP_ROOM or NEEDS_EVENT_ROOM before a
+    record that does not fit.  Returns OK at the end of both logs.
     """
     limit, end, dirty = parameters[LIMIT], parameters[END], parameters[DIRTY]
     stable_before, stable_after = parameters[STABLE_BEFORE], parameters[STABLE_AFTER]

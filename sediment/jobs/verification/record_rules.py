@@ -12,8 +12,8 @@ If the keys do not fit into the memory limit, the pass starts again with half of
 pass handles the other half. If some keys have differences, a further pass follows these keys and finds the offsets and
 texts.
 
-With several threads, each one compares a range of offsets, and the tables of keys are joined afterwards.  If this finds
-a difference, one pass over everything follows and finds the offsets and texts.
+With several threads, each one compares a range of offsets, and the tables of keys are joined afterwards.  If the
+threads find a difference, one pass over both logs follows and finds the offsets and texts.
 
 Invariant: memory use is one block of each log for each thread, the batches between the two positions, and the tables
 of keys.

@@ -151,7 +151,7 @@ def _original(batch: np.void) -> str:
 
 
 def _sequences(before: r.Batches, after: r.Batches) -> r.Mask:
-    """Return the base sequences that originals must have; 0 follows 2^31 - 1; without a producer, all are equal."""
+    """Return the base sequences that originals must have: 0 follows 2^31 - 1, and without a producer, all are equal."""
     steps = before["base"] - after["base"]
     continued = (after["base_sequence"].astype(np.int64) + steps) & INT32_MAX
     result: r.Mask = np.where(after["base_sequence"] < 0, after["base_sequence"], continued)

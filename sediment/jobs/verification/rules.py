@@ -169,8 +169,8 @@ class PairRules:
     def removable_end(self) -> int:
         """Return the offset at and above which every tombstone and every marker must still exist.
 
-        After an unreadable batch, tombstones and markers must stay, because the batch may contain an older value of the
-        key, or records of the transaction.
+        After an unreadable batch, tombstones and markers must remain, because the batch may contain an older value of
+        the key, or records of the transaction.
         """
         return INT64_MAX if self.corrupt_from is None else self.corrupt_from
 
