@@ -165,7 +165,7 @@ class _Adoption:
         owner = self._owner()
         if not self._own.dry_run:
             self._stack.enter_context(DirectoryLock(self._log_dir))
-            owner = self._owner(is_locked_here=True)  # again, because a broker may have run in the meantime
+            owner = self._owner(is_locked_here=True)  # find it again, because a broker may have run in the meantime
         rows = self._left_alone(owner)
         kept: tuple[str, ...] = ()
         records: list[bytes] = []

@@ -594,7 +594,7 @@ def print_report(report: CompactionRunReport, screen: Screen) -> None:
     kept = [partition.partition for partition in report.partitions if _only_keeps_tombstones(partition)]
     if kept:
         screen.say(
-            f"{named(kept)}: tombstones and markers without a delete horizon stay, because delete.retention.ms is not "
+            f"{named(kept)}: tombstones and markers without a delete horizon remain, because delete.retention.ms is not "
             "stated; give --config FILE or --set TOPIC:delete.retention.ms=MS",
             style="yellow",
         )

@@ -238,7 +238,7 @@ def _arrow(before: str, after: str) -> str:
     "--replay",
     multiple=True,
     metavar="FILE",
-    help="Before showing the runs, read the --json report of a run from FILE, or from stdin if FILE is -, and add "
+    help="Before showing the runs, read the --json report of a run from FILE (-: from stdin), and add "
     "the run to the ledger if it is missing there.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")

@@ -318,8 +318,8 @@ def verify(options: CommonOptions, *, since_ms: int | None, reencoded: bool = Fa
 @click.option(
     "--since-ms",
     type=click.IntRange(min=0, max=INT64_MAX),
-    help="Accept an AFTER that several compactions made from BEFORE, the first at this time, in ms since the epoch "
-    "(default: one compaction, at --now-ms).",
+    help="Accept an AFTER that several compactions made from BEFORE; the first of them ran at this time, in ms since "
+    "the epoch (default: one compaction, at --now-ms).",
 )
 @click.option(
     "--reencoded",

@@ -221,7 +221,7 @@ class OutputPlace:
         return publish_partition(replace(self.publishing, cleaning=whole), attempt)
 
     def discard(self) -> None:
-        """Leave the files of splits in the output; the end of the run removes them, because no manifest names them."""
+        """Leave the files of splits in the output; its completion removes all files that no manifest names."""
 
     def done(self, swap: PreparedSwap, files: Sequence[ManifestFile]) -> PublishResult:
         """Return the result of a partition whose splits are published."""

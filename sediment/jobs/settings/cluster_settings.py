@@ -177,7 +177,7 @@ def _check_cluster(directory: SelectedDirectory, metadata_dir: Path, fs: Fs) -> 
     own_id, their_id = (None if meta is None else meta.cluster_id for meta in (directory.meta, theirs))
     if own_id is not None and their_id is not None and own_id != their_id:
         raise UsageError(
-            f"--metadata {metadata_dir} belongs to cluster {their_id}, and this directory to cluster {own_id}",
+            f"--metadata {metadata_dir} belongs to cluster {their_id}, but this directory to cluster {own_id}",
             path=str(directory.path),
             advice="name a directory of the same cluster",
         )

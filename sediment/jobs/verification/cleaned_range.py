@@ -224,7 +224,7 @@ def _order(before: LogFacts, segments: Sequence[SegmentFacts]) -> Iterator[Diffe
             yield Difference(
                 "order",
                 segment.base_offset,
-                f"segment {segment.base_offset} ends at offset {segment.last_offset}, more than an index can address",
+                f"segment {segment.base_offset} ends at offset {segment.last_offset}, beyond the range of its indexes",
             )
         if segment.first_offset is not None and segment.first_offset < segment.base_offset:
             yield Difference(

@@ -270,7 +270,7 @@ def _new_snapshot(files: FilesToCheck, before: LogListing, offset: int, fs: Fs) 
     changed = sorted(key for key in known.keys() - idle | found.keys() if known.get(key) != found.get(key))
     if changed:
         yield Difference(
-            "snapshots", offset, f"{name}: {len(changed)} producers differ from the log, the first is {changed[0]}"
+            "snapshots", offset, f"{name}: {len(changed)} producers differ from the log; the first is {changed[0]}"
         )
 
 
@@ -290,5 +290,5 @@ def _same_snapshot(files: FilesToCheck, offset: int, fs: Fs) -> Iterator[Differe
     changed = sorted(key for key in entries.keys() | found.keys() if entries.get(key) != found.get(key))
     if changed:
         yield Difference(
-            "snapshots", offset, f"{name}: {len(changed)} producers differ from BEFORE, the first is {changed[0]}"
+            "snapshots", offset, f"{name}: {len(changed)} producers differ from BEFORE; the first is {changed[0]}"
         )
