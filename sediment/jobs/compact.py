@@ -509,7 +509,9 @@ class _CompactionRun(CleaningRun):
             if not finished:
                 return self._not_committed(task, result, STOPPED, f"the run was stopped {where}"), None
         if result.swap is not None and self._own.hand_off is not None:
-            result = replace(result, reason_code=HANDED_OFF, reason=f"left in {self._own.hand_off} for the engine")
+            result = replace(
+                result, reason_code=HANDED_OFF, reason=f"in {self._own.hand_off}, for the engine to commit"
+            )
         return settled(task, result)
 
     def _not_committed(self, task: CleaningTask, result: CleaningResult, code: str, reason: str) -> PartitionReport:
@@ -594,8 +596,8 @@ def print_report(report: CompactionRunReport, screen: Screen) -> None:
     kept = [partition.partition for partition in report.partitions if _only_keeps_tombstones(partition)]
     if kept:
         screen.say(
-            f"{named(kept)}: tombstones and markers without a delete horizon remain, because delete.retention.ms is not "
-            "stated; give --config FILE or --set TOPIC:delete.retention.ms=MS",
+            f"{named(kept)}: tombstones and markers without a delete horizon remain, because delete.retention.ms is "
+            "not stated; give --config FILE or --set TOPIC:delete.retention.ms=MS",
             style="yellow",
         )
     screen.reasons(p for p in report.partitions if p.status == SKIPPED and p.reason_code not in _LIMITS)

@@ -626,8 +626,8 @@ def delete_group(
     4. Keep a checkpoint entry only for a log that starts inside its first segment, as a broker does.
        After a crash here, the broker finds a log that starts with its first segment, or at its checkpoint entry.
 
-    If the disk has too little space for step 1, the active segment stays.  If the disk has too little space for step 2,
-    the segments are deleted in an order that is safe without the checkpoint.
+    If the disk has too little space for step 1, the active segment is not deleted.  If the disk has too little space
+    for step 2, the segments are deleted in an order that is safe without the checkpoint.
     """
     reports: list[ExpiryReport] = []
     ready: list[ExpiryTask] = []

@@ -209,7 +209,10 @@ class PlanningTask:
 
 
 def plan_partition(task: PlanningTask, _attempt: str) -> PartitionPlan:
-    """Plan one partition; its errors are part of the result.  With `is_exact`, the cleaning's figures stay unset."""
+    """Plan one partition; its errors are part of the result.
+
+    With `is_exact`, the figures about cleaning are not set.
+    """
     found = _start(task.cleaning.listing, task.cleaning.config.cleanup_policy)
     try:
         return _plan_partition(task, found)

@@ -73,7 +73,7 @@ def start_cleaning(
     """Clean one partition except for the last writes of `writer`; call `on_bytes` with each number of bytes read.
 
     Raises:
-        SedimentError, OSError: the partition cannot be cleaned; no `.part` file of the attempt is left.
+        SedimentError, OSError: the partition cannot be cleaned; no `.part` file of the attempt remains.
     """
     from sediment.compaction.clean_log import scan_log, sweep_log
     from sediment.compaction.estimate import estimate_segments

@@ -1,6 +1,6 @@
 """Options that commands share, and the last steps of every command.
 
-Invariant: a run is recorded in the ledger, the HTML report and the metrics before its result goes to stdout.
+Invariant: a run is recorded in the ledger, the HTML report and the metrics before its result is printed on stdout.
 """
 
 from __future__ import annotations

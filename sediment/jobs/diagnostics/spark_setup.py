@@ -110,7 +110,8 @@ def _worker_python(defaults: Mapping[str, str]) -> Check:
     release, *missing = probed.stdout.split()
     if _minor(release) != _minor(".".join(map(str, sys.version_info[:3]))):
         text = (
-            f"the driver runs Python {sys.version_info[0]}.{sys.version_info[1]}, but the workers run {release} ({source})"
+            f"the driver runs Python {sys.version_info[0]}.{sys.version_info[1]}, "
+            f"but the workers run {release} ({source})"
         )
         return failed(name, text, advice)
     if missing:

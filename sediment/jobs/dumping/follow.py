@@ -8,7 +8,7 @@ A partition that was deleted and created again has another topic id or another d
 partition.  If a partition is deleted, even while it is being read, the reading of the others continues.
 
 Invariants: each record is returned exactly once.  Only complete batches are read, so a batch that the broker is still
-writing is left for a later round.  A signal ends the reading immediately, even if no record is selected.
+writing is read in a later round.  A signal ends the reading immediately, even if no record is selected.
 """
 
 from __future__ import annotations

@@ -317,7 +317,7 @@ class _PartitionCheck:
             found = file_digest(path, self._fs, file.size_bytes if is_last else None)
             self.files += 1
             if (found.size_bytes, found.sha256) != (file.size_bytes, file.sha256):
-                self.problems.append(f"{file.name} is not the file that the run left")
+                self.problems.append(f"{file.name} differs from the file that the evidence describes")
 
 
 # -------------------------------------------------------------------------------------------------------------- report

@@ -143,7 +143,7 @@ class OutputDirectory:
 
     # -------------------------------------------------------------------------------------------------------- output
     def claim(self) -> None:
-        """Lock the output, and delete the files in it that an unfinished run left.
+        """Lock the output, and delete the files of an unfinished run in it.
 
         Raises:
             UsageError: the output can no longer be used.
