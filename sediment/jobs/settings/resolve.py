@@ -434,7 +434,7 @@ def _find_broker_keys(given: Mapping[str, str], names: Sequence[BrokerName], ori
 # ------------------------------------------------------------------------------------------------------ reading sources
 @dataclass(frozen=True, slots=True)
 class _ConfigFile:
-    """Known keys of a properties file; `marks` are its `BROKER_FILE_MARKS`, or empty unless it is a broker's file."""
+    """Known keys of a properties file; `marks` are its `BROKER_FILE_MARKS` (only a broker's file has any)."""
 
     values: dict[str, str]
     marks: frozenset[str]
