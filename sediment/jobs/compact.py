@@ -1,7 +1,9 @@
 """`sediment compact LOG_DIR …`: compact log directories in place.
 
-    driver    lock · list · finish_interrupted            commit (one group at a time, ascending) · checkpoint · report
-    tasks                                       view · plan · clean
+1. The driver locks and lists the directories, and finishes interrupted replacements (`finish_interrupted`).
+2. Tasks view, plan and clean the partitions.
+3. The driver commits the groups of each partition, one at a time, in ascending order.  Then it writes the checkpoint.
+4. The driver makes the report.
 
 Invariants: only the driver renames files.  Its threads commit several partitions at the same time, each partition in
 one thread.  A partition is committed after its task has finished, and the checkpoint is written after the partition's

@@ -4,11 +4,13 @@
 so the output starts immediately.  Spark writes the Parquet files if there is much data or --master is given.  In both
 cases the rows are the same as those of `spark.read.format("kafka-log")`.
 
-    paths, table, ranges, conditions ---> RowQuery ---> a table for people          by default
-                                              |-------> JSON, CSV, a format         lines, as they are read
-                                              |-------> Arrow                       the same, undecoded
-                                              |-------> Parquet                     into a new directory
-                                              `-------> Follower ---> lines, Arrow  until a signal
+`RowQuery` reads the rows, given paths, a table, ranges and conditions.  The output is one of these:
+
+* A table for people is the default.
+* JSON, CSV and a format give lines, which are printed as the rows are read.
+* Arrow gives the same rows, undecoded.
+* Parquet goes into a new directory.
+* With --follow, a `Follower` gives lines or Arrow until a signal.
 
 Invariants: rows go to stdout as they are read, and everything else goes to stderr; an unfinished output leaves no
 directory.

@@ -1,10 +1,12 @@
 """`sediment expire LOG_DIR …`: delete the segments past their retention limits.
 
-    per partition     list · finish_interrupted · view · plan                       threads, a few small reads each
-    archive           records of expired segments -> Delta, counted                 Spark, only with --archive
-    catalogue         state planned, with --keep-originals
-    per group         originals linked · roll · log starts moved · segments deleted · log starts settled
-    catalogue         state done
+1. Threads prepare each partition with a few small reads.  They list it, finish an interrupted replacement
+   (`finish_interrupted`), view it and plan it.
+2. With --archive, Spark writes the records of the expired segments to the Delta table, and counts them there.
+3. With --keep-originals, the run writes the catalogue in the state `planned`.
+4. For each group of partitions, the run links the originals, rolls the active segments, moves the log starts, deletes
+   the segments, and settles the log starts (`delete_group`).
+5. With --keep-originals, the run completes the catalogue.
 
 Invariants: a segment is deleted only after the log start offset above it is durable.  With --archive, a read of the
 table first confirms that the table contains all records of the segment.  With --keep-originals, the segment's files

@@ -1,8 +1,9 @@
 """`sediment plan LOG_DIR …`: explain what compaction and retention would do with each partition now.
 
-    driver    list · select                                            table or JSON
-    tasks                     view · rules · sample
-    tasks                     with --exact: clean in memory
+1. The driver lists and selects the partitions.
+2. Tasks view each partition, apply the rules, and take a sample.
+3. With --exact, tasks also clean the partitions in memory.
+4. The driver prints the table or the JSON.
 
 Invariants: nothing is written and no lock is taken.  After reading a partition, or cleaning it in memory for --exact, a
 task checks that its segments are still the listed segments.  The rule that blocks a partition also provides the

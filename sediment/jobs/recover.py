@@ -1,8 +1,10 @@
 """`sediment recover LOG_DIR …`: load and repair every partition as a broker does at its start.
 
-    catalogue         interrupted replacements finished · originals linked         only with --keep-originals
-    per partition     load_log (passes, recovery, snapshots, leader epochs)        threads, kernels without the lock
-    per directory     recovery points and log starts · the marker of a clean stop  when its partitions are done
+1. With --keep-originals, the run finishes interrupted replacements, links the originals, and writes the catalogue.
+2. Threads load each partition with `load_log`: passes, recovery, snapshots and leader epochs.  Kernels run without the
+   interpreter lock.
+3. When all partitions of a directory are done, the run writes its recovery points, its log starts, and the marker of a
+   clean stop.
 
 Invariants: a directory gets the marker of a clean stop in two cases: it had the marker before, or every log that a
 broker would open was loaded without an error.  A recovery point is written only if the log is durable up to that

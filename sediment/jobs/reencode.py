@@ -1,8 +1,8 @@
 """`sediment reencode LOG_DIR …`: change the codec or size of batches, and keep every record.
 
-    1. plan       select the segments to rewrite, in tasks
-    2. rewrite    one task per segment; a dry run does this in memory, so its sizes are exact
-    3. commit     one partition at a time
+1. Tasks select the segments to rewrite.
+2. One task rewrites one segment.  A dry run does this in memory, so its sizes are exact.
+3. The driver commits one partition at a time.
 
 Invariants: every reader sees the same records at the same offsets.  A batch that would not become smaller stays
 unchanged, except with `--codec none`.

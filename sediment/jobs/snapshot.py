@@ -1,8 +1,8 @@
 """`sediment snapshot LOG_DIR --to PATH`: write the latest value of each key to a Delta table, and refresh the table.
 
-    1. driver    read the progress of the table, and plan the offsets to read
-    2. tasks     read the latest record of each key
-    3. driver    check that the files are unchanged, and merge: rows and progress in one commit
+1. The driver reads the progress of the table, and plans the offsets to read.
+2. Tasks read the latest record of each key.
+3. The driver checks that the files are unchanged, and merges: one commit contains the rows and the progress.
 
 A refresh takes effect exactly once.  One MERGE writes the rows, and the metadata of its commit records the next offset
 to read in each partition.  A run that is killed has committed either everything or nothing, and the next run continues

@@ -1,7 +1,8 @@
 """`sediment verify BEFORE AFTER`: check that AFTER is a correct compaction of BEFORE.
 
-    driver    pair up                                                                 · reports of all pairs
-    tasks             headers of both logs · records and batches · bytes and files
+1. The driver pairs up the partitions.
+2. Tasks compare each pair: the headers of both logs, then records and batches, then bytes and files.
+3. The driver makes the reports of all pairs.
 
 One task compares a partition; small partitions share a task.  A large partition that would leave CPUs of this machine
 idle is compared by several threads.  If there is little data, this process makes the comparison, because Spark would

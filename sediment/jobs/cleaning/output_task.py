@@ -1,10 +1,10 @@
 """Tasks that write one partition to an output, either cleaned or copied byte for byte.
 
-    in place             the source is read in ranges; parts go straight to the output; no scratch file is made
-    working directory    only if files must change first (an interrupted replacement, or a roll of the active segment):
-                         links to the files of the partition, or copies if the source is a URI
-    in splits            as in place, but many tasks clean: each publishes the segments of its split, and other tasks
-                         copy the files that stay unchanged
+* In place: the task reads the source in ranges, and its parts go straight to the output.  It makes no scratch file.
+* In a working directory: only if files must change first (an interrupted replacement, or a roll of the active segment).
+  The directory has links to the files of the partition, or copies if the source is a URI.
+* In splits: as in place, but many tasks clean.  Each task publishes the segments of its split, and other tasks copy the
+  files that stay unchanged.
 
 Invariants: nothing in a source changes.  Tasks write only new files to the output, and a file belongs to the result
 only if the manifest names it.

@@ -1,10 +1,10 @@
 """Cleaning of one large partition by many tasks: two sweeps over its splits, and the shuffles between the sweeps.
 
-    collect      one task per split    latest occurrences of its keys, by hash range    17 or 18 bytes per key
-      shuffle    by range
-    fold         one task per range    bitmaps of the records that survive              1 or 2 bytes per survivor
-      shuffle    by split
-    clean        one task per split    synced `.part` files
+1. Collect: one task per split finds the latest occurrences of its keys, by hash range: 17 or 18 bytes per key.  A
+   shuffle brings the occurrences of each range to one task.
+2. Fold: one task per range makes bitmaps of the records that survive: 1 or 2 bytes per survivor.  A shuffle brings the
+   bitmaps of each split to one task.
+3. Clean: one task per split writes synced `.part` files.
 
 Invariants: tasks exchange no key and no value; the driver receives only the names and sizes of parts.  A task returns
 an error as a value, so Spark does not retry a task that would fail again.

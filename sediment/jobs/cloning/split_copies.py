@@ -1,8 +1,8 @@
 """Copies of large partitions: several tasks copy a partition, before one task loads and completes its log.
 
-    driver   lists the partition and divides its files into pieces
-    tasks    copy a piece each
-    driver   gives the finished pieces to the task of the partition
+1. The driver lists the partition, and divides its files into pieces.
+2. Each task copies one piece.
+3. The driver passes the finished pieces to the task of the partition.
 
 The other steps of a clone read a log from its start to its end, so one task does them.
 """

@@ -1,8 +1,9 @@
 """Options of `kafka-log` with the same names and meanings as in Spark's Kafka source.
 
-    subscribe, subscribePattern, assign                            which partitions: `Subscription`
-    startingTimestamp, startingOffsetsByTimestamp, startingOffsets where they start: `Positions`; the first given wins
-    endingTimestamp, endingOffsetsByTimestamp, endingOffsets       where a batch query ends, in the same order
+* subscribe, subscribePattern and assign select the partitions: `Subscription`.
+* startingTimestamp, startingOffsetsByTimestamp and startingOffsets set where they start: `Positions`.  The first one
+  that is given applies.
+* endingTimestamp, endingOffsetsByTimestamp and endingOffsets set where a batch query ends, in the same order.
 
 Source: Spark's guide "Structured Streaming + Kafka Integration", and `KafkaSourceProvider`, `JsonUtils`.
 """

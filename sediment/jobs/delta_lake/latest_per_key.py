@@ -1,7 +1,7 @@
 """Task of `snapshot`: find the latest record of each key in a part of a partition, and return Spark rows.
 
-    slices --committed records--> pyarrow batches --latest of each key so far--> rows, at the end or if memory is full
-                                                                             and a summary: records read, or an error
+The task reads the committed records of its slices as pyarrow batches, and keeps the latest record of each key so far.
+It yields rows at the end, or earlier if memory is full.  Last, it yields a summary: the number of records, or an error.
 
 A part is a sequence of consecutive slices of one partition.  Each part may yield rows several times, and each
 yield may contain a row of the same key.  The row with the highest offset wins.  A tombstone is also a row.  Records

@@ -1,8 +1,8 @@
 """Reading of the records that a broker appends to logs, soon after the broker has written them.
 
-    round    look up the partitions and their ends -> read each from its last end to its new end -> wait
-    first    the records that the query selects, or the last of them
-    later    every record that was appended; a new partition from its beginning
+* Each round looks up the partitions and their ends, reads each partition from its last end to its new end, and waits.
+* The first round returns the records that the query selects, or the last of them.
+* Later rounds return every record that was appended.  A new partition is read from its beginning.
 
 A partition that was deleted and created again has another topic id or another directory, and is read as a new
 partition.  If a partition is deleted, even while it is being read, the reading of the others continues.

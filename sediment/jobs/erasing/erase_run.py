@@ -1,12 +1,12 @@
 """Run of `erase` on the driver.
 
-    1. find      for a condition, tasks read the records; a table of verdicts needs no search
-    2. check     that a compacted log keeps no older record of a dropped key
-    3. plan      list the segments to rewrite, and the records out of reach
-    4. ask       ask once for confirmation; to count the records, first rewrite the segments in memory
-    5. rewrite   one task rewrites one segment; then the driver commits one partition at a time; a dry run rewrites in
-                 memory
-    6. scan      read everything again, with other code, and sign the evidence
+1. Find: for a condition, tasks read the records.  A table of verdicts needs no search.
+2. Check that a compacted log keeps no older record of a dropped key.
+3. Plan: list the segments to rewrite, and the records out of reach.
+4. Ask once for confirmation.  To count the records, the run first rewrites the segments in memory.
+5. Rewrite: one task rewrites one segment.  Then the driver commits one partition at a time.  A dry run rewrites in
+   memory.
+6. Scan: read everything again, with other code, and sign the evidence.
 
 For keys, step 5 also finds the records: a task searches and rewrites its segment in one scan.  With keys, step 1
 searches only two kinds of partitions.  A partition without a known action is searched, and fails if it has a match.  A

@@ -5,8 +5,9 @@ decode and compare the records.  This scan reads every batch as a consumer reads
 (`segment_io.segment.fetched_batches`).  Python compares keys and values; it compares the keys of many records at once,
 as sets.
 
-    record with a verdict      drop: it must not exist     tombstone: no value     replace: the new bytes
-    record without a verdict   its key must not be one of the keys
+* A record with a verdict: a dropped record must not exist, a tombstone must have no value, and a replaced record must
+  have the new bytes.
+* A record without a verdict: its key must not be one of the keys.
 
 Records that the run reported as not reached are not counted.  The same task computes the digests of the files.
 """

@@ -1,8 +1,8 @@
 """The output of a run, on the driver: a new, complete log directory with the selected partitions of its sources.
 
-    open      check the output, list the sources, read their settings and checkpoints; nothing is written
-    claim     lock and empty the output; tasks may write to it from now on
-    complete  list the sources again, write the checkpoints, then the manifest
+1. Open: check the output, list the sources, and read their settings and checkpoints.  Nothing is written.
+2. Claim: lock and empty the output.  From now on, tasks may write to it.
+3. Complete: list the sources again.  Then write the checkpoints, and last the manifest.
 
 Invariants: the run neither changes nor locks a source.  The output is complete only if the source files of the selected
 partitions are unchanged at the end.

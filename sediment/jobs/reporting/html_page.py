@@ -1,6 +1,7 @@
 """Self-contained HTML page of a run, made from the run's JSON report; charts are labelled bars in inline SVG.
 
-    document (JSON report)  ->  Page (figures, widths, sentences)  ->  templates/report.html
+`Page` contains the figures, widths and sentences that this module makes from the JSON report.  The template
+templates/report.html shows the page.
 
 Invariants: the page loads no other resource.  The template escapes all text from a disk or a user.  If the report of a
 command lacks a key, the page has no part for this key.

@@ -1,7 +1,7 @@
 """Screen of a report: this module alone filters, sorts, folds and lays out the rows of every command's table.
 
-    rows ──changed──> ──sort──> ──by topic──> ──folded──> table that fits the width
-                                                  └─────> one line for each reason
+--changed filters the rows, --sort sorts them, --by-topic joins the rows of a topic, and on a terminal, rows that are
+alike are folded.  A table that fits the width shows the remaining rows.  After the table, each reason has one line.
 
 Invariants: no number and no name is shortened or split over lines.  If the console is too narrow, columns of higher
 ranks are left out; a line then names these columns.  A long name gets a line of its own above its row in two cases: it

@@ -1,13 +1,11 @@
 """Run of a rewriting command on the driver.
 
-    driver   open · list · settle        approve · begin             commit, by partition · report · complete
-    tasks                           plan                   rewrite
-
 1. Open the directories, list the selected partitions, and complete interrupted replacements.
-2. Plan every partition.
+2. Plan every partition, in tasks.
 3. Let the command approve the plans, or end the run before any change.
-4. Begin, and rewrite the segments.  A dry run rewrites them in memory, so its figures are exact.
+4. Begin, and rewrite the segments, in tasks.  A dry run rewrites them in memory, so its figures are exact.
 5. Commit each partition after all of its segments are written.
+6. Make the reports, and complete the destination.
 
 The `destination` performs the steps that depend on where the new segments are written.
 

@@ -1,9 +1,8 @@
 """Settings of each log directory: the settings of the run combined with the metadata of the directory's cluster.
 
-    --config ──┐
-    --set ─────┼─> Settings of the run ──┐
-               ┘                         ├──> LogDirectory.settings ──> LogDirectory.settings_of(partition)
-    __cluster_metadata-0 ────────────────┘                                 + the topic id in partition.metadata
+`--config` and `--set` give the settings of the run.  These settings and `__cluster_metadata-0` give
+`LogDirectory.settings`.  With the topic id in partition.metadata, `LogDirectory.settings` gives
+`LogDirectory.settings_of(partition)`.
 
 A new clone has no metadata log yet: until a broker starts on it, `bootstrap.checkpoint` contains the configs of its
 topics.  The marker of a clean stop proves that no broker has started.  The marker must be in the checkpoint's directory

@@ -1,6 +1,10 @@
 """Comparison of one partition in two directories, in one task or in the driver.
 
-    headers of both logs --> range of the cleaning --> records and batches --> bytes and files --> report of the pair
+1. Scan the headers of both logs.
+2. Derive the range of the cleaning.
+3. Compare the records and the batches.
+4. Compare the bytes and the files.
+5. Report on the pair.
 
 Invariants: a partition is CORRECT only if every check was made and found no difference.  Memory use is the sum of
 `record_rules` and `header_scan`, and does not depend on the size of the log.

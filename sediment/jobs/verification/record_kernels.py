@@ -1,8 +1,7 @@
 r"""Compiled loops that decode the records of two logs and compare the logs in offset order.
 
-    records of BEFORE --\                      /--> differences of single records, counted, with the first offsets
-                         merge by offset and key
-    records of AFTER  --/                      \--> a word for each key: views, and the record without a reason
+The records of BEFORE and AFTER are merged by offset and key.  The merge counts the differences of single records, and
+keeps their first offsets.  For each key it also keeps a word: the views, and the record without a reason.
 
 Because offsets ascend, one 64-bit integer for each key (its word) is enough:
 

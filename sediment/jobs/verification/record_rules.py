@@ -1,8 +1,7 @@
 r"""Rules of a correct compaction for records, and the pass over both logs that applies these rules.
 
-    BEFORE --blocks--\                    /--> batches with the same base offset: `rules`
-                      one pass, one task
-    AFTER  --blocks--/                    \--> records with the same offset, and a state for each key: `record_kernels`
+One pass in one task reads blocks of BEFORE and AFTER.  `rules` compares batches with the same base offset.
+`record_kernels` compares records with the same offset, and keeps a state for each key.
 
 A record may be missing if it was aborted, had no key, had a later record of its key below the limit, or was a tombstone
 past its delete horizon.  A remaining record must be unchanged.  In addition, the latest committed record of each key is

@@ -1,6 +1,7 @@
 """The second pass over a log: blocks of readable batches and their records, in offset order.
 
-    spans of batches --without those that the first pass found unreadable--> decoded records --> blocks
+The pass leaves out the batches that the first pass found unreadable.  It decodes the records of all other batches in
+each span, and yields them in blocks.
 
 A log whose batches do not ascend is read in several windows of offsets, each sorted in memory.
 

@@ -1,7 +1,6 @@
 """Rules of a correct compaction for batches: each rule yields a mask over pairs of batches, and a text for each pair.
 
-    batches of BEFORE --same base offset--> pairs --rules--> differences
-    batches of AFTER  --------------------/
+Batches of BEFORE and AFTER with the same base offset are a pair.  The rules turn pairs into differences.
 
 A batch that is only in BEFORE was removed; a batch that is only in AFTER was added.  The rules for records are in
 `record_rules`.
