@@ -1,9 +1,9 @@
 """`sediment adopt LOG_DIR`: turn partition folders that belong to no cluster into topics of a node, in place.
 
 A directory without a metadata log becomes the log directory of a new node.  If the directory has a metadata log, its
-node must be stopped, and the partitions missing from that log are added to it.  The command runs in this process,
-without Spark, and holds Kafka's lock.  The first signal ends the run after the partition in progress.  The metadata is
-written last, so a stopped run adds no partition to the node, and the next run continues.
+node must be stopped.  `adopt` then adds the missing partitions to this log.  The command runs in this process, without
+Spark, and holds Kafka's lock.  The first signal ends the run after the partition in progress.  The run writes the
+metadata last.  A stopped run therefore adds no partition to the node, and the next run continues.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ class AdoptionReport:
 class AdoptionRunReport(RunReport[AdoptionReport]):
     """Report of a run of `adopt`.
 
-    `kept` names the copies of the files that the run replaced.  `records` are the metadata records, as
-    kafka-dump-log.sh prints them; a complete run writes them, but a dry run does not.  `server_properties` is None if
-    the node's properties file is not in the directory.
+    `kept` names the copies of the files that the run replaced.  `records` are the metadata records, in the form in
+    which kafka-dump-log.sh prints them.  A complete run writes these records; a dry run does not.  `server_properties`
+    is None if the node's properties file is not in the directory.
     """
 
     row_type: ClassVar[type] = AdoptionReport
@@ -133,7 +133,7 @@ def adopt(
         key = min(options.settings.sets)
         raise UsageError(f"--set {key}=… names no topic", advice=f"give --set TOPIC:{key}=…")
     if own.properties_file is not None and own.properties_file.exists():
-        raise UsageError("--server-properties names a file that exists", path=str(own.properties_file))
+        raise UsageError("--server-properties names a file that already exists", path=str(own.properties_file))
     started = time.monotonic()
     with ExitStack() as stack:
         report = _Adoption(options, own, confirm, stop or threading.Event(), stack).perform()
@@ -165,7 +165,7 @@ class _Adoption:
         owner = self._owner()
         if not self._own.dry_run:
             self._stack.enter_context(DirectoryLock(self._log_dir))
-            owner = self._owner(is_locked_here=True)  # again, because a broker may have run in the meantime
+            owner = self._owner(is_locked_here=True)  # find it again, because a broker may have run in the meantime
         rows = self._left_alone(owner)
         kept: tuple[str, ...] = ()
         records: list[bytes] = []
@@ -218,7 +218,7 @@ class _Adoption:
         return owner
 
     def _left_alone(self, owner: OwningNode) -> list[AdoptionReport]:
-        """Return reports of the partitions that the node already has, and of those that the plan leaves out."""
+        """Return a report for each partition that the node already has or that the plan leaves out."""
         log_dir = str(self._log_dir)
         known = (
             AdoptionReport(str(each), log_dir, UNCHANGED, "known", "the cluster has this partition")
@@ -248,7 +248,7 @@ class _Adoption:
         return PlannedAdoption(count, (folders, *owner.changes(self._run_id)))
 
     def _partitions(self, owner: OwningNode) -> tuple[list[AdoptionReport], dict[TopicPartition, PartitionClone]]:
-        """Prepare every partition, or in a dry run only inspect it; return all reports and the finished clones."""
+        """Prepare every partition (a dry run only inspects it); return all reports and the finished clones."""
         rows: list[AdoptionReport] = []
         clones: dict[TopicPartition, PartitionClone] = {}
         with Progress(self._options.messages(), len(owner.plan.partitions()), 0, phase="adopting") as progress:
@@ -334,7 +334,7 @@ def _is_empty(partition: AdoptionReport) -> bool:
 
 
 def _record_lines(records: Sequence[Mapping[str, Any]], *, is_for_terminal: bool) -> Iterator[str]:
-    """Yield one line for each metadata record; on a terminal, only a count of each type."""
+    """Yield one line for each metadata record; on a terminal, yield only a count of each type."""
     if not is_for_terminal:
         yield from map(json.dumps, records)
     elif records:
@@ -357,7 +357,7 @@ def _summary(report: AdoptionRunReport) -> Iterator[str]:
     else:
         start = "" if report.server_properties is None else f", and {report.server_properties} starts a broker on them"
         yield (
-            f"{found} adopted by node {report.node_id} of cluster {report.cluster_id}; topics are held{start} "
+            f"{found} adopted by node {report.node_id} of cluster {report.cluster_id}; the topics are on hold{start} "
             f"(run {report.run_id})"
         )
         yield from _how_to_go_back(report)
@@ -422,8 +422,8 @@ def command(
 ) -> None:
     """Turn partition folders that belong to no cluster into topics of a node, in place.
 
-    If LOG_DIR has no metadata log, it becomes the directory of a new node.  If LOG_DIR has a metadata log, `adopt`
-    adds the missing partitions to this log; the node of LOG_DIR must be stopped, and must be the sole voter of its
+    If LOG_DIR has no metadata log, it becomes the directory of a new node.  If LOG_DIR has a metadata log, `adopt` adds
+    the missing partitions to this log.  The node of LOG_DIR must then be stopped, and it must be the sole voter of its
     quorum.
 
     If a file is replaced, a copy of the old file is kept next to the new one.  SIGINT or SIGTERM ends the run after the

@@ -28,8 +28,8 @@ from sediment.version import __version__
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-# A run makes many objects and few reference cycles; at Python's default of 700, collections take a tenth of `plan`'s
-# time.
+# A run makes many objects and few reference cycles; at Python's default threshold of 700, garbage collection takes a
+# tenth of the time of `plan`.
 _COLLECT_AFTER_OBJECTS = 50_000
 
 COMMANDS = {
@@ -70,7 +70,7 @@ COMMANDS = {
 
 @contextmanager
 def _one_line_if_stopped() -> Iterator[None]:
-    """Report a signal that arrived before the start of the command in one line, instead of click's own message."""
+    """Report, in one line, a signal that arrived before the command started; click would print a message of its own."""
     try:
         yield
     except RunStopped as stopped:

@@ -1,8 +1,8 @@
 """`sediment clone SOURCE... --to DIR`: make a log directory that a stock broker can start on as a node.
 
-The sources are directories of stopped brokers of one cluster, or copies of such directories, possibly at URIs.  They
-are only read.  The module `cloning.run` makes the clone; `cloning.check` implements `clone --check DIR`, which compares
-a clone with its manifest.
+The sources are directories of stopped brokers of one cluster, or copies of such directories.  A source may be a URI.
+Sources are only read.  The module `cloning.run` makes the clone; `cloning.check` implements `clone --check DIR`, which
+compares a clone with its manifest.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def perform(
     metavar="PARTS",
     default=",".join(sorted(DEFAULT_PARTS)),
     show_default=True,
-    help="Also clone these parts of the cluster, separated by commas: groups, transactions, configs, acls, quotas, "
+    help="Also clone these parts of the cluster (a comma-separated list): groups, transactions, configs, acls, quotas, "
     "scram.",
 )
 @click.option(

@@ -1,13 +1,16 @@
 """`sediment compact LOG_DIR …`: compact log directories in place.
 
-    driver    lock · list · finish_interrupted            commit (one group at a time, ascending) · checkpoint · report
-    tasks                                       view · plan · clean
+1. The driver locks and lists the directories, and finishes interrupted replacements (`finish_interrupted`).
+2. Tasks view, plan and clean the partitions.
+3. The driver commits the groups of each partition, one at a time, in ascending order.  Then it writes the checkpoint.
+4. The driver makes the report.
 
 Invariants: only the driver renames files.  Its threads commit several partitions at the same time, each partition in
-one thread.  A partition is committed after its task has finished, and its checkpoint is written after its last group.
-Replaced files are removed in the background; the locks are held until the last file is removed, and a failed removal is
-in the report.  A partition that fails stays unchanged, and the others continue.  If the run has a limit, it first plans
-all partitions and then cleans them, the filthiest first; partitions beyond the limit stay unchanged.
+one thread.  A partition is committed after its task has finished, and the checkpoint is written after the partition's
+last group.  Replaced files are removed in the background, and the locks are held until the last of these files is
+removed.  The report shows every failed removal.  A partition that fails stays unchanged, and the others continue.  If
+the run has a limit, it first plans all partitions and then cleans them, the filthiest first; partitions beyond the
+limit stay unchanged.
 """
 
 from __future__ import annotations
@@ -199,7 +202,7 @@ class _CompactionRun(CleaningRun):
         self._not_removed = self._removals.finish()
 
     def _begin_originals(self, tasks: Sequence[CleaningTask]) -> tuple[list[CleaningTask], list[PartitionReport]]:
-        """Write the catalogue of the files that the tasks may replace, before any of them is replaced.
+        """Write the catalogue of the files that the tasks may replace; call this before a task replaces a file.
 
         Returns the tasks in the catalogue, and reports for the tasks whose files cannot be read.
         """
@@ -306,7 +309,8 @@ class _CompactionRun(CleaningRun):
     def _nothing_to_clean(self, tasks: Sequence[CleaningTask]) -> list[PartitionReport] | None:
         """Return a report for each task if no partition can be cleaned now; return None if one may be cleanable.
 
-        The driver opens the logs only if their sizes make this likely, because opening a log loads compiled code.
+        Opening a log loads compiled code.  The driver therefore opens logs only if their sizes suggest that there is
+        nothing to clean.
         """
         if self._options.asks_for_spark or len(tasks) > _FEW or any(task.expected_bytes() for task in tasks):
             return None
@@ -507,7 +511,9 @@ class _CompactionRun(CleaningRun):
             if not finished:
                 return self._not_committed(task, result, STOPPED, f"the run was stopped {where}"), None
         if result.swap is not None and self._own.hand_off is not None:
-            result = replace(result, reason_code=HANDED_OFF, reason=f"left in {self._own.hand_off} for the engine")
+            result = replace(
+                result, reason_code=HANDED_OFF, reason=f"in {self._own.hand_off}, for the engine to commit"
+            )
         return settled(task, result)
 
     def _not_committed(self, task: CleaningTask, result: CleaningResult, code: str, reason: str) -> PartitionReport:
@@ -534,7 +540,7 @@ class _CompactionRun(CleaningRun):
 
 
 def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
-    """Estimate how many bytes of a partition are swept, from the parts written; a sweep starts at the log end."""
+    """Estimate, from the written parts, how many bytes of a partition are swept; a sweep starts at the log end."""
     if task.weight() < _WORTH_WATCHING_BYTES:
         return 0
     try:
@@ -592,8 +598,8 @@ def print_report(report: CompactionRunReport, screen: Screen) -> None:
     kept = [partition.partition for partition in report.partitions if _only_keeps_tombstones(partition)]
     if kept:
         screen.say(
-            f"{named(kept)}: tombstones and markers without a delete horizon stay, because delete.retention.ms is not "
-            "stated; give --config FILE or --set TOPIC:delete.retention.ms=MS",
+            f"{named(kept)}: tombstones and markers without a delete horizon remain, because delete.retention.ms is "
+            "not stated; give --config FILE or --set TOPIC:delete.retention.ms=MS",
             style="yellow",
         )
     screen.reasons(p for p in report.partitions if p.status == SKIPPED and p.reason_code not in _LIMITS)
@@ -601,7 +607,7 @@ def print_report(report: CompactionRunReport, screen: Screen) -> None:
 
 
 def _only_keeps_tombstones(partition: PartitionReport) -> bool:
-    """Return True if the cleaning kept tombstones but no corrupt batches, which get a line of their own."""
+    """Return True if the cleaning kept tombstones but no corrupt batches; corrupt batches have their own line."""
     return partition.keeps_tombstones and not partition.corrupt_batches
 
 
@@ -677,7 +683,8 @@ def _summary(report: CompactionRunReport) -> str:
     "--max-seconds",
     type=Seconds(),
     metavar="N",
-    help="Stop after N seconds, or a duration such as 90m.  Finished partitions stay compacted, the others unchanged.",
+    help="Stop after N seconds, or a duration such as 90m.  Finished partitions stay compacted; the others stay "
+    "unchanged.",
 )
 @click.option(
     "--hand-off",
@@ -706,7 +713,7 @@ def _summary(report: CompactionRunReport) -> str:
 def command(options: CommonOptions, **own: Any) -> None:
     """Compact the partitions of LOG_DIR... whose cleanup.policy includes compact.
 
-    SIGINT or SIGTERM ends the run once the current group of segments is committed; the run then prints its report and
+    SIGINT or SIGTERM ends the run after the current group of segments is committed.  The run then prints its report and
     exits with status 1.
     """
     with stop_on_signals() as stop:

@@ -1,7 +1,9 @@
 """Data source `kafka-log`: segment files as DataFrames without a broker, in batches and as a stream.
 
-    load     options -> request, paths -> partitions, indexes -> tasks of about `task_bytes`
-    tasks    slices of segments -> Arrow batches; a task loads pyarrow and kernels itself, after the fork
+1. `load` checks the options, finds the partitions in the paths, and reads their indexes.  Then it plans tasks of about
+   `task_bytes`.
+2. Each task reads slices of segments, and returns Arrow batches.  A task loads pyarrow and the kernels itself, after
+   the fork.
 
 Only options limit the partitions, segments and offsets to read; filters of a query are not pushed down.  Spark 4.2
 keeps one read plan for all queries of a frame (`PythonDataSourceV2`), so a filter pushed down by one query would also
@@ -186,8 +188,8 @@ class KafkaLogSource(DataSource):
     """Data source `kafka-log`; docs/query/tables.md describes its options and tables.
 
     Spark makes one instance at `load` and gives every query of the frame a copy.  The tasks are planned in that
-    instance, so all queries use one plan even if the directory changes between them.  Only `reader` raises a planning
-    error, because a stream does not use the plan, and a restart from a checkpoint ignores the starting offsets.  For a
+    instance, so all queries use one plan even if the directory changes between them.  A planning error is raised only
+    by `reader`: a stream does not use the plan, and its restart from a checkpoint ignores the starting offsets.  For a
     query on a catalog table, Spark makes an instance without options, and the reader plans the tasks.
     """
 

@@ -4,11 +4,13 @@
 so the output starts immediately.  Spark writes the Parquet files if there is much data or --master is given.  In both
 cases the rows are the same as those of `spark.read.format("kafka-log")`.
 
-    paths, table, ranges, conditions ---> RowQuery ---> a table for people          by default
-                                              |-------> JSON, CSV, a format         lines, as they are read
-                                              |-------> Arrow                       the same, undecoded
-                                              |-------> Parquet                     into a new directory
-                                              `-------> Follower ---> lines, Arrow  until a signal
+`RowQuery` reads the rows, given paths, a table, ranges and conditions.  The output is one of these:
+
+* A table for people is the default.
+* JSON, CSV and a format give lines, which are printed as the rows are read.
+* Arrow gives the same rows, undecoded.
+* Parquet goes into a new directory.
+* With --follow, a `Follower` gives lines or Arrow until a signal.
 
 Invariants: rows go to stdout as they are read, and everything else goes to stderr; an unfinished output leaves no
 directory.
@@ -290,7 +292,7 @@ def _unreadable_text(unreadable: Sequence[UnreadableRange]) -> str:
 def _write(query: RowQuery, options: DumpOptions, to: Path, unreadable: list[UnreadableRange]) -> None:
     """Write the rows as Parquet into the new directory `to`; use Spark for many rows, or if the caller requests it."""
     if to.exists():
-        raise UsageError("the output exists", path=str(to), advice="name a directory that does not")
+        raise UsageError("the output already exists", path=str(to), advice="name a directory that does not exist")
     is_asked = options.master is not None or options.spark is not None
     if query.is_whole and (is_asked or sum(task.size_bytes for task in query.tasks(Fs())) > DIRECT_BYTES):
         _write_with_spark(query, options, to)
@@ -668,7 +670,9 @@ def _run(
     query = given.query(find_sources(given.paths, Fs()), form if given.to is None else None, follow=follow)
     bounds = query.request.bounds
     if follow and (bounds.end_offset, bounds.end_timestamp_ms) != (ALL.end_offset, ALL.end_timestamp_ms):
-        raise UsageError("--follow has no end, and --offsets or --timestamps-ms has one", advice="leave out the end")
+        raise UsageError(
+            "--follow reads without an end, but --offsets or --timestamps-ms sets one", advice="leave out the end"
+        )
     if given.to is not None and given.master is not None and not query.is_whole:
         raise UsageError("--master does not apply to --last, --key and --header", advice="leave out --master")
     ends = LogEnds(given.paths, given.isolation, given.selects) if follow else None

@@ -247,7 +247,7 @@ def perform(
 def command(options: CommonOptions, yes: bool, **own: Any) -> None:
     """Erase records from LOG_DIR..., whose broker must be stopped.
 
-    SIGINT or SIGTERM ends the run once the current group of segments is committed; the run then prints its report and
+    SIGINT or SIGTERM ends the run after the current group of segments is committed.  The run then prints its report and
     exits with status 1.
     """
     is_sure = yes or own["dry_run"] or own["checked"] is not None

@@ -1,16 +1,18 @@
 """`sediment expire LOG_DIR …`: delete the segments past their retention limits.
 
-    per partition     list · finish_interrupted · view · plan                       threads, a few small reads each
-    archive           records of expired segments -> Delta, counted                 Spark, only with --archive
-    catalogue         planned, with --keep-originals
-    per group         originals linked · roll · log starts moved · segments deleted · log starts settled
-    catalogue         done
+1. Threads prepare each partition with a few small reads.  They list it, finish an interrupted replacement
+   (`finish_interrupted`), view it and plan it.
+2. With --archive, Spark writes the records of the expired segments to the Delta table, and counts them there.
+3. With --keep-originals, the run writes the catalogue in the state `planned`.
+4. For each group of partitions, the run links the originals, rolls the active segments, moves the log starts, deletes
+   the segments, and settles the log starts (`delete_group`).
+5. With --keep-originals, the run completes the catalogue.
 
 Invariants: a segment is deleted only after the log start offset above it is durable.  With --archive, a read of the
-table first confirms that it contains all records of the segment.  With --keep-originals, the segment's files first get
-durable links and entries in the catalogue.  As in a broker, a log start entry remains only for a log that starts inside
-its first segment.  A partition that fails does not affect the others.  A run that asks for confirmation changes nothing
-before the answer, and then deletes exactly the segments that it showed.
+table first confirms that the table contains all records of the segment.  With --keep-originals, the segment's files
+first get durable links and entries in the catalogue.  As in a broker, a log start entry remains only for a log that
+starts inside its first segment.  A partition that fails does not affect the others.  A run that asks for confirmation
+changes nothing before the answer, and then deletes exactly the segments that it showed.
 """
 
 from __future__ import annotations
@@ -139,8 +141,8 @@ class ExpiryRunReport(RunReport[ExpiryReport]):
     """Report of a run of `expire`.
 
     `archive` is the Delta table that contains the records of deleted segments.  `originals` is the directory of
-    --keep-originals, and `catalogue` is the file in it that lists the files that this run kept.  A field is None if the
-    run did not use its option.
+    --keep-originals.  `catalogue` is a file in this directory; it lists the files that this run kept.  A field is None
+    if the run did not use its option.
     """
 
     row_type: ClassVar[type] = ExpiryReport
@@ -616,18 +618,18 @@ def delete_group(
     """Delete the expired segments of partitions of one log directory, whose lock the caller holds.
 
     0. With `originals`, make hard links in that directory to the files that the run removes.
-       Crash after this step: the broker finds the log unchanged.
+       After a crash here, the broker finds the log unchanged.
     1. `roll_empty` if every segment is expired.
-       Crash after this step: the broker finds an empty active segment, which a stop of the broker may also leave.
+       After a crash here, the broker finds an empty active segment, which a stop of the broker may also leave.
     2. Write each new log start to the log start checkpoint.
-       Crash after this step: the broker's retention deletes the segments below the log start.
+       After a crash here, the broker's retention deletes the segments below the log start.
     3. `expire_log`, partition by partition.
-       Crash after this step: the broker does the same as after step 2, and removes `.deleted` files.
+       After a crash here, the broker does the same as after step 2, and removes `.deleted` files.
     4. Keep a checkpoint entry only for a log that starts inside its first segment, as a broker does.
-       Crash after this step: the broker finds a log that starts with its first segment, or at its checkpoint entry.
+       After a crash here, the broker finds a log that starts with its first segment, or at its checkpoint entry.
 
-    If the disk has too little space for step 1, the active segment stays.  If the disk has too little space for step 2,
-    the segments are deleted in an order that is safe without the checkpoint.
+    If the disk has too little space for step 1, the active segment is not deleted.  If the disk has too little space
+    for step 2, the segments are deleted in an order that is safe without the checkpoint.
     """
     reports: list[ExpiryReport] = []
     ready: list[ExpiryTask] = []

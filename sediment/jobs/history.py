@@ -238,7 +238,7 @@ def _arrow(before: str, after: str) -> str:
     "--replay",
     multiple=True,
     metavar="FILE",
-    help="Before showing the runs, read the --json report of a run from FILE, or from stdin if FILE is -, and add "
+    help="Before showing the runs, read the --json report of a run from FILE (-: from stdin), and add "
     "the run to the ledger if it is missing there.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
@@ -266,7 +266,7 @@ def perform(
     on_replayed: Callable[[str, bool], None] | None = None,
     with_partitions: bool = True,
 ) -> HistoryReport:
-    """Read the ledger at `path` with the options of the command, after the runs in the files `replay` are added.
+    """Add the runs in the files `replay` to the ledger at `path`; then read it with the options of the command.
 
     `on_replayed` is called with each of these files and a flag, which is True if the run was not yet in the ledger.
     Without `with_partitions`, partitions are read only if `run_id` or `patterns` is given.

@@ -215,7 +215,7 @@ def _answer(plan: RestorePlan | Refusal, in_turn: RestorePlan | Refusal) -> tupl
     if isinstance(plan, RestorePlan):
         return RESTORABLE, ALREADY_RESTORED if plan.is_empty else None, None
     if isinstance(in_turn, RestorePlan):
-        return RESTORABLE, NEWER_FIRST, "newer runs must be undone first, as `restore --as-of` does"
+        return RESTORABLE, NEWER_FIRST, "newer runs must be undone first; `restore --as-of` does this"
     return NOT_RESTORABLE, plan.reason_code, plan.reason
 
 

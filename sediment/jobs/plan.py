@@ -1,8 +1,9 @@
 """`sediment plan LOG_DIR …`: explain what compaction and retention would do with each partition now.
 
-    driver    list · select                                            table or JSON
-    tasks                     view · rules · sample
-    tasks                     with --exact: clean in memory
+1. The driver lists and selects the partitions.
+2. Tasks view each partition, apply the rules, and take a sample.
+3. With --exact, tasks also clean the partitions in memory.
+4. The driver prints the table or the JSON.
 
 Invariants: nothing is written and no lock is taken.  After reading a partition, or cleaning it in memory for --exact, a
 task checks that its segments are still the listed segments.  The rule that blocks a partition also provides the
@@ -77,7 +78,7 @@ _LITTLE_BYTES = 1 << 30
 _PARTITION_BYTES = 256 << 10  # opening a log takes as long as sampling this many bytes
 _HEADERS = 16  # reading the headers of this many bytes takes as long as sampling one byte
 _ENCODED = 8  # encoding one byte again takes as long as sampling this many bytes
-_QUICK_SAMPLE_BYTES, _LEAST_SAMPLE_BYTES = 256 << 20, 1 << 20  # without Spark: of all partitions, and of one
+_QUICK_SAMPLE_BYTES, _LEAST_SAMPLE_BYTES = 256 << 20, 1 << 20  # without Spark: for all partitions, and for each one
 _NO_SPLITS = "the log cannot be split (transactions or unordered offsets); one task cleans it"
 
 
@@ -106,7 +107,7 @@ class PartitionPlan:
     `status` is cleanable, blocked (by the rule `reason_code`), failed or quarantined.  `unblocks_at_ms` is the time at
     which the partition becomes cleanable even without further appends.  `clean_bytes`, `cleanable_bytes` and
     `dirty_ratio` are computed as in Kafka.  `bytes_after`, `messages_written` and the tombstones are estimated from a
-    sample unless `is_exact`; `segments`, `groups_rewritten` and `messages_read` are known only if `is_exact`.
+    sample unless `is_exact`.  `segments`, `groups_rewritten` and `messages_read` are known only if `is_exact`.
     `tombstones_waiting` counts the tombstones that remain; their delete horizons are from `first_delete_horizon_ms` to
     `last_delete_horizon_ms`.  `reencoded_bytes` estimates the size of the log after a re-encoding without compaction,
     from a sample of `reencode_sampled_bytes`.
@@ -176,9 +177,9 @@ class PlanningTask:
     """One partition to plan; `cleaning` is the task that cleans the partition in memory for --exact.
 
     `quarantine` is the report that `compact` would give for a quarantined partition.  `compaction_held` and
-    `retention_held` (reason code, text) name the setting because of which `compact` or `expire` would skip the
-    partition.  `at_work` is the reason to report for a log that looks unclean only because a broker is running.
-    `encoding` is the encoding for which the size is estimated.  `sample_bytes` limits the sample of a large log.
+    `retention_held` (reason code, text) name the setting that makes `compact` or `expire` skip the partition.
+    `at_work` is the reason to report for a log that looks unclean only because a broker is running.  `encoding` is the
+    encoding for which the size is estimated.  `sample_bytes` limits the sample of a large log.
     """
 
     cleaning: CleaningTask
@@ -209,7 +210,10 @@ class PlanningTask:
 
 
 def plan_partition(task: PlanningTask, _attempt: str) -> PartitionPlan:
-    """Plan one partition; its errors are part of the result.  With `is_exact`, the cleaning's figures stay unset."""
+    """Plan one partition; its errors are part of the result.
+
+    With `is_exact`, the figures about cleaning are not set.
+    """
     found = _start(task.cleaning.listing, task.cleaning.config.cleanup_policy)
     try:
         return _plan_partition(task, found)
@@ -244,7 +248,7 @@ def _plan_partition(task: PlanningTask, found: PartitionPlan) -> PartitionPlan:
     cleaning = task.cleaning
     listing, config, fs = cleaning.listing, cleaning.config, Fs()
     if listing.is_replacement_open():
-        reason = "an earlier run or broker was interrupted here; the next run or broker start finishes its work first"
+        reason = "an earlier run or broker was interrupted here; the next run or broker start first finishes that work"
         return replace(found, reason_code="interrupted", reason=reason)
     view, cleanable = open_and_select(cleaning, fs)
     found = replace(
@@ -590,7 +594,7 @@ def print_report(report: PlanReport, screen: Screen) -> None:
 
 
 def _compacts(partition: PartitionPlan) -> str:
-    """Return the answer to "would `compact` clean it now?"."""
+    """Return the text of the column that says whether `compact` would clean the partition now."""
     if partition.status == BLOCKED:
         return f"no: {partition.reason_code}" if partition.reason_code else "no"
     if partition.status == CLEANABLE:

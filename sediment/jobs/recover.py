@@ -1,12 +1,14 @@
 """`sediment recover LOG_DIR …`: load and repair every partition as a broker does at its start.
 
-    catalogue         interrupted replacements finished · originals linked         only with --keep-originals
-    per partition     load_log (passes, recovery, snapshots, leader epochs)        threads, kernels without the lock
-    per directory     recovery points and log starts · the marker of a clean stop  when its partitions are done
+1. With --keep-originals, the run finishes interrupted replacements, links the originals, and writes the catalogue.
+2. Threads load each partition with `load_log`: passes, recovery, snapshots and leader epochs.  Kernels run without the
+   interpreter lock.
+3. When all partitions of a directory are done, the run writes its recovery points, its log starts, and the marker of a
+   clean stop.
 
-Invariants: a directory gets the marker of a clean stop only if it had the marker before, or if every log that a broker
-would open was loaded without an error.  A recovery point is written only if the log is durable up to that offset.  If a
-partition fails, the others are not affected.
+Invariants: a directory gets the marker of a clean stop in two cases: it had the marker before, or every log that a
+broker would open was loaded without an error.  A recovery point is written only if the log is durable up to that
+offset.  If a partition fails, the others are not affected.
 """
 
 from __future__ import annotations
@@ -134,8 +136,8 @@ class RecoveryReport:
 class RecoveryRunReport(RunReport[RecoveryReport]):
     """Report of a run of `recover`; a broker treats `clean_directories` as stopped cleanly.
 
-    `originals` is the directory of --keep-originals, and `catalogue` is the file in it that lists the kept files. Both
-    are None without the option.
+    `originals` is the directory of --keep-originals.  `catalogue` is a file in this directory; it lists the kept files.
+    Both fields are None without the option.
     """
 
     row_type: ClassVar[type] = RecoveryReport

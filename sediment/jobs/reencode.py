@@ -1,8 +1,8 @@
 """`sediment reencode LOG_DIR …`: change the codec or size of batches, and keep every record.
 
-    1. plan       select the segments to rewrite, in tasks
-    2. rewrite    one task per segment; a dry run does this in memory, so its sizes are exact
-    3. commit     one partition at a time
+1. Tasks select the segments to rewrite.
+2. One task rewrites one segment.  A dry run does this in memory, so its sizes are exact.
+3. The driver commits one partition at a time.
 
 Invariants: every reader sees the same records at the same offsets.  A batch that would not become smaller stays
 unchanged, except with `--codec none`.
@@ -241,8 +241,8 @@ class _ReencodeRun(RewritingRun[ReencodeOptions, ReencodeReport]):
 def command(options: CommonOptions, **own: Any) -> None:
     """Change the codec or batch size of LOG_DIR..., whose broker must be stopped.
 
-    Consumers read the same records as before.  SIGINT or SIGTERM ends the run once the current group of segments is
-    committed; the run then prints its report and exits with status 1.
+    Consumers read the same records as before.  SIGINT or SIGTERM ends the run after the current group of segments is
+    committed.  The run then prints its report and exits with status 1.
     """
     with stop_on_signals() as stop:
         report = perform(options, stop=stop, **own)

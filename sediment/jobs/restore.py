@@ -1,11 +1,13 @@
 """`sediment restore LOG_DIR --from DIR`: put partitions back to their state before a run with --keep-originals.
 
-    choose            one run, or all that began at or after a time, newest first
-    per partition     list · finish_interrupted · a plan for each run; refused unless every run can be undone
-    per run           catalogue planned · log starts · originals kept, segments put back · checkpoint entries · done
+1. Choose one run, or all runs that began at or after a time, newest first.
+2. For each partition: list it, finish an interrupted replacement (`finish_interrupted`), and plan to undo each run.
+   The partition is refused unless every run can be undone.
+3. For each run: write the catalogue in the state `planned`, and write the log starts.  Keep the files to be removed,
+   and put the segments back.  Write the other checkpoint entries, and complete the catalogue.
 
 Invariants: a partition is changed only if all runs to undo in it can be undone.  An interrupted replacement is finished
-first, except if it puts back records that this run must not put back.  A restore keeps the files that it removes, so
+first, unless it would put back records that this run must not put back.  A restore keeps the files that it removes, so
 you can undo the restore.  Entries of the cleaner checkpoint are lowered before the segments change, and raised
 afterwards, so an entry never claims more than the segments contain.  To finish a killed restore, run the same command
 again.

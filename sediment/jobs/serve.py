@@ -6,7 +6,7 @@ directories belong to one node, and this process owns the node until the server 
 The server runs in this process, without Spark.  The first signal stops the server: it sends the responses in progress,
 closes the connections, stops the logs cleanly and exits with status 0.  A second signal ends the process at once.
 
-Invariant: the line `listening on HOST:PORT` is printed on stderr once clients can connect, even with --quiet.
+Invariant: the line `listening on HOST:PORT` is printed on stderr as soon as clients can connect, even with --quiet.
 """
 
 from __future__ import annotations
@@ -257,7 +257,7 @@ def _backend(
     """Return the options of the backend.
 
     Raises:
-        UsageError: an option works only with, or only without, --read-only.
+        UsageError: an option needs --read-only, or excludes it.
     """
     if read_only:
         if flush_acks:
@@ -314,7 +314,7 @@ def quorum_keys(directories: Sequence[Path], settings: Settings) -> Mapping[str,
 @click.option(
     "--flush-acks",
     is_flag=True,
-    help="Treat records as replicated only once they are flushed to disk; consumers, and producers with acks=all, "
+    help="Treat records as replicated only after they are flushed to disk; consumers, and producers with acks=all, "
     "wait for the flush.",
 )
 @click.option(
@@ -442,11 +442,11 @@ def command(
     With --read-only, the server serves any log directories, writes nothing into them, and takes no lock.
 
     Without --read-only, LOG_DIR... must be the log directories of a single-node cluster; `clone` and `adopt` make such
-    directories.  The server accepts committed offsets, records from producers, including idempotent and transactional
-    producers, and changes of topics, configs and groups.  A broker can use the directories afterwards.
+    directories.  The server accepts records from producers, also from idempotent and transactional ones.  It also
+    accepts committed offsets, and changes of topics, configs and groups.  A broker can use the directories afterwards.
 
     The server deletes what clients delete.  Retention applies to a topic only if the topic's cleanup.policy and a
-    retention limit are set; the cleaner cleans a topic only if the topic's cleanup.policy is set.  These settings can
+    retention limit are set.  The cleaner cleans a topic only if the topic's cleanup.policy is set.  These settings can
     be topic configs, broker configs, values of --set, or keys in the --config file.
     """
     with stderr_log.log_to_stderr(log_format, quiet=quiet, repeats=True), errors_as_exit_status():

@@ -1,16 +1,16 @@
 """`sediment snapshot LOG_DIR --to PATH`: write the latest value of each key to a Delta table, and refresh the table.
 
-    1. driver    read the progress of the table, and plan the offsets to read
-    2. tasks     read the latest record of each key
-    3. driver    check that the files are unchanged, and merge: rows and progress in one commit
+1. The driver reads the progress of the table, and plans the offsets to read.
+2. Tasks read the latest record of each key.
+3. The driver checks that the files are unchanged, and merges: one commit contains the rows and the progress.
 
 A refresh takes effect exactly once.  One MERGE writes the rows, and the metadata of its commit records the next offset
 to read in each partition.  A run that is killed has committed either everything or nothing, and the next run continues
 from the committed progress.  If two runs start from the same progress, both try to commit a refresh with the same
-number, as a Delta application transaction, and Delta refuses the second.
+number.  The number identifies a Delta application transaction, so Delta refuses the second commit.
 
 Invariants: only the table is written.  The table contains only records that a READ_COMMITTED consumer gets.  A
-partition that cannot be read keeps its rows and its progress, while the others are refreshed.
+partition that cannot be read keeps its rows and its progress; the others are refreshed.
 """
 
 from __future__ import annotations
@@ -309,7 +309,7 @@ def _changed(partition: str, path: str | None) -> SourceChangedError:
 
 # ------------------------------------------------------------------------------------------------------------- reading
 def _stale_rows(planned: Sequence[_Planned]) -> Column | None:
-    """Return the condition that selects the rows to delete if their key was not read; None if it selects no row."""
+    """Return the condition that selects rows to delete if their key is not found; None if it selects no row."""
     from pyspark.sql import functions as f
 
     rebuilt: dict[str, list[int]] = {}
@@ -592,7 +592,8 @@ def parse_as_of(offsets: Sequence[str], timestamp_ms: int | None, partitions: Se
     """Return the point in time of `--as-of-offset [TOPIC-N:]OFFSET …` or `--as-of-ms`; None without either.
 
     Raises:
-        UsageError: an option is malformed, or an offset names no partition, and `partitions` is not exactly one name.
+        UsageError: an option is malformed, or an offset names no partition although `partitions` does not have exactly
+            one name.
     """
     if not offsets and timestamp_ms is None:
         return None
@@ -610,7 +611,7 @@ def parse_as_of(offsets: Sequence[str], timestamp_ms: int | None, partitions: Se
             partition = partitions[0]
         if partition not in partitions:
             raise UsageError(
-                f"--as-of-offset names {partition}, which is not selected", advice=f"it is one of {_named(partitions)}"
+                f"--as-of-offset names {partition}, which is not selected", advice=f"name one of {_named(partitions)}"
             )
         found[partition] = int(number)
     return AsOf(found, timestamp_ms)
@@ -627,7 +628,7 @@ def _holds_something(path: Path) -> bool:
 def _check_output(to: str, log_dirs: Sequence[Path]) -> None:
     outside_log_dirs(to, log_dirs)
     if not is_uri(to) and not is_delta_table(to) and _holds_something(Path(to)):
-        raise UsageError("this is not a Delta table and not empty", path=to, advice="name a path that does not exist")
+        raise UsageError("this is neither a Delta table nor empty", path=to, advice="name a path that does not exist")
 
 
 def perform(

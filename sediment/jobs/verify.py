@@ -1,7 +1,8 @@
 """`sediment verify BEFORE AFTER`: check that AFTER is a correct compaction of BEFORE.
 
-    driver    pair up                                                                 · reports of all pairs
-    tasks             headers of both logs · records and batches · bytes and files
+1. The driver pairs up the partitions.
+2. Tasks compare each pair: the headers of both logs, then records and batches, then bytes and files.
+3. The driver makes the reports of all pairs.
 
 One task compares a partition; small partitions share a task.  A large partition that would leave CPUs of this machine
 idle is compared by several threads.  If there is little data, this process makes the comparison, because Spark would
@@ -144,7 +145,7 @@ def _side(source: Source, fs: Fs, checkpoints: LogDirCheckpoints | None = None) 
 
 
 def _kept(before: Path, mark: BeforeMark, fs: Fs) -> tuple[Source, ...]:
-    """Return the partitions of BEFORE, which contains only the mark of --keep-before if the run changed nothing."""
+    """Return the partitions of BEFORE; if the run changed nothing, BEFORE contains only the mark of --keep-before."""
     try:
         return find_sources([before], fs)
     except NotALogDirectoryError:
@@ -174,7 +175,7 @@ def _not_linked(after: Source, mark: BeforeMark, checkpoints: Sequence[LogDirChe
     old, new = (known.of(after.partition).log_start or 0 for known in checkpoints)
     differences = []
     if new != old:
-        differences.append(Difference("log_start", new, f"the log start checkpoint is {new}, in BEFORE {old}"))
+        differences.append(Difference("log_start", new, f"the log start checkpoint is {new}, but in BEFORE {old}"))
     if str(after.directory.parent.resolve()) != mark.log_dir:
         differences.append(
             Difference(
@@ -318,8 +319,8 @@ def verify(options: CommonOptions, *, since_ms: int | None, reencoded: bool = Fa
 @click.option(
     "--since-ms",
     type=click.IntRange(min=0, max=INT64_MAX),
-    help="Accept an AFTER that several compactions made from BEFORE, the first at this time, in ms since the epoch "
-    "(default: one compaction, at --now-ms).",
+    help="Accept an AFTER that several compactions made from BEFORE; the first of them ran at this time, in ms since "
+    "the epoch (default: one compaction, at --now-ms).",
 )
 @click.option(
     "--reencoded",

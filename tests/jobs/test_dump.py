@@ -235,7 +235,7 @@ def test_an_output_that_exists_or_fails_is_left_or_removed(log_dir, tmp_path):
     (tmp_path / "out").mkdir()
     result = run(log_dir, "--to", tmp_path / "out")
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-    assert "the output exists" in result.stderr
+    assert "the output already exists" in result.stderr
     log = log_dir / "t-0" / f"{0:020d}.log"
     log.write_bytes(log.read_bytes()[:70] + b"\xff" + log.read_bytes()[71:])
     assert run(log_dir, "--what", "records", "--to", tmp_path / "new").exit_code == 1

@@ -165,5 +165,6 @@ def _latest(key: bytes, ours: dict, theirs: dict, rules: Rules) -> Iterator[Foun
             yield (
                 check,
                 first,
-                f"under {label}, the latest record of the key at this offset is {after_text}, in BEFORE {before_text}",
+                f"under {label}, the latest record of the key at this offset is {after_text}, "
+                f"but in BEFORE {before_text}",
             )

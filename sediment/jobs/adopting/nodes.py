@@ -1,7 +1,7 @@
 """The future node of an adopted directory.
 
-    NewNode       the directory has no metadata log: a new node starts its own from bootstrap.checkpoint
-    StoppedNode   the directory has a metadata log: its node is stopped and is the sole voter of its quorum
+    NewNode       the directory has no metadata log; a new node creates one from bootstrap.checkpoint
+    StoppedNode   the directory has a metadata log; its node is stopped and is the sole voter of its quorum
 
 Each class plans the run before the first change, builds the metadata records, and writes the files outside the
 partition folders.
@@ -98,7 +98,7 @@ class OwningNode(Protocol):
         ...
 
     def changes(self, run_id: str) -> list[str]:
-        """Describe the files that `write` creates, replaces and appends to: one line for each kind of change."""
+        """Describe the files that `write` creates, replaces or extends, in one line for each kind of change."""
         ...
 
     def records(self, clones: Clones) -> list[bytes]:
@@ -135,8 +135,9 @@ class NewNode:
         new = [name for name in names if name not in there] + ([] if own is None else [str(own)])
         replaced = [name for name in there if name != SERVER_PROPERTIES_FILE]
         lines = [
-            f"records of {counted(len(self.plan.topics), 'topic')} in {BOOTSTRAP_FILE}, which node {self.node.node_id} "
-            f"of cluster {self.node.cluster_id} puts into a new metadata log, {METADATA_PARTITION}, at its first start",
+            f"records of {counted(len(self.plan.topics), 'topic')} in {BOOTSTRAP_FILE}; at its first start, node "
+            f"{self.node.node_id} of cluster {self.node.cluster_id} puts them into a new metadata log, "
+            f"{METADATA_PARTITION}",
             f"new files: {', '.join(new)}",
         ]
         return [*lines, _replaced(replaced, run_id)] if replaced else lines
@@ -280,6 +281,6 @@ def _leader_epochs(clones: Clones) -> dict[TopicPartition, int]:
 
 
 def _producer_ids(clones: Clones, source: Source, fs: Fs) -> set[int]:
-    """Return the producer ids that occur in the logs, and those that belong to transactional ids."""
+    """Return the producer ids in the logs, and the producer ids that belong to transactional ids."""
     in_logs = {producer_id for clone in clones.values() for producer_id in clone.producer_ids}
     return in_logs | transactional_producers(source.topics.get(TRANSACTION_STATE), fs)

@@ -1,4 +1,4 @@
-"""Creation and completion of the catalogue that lists the original files that a run keeps."""
+"""Catalogue of the original files that a run keeps: its creation and its completion."""
 
 from __future__ import annotations
 
@@ -57,9 +57,10 @@ def catalogue_of_run(
     *,
     restores: str | None = None,
 ) -> Catalogue:
-    """Return the first catalogue of a run of `command`, without files; `checkpoints` is keyed by log directory.
+    """Return the first catalogue of a run of `command`, which lists no files yet.
 
-    Call this before the run removes a file.  `restores` is the id of the run that a restore undoes.
+    `checkpoints` is keyed by log directory.  Call this before the run removes a file.  `restores` is the id of the run
+    that a restore undoes.
     """
     return Catalogue(
         run_id=run_id,
@@ -76,10 +77,10 @@ def catalogue_of_run(
 def begin_originals(
     options: CommonOptions, command: str, run_id: str, target: Path, listings: Iterable[LogListing], fs: Fs
 ) -> tuple[BackupLinks, list[tuple[LogListing, str, str]]]:
-    """Write the catalogue of the files that a run may replace, before any of them is replaced.
+    """Write the catalogue of the files that a run may replace; call this before the run replaces a file.
 
-    Returns the originals, and the listings of partitions with unreadable files, each with reason code and text.  Those
-    partitions are not in the catalogue and must not be changed.
+    Returns the originals, and the listing, reason code and text of each partition with unreadable files.  Partitions
+    with unreadable files are not in the catalogue and must not be changed.
 
     Raises:
         OSError: the catalogue could not be written, so no file may be replaced.
@@ -117,6 +118,6 @@ def end_originals(originals: BackupLinks, reports: Iterable[Reported]) -> Path |
 
 
 def _shown_arguments(log_dirs: Iterable[Path], given: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """Return the log directories and the given options in the form for a catalogue."""
+    """Return the log directories and the given options in the form that a catalogue stores."""
     options = [name if not value else f"{name}={value}" for name, value in given]
     return (*(without_secret(str(path)) for path in log_dirs), *options)

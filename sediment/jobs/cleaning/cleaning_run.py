@@ -1,4 +1,4 @@
-"""Base class of the runs of `compact` on the driver, in place or to an output, and steps that other commands share.
+"""Base class of both kinds of `compact` runs (in place, and to an output), and steps that other commands share.
 
 Invariant: every selected partition has one report, in the order of log directories and names.
 """
@@ -86,7 +86,7 @@ def rate_limit(
 
 
 def update_cleaner_checkpoint(fs: Fs, log_dir: Path, offsets: Mapping[TopicPartition, int]) -> None:
-    """Set `offsets` in the cleaner checkpoint; as in a broker, a malformed file counts as empty and is replaced."""
+    """Set `offsets` in the cleaner checkpoint; a malformed file counts as empty and is replaced, as in a broker."""
     path, like = log_dir / CLEANER_FILE, log_dir / LOCK_FILE
     try:
         update_offset_checkpoint(fs, path, offsets, like=like)

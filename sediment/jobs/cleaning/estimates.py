@@ -1,4 +1,4 @@
-"""Estimates of the bytes that survive cleaning, and the decisions based on them: strategy, free space, resources."""
+"""Estimates of the bytes that survive cleaning, and the decisions that use them: strategy, free space, resources."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SAMPLE_BYTES = 32 << 20  # sample size for a log that is too large to be read as
 
 
 def find_resources(sc: Any | None, all_bytes: int, *, asked: Strategy | None) -> Resources:
-    """Return the resources of a run over `all_bytes` of log; the choice of a strategy depends on them.
+    """Return the resources of a run over `all_bytes` of logs; the choice of a strategy depends on these resources.
 
     Without a SparkContext, these are the resources of Spark's default master, which uses all CPUs of this process.
     Half of this host's memory is divided evenly among the tasks that run at the same time.  The hosts of the executors
@@ -46,8 +46,8 @@ def strategy_for(task: CleaningTask, plan: CleaningPlan, estimate: Callable[[], 
 def check_headroom(plan: CleaningPlan, fs: Fs, writer: WriteBehind, estimate: Callable[[], Estimate]) -> None:
     """Check that the survivors fit on the disk, because all groups are written before a commit frees their sources.
 
-    `estimate` returns the bytes that `plan` would leave; it is not called if the disk has room for a full copy of
-    the log.  If the estimate is too low, the disk fills up while the log is cleaned, and nothing is committed.
+    `estimate` returns the bytes that `plan` would leave.  If the disk has room for a full copy of the log, `estimate`
+    is not called.  If the estimate is too low, the disk fills up while the log is cleaned, and nothing is committed.
 
     Raises:
         NoSpaceError: the disk is too full; nothing was changed.

@@ -59,8 +59,7 @@ class CompactOptions:
     """Codec and size of the batches in cleaned segments; None: batches keep their codec and size."""
 
     hand_off: Path | None = None
-    """Hand-off folder of the engine that owns the directories; the run puts its swaps into it, and the engine "
-        "commits them."""
+    """Hand-off folder of the engine that owns the directories; the run puts its swaps here for the engine to commit."""
 
     output: str | None = None
     """Path or URI of a complete compacted log directory; the source stays unchanged."""

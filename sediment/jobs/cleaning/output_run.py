@@ -1,13 +1,14 @@
 """`sediment compact LOG_DIR … --output DIR_OR_URI`: write a compacted copy of the log directory.
 
-    driver    check the output · list · claim                            checkpoints · compare the source · manifest
-    tasks                                       view · plan · clean -> output · copy -> output
+1. The driver checks the output, lists the sources, and claims the output.
+2. Tasks view and plan the partitions.  They clean each partition into the output, or copy it to the output.
+3. The driver compares the sources with their listing, then writes the checkpoints and the manifest.
 
 The module `output_task` contains the tasks.  Partitions that are cleaned in splits are cleaned last, one at a time,
 because each of them uses all task slots.
 
-Invariants: nothing in a source changes and no lock is taken there.  Instead, the run lists the source again at the end,
-and completes the output only if nothing in the source changed.  The output contains every partition; a partition that
+Invariants: the run neither changes nor locks a source.  Instead of a lock, the run lists the source again at the end.
+It completes the output only if nothing in the source changed.  The output contains every partition; a partition that
 was skipped or failed is copied unchanged.  If a partition can neither be cleaned nor copied, the output stays
 incomplete.
 """

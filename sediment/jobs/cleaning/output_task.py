@@ -1,10 +1,10 @@
 """Tasks that write one partition to an output, either cleaned or copied byte for byte.
 
-    in place             the source is read in ranges; parts go straight to the output; no scratch file is made
-    working directory    links to the files of the partition, or copies from a URI; only if files must change first,
-                         because a replacement was interrupted or the active segment is to be rolled
-    in splits            as in place, by many tasks, each of which publishes the segments of its split; other tasks copy
-                         the files that stay
+* In place: the task reads the source in ranges, and its parts go straight to the output.  It makes no scratch file.
+* In a working directory: only if files must change first (an interrupted replacement, or a roll of the active segment).
+  The directory has links to the files of the partition, or copies if the source is a URI.
+* In splits: as in place, but many tasks clean.  Each task publishes the segments of its split, and other tasks copy the
+  files that stay unchanged.
 
 Invariants: nothing in a source changes.  Tasks write only new files to the output, and a file belongs to the result
 only if the manifest names it.
@@ -115,7 +115,10 @@ def _staying(task: PublishTask, cleaning: CleaningTask, swap: PreparedSwap | Non
 # ---------------------------------------------------------------------------------------------- in a working directory
 @contextmanager
 def _working_directory(task: PublishTask, on_bytes: OnBytes) -> Iterator[Path]:
-    """Yield a directory with links to the partition's files, or with copies; the caller may only rename them."""
+    """Yield a directory with links to, or copies of, the partition's files.
+
+    The caller may rename these files, but must not write to them.
+    """
     top = Path(tempfile.mkdtemp(prefix=f"sediment-{task.run_id}-", dir=task.scratch))
     try:
         work = top / task.folder
@@ -149,7 +152,7 @@ def _fetch(task: PublishTask, work: Path, on_bytes: OnBytes) -> None:
 def _cleaned_copy(
     task: PublishTask, cleaning: CleaningTask, work: Path, attempt: str, on_bytes: OnBytes
 ) -> PublishResult:
-    """Clean the partition in the directory `work`, and copy the files that are not rewritten from that directory."""
+    """Clean the partition in the directory `work`; then copy from `work` the files that cleaning did not rewrite."""
     publisher = task.publisher()
     fs = PublishingFs(publisher, task.folder, on_bytes)
     if publisher is not None:
@@ -188,7 +191,7 @@ def _cleaned_copy(
 # ------------------------------------------------------------------------------------------------------------ in splits
 @dataclass(frozen=True, slots=True)
 class OutputPlace:
-    """The target of a cleaning in splits that writes to an output; `publishing.cleaning` is `task`."""
+    """The target of a cleaning in splits to an output; `publishing.cleaning` is `task`."""
 
     publishing: PublishTask
     task: CleaningTask
@@ -218,7 +221,7 @@ class OutputPlace:
         return publish_partition(replace(self.publishing, cleaning=whole), attempt)
 
     def discard(self) -> None:
-        """Leave the files of splits in the output; its completion removes them, because no manifest names them."""
+        """Leave the files of splits in the output; its completion removes all files that no manifest names."""
 
     def done(self, swap: PreparedSwap, files: Sequence[ManifestFile]) -> PublishResult:
         """Return the result of a partition whose splits are published."""

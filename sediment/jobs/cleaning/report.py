@@ -56,7 +56,7 @@ def quarantined(listing: LogListing, mark: Uncleanable) -> PartitionReport:
 
 
 def settled(task: CleaningTask, result: CleaningResult) -> tuple[PartitionReport, int | None]:
-    """Return the report of `result` and the new first dirty offset; the swap of `result`, if any, is committed.
+    """Return the report of `result` and the new first dirty offset; a swap in `result` must already be committed.
 
     The offset is None if the entry in the cleaner checkpoint stays unchanged.
     """

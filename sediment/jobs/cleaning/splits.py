@@ -1,10 +1,10 @@
 """Cleaning of one large partition by many tasks: two sweeps over its splits, and the shuffles between the sweeps.
 
-    collect      one task per split    latest occurrences of its keys, by hash range    17 or 18 bytes per key
-      shuffle    by range
-    fold         one task per range    bitmaps of the records that survive              1 or 2 bytes per survivor
-      shuffle    by split
-    clean        one task per split    synced `.part` files
+1. Collect: one task per split finds the latest occurrences of its keys, by hash range: 17 or 18 bytes per key.  A
+   shuffle brings the occurrences of each range to one task.
+2. Fold: one task per range makes bitmaps of the records that survive: 1 or 2 bytes per survivor.  A shuffle brings the
+   bitmaps of each split to one task.
+3. Clean: one task per split writes synced `.part` files.
 
 Invariants: tasks exchange no key and no value; the driver receives only the names and sizes of parts.  A task returns
 an error as a value, so Spark does not retry a task that would fail again.
@@ -50,7 +50,7 @@ Environment = Callable[[], AbstractContextManager[tuple[Fs, OnBytes]]]
 """Function that opens the file operations of a task, and the callback for the bytes that the task reads."""
 
 SPLITS_PER_SLOT = 2  # more splits would balance the slots better, but each split would collect the same keys again
-_OCCURRENCE_BYTES = 120  # memory of a task for a key: a slot of its map, a row of its run, and the row's copy
+_OCCURRENCE_BYTES = 120  # memory that a task needs for one key: a slot of its map, a row of its run, and the row's copy
 _DEFAULT_BUDGET_BYTES = 1 << 30
 _LEAST_RECORD_BYTES = 64  # including a share of the batch header; smaller records only cause more passes
 

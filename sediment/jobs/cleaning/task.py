@@ -70,10 +70,10 @@ def start_partition(task: CleaningTask, attempt: str) -> Pending[CleaningResult]
 def start_cleaning(
     task: CleaningTask, fs: Fs, on_bytes: OnBytes, attempt: str, writer: WriteBehind
 ) -> Pending[CleaningResult]:
-    """Clean one partition except for the last writes of `writer`; report each number of bytes read to `on_bytes`.
+    """Clean one partition except for the last writes of `writer`; call `on_bytes` with each number of bytes read.
 
     Raises:
-        SedimentError, OSError: the partition cannot be cleaned; no `.part` file of the attempt is left.
+        SedimentError, OSError: the partition cannot be cleaned; no `.part` file of the attempt remains.
     """
     from sediment.compaction.clean_log import scan_log, sweep_log
     from sediment.compaction.estimate import estimate_segments
@@ -187,7 +187,10 @@ def check_listed(task: CleaningTask, fs: Fs, *, at_end: bool = False) -> None:
     if task.dry_run:
         if at_end:
             what = "the segments changed while they were read"
-        advice = "a dry run takes no lock, so stop the broker or work on a copy; else, check which disk is mounted here"
+        advice = (
+            "a dry run takes no lock, so stop the broker or work on a copy; "
+            "if no broker runs, check which disk is mounted here"
+        )
     may_grow = task.dry_run or task.options.hand_off is not None
     if found != listed and not (may_grow and _is_grown(listed, found)):
         raise SourceChangedError(what, partition=str(listing.partition), path=str(listing.path), advice=advice)
@@ -208,7 +211,7 @@ def _is_grown(listed: tuple[SegmentRef, ...], found: tuple[SegmentRef, ...]) -> 
 
 
 def _selected(cleanable: CleanableRange) -> CleaningResult:
-    """Return the result of a log that is not cleaned: the offsets of the range, and the rule that blocks it, if any."""
+    """Return the result of a log that is not cleaned: the offsets of the range, and the blocking rule, if any."""
     result = CleaningResult(
         first_dirty_offset=cleanable.first_dirty_offset,
         first_uncleanable_offset=cleanable.first_uncleanable_offset,

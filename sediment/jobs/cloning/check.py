@@ -215,7 +215,7 @@ def _differences(report: CopyCheckReport) -> Iterator[str]:
 def _conclusion(report: CopyCheckReport) -> str:
     made = f"{report.copy}, made by run {report.run_checked}"
     without = report.files_without_digest
-    by_size = f"; {counted(without, 'file')} without a digest, because they are links: only sizes were compared"
+    by_size = f"; {counted(without, 'file')} without a digest (links): only their sizes were compared"
     outcome = (
         f"{counted(report.files_that_differ, 'difference')} from the manifest"
         if report.files_that_differ

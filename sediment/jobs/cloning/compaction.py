@@ -84,4 +84,4 @@ def compaction_note(rows: Iterable[PartitionCloneReport]) -> tuple[str, ...]:
     done = [row for row in asked if row.compacted]
     before = human_bytes(sum(row.bytes_before or 0 for row in done))
     size = f" ({before} became {human_bytes(sum(row.bytes for row in done))})" if done else ""
-    return (f"--compact: {counted(len(done), 'partition')} compacted{size}, {len(asked) - len(done)} left as copied",)
+    return (f"--compact: {counted(len(done), 'partition')} compacted{size}, {len(asked) - len(done)} not compacted",)

@@ -55,7 +55,7 @@ def parse_listen(text: str) -> Endpoint:
 
 
 def parse_parts(text: str) -> frozenset[Part]:
-    """Return the parts in the value of `--with`, which are separated by commas; an empty value names none.
+    """Return the comma-separated parts in the value of `--with`; an empty value names no part.
 
     Raises:
         UsageError: a name is unknown.

@@ -21,8 +21,8 @@ class PartitionCloneReport:
     """Report of one partition, by its name in the clone.
 
     `source` is the partition directory that was copied; in the JSON this field is called `from`.  `log_dir` is the log
-    directory that contains `source`.  With `--suppress`, `records_suppressed` counts the records that were left out; if
-    the list has no key of the topic, the number is 0.  With `--compact`, `compacted` is False if the log was copied
+    directory that contains `source`.  With `--suppress`, `records_suppressed` counts the records that were left out.
+    The number is 0 if the list has no key of the topic.  With `--compact`, `compacted` is False if the log was copied
     unchanged, and `reason` gives the cause.  `bytes_before` is the size of the log before its compaction.
     """
 

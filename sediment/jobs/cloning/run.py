@@ -1,9 +1,11 @@
 """Run of `clone` on the driver.
 
-    driver    list · plan · claim                                            rename · metadata · checkpoints · manifest
-    tasks                         copy · load · cut · settle · compact · digest
-                                  topics with clients' records first, then the coordinators' topics;
-                                  several tasks copy a large partition (`split_copies`)
+1. The driver lists the sources, plans the clone, and claims the directory of the clone.
+2. Tasks copy, load, cut, settle, compact and digest the partitions (`engine.clone.partition_clone` lists the steps).
+   Topics with clients' records come first, then the coordinators' topics.  Several tasks copy a large partition
+   (`split_copies`).
+3. The driver renames the folder of each partition when its task is done.
+4. The driver writes the checkpoints, the metadata and the other files of the node, then the manifest.
 
 Invariants: the run neither writes nor locks the sources; if a partition cannot be cloned, the clone stays incomplete.
 """
@@ -304,14 +306,14 @@ class _CloneRun:
             raise UsageError(
                 "the source contains no partition",
                 path=", ".join(directory.shown for directory in source.directories),
-                advice="give directories that a broker has in log.dirs and that contain partitions",
+                advice="give entries of a broker's log.dirs that contain partitions",
             )
 
     def _check_properties_file(self) -> None:
         path = self._request.properties_file
         if path is not None and (self._fs.exists(path) or not self._fs.is_directory(path.absolute().parent)):
             raise UsageError(
-                "--server-properties names a file that exists, or a directory that does not",
+                "--server-properties names a file that already exists, or a directory that does not exist",
                 path=str(path),
                 advice="name a new file",
             )

@@ -1,8 +1,8 @@
 """Copies of large partitions: several tasks copy a partition, before one task loads and completes its log.
 
-    driver   lists the partition and divides its files into pieces
-    tasks    copy a piece each
-    driver   gives the finished pieces to the task of the partition
+1. The driver lists the partition, and divides its files into pieces.
+2. Each task copies one piece.
+3. The driver passes the finished pieces to the task of the partition.
 
 The other steps of a clone read a log from its start to its end, so one task does them.
 """
@@ -46,8 +46,8 @@ class _PieceResult:
 def is_split(task: CloneTask, asked: Strategy | None, *, slots: int, all_bytes: int) -> bool:
     """Return True if several tasks copy the partition of `task`; `asked` is the requested strategy, or None.
 
-    `all_bytes` is the size of all logs of the run, and `slots` the number of tasks that run at the same time.  Linking
-    takes almost no time, so a partition whose files are linked is split only if `asked` is split.
+    `all_bytes` is the size of all logs of the run, and `slots` is the number of tasks that run at the same time.
+    Linking takes almost no time, so a partition whose files are linked is split only if `asked` is split.
     """
     if asked is not None:
         return asked is Strategy.SPLIT

@@ -3,7 +3,7 @@
 The click parameters of a command are the only list of its options, so keywords have the same types, ranges and choices.
 
 Invariants: nothing is printed, messages go to the log, and no signal handler changes.  A run that changes log
-directories works in its own thread.  Therefore, Ctrl-C interrupts the caller, while the run still finishes the group in
+directories works in its own thread.  Therefore, Ctrl-C interrupts the caller, but the run still finishes the group in
 progress and releases its locks.
 """
 
@@ -47,7 +47,7 @@ _Outcome = TypeVar("_Outcome")
 
 
 def keyword_of(parameter: click.Parameter) -> str:
-    """Return the Python keyword of an option, which is its long name with underscores, or of an argument."""
+    """Return the Python keyword of an option or argument; an option's keyword is its long name with underscores."""
     name = max(parameter.opts, key=len).removeprefix("--").replace("-", "_")
     return _RENAMED.get(name, name)
 
@@ -55,7 +55,7 @@ def keyword_of(parameter: click.Parameter) -> str:
 def option_values(
     command: click.Command, keywords: Mapping[str, Any]
 ) -> tuple[dict[str, Any], tuple[tuple[str, str], ...]]:
-    """Return the values of the options of `command` by parameter name, and the given options as name and text.
+    """Return two things: the option values of `command`, by parameter name, and the given options as (name, text).
 
     Raises:
         UsageError: a value is of the wrong kind, out of range or not a choice.

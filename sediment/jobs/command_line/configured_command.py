@@ -10,15 +10,15 @@ Sources, strongest first:
     the default of the option
 
 `--settings` or, without this option, $SEDIMENT_SETTINGS names the settings file; the default is `sediment.toml` in the
-user's configuration folder.  The working directory is never searched, because it may contain other people's files.
+user's configuration folder.  The working directory is never searched, because other people may have put files into it.
 
-An unknown variable SEDIMENT_… is an error if the rest of its name begins with the name of this command, is one of the
-command's options, or resembles a known variable.  Other unknown variables are ignored, because other programs may use
-the same prefix.
+An unknown variable SEDIMENT_… is an error in three cases: the rest of its name begins with the name of this command, is
+one of the command's options, or resembles a known variable.  Other unknown variables are ignored, because other
+programs may use the same prefix.
 
 Invariants: only options in `FROM_SETTINGS` have sources other than the command line.  None of these options disables a
-safety check, names a secret, selects partitions or records, or supplies a setting or a time that decides which records
-are deleted.  An unknown name is an error, because a misspelt `dry-run` must not change data.
+safety check, names a secret, or selects partitions or records.  None supplies a setting or a time that decides which
+records are deleted.  An unknown name is an error, because a misspelt `dry-run` must not change data.
 """
 
 from __future__ import annotations

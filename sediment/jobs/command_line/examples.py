@@ -114,7 +114,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
                 "sediment restore /var/lib/kafka/data --from /var/lib/kafka-originals --run 8e92ab2e1b9f --dry-run",
             ),
             (
-                "undo all runs since a time",
+                "undo all runs that began at or after a time",
                 "sediment restore /var/lib/kafka/data --from /var/lib/kafka-originals --as-of 2026-11-22T18:00:00Z",
             ),
         ),

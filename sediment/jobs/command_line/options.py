@@ -1,6 +1,6 @@
 """Options that commands share, and the last steps of every command.
 
-Invariant: a run is recorded in the ledger, the HTML report and the metrics before its result goes to stdout.
+Invariant: a run is recorded in the ledger, the HTML report and the metrics before its result is printed on stdout.
 """
 
 from __future__ import annotations
@@ -75,8 +75,7 @@ class CommonOptions:
     """`log_dirs` as the user gave them, because a `Path` does not preserve a URI."""
 
     fail_on_unknown: bool = False
-    """Exit with 1 if the result for a partition depends on a setting without a stated value "
-        "(docs/reference/commands.md)."""
+    """Exit with 1 if a partition's result depends on a setting without a stated value (docs/reference/commands.md)."""
 
     allow_empty_selection: bool = False
     """Accept a `--partition` or `--topic` that matches nothing."""

@@ -4,7 +4,7 @@
     kB MB GB TB          10^3, 10^6, 10^9, 10^12 bytes
     ms s m h d w         milliseconds, seconds, minutes, hours, days, weeks
 
-Letters of sizes may be in either case.  A size may have a fraction; the result is rounded down.
+The letters of a size may be upper or lower case.  A size may have a fraction; the result is rounded down.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Options of `kafka-log` with the same names and meanings as in Spark's Kafka source.
 
-    subscribe, subscribePattern, assign                            which partitions: `Subscription`
-    startingTimestamp, startingOffsetsByTimestamp, startingOffsets where they start: `Positions`, the first given wins
-    endingTimestamp, endingOffsetsByTimestamp, endingOffsets       where a batch query ends, in the same order
+* subscribe, subscribePattern and assign select the partitions: `Subscription`.
+* startingTimestamp, startingOffsetsByTimestamp and startingOffsets set where they start: `Positions`.  The first one
+  that is given applies.
+* endingTimestamp, endingOffsetsByTimestamp and endingOffsets set where a batch query ends, in the same order.
 
 Source: Spark's guide "Structured Streaming + Kafka Integration", and `KafkaSourceProvider`, `JsonUtils`.
 """
@@ -114,8 +115,8 @@ class Positions:
 class KafkaOptions:
     """The options that the user gave; without any, a query reads everything in the files.
 
-    If no record has the starting timestamp or a later one, the query fails.  With `is_latest_without_record`, such a
-    partition starts at its end instead.
+    If no record has the starting timestamp or a later one, the query fails.  With `is_latest_without_record`, a
+    partition without such a record starts at its end instead.
     """
 
     subscription: Subscription = Subscription()
@@ -216,14 +217,14 @@ def parse_boolean(given: Mapping[str, str], name: str) -> bool | None:
     if text is None:
         return None
     if text.lower() not in ("true", "false"):
-        raise UsageError(f"{name} cannot be {text!r}", advice="it is true or false")
+        raise UsageError(f"{name} cannot be {text!r}", advice="give true or false")
     return text.lower() == "true"
 
 
 def _is_latest_without_record(given: Mapping[str, str]) -> bool:
     strategy = given.get(STRATEGY.lower(), "error").lower()
     if strategy not in ("error", LATEST):
-        raise UsageError(f"{STRATEGY} cannot be {strategy!r}", advice=f"it is error or {LATEST}")
+        raise UsageError(f"{STRATEGY} cannot be {strategy!r}", advice=f"give error or {LATEST}")
     return strategy == LATEST
 
 
@@ -264,7 +265,7 @@ def _positions(given: Mapping[str, str], options: tuple[str, ...], words: Mappin
     text = given[option.lower()].strip()
     if option.endswith("Timestamp") and "By" not in option:
         if not text.isascii() or not text.isdigit():
-            raise UsageError(f"{option} cannot be {text!r}", advice="it is a time in ms since 1970")
+            raise UsageError(f"{option} cannot be {text!r}", advice="give a time in ms since 1970")
         return Positions(option, True, int(text))
     are_times = option.endswith("ByTimestamp")
     if not are_times and text.lower() in words:

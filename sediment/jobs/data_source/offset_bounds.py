@@ -1,8 +1,11 @@
 """Start and end offsets of partitions, computed from the positions in the options.
 
-    position   offset, earliest, latest or timestamp
-    offset     earliest: the first in the files; latest: the log end, or the last stable offset for READ_COMMITTED
-               timestamp: the first record with this timestamp or a later one
+A position is one of these:
+
+* An offset.
+* `earliest`: the first offset in the files.
+* `latest`: the log end, or the last stable offset for READ_COMMITTED.
+* A timestamp: the offset of the first record with this timestamp or a later one.
 
 Invariant: with `fails_on_data_loss`, an offset that is not in the log is an error.
 """

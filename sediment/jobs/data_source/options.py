@@ -44,8 +44,8 @@ _OPTIONS = {
     "partitions": "numbers, separated by commas",
     "isolation": "read_uncommitted or read_committed",
     "on_corruption": "fail, skip or rows",
-    "offsets": "A:B, from A to below B",
-    "timestamps_ms": "A:B, from A to below B",
+    "offsets": "A:B, from A up to but not including B",
+    "timestamps_ms": "A:B, from A up to but not including B",
     "task_bytes": "bytes of segments that one task reads",
     "starting": "start of a new stream: earliest or latest",
     "max_offsets_per_trigger": "maximum number of offsets that a stream reads in one batch",
@@ -113,7 +113,7 @@ def _check_name(name: str) -> None:
         return
     refuse_broker_option(name)
     near = difflib.get_close_matches(name, [*_OPTIONS, *KAFKA_OPTIONS], n=1)
-    hint = f"did you mean {KAFKA_OPTIONS.get(near[0], near[0])!r}" if near else f"it is one of {', '.join(_OPTIONS)}"
+    hint = f"did you mean {KAFKA_OPTIONS.get(near[0], near[0])!r}" if near else f"its options are {', '.join(_OPTIONS)}"
     raise UsageError(f"{FORMAT} has no option {name!r}", advice=hint)
 
 
@@ -163,7 +163,7 @@ def _numbers(given: Mapping[str, str], name: str) -> frozenset[int] | None:
 def _one_of(given: Mapping[str, str], name: str, values: Sequence[str], default: str) -> str:
     value = given.get(name, default)
     if value not in values:
-        raise UsageError(f"{name} cannot be {value!r}", advice=f"it is one of {', '.join(values)}")
+        raise UsageError(f"{name} cannot be {value!r}", advice=f"give one of {', '.join(values)}")
     return value
 
 
@@ -172,5 +172,5 @@ def _positive(given: Mapping[str, str], name: str) -> int | None:
     if text is None:
         return None
     if not text.isascii() or not text.isdigit() or int(text) == 0:
-        raise UsageError(f"{name} cannot be {text!r}", advice="it is a number above 0")
+        raise UsageError(f"{name} cannot be {text!r}", advice="give a number above 0")
     return int(text)

@@ -1,7 +1,8 @@
 """Options of a table that SQL creates: `CREATE TABLE … USING `kafka-log` OPTIONS (…)`.
 
-    CREATE TABLE    options and Spark's properties of the table -> options, and the schema with these options
-    each query      no options; the schema that the catalog kept -> options
+* CREATE TABLE passes the user's options and Spark's properties of the table.  The source returns a schema that contains
+  the user's options.
+* Each query passes no options.  The source reads the options from the schema that the catalog kept.
 
 Spark 4.2 gives a Python source the options of a table only when the table is created.  Spark keeps the schema that the
 source returned, including the metadata of its columns, and passes the schema to every query.  Therefore, this module

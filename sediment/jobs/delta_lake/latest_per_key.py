@@ -1,10 +1,10 @@
 """Task of `snapshot`: find the latest record of each key in a part of a partition, and return Spark rows.
 
-    slices --committed records--> pyarrow batches --latest of each key so far--> rows, at the end or if memory is full
-                                                                             and a summary: records read, or an error
+The task reads the committed records of its slices as pyarrow batches, and keeps the latest record of each key so far.
+It yields rows at the end, or earlier if memory is full.  Last, it yields a summary: the number of records, or an error.
 
-A part is a sequence of consecutive slices of one partition.  A key may have several rows: each part, and each emission
-before the end of a part, can produce one.  The row with the highest offset wins.  A tombstone is also a row.  Records
+A part is a sequence of consecutive slices of one partition.  Each part may yield rows several times, and each
+yield may contain a row of the same key.  The row with the highest offset wins.  A tombstone is also a row.  Records
 without a key are left out.
 
 Invariants: a part has exactly one summary, after its records.  If a part cannot be read, only its summary reports the
@@ -61,7 +61,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class ReadSummary:
-    """Summary of a part: its error, or the numbers of records and emissions; an emission has no key twice."""
+    """Summary of a part: its error, or its numbers of records and `emissions`.
+
+    An emission is a yield of rows; these rows have different keys.
+    """
 
     messages_read: int = 0
     emissions: int = 0

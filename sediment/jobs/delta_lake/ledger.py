@@ -6,12 +6,12 @@
 The input is the JSON object that a command prints with `--json`.  Therefore, if a run could not be recorded, it can be
 recorded later from this output.  Fields without a column go into `other`, as JSON.
 
-The tables are written without a JVM and without JARs.  An append takes about ten milliseconds, while Spark with Delta
-takes ten seconds to start.
+The tables are written without a JVM and without JARs.  An append takes about ten milliseconds; Spark with Delta takes
+ten seconds to start.
 
 Invariants
 * A run is in each table once.  The commit of a run's rows has the run's id as its Delta application transaction
-  (`txn`), so a second append finds this commit, and a concurrent append conflicts with it.
+  (`txn`).  A second append of the run finds this commit, and a concurrent append conflicts with this commit.
 * An error of the ledger must not fail a run, so `record` raises no error.
 """
 

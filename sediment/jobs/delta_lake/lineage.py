@@ -1,17 +1,17 @@
 """OpenLineage events of the runs that write a Delta table: `snapshot`, and the archive of `expire`.
 
     START       before the first record is read: topics and table
-    COMPLETE    the table has the records: counts of records, and the version of the table if it is known
-    FAIL        the run or a partition failed: also the reason codes
-    ABORT       a signal ended the run
+    COMPLETE    after the table has the records: counts of records, and the version of the table if it is known
+    FAIL        if the run or a partition failed: also the reason codes
+    ABORT       if a signal ended the run
 
 A topic of a log directory is the dataset `LOG_DIR/TOPIC` in the namespace of the filesystem; the table is a dataset at
 its own path.
 
 Invariants: without a destination nothing is sent, and the package openlineage-python is not loaded.  The option alone
-determines the destination; from the environment, only the API key is used, and nothing from the working directory.  An
-event contains names, counts and reason codes, but no key, value or header, no error text, and no credentials of a URI.
-If an event cannot be sent, a warning is logged.
+determines the destination.  Only the API key comes from the environment, and nothing comes from the working directory.
+An event contains names, counts and reason codes, but no key, value or header, no error text, and no credentials of a
+URI.  If an event cannot be sent, a warning is logged.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ LogTopic = tuple[Path, str]
 class TableWrite:
     """Result of a run.
 
-    `records_read` counts records by topic, and `rows_written` rows of the table; `version` is the version of the table.
-    None means unknown.  `failures` are the reason codes of the partitions that failed.
+    `records_read` counts records by topic, and `rows_written` counts rows of the table; `version` is the version of the
+    table.  None means unknown.  `failures` are the reason codes of the partitions that failed.
     """
 
     run_id: str
@@ -83,7 +83,7 @@ def check(destination: str | None) -> None:
 def lineage_events(
     destination: str | None, command: str, topics: Iterable[LogTopic], table: str
 ) -> Iterator[Callable[[TableWrite], None]]:
-    """Send START, run the body, and send the event that ends the run; the body passes its result to the function.
+    """Send START, run the body, and send the event that ends the run; the body calls the function with its result.
 
     Raises:
         UsageError: as in `check`; the body did not run.

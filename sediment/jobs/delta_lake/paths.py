@@ -106,7 +106,7 @@ def read_rows(
 def _file_rows(
     fragment: Any, filesystem: Any, schema: pa.Schema, condition: Any, columns: list[str] | None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one data file; columns that are missing in the file get its partition values or nulls."""
+    """Yield the rows of one data file; a column that the file lacks gets the file's partition value, or nulls."""
     import pyarrow as pa
     import pyarrow.parquet as pq
     from pyarrow.dataset import get_partition_keys

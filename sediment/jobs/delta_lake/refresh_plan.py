@@ -1,9 +1,9 @@
 """Plan of a refresh: the records that a refresh must read, and the progress that the snapshot table stores.  Pure.
 
 For each partition, the table contains the state S(n): a row for the latest record of each key below offset n, but no
-row if this record is a tombstone.  Merging the latest records of the offsets from n to m turns S(n) into S(m), as long
-as the log below n is unchanged.  If the log below n may have changed, the partition is rebuilt: the run reads the log
-from its start and deletes the rows of keys that it does not find.
+row if this record is a tombstone.  If the log below n is unchanged, merging the latest records of the offsets from n to
+m turns S(n) into S(m).  If the log below n may have changed, the partition is rebuilt: the run reads the log from its
+start and deletes the rows of keys that it does not find.
 
 Invariant: a refreshed table equals a new table from the same log; neither has rows below the log start offset.
 """

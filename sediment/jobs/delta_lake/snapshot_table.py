@@ -35,7 +35,7 @@ _TXN_APPLICATION = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 _LIKELY_COMMITS = 10
 _STATISTICS_PROPERTY = "delta.dataSkippingStatsColumns"
-_STATISTICS = "partition,offset,timestamp"  # statistics of headers, keys and values would skip no file
+_STATISTICS = "partition,offset,timestamp"  # statistics of headers, keys and values would let Delta skip no file
 _WRITE_SETTINGS = {
     # Keys and most values differ from row to row, so dictionary encoding costs time and saves no space.
     "parquet.enable.dictionary#key": "false",
@@ -101,7 +101,7 @@ class SnapshotTable:
         return progress
 
     def _remove_empty_log(self) -> None:
-        """Remove a `_delta_log` without a commit, which a failed creation leaves; Delta would treat it as a table."""
+        """Remove a `_delta_log` without a commit, which a failed creation left; Delta would treat it as a table."""
         context = self._spark.sparkContext
         assert context._jvm is not None
         folder = context._jvm.org.apache.hadoop.fs.Path(self.path, _DELTA_LOG)

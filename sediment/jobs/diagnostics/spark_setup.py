@@ -109,7 +109,10 @@ def _worker_python(defaults: Mapping[str, str]) -> Check:
         return failed(name, f"the Python for Spark's workers fails: {python} ({source})", advice)
     release, *missing = probed.stdout.split()
     if _minor(release) != _minor(".".join(map(str, sys.version_info[:3]))):
-        text = f"the driver runs Python {sys.version_info[0]}.{sys.version_info[1]}, the workers {release} ({source})"
+        text = (
+            f"the driver runs Python {sys.version_info[0]}.{sys.version_info[1]}, "
+            f"but the workers run {release} ({source})"
+        )
         return failed(name, text, advice)
     if missing:
         return failed(name, f"the Python for Spark's workers lacks {', '.join(missing)}: {python} ({source})", advice)

@@ -1,14 +1,14 @@
 """Reading of the records that a broker appends to logs, soon after the broker has written them.
 
-    round    look up the partitions and their ends -> read each from its last end to its new end -> wait
-    first    the records that the query selects, or the last of them
-    later    every record that was appended; a new partition from its beginning
+* Each round looks up the partitions and their ends, reads each partition from its last end to its new end, and waits.
+* The first round returns the records that the query selects, or the last of them.
+* Later rounds return every record that was appended.  A new partition is read from its beginning.
 
 A partition that was deleted and created again has another topic id or another directory, and is read as a new
 partition.  If a partition is deleted, even while it is being read, the reading of the others continues.
 
 Invariants: each record is returned exactly once.  Only complete batches are read, so a batch that the broker is still
-writing is left for a later round.  A signal ends the reading immediately, even if no record is selected.
+writing is read in a later round.  A signal ends the reading immediately, even if no record is selected.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ class Follower:
             del self._next[name]
             self._identities.pop(name, None)
             self._on_notice(f"{name} was removed")
-        # Identify the partitions before reading their ends, so that no record of a partition that is created in between
-        # is skipped.
+        # Identify the partitions before reading their ends: otherwise, records of a partition that is created in
+        # between could be skipped.
         for name, source in sources.items():
             with contextlib.suppress(FileNotFoundError):
                 self._identify(name, self._ends.identities.of(source))
@@ -140,8 +140,8 @@ class Follower:
     def _go_back(self, source: Source, start: int) -> None:
         """If the log end offset is below `start`, the next offset to read, go back to the log end offset.
 
-        A last stable offset below `start` does not prove a truncation: the high watermark can decrease, and a broker
-        may write its checkpoint after this process has read records above it.
+        A last stable offset below `start` does not prove a truncation.  The high watermark can decrease.  A broker may
+        also write a high watermark to its checkpoint after this process has read records above that high watermark.
         """
         name, log_end = str(source.partition), end_offset(READ_UNCOMMITTED, source, self._fs)
         if log_end < start:

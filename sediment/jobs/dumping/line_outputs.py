@@ -44,7 +44,7 @@ class JsonLines:
 
 @dataclass(frozen=True, slots=True)
 class CsvLines:
-    """CSV with a header line; text is written unchanged, and other values, such as objects and lists, as JSON.
+    """CSV with a header line; text is written unchanged; other values, such as objects and lists, are written as JSON.
 
     Null is an empty field, and an empty text is `""`.
     """

@@ -1,10 +1,11 @@
 """Rows of `dump` as a table for people, laid out for a pipe or for the width of a terminal.
 
-    a pipe        every column and every row
-    a terminal    topic and partition in one column; the least important columns are left out if they have no room;
-                  rows without a finding, and more than ten empty logs, are counted in one line; configs are listed
-                  by topic, committed offsets by group, and a heading counts as a row
-    --columns     exactly these columns, and every row
+* A pipe gets every column and every row.
+* On a terminal, topic and partition share one column.  The least important columns are left out if they have no room.
+* On a terminal, one line counts the rows without a finding.  One line also counts empty logs if there are more than
+  ten.
+* On a terminal, configs are listed by topic, and committed offsets by group.  A heading counts as a row.
+* With --columns, the table has exactly these columns, and every row.
 
 Invariants: no name of a partition is left out or cut.  The text of a key, a value or a header has at most
 SHOWN_CHARACTERS.

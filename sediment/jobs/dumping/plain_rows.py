@@ -29,7 +29,7 @@ COLUMNS_FOR_DECODING = ("key", "topic", "control")
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a batch as dictionaries, timestamps as ms since the epoch."""
+    """Yield the rows of a batch as dictionaries, with timestamps in ms since the epoch."""
     import pyarrow as pa
 
     columns = [column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column for column in batch.columns]

@@ -2,7 +2,7 @@
 
     signature     the key signed the type and the payload
     figures       the conclusions of the document follow from its lists
-    files         every segment is as the run left it, and no other file may contain erased records
+    files         every segment is unchanged since the run, and no other file could contain erased records
 
 After the erasure, a running broker may append records after the last segment in the evidence, and retention may delete
 the first segments.  Both changes are notes, not problems.  Compaction rewrites segments, so check a compacted log
@@ -156,7 +156,7 @@ def contradictions(evidence: Evidence) -> Iterator[str]:
     if evidence.complete and reasons:
         yield f"the evidence says that it is complete, but {reasons[0]}"
     if sorted(evidence.incomplete) != sorted(reasons):
-        yield "the evidence gives reasons for being incomplete that do not follow from its partitions and places"
+        yield "the reasons in `incomplete` differ from those that the partitions and places of the evidence give"
     names = [(each.log_dir, each.partition) for each in evidence.partitions]
     if len(set(names)) < len(names):
         yield "a partition is listed twice"
@@ -208,7 +208,7 @@ def check_directories(evidence: Evidence, log_dirs: Sequence[Path], fs: Fs) -> l
 
 
 def _recorded(log_dir: Path, evidence: Evidence, fs: Fs) -> Mapping[str, Any]:
-    """Return the entry of the log directory: the entry with its id, or an entry without an id but with its path."""
+    """Return the entry of the log directory: the entry with its id, or else one with its path and without an id."""
     meta = read_meta_properties(fs, log_dir / META_PROPERTIES_FILE) if fs.is_directory(log_dir) else None
     own_id = None if meta is None else meta.directory_id
     for entry in evidence.log_dirs:
@@ -293,7 +293,7 @@ class _PartitionCheck:
         first = bases[0] if bases else known[-1] + 1
         for base in gone:
             if base < first:
-                self.notes.append(f"segment {base} was deleted since")
+                self.notes.append(f"segment {base} was deleted after the run")
             else:
                 self.problems.append(f"segment {base} is gone")
 
@@ -317,7 +317,7 @@ class _PartitionCheck:
             found = file_digest(path, self._fs, file.size_bytes if is_last else None)
             self.files += 1
             if (found.size_bytes, found.sha256) != (file.size_bytes, file.sha256):
-                self.problems.append(f"{file.name} is not the file that the run left")
+                self.problems.append(f"{file.name} differs from the file that the evidence describes")
 
 
 # -------------------------------------------------------------------------------------------------------------- report

@@ -1,15 +1,16 @@
 """Run of `erase` on the driver.
 
-    1. find      for a condition, tasks read the records; a table of verdicts needs no search
-    2. check     that no older record of a dropped key is left in a compacted log
-    3. plan      the segments to rewrite and the records out of reach
-    4. ask       for confirmation, once; for the counts, the segments are rewritten in memory
-    5. rewrite   one task a segment, then commit a partition at a time; a dry run rewrites in memory
-    6. scan      read everything again, with other code; sign the evidence
+1. Find: for a condition, tasks read the records.  A table of verdicts needs no search.
+2. Check that a compacted log keeps no older record of a dropped key.
+3. Plan: list the segments to rewrite, and the records out of reach.
+4. Ask once for confirmation.  To count the records, the run first rewrites the segments in memory.
+5. Rewrite: one task rewrites one segment.  Then the driver commits one partition at a time.  A dry run rewrites in
+   memory.
+6. Scan: read everything again, with other code, and sign the evidence.
 
 For keys, step 5 also finds the records: a task searches and rewrites its segment in one scan.  With keys, step 1
-searches only two kinds of partitions: those without a known action, which fail if they have a match, and those that may
-not fit on the disk a second time.
+searches only two kinds of partitions.  A partition without a known action is searched, and fails if it has a match.  A
+partition is also searched if its rewritten copy may not fit on the disk.
 
 Invariants: a run that asks for confirmation changes no record before the answer.  A partition is committed only if each
 of its matching records has a verdict.  Keys and the text of --where appear only in files that the caller requested.
@@ -343,7 +344,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
     def _judged(
         self, selected: SelectedPartition, found: Found | tuple[GivenVerdict, ...]
     ) -> _Selection | CleaningResult:
-        """Return the verdicts on the found records, or a failure if a cleanup.policy that is not stated decides."""
+        """Return the verdicts on the found records; fail if the action depends on an unstated cleanup.policy."""
         action = self._action_for(selected)
         if isinstance(found, Found):
             if action is None and found.offsets.size:
@@ -368,7 +369,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
     def _without_older(
         self, scans: ScanRun, chosen: Sequence[tuple[SelectedPartition, _Selection]]
     ) -> Iterator[tuple[SelectedPartition, _Selection | CleaningResult]]:
-        """Yield each selection after checking that no older record with a dropped key stays in a compacted log.
+        """Yield each selection after checking that no older record with a dropped key remains in a compacted log.
 
         A run with --keys-file needs no check, because it matches all records of a key.  With --all-versions, the older
         records are also dropped.

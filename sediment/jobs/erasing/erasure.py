@@ -130,8 +130,9 @@ class EraseSegment:
 class EraseSegments:
     """Function of the Spark task: erase one segment by key.
 
-    `replacement` is the new value if records are replaced.  The function contains the keys, and the plans do not: the
-    driver handles a plan for every partition, but the function is sent to the executors only once per task.
+    `replacement` is the new value if records are replaced.  The function contains the keys, and the plans do not
+    contain them.  The driver handles a plan for every partition, but it sends the function to the executors only once
+    per task.
     """
 
     keys: KeySet

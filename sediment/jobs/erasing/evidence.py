@@ -63,8 +63,8 @@ class SegmentEvidence:
 class PartitionEvidence:
     """One partition: the counts of the run and of the second scan, and its segments, ascending.
 
-    `replicas` are the node ids in the metadata log, or None without a metadata log; `covered` are the nodes from whose
-    directories this run erased.
+    `replicas` are the node ids in the metadata log, or None without a metadata log; `covered` are the nodes in whose
+    directories this run erased records.
     """
 
     log_dir: str

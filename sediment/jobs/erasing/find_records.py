@@ -90,8 +90,8 @@ class KeysAt:
 class OlderRecords:
     """Records without a verdict that are older than a dropped record with the same key.
 
-    By partition directory, `dropped` contains the largest dropped offset of each key, and `judged` the offsets with a
-    verdict.
+    By partition directory, `dropped` contains the largest dropped offset of each key, and `judged` contains the offsets
+    with a verdict.
     """
 
     dropped: Mapping[Path, Mapping[bytes, int]]
@@ -250,10 +250,10 @@ class ScanRun:
     def find_keys(
         self, partitions: Iterable[tuple[LogListing, Place, int]], keys: KeySet
     ) -> Iterator[tuple[Path, Found | CleaningResult]]:
-        """Yield the records with one of `keys` for each partition directory, once all its segments were searched.
+        """Yield, for each partition directory, the records with one of `keys`, after all its segments were searched.
 
-        Each of `partitions` consists of a listing, the place from which tasks read it, and a limit on the decompressed
-        bytes of one batch.
+        Each of `partitions` has a listing, the source from which tasks read the partition, and a limit on the
+        decompressed bytes of one batch.
         """
         items: list[SegmentItem] = []
         for listing, place, limit_bytes in partitions:

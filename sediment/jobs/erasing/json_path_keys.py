@@ -1,4 +1,4 @@
-"""Keys that a value inside them selects: `--key-format json-path`.
+"""Selection of keys by a value inside the key: `--key-format json-path`.
 
     file of keys      $.customer.id=17          keys that are JSON objects with this value at this path
                       $.emails[0]=ann@x.org     one line for each value
@@ -7,8 +7,8 @@
 
 A path begins with `$` and has steps `.name`, `['name']` and `[index]`.  It ends at the first `=` after its last step.
 The rest of the line is the value: a string without quotes, or an integer, true or false as in the key.  A key that is
-not JSON, or has no such value, does not match.  Null, and a number with a fraction or an exponent, are refused: Spark
-reformats such numbers before it compares them, and finds nothing for null.
+not JSON, or has no such value, does not match.  Null, and a number with a fraction or an exponent, are refused.  Spark
+reformats such numbers before it compares them, and it finds nothing for null.
 
 Invariant: errors name the line of a file, never its content.
 """

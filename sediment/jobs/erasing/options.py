@@ -99,7 +99,7 @@ class EraseOptions(RewriteOptions):
             )
         if self.evidence is not None and is_uri(output):
             raise UsageError(
-                "--evidence needs a directory as --output, because the second scan reads it",
+                "--evidence needs a directory as --output, because the second scan reads the output",
                 advice="give a local directory, and upload it afterwards",
             )
 

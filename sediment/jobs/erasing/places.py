@@ -54,7 +54,7 @@ NOT_VISIBLE = (
         "in tables of `expire --archive` and `snapshot`, and in other tables made from the topic: DELETE FROM t WHERE "
         "…; REORG TABLE t APPLY (PURGE); VACUUM t",
     ),
-    Place("earlier-originals", None, "for each directory of --keep-originals of an earlier run: sediment vacuum DIR"),
+    Place("earlier-originals", None, "for each --keep-originals directory of an earlier run: sediment vacuum DIR"),
     Place(
         "consumers",
         None,
@@ -62,8 +62,8 @@ NOT_VISIBLE = (
         "in the --tombstones-out file",
     ),
     Place("backups", None, "erase from each copy of the directory, or delete the copy"),
-    Place("filesystem-snapshots", None, "delete the snapshots of the filesystem or volume from before the run"),
-    Place("free-blocks", None, "the filesystem overwrites freed blocks in time; use discard or an encrypted volume"),
+    Place("filesystem-snapshots", None, "delete the snapshots of the filesystem or volume made before the run"),
+    Place("free-blocks", None, "the filesystem overwrites freed blocks eventually; use discard or an encrypted volume"),
 )
 """Places of which a log directory has no trace."""
 
@@ -73,7 +73,7 @@ class Replicas:
     """Node ids of a partition's replicas, ascending.
 
     `nodes` is None if no metadata log names the replicas.  `read` are the nodes whose directories the run reads;
-    `covered` are the nodes among them from which it erased records.
+    `covered` are the nodes in `read` from which the run erased records.
     """
 
     nodes: tuple[int, ...] | None

@@ -23,7 +23,7 @@ _MOST_OFFSETS = 100
 
 @dataclass(frozen=True, slots=True)
 class RecordsNotReached:
-    """Matching records that were not erased for one reason: their number, and up to 100 of the lowest offsets."""
+    """Matching records that one common reason kept from erasure: their number, and up to 100 of the lowest offsets."""
 
     reason_code: str
     records: int
@@ -54,7 +54,7 @@ class EraseRunReport(RewriteRunReport[EraseReport]):
     """Report of a run of `erase`.
 
     `estimated_seconds` is the estimated time of the rewriting, in a dry run.  `evidence` is the file of the evidence;
-    `complete` is True if the evidence covers every replica and no matching record is left.  Both are None without
+    `complete` is True if the evidence covers every replica and no matching record remains.  Both are None without
     evidence.  `not_reached` are places outside the log that may contain erased records.
     """
 

@@ -5,8 +5,9 @@ decode and compare the records.  This scan reads every batch as a consumer reads
 (`segment_io.segment.fetched_batches`).  Python compares keys and values; it compares the keys of many records at once,
 as sets.
 
-    record with a verdict      drop: it must not exist     tombstone: no value     replace: the new bytes
-    record without a verdict   its key must not be one of the keys
+* A record with a verdict: a dropped record must not exist, a tombstone must have no value, and a replaced record must
+  have the new bytes.
+* A record without a verdict: its key must not be one of the keys.
 
 Records that the run reported as not reached are not counted.  The same task computes the digests of the files.
 """
@@ -61,7 +62,7 @@ class ScannedSegment:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ScanAgain:
-    """Function of the Spark task; `keys` are the keys to erase, and empty if the run does not select records by key."""
+    """Function of the Spark task; `keys` are the keys to erase; they are empty if the run does not select by key."""
 
     keys: frozenset[bytes]
 
@@ -98,7 +99,7 @@ def _scanned(task: SecondScan, keys: frozenset[bytes]) -> ScannedSegment:
 
 
 def _with_verdict(offsets: Int64s, judged: Int64s) -> list[int]:
-    """Return the indexes of those `offsets` that the ascending array `judged` contains."""
+    """Return the indexes of the `offsets` that occur in the ascending array `judged`."""
     if not offsets.size:
         return []
     low, high = np.searchsorted(judged, [offsets.min(), offsets.max() + 1])

@@ -1,7 +1,7 @@
 """The file of a suppression list (`compaction.rewrite.suppression`): read it with its secret, and add keys to it.
 
-Invariants: keys are added but never removed; one process at a time replaces the file, atomically; only the file's owner
-can read the file.
+Invariants: keys are added but never removed.  One process at a time replaces the file, atomically.  Only the file's
+owner can read the file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def read_suppression_list(file: Path, secret_file: Path) -> SuppressionList:
 
 
 def check_suppression_file(file: Path, secret: bytes) -> None:
-    """Check that keys can be added to `file`, which need not exist.
+    """Check that keys can be added to `file`, which may be missing.
 
     Raises:
         UsageError: the file exists but is not a suppression list with this secret.

@@ -1,9 +1,9 @@
 """Archive: a Delta table with the records of segments that are about to be deleted, each record exactly once.
 
-    1. measure    count and digest of each segment                                      tasks
-    2. write      its records as Parquet files, topic=…/day=…/                          tasks, in bounded memory
-    3. commit     the files of many segments at once, a transaction per segment         driver
-    4. verify     count the rows of each segment in the table                           driver
+1. Measure: tasks count the records of each segment, and compute its digest.
+2. Write: tasks write the records as Parquet files (topic=…/day=…/), in bounded memory.
+3. Commit: the driver commits the files of many segments at once, with an application transaction for each segment.
+4. Verify: the driver counts the rows of each segment in the table.
 
 The rows are those of the `records` table of the kafka-log source, including aborted and control records.  The archive
 adds the columns `segment`, `digest` (of the segment's file) and `day`.  `day` is the day of the record's timestamp in
@@ -140,7 +140,7 @@ def _schema() -> pa.Schema:
 # ------------------------------------------------------------------------------------------------------------ measuring
 @dataclass(frozen=True, slots=True)
 class SegmentWork:
-    """Segment to archive; a task checks by the token of `run_id` that it sees the driver's log directory."""
+    """Segment to archive; the token of `run_id` lets a task check that it sees the driver's log directory."""
 
     source: Source
     size_bytes: int
@@ -475,7 +475,7 @@ def archive_segments(
     run_id: str,
     stop: threading.Event,
 ) -> dict[LogKey, int | tuple[str, str]]:
-    """Write the records of the `wanted` segments (base offsets by log) to the archive at `path`; check its row count.
+    """Write the records of the `wanted` segments (base offsets by log) to the archive at `path`; then count the rows.
 
     The caller must hold the locks of the log directories.
 

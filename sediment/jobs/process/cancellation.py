@@ -83,7 +83,7 @@ _ended_if_killed: list[Callable[[], None]] = []
 
 @contextmanager
 def ended_if_killed(end: Callable[[], None]) -> Iterator[None]:
-    """If a signal kills this process during the block, call `end` first, which stops a child process."""
+    """During the block, call `end` before a signal kills this process; `end` stops a child process."""
     _ended_if_killed.append(end)
     try:
         yield

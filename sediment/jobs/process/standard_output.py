@@ -148,7 +148,7 @@ def as_text(show: Callable[[Console], object], console: Console) -> str:
 
 
 def _drop_what_is_buffered() -> None:
-    """Discard buffered output, which the interpreter would otherwise write at exit, with an error if this fails."""
+    """Discard buffered output; otherwise, the interpreter would write it at exit and might report an error."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

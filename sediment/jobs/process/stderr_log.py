@@ -67,10 +67,10 @@ def is_verbose() -> bool:
 
 @contextmanager
 def log_to_stderr(log_format: str, *, quiet: bool, repeats: bool = False) -> Iterator[None]:
-    """Send warnings and errors to stderr during the block; with JSON also information, with `quiet` only errors.
+    """Send warnings and errors to stderr during the block.
 
-    Each message is shown once.  `repeats` is for commands that run too long to remember all messages; a message may
-    then be shown again.
+    With JSON, messages of level INFO are also sent; with `quiet`, only errors are sent.  Each message is shown once.
+    `repeats` is for commands that run too long to remember all messages; a message may then be shown again.
     """
     if log_format == JSON:
         with _json_lines(quiet=quiet, repeats=repeats):
@@ -163,7 +163,7 @@ def stream_of_log() -> IO[str]:
 
 
 def _sentences(*, quiet: bool, repeats: bool) -> None:
-    """Log warnings and errors to stderr as text, with `quiet` only errors; show a message twice only with `repeats`."""
+    """Log warnings and errors to stderr as text (with `quiet`, only errors); only `repeats` shows a message twice."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setLevel(logging.ERROR if quiet else logging.NOTSET)
     if not repeats:

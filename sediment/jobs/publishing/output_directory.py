@@ -1,11 +1,11 @@
 """The output of a run, on the driver: a new, complete log directory with the selected partitions of its sources.
 
-    open      check the output, list the sources, read their settings and checkpoints; nothing is written
-    claim     lock and empty the output; tasks may write to it from now on
-    complete  list the sources again, write the checkpoints, then the manifest
+1. Open: check the output, list the sources, and read their settings and checkpoints.  Nothing is written.
+2. Claim: lock and empty the output.  From now on, tasks may write to it.
+3. Complete: list the sources again.  Then write the checkpoints, and last the manifest.
 
-Invariants: nothing in a source changes and no lock is taken there.  The output is complete only if the source files of
-the selected partitions are unchanged at the end.
+Invariants: the run neither changes nor locks a source.  The output is complete only if the source files of the selected
+partitions are unchanged at the end.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ class OutputSource:
 class OutputDirectory:
     """The output of a run; the stack removes the temporary directories and releases the lock.
 
-    The temporary directories of sources at URIs are made in `scratch`; None: in the system's temporary directory.
+    The temporary directories of sources at URIs are made in `scratch`.  If `scratch` is None, they are made in the
+    system's temporary directory.
     """
 
     def __init__(
@@ -142,7 +143,7 @@ class OutputDirectory:
 
     # -------------------------------------------------------------------------------------------------------- output
     def claim(self) -> None:
-        """Lock the output, and delete the files in it that an unfinished run left.
+        """Lock the output, and delete the files of an unfinished run in it.
 
         Raises:
             UsageError: the output can no longer be used.

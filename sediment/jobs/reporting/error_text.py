@@ -70,6 +70,6 @@ def _raised(error: BaseException | None) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of the text of a library's error, or the name of the error's class if the text is empty."""
+    """Return the first line of a library error's text; if the text is empty, return the name of the error's class."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

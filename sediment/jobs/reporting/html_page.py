@@ -1,6 +1,7 @@
 """Self-contained HTML page of a run, made from the run's JSON report; charts are labelled bars in inline SVG.
 
-    document (JSON report)  ->  Page (figures, widths, sentences)  ->  templates/report.html
+`Page` contains the figures, widths and sentences that this module makes from the JSON report.  The template
+templates/report.html shows the page.
 
 Invariants: the page loads no other resource.  The template escapes all text from a disk or a user.  If the report of a
 command lacks a key, the page has no part for this key.
@@ -36,7 +37,7 @@ SHOWN_EMPTY = 10
 """Maximum number of rows for empty partitions with the same status and reason."""
 
 SHOWN_ROWS = 2_000
-"""Maximum number of rows of the table of partitions: those that failed, and then the largest.
+"""Maximum number of rows in the table of partitions; failed partitions come first, then the largest.
 
 A browser takes seconds to lay out some thousand rows with their strips, and cannot show a hundred thousand.
 """
@@ -152,8 +153,8 @@ class Row:
 class Reason:
     """Partitions of one status and reason code.
 
-    `example` is the explanation.  If the partitions have different explanations, `example` is the explanation for the
-    largest partition, `example_of`.
+    `example` is the explanation.  If the partitions have different explanations, `example` is the explanation for
+    `example_of`, the largest partition.
     """
 
     status: str
@@ -226,7 +227,7 @@ def render_html(
     settings: Mapping[str, Settings] = MappingProxyType({}),
     log_dirs: Sequence[str] = (),
 ) -> str:
-    """Return the page of the run whose JSON report is `document`; an `error` in it means that the run gave no result.
+    """Return the page of the run whose JSON report is `document`; if `document` has an `error`, the run gave no result.
 
     `options` are the given command-line options, as (name, text).  `settings` are keyed by log directory; the key ""
     has the settings for all other directories.  `log_dirs` are the given log directories.
@@ -418,7 +419,7 @@ def _sizes(partitions: Sequence[Mapping[str, Any]]) -> tuple[Bar, ...]:
 def _stages(
     document: Mapping[str, Any], partitions: Sequence[Mapping[str, Any]]
 ) -> tuple[tuple[Bar, ...], tuple[Bar, ...]]:
-    """Return the stages of the driver, whose times add up to the time of the run, and the stages of the tasks.
+    """Return the driver's stages and the tasks' stages; the times of the driver's stages add up to the time of the run.
 
     The stages in the reports of partitions were measured in tasks.  The commit is an exception, because it runs in the
     driver.
@@ -442,7 +443,7 @@ def _stage_bars(seconds_by_stage: Mapping[str, float]) -> tuple[Bar, ...]:
 
 
 def _waits(partitions: Sequence[Mapping[str, Any]], now_ms: int) -> tuple[Bar, ...]:
-    """Return the number of tombstones by the time at which the last tombstones of their partition expire."""
+    """Return the numbers of tombstones, grouped by the time at which the last tombstones of a partition expire."""
     counts: Counter[str] = Counter()
     for partition in partitions:
         waiting, last = _whole(partition, "tombstones_waiting"), _whole(partition, "last_delete_horizon_ms")
@@ -484,7 +485,7 @@ def _reason(some: Sequence[Mapping[str, Any]]) -> Reason:
 
 
 def name_ranges(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names in natural order; four and more consecutive partitions of a topic become `t-0 to t-3`."""
+    """Return the names in natural order; four or more consecutive partitions of a topic become `t-0 to t-3`."""
     runs: list[list[str]] = []
     for name in sorted(names, key=by_number):
         topic, _, number = name.rpartition("-")

@@ -1,6 +1,6 @@
 """Metrics of a run, from its JSON report, as Prometheus text for the textfile collector of the node exporter.
 
-If Kafka has the same metric, its name follows Kafka's MBeans (kafka.log:type=LogCleaner and LogCleanerManager); other
+If Kafka has the same metric, the name follows Kafka's MBeans (kafka.log:type=LogCleaner and LogCleanerManager); other
 names begin with `sediment_run_`.  A metrics file is written once, but scraped for hours.  Therefore, the file contains
 points in time, from which a query computes ages.
 """
@@ -25,10 +25,10 @@ _RUN = "sediment_run"
 
 
 def metrics_text(document: Mapping[str, Any], *, finished_s: float, last_success_s: float | None) -> bytes:
-    """Return the metrics of the run whose JSON report is `document`; with an `error` in it, the run gave no result.
+    """Return the metrics of the run whose JSON report is `document`; if it has an `error`, the run gave no result.
 
-    `finished_s` and `last_success_s` are seconds since the epoch; `last_success_s` is the end of the last successful
-    run before this run, or None if this time is unknown.
+    `finished_s` and `last_success_s` are seconds since the epoch.  `last_success_s` is the end of the last successful
+    run before this run; it is None if this time is unknown.
 
     Source: Kafka's documentation, monitoring (LogCleaner, LogCleanerManager); the format is Prometheus'
     exposition format 0.0.4.

@@ -113,8 +113,8 @@ class PartitionReport:
     `seconds_by_stage` covers the partition's task and its commit.
 
     `keeps_tombstones` is True if batches got no delete horizon because `delete.retention.ms` is not stated.
-    `keeps_tombstones` is a separate field because a report has only one reason code, which may be taken by another
-    reason.  The JSON omits it.
+    `keeps_tombstones` is a separate field because a report has only one reason code, and another reason may need that
+    code.  The JSON omits it.
     """
 
     partition: str
@@ -149,7 +149,7 @@ class PartitionReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RunReport(Result, Generic[Partition]):
-    """Report of one run of a command; `now_ms` is its current time in every rule, and `seconds` its wall time.
+    """Report of one run of a command; `now_ms` is the current time in every rule, and `seconds` is the wall time.
 
     A command adds fields in a subclass.  In the JSON, the added fields come before `partitions`; fields with the
     metadata `AFTER_PARTITIONS` come after it.
@@ -164,8 +164,7 @@ class RunReport(Result, Generic[Partition]):
     seconds: float
     partitions: tuple[Partition, ...]
     fails_on_unknown: bool = field(default=False, metadata=INTERNAL)
-    """True if the run counts as failed as soon as the result for a partition depends on a setting that is not "
-        "stated."""
+    """True: the run counts as failed if the result for a partition depends on a setting that is not stated."""
 
     @property
     def failed(self) -> bool:
@@ -186,7 +185,7 @@ class RunReport(Result, Generic[Partition]):
         """Return this report if no partition failed.
 
         Raises:
-            RunFailedError: partitions failed; it names them with their reasons.
+            RunFailedError: partitions failed; the error names them with their reasons.
         """
         failures = self.failures()
         if failures:
@@ -253,8 +252,8 @@ def _has_unstated(partition: object) -> bool:
 class CompactionRunReport(RunReport[PartitionReport]):
     """Report of a run of `compact`.
 
-    `seconds_by_stage` contains the driver's wall time for its own stages, and the sum over all tasks, which may run in
-    parallel, for the stages of tasks.
+    For the driver's own stages, `seconds_by_stage` contains their wall time.  For the stages of tasks, it contains the
+    sum over all tasks, which may run in parallel.
     """
 
     row_type: ClassVar[type] = PartitionReport

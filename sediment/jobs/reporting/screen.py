@@ -1,12 +1,12 @@
 """Screen of a report: this module alone filters, sorts, folds and lays out the rows of every command's table.
 
-    rows ──changed──> ──sort──> ──by topic──> ──folded──> table that fits the width
-                                                  └─────> one line for each reason
+--changed filters the rows, --sort sorts them, --by-topic joins the rows of a topic, and on a terminal, rows that are
+alike are folded.  A table that fits the width shows the remaining rows.  After the table, each reason has one line.
 
 Invariants: no number and no name is shortened or split over lines.  If the console is too narrow, columns of higher
-ranks are left out; a line then names these columns.  A long name gets a line of its own above its row if it leaves no
-room for the columns of rank 0, or if it is one of a few names that would cost all rows a column.  If this is not
-enough, each row is printed as a list of lines.  JSON and the counts of a summary always cover every row.
+ranks are left out; a line then names these columns.  A long name gets a line of its own above its row in two cases: it
+leaves no room for the columns of rank 0, or it is one of a few long names that leave no room for another column.  If
+this is not enough, each row is printed as a list of lines.  JSON and the counts of a summary always cover every row.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class Screen:
         `is_idle` is True for a partition that the run does not change (default: by status); --changed hides it.
         `is_empty` is True for a partition without records.  On a terminal, many idle or empty partitions with the same
         reason get no rows: `reasons` or the summary counts them.  Many partitions that a stopped run did not finish get
-        no rows either; `failed` counts them.  Other partitions that make the run fail come first; they are neither idle
-        nor empty.
+        no rows either; `failed` counts them.  Other partitions that make the run fail come first; they count neither as
+        idle nor as empty.
         """
         columns = of_dry_run(columns) if dry_run else columns
         idle = self._idle(is_idle)
@@ -108,7 +108,7 @@ class Screen:
             self.table(self._sorted([[row] for row in shown], columns), columns)
 
     def _idle(self, is_idle: Callable[[Reported], bool] | None) -> Callable[[Reported], bool]:
-        """Return `is_idle` (default: by status), changed to be False for a partition that makes the run fail."""
+        """Return a form of `is_idle` (default: by status) that is False for each partition that makes the run fail."""
         idle = is_idle or _is_idle
         return lambda row: idle(row) and not self._fails(row)
 
@@ -266,7 +266,8 @@ def reason_lines(
     """Return one line for each reason, the reason with the most bytes first.
 
     If only one partition has the reason, its line is `name: reason`.  Otherwise, the line has the code, the number of
-    partitions, their bytes unless `size_of` returns None for all of them, and the reason of the largest partition.
+    partitions, their bytes, and the reason of the largest partition.  The bytes are left out if `size_of` returns None
+    for all of these partitions.
     """
     reason = explain or (lambda row: row.reason)
     bytes_of = size_of or _bytes_before

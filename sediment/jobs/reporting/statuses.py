@@ -12,4 +12,4 @@ RECOVERED = "recovered"
 UNCHANGED = "unchanged"
 
 STOPPED = "stopped"
-"""Reason code of a partition that failed because a signal ended the run; people see it as the status, too."""
+"""Reason code of a partition that failed because a signal ended the run; tables show it as the status."""

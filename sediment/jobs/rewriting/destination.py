@@ -4,9 +4,9 @@
     open           check, lock, read, place the run's token     check the output, list the sources; no lock
     settle         complete an interrupted replacement          impossible
     begin          write the catalogue of originals             claim the output
-    commit         link originals, swap the segments            note the new files, and those that stay
+    commit         link originals, swap the segments            note the new files, and the unchanged ones
     end            remove tokens and parts                      -
-    complete       complete the catalogue                       copy what stays, checkpoints, manifest
+    complete       complete the catalogue                       copy unchanged files, checkpoints, manifest
 
 `begin` is the first step that removes or replaces a whole file.  Before `begin`, a run in place only places its token
 and finishes a replacement that another run began.  A dry run stops before `begin`, and finishes no replacement.
@@ -32,7 +32,7 @@ from sediment.segment_io.partition.listing import LogListing
 
 
 class Destination(ABC):
-    """The destination of a run; `catalogue` is the file that lists the original files that the run kept."""
+    """The destination of a run; `catalogue` is the file that lists the originals kept by the run."""
 
     catalogue: Path | None = None
 

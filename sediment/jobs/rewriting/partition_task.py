@@ -1,7 +1,9 @@
 """Tasks of a rewriting command: plan one partition, and rewrite one of its segments.
 
-    driver   RewriteTask ──> plan_partition ──> PartitionPlan ──> a SegmentTask each ──> rewrite_segment ──> driver
-                              view, free space                     .part files, or files of an output
+1. The driver sends a `RewriteTask` to `plan_partition`, which views the partition and checks the free space.  The
+   result is a `PartitionPlan`.
+2. For each segment of the plan, the driver sends a `SegmentTask` to `rewrite_segment`, which writes `.part` files, or
+   files of an output.
 
 A `Place` determines where the new segments are written: next to the old segments, or to an output.
 
@@ -113,7 +115,7 @@ class Place(Protocol):
         ...
 
     def reading(self, listing: LogListing) -> AbstractContextManager[Fs]:
-        """Yield file operations that read the partition; errors show the same path of its directory as reports."""
+        """Yield file operations that read the partition; errors show its directory with the path that reports show."""
         ...
 
     def publish(self, fs: Fs, group: CleanedGroup) -> tuple[ManifestFile, ...]:

@@ -40,8 +40,8 @@ class RewriteReport:
 class RewriteRunReport(RunReport[Partition]):
     """Report of a run of a rewriting command.
 
-    `originals` is the directory of --keep-originals, and `catalogue` is the file in it that lists the files that this
-    run kept.  `output` is the directory or URI of --output.  A field is None if the run did not use its option.
+    `originals` is the directory of --keep-originals.  `catalogue` is a file in this directory; it lists the files that
+    this run kept.  `output` is the directory or URI of --output.  A field is None if the run did not use its option.
     `seconds_by_stage` contains the driver's wall time.
     """
 

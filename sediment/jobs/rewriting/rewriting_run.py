@@ -1,13 +1,11 @@
 """Run of a rewriting command on the driver.
 
-    driver   open · list · settle        approve · begin             commit, by partition · report · complete
-    tasks                           plan                   rewrite
-
 1. Open the directories, list the selected partitions, and complete interrupted replacements.
-2. Plan every partition.
+2. Plan every partition, in tasks.
 3. Let the command approve the plans, or end the run before any change.
-4. Begin, and rewrite the segments.  A dry run rewrites them in memory, so its figures are exact.
-5. Once all segments of a partition are written, commit it.
+4. Begin, and rewrite the segments, in tasks.  A dry run rewrites them in memory, so its figures are exact.
+5. Commit each partition after all of its segments are written.
+6. Make the reports, and complete the destination.
 
 The `destination` performs the steps that depend on where the new segments are written.
 
@@ -71,8 +69,7 @@ class RewritingRun(ABC, Generic[Own, Report]):
 
     command: ClassVar[str]
     output_keeps_failed: ClassVar[bool]
-    """True if the output gets an identical copy of a partition that fails; False if a failure leaves the output "
-        "incomplete."""
+    """True if the output gets an identical copy of a failed partition; False if a failure leaves it incomplete."""
 
     def __init__(self, options: CommonOptions, own: Own, stop: threading.Event, stack: ExitStack) -> None:
         self.run_id = new_run_id()
@@ -94,7 +91,7 @@ class RewritingRun(ABC, Generic[Own, Report]):
 
     @property
     def catalogue(self) -> Path | None:
-        """The file that lists the original files that the run kept; None if the run kept none."""
+        """The catalogue of the original files that the run kept; None if the run kept none."""
         return self._destination.catalogue
 
     # ------------------------------------------------------------------------------------ decisions of a command

@@ -1,21 +1,18 @@
 """Settings of each log directory: the settings of the run combined with the metadata of the directory's cluster.
 
-    --config ──┐
-    --set ─────┼─> Settings of the run ──┐
-               ┘                         ├──> LogDirectory.settings ──> LogDirectory.settings_of(partition)
-    __cluster_metadata-0 ────────────────┘                                 + the topic id in partition.metadata
+`--config` and `--set` give the settings of the run.  These settings and `__cluster_metadata-0` give
+`LogDirectory.settings`.  With the topic id in partition.metadata, `LogDirectory.settings` gives
+`LogDirectory.settings_of(partition)`.
 
 A new clone has no metadata log yet: until a broker starts on it, `bootstrap.checkpoint` contains the configs of its
 topics.  The marker of a clean stop proves that no broker has started.  The marker must be in the checkpoint's directory
 and in the directory that the checkpoint applies to.  A metadata log takes precedence even if it is empty, because a
 controller may have changed the configs after the clone.
 
-One of a node's log directories contains the metadata log or the checkpoint, which applies to all of the node's
-directories.  The search order is
-1. the directory that `--metadata` names,
-2. the log directory itself,
-3. the directories of the run with the same cluster and node id in meta.properties,
-4. `metadata.log.dir` and `log.dirs` of the `--config` file, under the same condition.
+One of a node's log directories contains the metadata log or the checkpoint.  This log or checkpoint applies to all of
+the node's directories.  The search order is 1. the directory that `--metadata` names, 2. the log directory itself, 3.
+the directories of the run with the same cluster and node id in meta.properties, 4. `metadata.log.dir` and `log.dirs` of
+the `--config` file, under the same condition.
 
 Invariants: a run changes a KRaft node's directory only with the node's metadata, or with a `--set topic:` for every
 selected topic.  A checkpoint without topics, as on a formatted node, is not metadata.
@@ -179,7 +176,7 @@ def _check_cluster(directory: SelectedDirectory, metadata_dir: Path, fs: Fs) -> 
     own_id, their_id = (None if meta is None else meta.cluster_id for meta in (directory.meta, theirs))
     if own_id is not None and their_id is not None and own_id != their_id:
         raise UsageError(
-            f"--metadata {metadata_dir} belongs to cluster {their_id}, and this directory to cluster {own_id}",
+            f"--metadata {metadata_dir} belongs to cluster {their_id}, but this directory to cluster {own_id}",
             path=str(directory.path),
             advice="name a directory of the same cluster",
         )
@@ -214,7 +211,7 @@ def _holds_log(log_dir: Path, fs: Fs) -> bool:
 
 
 def _metadata(log_dir: Path, known: dict[Path, ClusterMetadata | None], fs: Fs) -> ClusterMetadata | None:
-    """Return the content of the metadata log; without a log, return that of a new directory's bootstrap.checkpoint."""
+    """Return the content of the metadata log; without a log, return the bootstrap.checkpoint of a new directory."""
     if log_dir not in known:
         known[log_dir] = _read_metadata(log_dir, fs)
     return known[log_dir]

@@ -64,8 +64,8 @@ class SelectedDirectory:
     def settings_of(self, partition: TopicPartition, fs: Fs, *, name: str | None = None) -> Settings:
         """Return the settings for a partition; `name` is the name of its directory, if this is not the usual `TOPIC-N`.
 
-        If a topic was deleted while the broker was down, the cluster no longer knows the topic, and the broker's next
-        start renames the partition's directory to `-stray`.  Such a topic is neither compacted nor expired unless
+        If a topic was deleted while the broker was down, the cluster no longer knows the topic.  The broker's next
+        start then renames the partition's directory to `-stray`.  Such a topic is neither compacted nor expired unless
         `--set` gives its policy.
 
         Raises:
@@ -125,8 +125,8 @@ def keeps_metadata_apart(settings: Settings) -> bool:
 def is_of_other_directories(settings: Settings, directories: Sequence[Path], fs: Fs) -> bool:
     """Return True if the `--config` file belongs to a broker with other log directories.
 
-    The file belongs to the broker of the given directories if its `log.dirs` contains at least one of them, and all of
-    them except a `metadata.log.dir` without partitions.
+    The file belongs to the broker of the given directories under two conditions.  Its `log.dirs` contains at least one
+    of these directories, and each directory that `log.dirs` lacks is a `metadata.log.dir` without partitions.
 
     Raises:
         SettingsError: an entry is not a path.

@@ -97,12 +97,10 @@ class Settings:
 
     config_file: Mapping[str, str] = field(default_factory=dict)
     is_broker_file: bool = False
-    """True if `--config` is a broker's own file, so the broker uses Kafka's default for every key that the file "
-        "lacks."""
+    """True if `--config` is a broker's own file; for a key that the file lacks, the broker uses Kafka's default."""
 
     is_kraft_file: bool = False
-    """True if this broker is a KRaft node, whose file contains only defaults; the configs of topics are in the "
-        "metadata."""
+    """True if this broker is a KRaft node; its file contains only defaults, and the metadata has the topic configs."""
 
     node_id: int | None = None
     """The `node.id` in the `--config` file, or its `broker.id`; None if the file has neither."""
@@ -119,8 +117,7 @@ class Settings:
     sets: Mapping[str, str] = field(default_factory=dict)
     topic_sets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     broker_overrides: Mapping[str, str] = field(default_factory=dict)
-    """The broker's own dynamic configs in the cluster's metadata and, for other keys, the dynamic configs of all "
-        "brokers."""
+    """Dynamic broker configs in the metadata; for each key, the broker's own value, or else that of all brokers."""
 
     held: frozenset[str] = frozenset()
     """The broker keys whose static values take precedence over the dynamic configs in `of_node`."""
@@ -437,7 +434,7 @@ def _find_broker_keys(given: Mapping[str, str], names: Sequence[BrokerName], ori
 # ------------------------------------------------------------------------------------------------------ reading sources
 @dataclass(frozen=True, slots=True)
 class _ConfigFile:
-    """Known keys of a properties file; `marks` are its `BROKER_FILE_MARKS`, empty if it is not a broker's file."""
+    """Known keys of a properties file; `marks` are its `BROKER_FILE_MARKS` (only a broker's file has any)."""
 
     values: dict[str, str]
     marks: frozenset[str]
@@ -535,7 +532,7 @@ def _nearest(name: str, known: Sequence[str]) -> str | None:
 
 def _broker_hint(name: str) -> str:
     names = TOPIC_KEYS[name].broker_names
-    return f"; its key for that is {names[0].name}" if names else ""
+    return f"; the broker's key is {names[0].name}" if names else ""
 
 
 # ------------------------------------------------------------------------------------------------------ checking values

@@ -2,7 +2,7 @@
 
     source                                           strength
     a topic's own configs, in the metadata           strongest
-    the held lines of a clone's server.properties    a `--set` of the same key takes their place
+    the hold lines of a clone's server.properties    a `--set` of the same key replaces them
     dynamic configs of the broker, in the metadata
     `--set`, for all topics
     `--config`
@@ -57,7 +57,7 @@ _DELETING_KEYS = frozenset(
 
 
 def server_settings(settings: Settings, directories: Sequence[Path], fs: Fs) -> Settings:
-    """Return the settings for a live server of `directories`; its `--set` options count as keys of the broker.
+    """Return the settings for a live server of `directories`; the `--set` options count as keys of the broker.
 
     Raises:
         SettingsError: `--set` gives a config of a topic, or `--config` is the file of another node.
@@ -68,9 +68,7 @@ def server_settings(settings: Settings, directories: Sequence[Path], fs: Fs) -> 
         check_node(settings, directory, read_meta_properties(fs, directory / META_PROPERTIES_FILE))
     file = settings.config_file
     if is_of_other_directories(settings, directories, fs):
-        _LOGGER.warning(
-            "log.dirs in --config are other directories, so the settings in this file that delete records are ignored"
-        )
+        _LOGGER.warning("--config names other log.dirs, so the settings in this file that delete records are ignored")
         file = {key: text for key, text in file.items() if key not in _DELETING_KEYS}
         settings = replace(settings, is_broker_file=False, is_kraft_file=False)
     all_held = held_keys(settings, directories)
@@ -90,7 +88,7 @@ def _without_keys_of_sets(keys: Mapping[str, str], sets: Mapping[str, str]) -> M
 
 
 def with_held_keys(settings: Settings, directories: Sequence[Path]) -> Settings:
-    """Return the settings with the keys of the hold of a clone in `directories`; `--set` may replace these keys.
+    """Return the settings with the hold keys of a clone in `directories`; `--set` may replace these keys.
 
     Raises:
         SettingsError: a file cannot be read.

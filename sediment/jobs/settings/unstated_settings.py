@@ -1,4 +1,4 @@
-"""Reasons to skip a partition because a setting is not stated; each reason names the option with which to state it.
+"""Reasons to skip a partition because a setting is not stated; each reason names the option that states this setting.
 
 Invariant: a setting that is not stated (`Settings.is_stated`) deletes nothing, and no tombstone gets a delete horizon
 from it.
@@ -52,7 +52,7 @@ def why_not_expired(
         return "no-high-watermark", "the replication checkpoint does not list the partition"
     if not settings.is_stated_for_retention(topic, "cleanup.policy"):
         return POLICY_UNKNOWN, f"cleanup.policy is not stated; {settings.how_to_state(topic, 'cleanup.policy')}"
-    weak = {Origin.DEFAULT: "only Kafka's default", Origin.FILE: "only that of --config, for all topics"}
+    weak = {Origin.DEFAULT: "only Kafka's default", Origin.FILE: "only the value of --config for all topics"}
     whose = weak.get(Origin(settings.origin(topic, "cleanup.policy")))
     if whose and not config.compacts and checkpoints.first_dirty is not None and settings.topic_overrides is None:
         return POLICY_UNKNOWN, (

@@ -99,7 +99,7 @@ def _locked(folder: Path, *, wait: bool) -> Iterator[None]:
     """Lock the cache folder.
 
     Raises:
-        OSError: the folder cannot be made or opened, or without `wait`, another process holds the lock.
+        OSError: the folder cannot be made or opened, or another process holds the lock and `wait` is False.
     """
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

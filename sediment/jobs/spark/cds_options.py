@@ -3,8 +3,8 @@
 With the archive, a JVM maps the classes instead of parsing JARs.  `cds_archive` makes the archive: in the background
 after the first local run without an archive, or in `sediment warm-up`.  Every later local run uses this archive.
 
-    spark-<version>-<digest>.jsa          the archive; the digest is that of Java's and Spark's files
-    spark-<version>-<digest>.jsa.stamp    JSON: the state of the complete file, or why there is none
+    spark-<version>-<digest>.jsa          the archive, with a digest of Java's and Spark's files
+    spark-<version>-<digest>.jsa.stamp    JSON: the state of the complete archive, or the reason why none exists
 
 Invariants: an archive is used only if its stamp describes its file, so an incomplete or changed archive is never used.
 A run with another Java or Spark version looks for another file.  A JVM ignores an archive that was made by another JVM

@@ -113,13 +113,15 @@ _LOCALLY = {
 
 @contextmanager
 def spark_context(master: str | None, app_name: str, more: MoreSettings | None = None) -> Iterator[SparkContext]:
-    """Yield the active SparkContext, or a new one on `master` (None: spark-submit's, the configured one or local[*]).
+    """Yield the active SparkContext, or a new one on `master`.
 
-    `more` gets the user's settings and returns the settings that this use of Spark needs, which override the user's.
+    If `master` is None, the master is that of spark-submit, the configured master, or else local[*].  `more` gets the
+    user's settings and returns the settings that this use of Spark needs.  The returned settings override the user's
+    settings.
 
     Raises:
-        UsageError: Spark does not start, because Java is missing or too old, or because Spark fails; or the active
-            SparkContext runs another Python, which lacks this package.
+        UsageError: Java is missing or too old, Spark does not start, or the active SparkContext runs another Python,
+            which lacks this package.
         RunStopped: a signal arrived before Spark had started.
     """
     require_spark()

@@ -85,7 +85,10 @@ def task_environment(task: TaskOfRun) -> Iterator[tuple[Fs, OnBytes]]:
 
 @contextmanager
 def throttled(limit: RateLimit) -> Iterator[OnBytes]:
-    """Yield a callback that throttles a task; after the deadline, callback and function raise `LimitReachedError`."""
+    """Yield a callback that throttles a task.
+
+    After the deadline, this function and the callback raise `LimitReachedError`.
+    """
     throttle = None
     if limit.bytes_per_second is not None:
         from pyspark import SparkFiles

@@ -26,11 +26,11 @@ from sediment.segment_io.packing import pack_by_weight, pack_in_order
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_TASK_WEIGHT, _TASK_ITEMS = 2 << 30, 128  # limits of a task; larger tasks would delay the results
-_LEAST_ROUNDS = 4  # unless fewer are better; with this number, slots of different speed finish at about the same time
+_TASK_WEIGHT, _TASK_ITEMS = 2 << 30, 128  # limits of one task; larger tasks would delay the results
+_LEAST_ROUNDS = 4  # unless fewer are better; with this number, slots of different speeds finish at about the same time
 _LOST_ALONE = 8  # maximum number of items lost in separate tasks; if more are lost, the items are not the cause
 _NEIGHBOURS, _NEIGHBOURS_WEIGHT = 8, 64 << 20  # maximum items and bytes of a task if items start in order
-_HERE = "driver"  # name of the one attempt outside Spark
+_HERE = "driver"  # name of the only attempt outside Spark
 _MOST_PENDING = 16  # items of a task whose last step waits for a disk
 _WAITING_JOBS = 2  # in addition to one for each slot, so no slot waits for the driver
 
@@ -88,7 +88,7 @@ def run_on_executors(
     `perform(item, attempt)` runs in a task; `attempt` is unique among all attempts of the application.  `group` names
     the Spark job group, with which a caller can cancel running jobs.  With `in_order` the items start in their order,
     except for small neighbours that share a task.  Each slot runs at least `least_rounds` tasks one after another; 1 is
-    enough for short items, because each task costs Spark some CPU time.  Once `is_stopped` returns True, no further
+    enough for short items, because each task costs Spark some CPU time.  After `is_stopped` returns True, no further
     task starts.
     """
     slots = max(1, sc.defaultParallelism)

@@ -1,7 +1,7 @@
 """Many short items without Spark, on two cores: a forked process performs every second item.
 
-    first item, in this process --> loads the modules that the items need
-    other items --> every second one in a forked process, the others in this one
+1. This process performs the first item, and thus loads the modules that the items need.
+2. A forked process performs every second one of the other items, and this process performs the rest.
 
 Invariants: every item has exactly one result.  If the forked process fails, this process performs its items.  The
 forked process ends before the last result is yielded, or when the caller stops.

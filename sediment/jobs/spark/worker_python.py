@@ -1,4 +1,4 @@
-"""Check that the Python that Spark runs has this package, because the run's tasks would otherwise fail."""
+"""Check that Spark's Python has this package, because the run's tasks would otherwise fail."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LIMIT_SECONDS = 60
 
 
 def check_worker_python(sc: SparkContext) -> None:
-    """Check that the Python that Spark runs on the driver's machine has this package.
+    """Check that Spark's Python on the driver's machine has this package.
 
     Applications that distribute Python files themselves are not checked.
 

@@ -1,6 +1,7 @@
 """The table `groups`: committed offsets, members and lag of the groups in `__consumer_offsets`.
 
-    partition of __consumer_offsets --replay--> groups --ends of the partitions beside it--> rows
+A replay of a partition of `__consumer_offsets` gives its groups.  With the ends of the partitions in the same log
+directory, each group gives its rows.
 
 Each group is stored in one partition of `__consumer_offsets`, so the rows of each partition are independent.
 Partitions of other topics have no rows.

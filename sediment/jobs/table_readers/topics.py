@@ -1,7 +1,7 @@
 """The table `topics`: the configs of each topic, and the source of each value.
 
     DYNAMIC_TOPIC_CONFIG               the topic's own config in the metadata log
-    BOOTSTRAP_CHECKPOINT               the same in bootstrap.checkpoint, before a node writes a metadata log
+    BOOTSTRAP_CHECKPOINT               the topic's own config in bootstrap.checkpoint, if no metadata log exists
     DYNAMIC_BROKER_CONFIG              config of this broker in the metadata log
     DYNAMIC_DEFAULT_BROKER_CONFIG      config of all brokers in the metadata log
     STATIC_BROKER_CONFIG               the properties file of the request

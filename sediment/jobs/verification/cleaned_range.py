@@ -65,7 +65,10 @@ class LogFacts:
 
     @property
     def last_stable_offset(self) -> int:
-        """Last stable offset, from the high watermark and open transactions; the log start without a high watermark."""
+        """Last stable offset, from the high watermark and open transactions.
+
+        If a replication checkpoint exists but does not list the partition, this is the log start offset.
+        """
         end = self.log_end_offset
         if self.checkpoints.high_watermark is not None:
             end = min(end, max(self.checkpoints.high_watermark, self.log_start_offset))
@@ -167,13 +170,13 @@ def _ends(before: LogFacts, after: LogFacts) -> Iterator[Difference]:
         yield Difference(
             "log_start",
             after.log_start_offset,
-            f"the log starts at offset {after.log_start_offset}, in BEFORE at {before.log_start_offset}",
+            f"the log starts at offset {after.log_start_offset}, but in BEFORE at {before.log_start_offset}",
         )
     if after.log_end_offset != before.log_end_offset:
         yield Difference(
             "log_end",
             after.log_end_offset,
-            f"the log ends at offset {after.log_end_offset}, in BEFORE at {before.log_end_offset}",
+            f"the log ends at offset {after.log_end_offset}, but in BEFORE at {before.log_end_offset}",
         )
 
 
@@ -221,7 +224,7 @@ def _order(before: LogFacts, segments: Sequence[SegmentFacts]) -> Iterator[Diffe
             yield Difference(
                 "order",
                 segment.base_offset,
-                f"segment {segment.base_offset} ends at offset {segment.last_offset}, more than an index can address",
+                f"segment {segment.base_offset} ends at offset {segment.last_offset}, beyond the range of its indexes",
             )
         if segment.first_offset is not None and segment.first_offset < segment.base_offset:
             yield Difference(
@@ -242,8 +245,8 @@ def _order(before: LogFacts, segments: Sequence[SegmentFacts]) -> Iterator[Diffe
 def _modified(before: LogFacts, after: LogFacts) -> Iterator[Difference]:
     """Yield cleaned segments that do not have the modification time of their last source segment.
 
-    Only segments whose modification time has an effect are checked: segments without timestamps, for retention, and
-    segments with tombstones of magic 0 and 1.
+    Only modification times with an effect are checked.  They affect the retention of segments without timestamps, and
+    the expiry of tombstones of magic 0 and 1.
     """
     if not after.segments:
         return
@@ -256,7 +259,7 @@ def _modified(before: LogFacts, after: LogFacts) -> Iterator[Difference]:
             yield Difference(
                 "modified",
                 segment.base_offset,
-                f"segment {segment.base_offset} was modified at {segment.modified_ms}, in BEFORE at "
+                f"segment {segment.base_offset} was modified at {segment.modified_ms}, but in BEFORE at "
                 f"{sources[-1].modified_ms}",
             )
 

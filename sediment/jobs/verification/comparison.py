@@ -1,6 +1,10 @@
 """Comparison of one partition in two directories, in one task or in the driver.
 
-    headers of both logs --> range of the cleaning --> records and batches --> bytes and files --> report of the pair
+1. Scan the headers of both logs.
+2. Derive the range of the cleaning.
+3. Compare the records and the batches.
+4. Compare the bytes and the files.
+5. Report on the pair.
 
 Invariants: a partition is CORRECT only if every check was made and found no difference.  Memory use is the sum of
 `record_rules` and `header_scan`, and does not depend on the size of the log.
@@ -250,7 +254,7 @@ class _Comparison:
 
 
 def scan_log(source: Source, fs: Fs, threads: int) -> Log:
-    """Scan the headers of a log; if several threads can do it, they also determine the parts of the log.
+    """Scan the headers of a log; if several threads can scan them, they also determine the parts of the log.
 
     Raises:
         SedimentError, OSError: the log changed during the scan, or cannot be read at all.
@@ -306,6 +310,6 @@ def _add_hidden(transactions: Transactions, entries: Sequence[AbortedTransaction
     aborted = transactions.outcomes == CONTROL_ABORT
     for mask, what in (
         (aborted & ~hidden, "the batch was aborted, but the transaction index has no entry for it"),
-        (~aborted & hidden, "the transaction index has an entry for the batch, but it was not aborted"),
+        (~aborted & hidden, "the transaction index has an entry for the batch, but the batch was not aborted"),
     ):
         tally.add_masked("transaction_index", mask, transactions.bases, lambda _, what=what: what)  # type: ignore[misc]

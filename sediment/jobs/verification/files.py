@@ -190,8 +190,8 @@ def _entry(
             yield Difference(
                 "transaction_index",
                 entry.last_offset,
-                f"{what} has first offset {entry.first_offset} and last stable offset {entry.last_stable_offset}, in "
-                f"BEFORE {known.first_offset} and {known.last_stable_offset}",
+                f"{what} has first offset {entry.first_offset} and last stable offset {entry.last_stable_offset}, but "
+                f"in BEFORE {known.first_offset} and {known.last_stable_offset}",
             )
         return
     limit = min([entry.last_offset + 1, *later_offsets])
@@ -232,7 +232,7 @@ def _metadata(files: FilesToCheck, fs: Fs) -> Iterator[Difference]:
         yield Difference("metadata", None, str(error))
         return
     if after != before:
-        yield Difference("metadata", None, f"the topic id is {after or 'gone'}, in BEFORE {before or 'unknown'}")
+        yield Difference("metadata", None, f"the topic id is {after or 'gone'}, but in BEFORE {before or 'unknown'}")
 
 
 def _snapshots(files: FilesToCheck, fs: Fs) -> Iterator[Difference]:
@@ -270,7 +270,7 @@ def _new_snapshot(files: FilesToCheck, before: LogListing, offset: int, fs: Fs) 
     changed = sorted(key for key in known.keys() - idle | found.keys() if known.get(key) != found.get(key))
     if changed:
         yield Difference(
-            "snapshots", offset, f"{name}: {len(changed)} producers differ from the log, the first is {changed[0]}"
+            "snapshots", offset, f"{name}: {len(changed)} producers differ from the log; the first is {changed[0]}"
         )
 
 
@@ -290,5 +290,5 @@ def _same_snapshot(files: FilesToCheck, offset: int, fs: Fs) -> Iterator[Differe
     changed = sorted(key for key in entries.keys() | found.keys() if entries.get(key) != found.get(key))
     if changed:
         yield Difference(
-            "snapshots", offset, f"{name}: {len(changed)} producers differ from BEFORE, the first is {changed[0]}"
+            "snapshots", offset, f"{name}: {len(changed)} producers differ from BEFORE; the first is {changed[0]}"
         )

@@ -1,7 +1,7 @@
 r"""The first pass over a log: check the checksums, and collect from the headers the facts that the rules need.
 
-    spans of batches --check_batches--> readable batches --> segments, transactions, last batches of producers
-                                   \--> unreadable batches, with their bytes' hash
+`check_batches` checks the batches of each span.  Readable batches give the segments, the transactions and the last
+batches of producers.  Of unreadable batches, the pass keeps a hash of their bytes.
 
 Invariants: memory use is two chunks, the facts of each segment and producer, and about 30 bytes for each transactional
 batch.  A batch counts as readable only if its checksum is correct.

@@ -121,7 +121,8 @@ class Histories:
                     yield Difference(
                         check,
                         history.first_offset,
-                        f"under {label}, the latest record of the key at this offset is {after}, in BEFORE {before}",
+                        f"under {label}, the latest record of the key at this offset is {after}, "
+                        f"but in BEFORE {before}",
                     )
             if history.lost is not None:
                 yield lost_record(*history.lost)

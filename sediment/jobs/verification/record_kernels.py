@@ -1,8 +1,7 @@
 r"""Compiled loops that decode the records of two logs and compare the logs in offset order.
 
-    records of BEFORE --\                      /--> differences of single records, counted, with the first offsets
-                         merge by offset and key
-    records of AFTER  --/                      \--> a word for each key: views, and the record without a reason
+The records of BEFORE and AFTER are merged by offset and key.  The merge counts the differences of single records, and
+keeps their first offsets.  For each key it also keeps a word: the views, and the record without a reason.
 
 Because offsets ascend, one 64-bit integer for each key (its word) is enough:
 
@@ -188,9 +187,10 @@ def decode_batches(
     counts: Int64s,
     contents: Int64s,
 ) -> tuple[int, int, int]:
-    """Decode rows[first:] into `records`, starting at index `filled`; file position + `shift` = position in the buffer.
+    """Decode rows[first:] into `records`, starting at index `filled`.
 
-    The function also fills `counts`, int64[rows], and `contents`, int64[rows, CONTENT_FIELDS].
+    A file position plus `shift` is a position in the buffer.  The function also fills `counts`, int64[rows], and
+    `contents`, int64[rows, CONTENT_FIELDS].
 
     Returns:
         (status, batch, records filled): OK with the number of batches, or else a request or error status with the index
@@ -272,7 +272,7 @@ def describe_batches(
     segment: int,
     batches: Rows,
 ) -> int:
-    """Fill `batches`, rows of `rules.BATCH`, for rows[first:end] without those to `skip`; return their number.
+    """Fill `batches`, rows of `rules.BATCH`, from rows[first:end] except the rows to `skip`; return the batch count.
 
     Every batch gets the marker and the outcome of a batch without a decided transaction.
     """
@@ -556,8 +556,8 @@ def merge_records(
 ) -> int:
     """Compare both blocks, starting at the indexes AT_BEFORE and AT_AFTER; the batches are rows of `rules.BATCH`.
 
-    Returns NEEDS_BEFORE or NEEDS_AFTER at the end of a block, NEEDS_MAP_ROOM or NEEDS_EVENT_ROOM before a record that
-    does not fit, or OK at the end of both logs.
+    Returns NEEDS_BEFORE or NEEDS_AFTER at the end of a block.  Returns NEEDS_MAP_ROOM or NEEDS_EVENT_ROOM before a
+    record that does not fit.  Returns OK at the end of both logs.
     """
     limit, end, dirty = parameters[LIMIT], parameters[END], parameters[DIRTY]
     stable_before, stable_after = parameters[STABLE_BEFORE], parameters[STABLE_AFTER]

@@ -1,8 +1,7 @@
 r"""Rules of a correct compaction for records, and the pass over both logs that applies these rules.
 
-    BEFORE --blocks--\                    /--> batches with the same base offset: `rules`
-                      one pass, one task
-    AFTER  --blocks--/                    \--> records with the same offset, and a state for each key: `record_kernels`
+One pass in one task reads blocks of BEFORE and AFTER.  `rules` compares batches with the same base offset.
+`record_kernels` compares records with the same offset, and keeps a state for each key.
 
 A record may be missing if it was aborted, had no key, had a later record of its key below the limit, or was a tombstone
 past its delete horizon.  A remaining record must be unchanged.  In addition, the latest committed record of each key is
@@ -12,8 +11,8 @@ If the keys do not fit into the memory limit, the pass starts again with half of
 pass handles the other half. If some keys have differences, a further pass follows these keys and finds the offsets and
 texts.
 
-With several threads, each one compares a range of offsets, and the tables of keys are joined afterwards.  If this finds
-a difference, one pass over everything follows and finds the offsets and texts.
+With several threads, each one compares a range of offsets, and the tables of keys are joined afterwards.  If the
+threads find a difference, one pass over both logs follows and finds the offsets and texts.
 
 Invariant: memory use is one block of each log for each thread, the batches between the two positions, and the tables
 of keys.
@@ -489,7 +488,7 @@ class _Judge:
 
 
 def _joined(before: Batches, after: Batches) -> tuple[Batches, Batches, Batches, Batches]:
-    """Return the batches whose base offset is only in BEFORE, only in AFTER, and in both."""
+    """Return three groups of batches: with a base offset only in BEFORE, only in AFTER, and in both."""
     if not len(before) or not len(after):
         return before, after, before[:0], after[:0]
     slots = np.minimum(np.searchsorted(before["base"], after["base"]), len(before) - 1)

@@ -1,6 +1,7 @@
 """The second pass over a log: blocks of readable batches and their records, in offset order.
 
-    spans of batches --without those that the first pass found unreadable--> decoded records --> blocks
+The pass leaves out the batches that the first pass found unreadable.  It decodes the records of all other batches in
+each span, and yields them in blocks.
 
 A log whose batches do not ascend is read in several windows of offsets, each sorted in memory.
 
@@ -229,7 +230,7 @@ class RecordStream:
     def _batches(
         self, rows: Rows, first: int, end: int, skip: Mask, decoded: _Decoded, segment: int
     ) -> npt.NDArray[np.void]:
-        """Return the batches of rows[first:end] without those to `skip`."""
+        """Return the batches of rows[first:end] except the rows to `skip`."""
         batches = np.empty(end - first, dtype=BATCH)
         count = k.describe_batches(rows, first, end, skip, decoded.contents, decoded.unreadable, segment, batches)
         batches, transactions = batches[:count], self._facts.transactions
@@ -239,7 +240,7 @@ class RecordStream:
 
 
 def _crosses(rows: Rows, offset: int) -> bool:
-    """Return True if a batch of `rows` has offsets below `offset` and others."""
+    """Return True if a batch of `rows` has offsets below `offset`, and offsets at or above it."""
     return bool(((rows["base_offset"] < offset) & (rows["last_offset"] >= offset)).any())
 
 
@@ -263,7 +264,7 @@ class _Decoded:
         self._new: list[int] = []
 
     def run(self, first: int, room: _Room) -> tuple[int, int]:
-        """Decode batches from index `first` into `room`; return the index after the last one, and the record count."""
+        """Decode batches from index `first` into `room`; return the index of the next batch, and the record count."""
         self._room = room
         at, filled = first, 0
         self.buffers = []

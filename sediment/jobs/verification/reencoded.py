@@ -44,7 +44,7 @@ class MergedBatches:
 
 
 def window_end(after: r.Batches, end: int | None) -> int | None:
-    """Return the largest offset, at most `end`, at which both logs can be divided, because no batch of AFTER spans it.
+    """Return the largest offset, at most `end`, that no batch of AFTER spans, so that both logs can be divided there.
 
     `after` are the waiting batches of AFTER. If `end` is None, the logs are not divided, and the result is None.
     """
@@ -92,7 +92,7 @@ def merged_batches(found: MergedBatches, rules: r.PairRules) -> Iterator[r.Found
             "batches",
             is_current & (before[name] != after[name]),
             lambda b, a, name=name, label=label: (  # type: ignore[misc]
-                f"{label} {r.shown(a[name])} of the merged batch, in BEFORE {r.shown(b[name])}"
+                f"{label} {r.shown(a[name])} of the merged batch, but in BEFORE {r.shown(b[name])}"
             ),
         )
     yield r.Found(
@@ -110,7 +110,7 @@ def merged_batches(found: MergedBatches, rules: r.PairRules) -> Iterator[r.Found
     yield r.Found(
         "batches",
         (after["timestamp_type"] == 1) & (before["max_ms"] != after["max_ms"]),
-        lambda b, a: f"log append time {a['max_ms']} of the merged batch, in BEFORE {b['max_ms']}",
+        lambda b, a: f"log append time {a['max_ms']} of the merged batch, but in BEFORE {b['max_ms']}",
     )
     yield from r.kept_horizons(before, after)
     yield from r.new_horizons(after, before["horizon_ms"] == NO_HORIZON, np.zeros(len(after), dtype=np.bool_), rules)
@@ -118,7 +118,7 @@ def merged_batches(found: MergedBatches, rules: r.PairRules) -> Iterator[r.Found
 
 
 def last_of_producers(after: r.Batches, is_merged: r.Mask, is_remembered: r.Mask, rules: r.PairRules) -> r.Found:
-    """Return the merged batches for which `is_remembered` is True: the last five of a producer in a segment.
+    """Return the merged batches for which `is_remembered` is True: the last five batches of a producer in a segment.
 
     A broker that loads the segment would not recognise an original of such a batch if a client sent it again.  After
     several cleanings, the last five are unknown, because a later cleaning can have removed later batches.
@@ -151,7 +151,7 @@ def _original(batch: np.void) -> str:
 
 
 def _sequences(before: r.Batches, after: r.Batches) -> r.Mask:
-    """Return the base sequences that originals must have; 0 follows 2^31 - 1; without a producer, all are equal."""
+    """Return the base sequences that originals must have: 0 follows 2^31 - 1, and without a producer, all are equal."""
     steps = before["base"] - after["base"]
     continued = (after["base_sequence"].astype(np.int64) + steps) & INT32_MAX
     result: r.Mask = np.where(after["base_sequence"] < 0, after["base_sequence"], continued)

@@ -45,7 +45,7 @@ class ReencodedBatch:
 
 @dataclass(frozen=True, slots=True)
 class PairReport:
-    """Report of one partition; `checks` has the number of differences by check, None if the check was not made.
+    """Report of one partition; `checks` has the number of differences by check, or None for a check that was not made.
 
     `first_uncleanable_offset` is the offset up to which BEFORE could be cleaned.  `next_dirty_offset` is AFTER's
     cleaner checkpoint, or None.  `reason` explains the status FAILED or SKIPPED; an unchanged partition, which

@@ -1,7 +1,6 @@
 """Rules of a correct compaction for batches: each rule yields a mask over pairs of batches, and a text for each pair.
 
-    batches of BEFORE --same base offset--> pairs --rules--> differences
-    batches of AFTER  --------------------/
+Batches of BEFORE and AFTER with the same base offset are a pair.  The rules turn pairs into differences.
 
 A batch that is only in BEFORE was removed; a batch that is only in AFTER was added.  The rules for records are in
 `record_rules`.
@@ -83,11 +82,12 @@ BATCH = np.dtype(
 )
 """A readable batch: its header fields, then its transaction, then its records.
 
-`base_ms` is the base timestamp, `horizon_ms` is NO_HORIZON without a delete horizon.  `in_transaction` marks a data
-batch of a transaction; `marker` and `outcome` are offset and type of the marker that decides it, or NO_MARKER and
-NO_OUTCOME.  `known` is True if the records could be decoded.  `first_record`, `last_record` and `largest_ms` are the
-lowest offset, the highest offset and the largest timestamp of a batch with records.  `descending` is True if an offset
-is not above the previous one. `null_value` is True if a record has no value.
+`base_ms` is the base timestamp; `horizon_ms` is NO_HORIZON if the batch has no delete horizon.  `in_transaction` marks
+a data batch of a transaction; `marker` and `outcome` are the offset and the type of the marker that ends the
+transaction, or NO_MARKER and NO_OUTCOME.  `known` is True if the records could be decoded.  `first_record`,
+`last_record` and `largest_ms` are the lowest offset, the highest offset and the largest timestamp of a batch with
+records.  `descending` is True if an offset is not above the previous one. `null_value` is True if a record has no
+value.
 """
 
 _HEADER_FIELDS = {
@@ -168,8 +168,8 @@ class PairRules:
     def removable_end(self) -> int:
         """Return the offset at and above which every tombstone and every marker must still exist.
 
-        After an unreadable batch, tombstones and markers must stay, because the batch may contain an older value of the
-        key, or records of the transaction.
+        After an unreadable batch, tombstones and markers must remain, because the batch may contain an older value of
+        the key, or records of the transaction.
         """
         return INT64_MAX if self.corrupt_from is None else self.corrupt_from
 
@@ -293,18 +293,20 @@ def _header(before: Batches, after: Batches, same_bytes: Mask, rules: PairRules)
         yield Found(
             "batches",
             modern & (before[name] != after[name]),
-            lambda b, a, name=name, label=label: f"{label} {shown(a[name])}, in BEFORE {shown(b[name])}",  # type: ignore[misc]
+            lambda b, a, name=name, label=label: f"{label} {shown(a[name])}, but in BEFORE {shown(b[name])}",  # type: ignore[misc]
         )
-    yield Found("batches", modern & (after["magic"] != 2), lambda b, a: f"magic {a['magic']}, in BEFORE {b['magic']}")
+    yield Found(
+        "batches", modern & (after["magic"] != 2), lambda b, a: f"magic {a['magic']}, but in BEFORE {b['magic']}"
+    )
     yield Found(
         "batches",
         (after["records"] > 0) & (after["codec"] != before["codec"]) & ~encodable,
-        lambda b, a: f"codec {_codec(a)}, in BEFORE {_codec(b)}",
+        lambda b, a: f"codec {_codec(a)}, but in BEFORE {_codec(b)}",
     )
     yield Found(
         "batches",
         modern & (after["records"] > before["records"]),
-        lambda b, a: f"{a['records']} records, in BEFORE {b['records']}",
+        lambda b, a: f"{a['records']} records, but in BEFORE {b['records']}",
     )
     is_empty = (after["records"] == 0) & (rules.since_ms is None)
     keeps = (after["timestamp_type"] == 1) | (after["records"] == before["records"]) | is_empty
@@ -312,7 +314,7 @@ def _header(before: Batches, after: Batches, same_bytes: Mask, rules: PairRules)
     yield Found(
         "batches",
         modern & ((after["max_ms"] > before["max_ms"]) | changed & keeps),
-        lambda b, a: f"largest timestamp {a['max_ms']}, in BEFORE {b['max_ms']}",
+        lambda b, a: f"largest timestamp {a['max_ms']}, but in BEFORE {b['max_ms']}",
     )
     full = modern & (after["records"] == before["records"]) & (after["horizon_ms"] == before["horizon_ms"])
     yield Found(
@@ -323,7 +325,7 @@ def _header(before: Batches, after: Batches, same_bytes: Mask, rules: PairRules)
     yield Found(
         "batches",
         full & encodable & (after["base_ms"] != before["base_ms"]),
-        lambda b, a: f"base timestamp {a['base_ms']}, in BEFORE {b['base_ms']}",
+        lambda b, a: f"base timestamp {a['base_ms']}, but in BEFORE {b['base_ms']}",
     )
 
 
@@ -375,7 +377,7 @@ def kept_horizons(before: Batches, after: Batches) -> Iterator[Found]:
         kept & (after["horizon_ms"] != before["horizon_ms"]),
         lambda b, a: (
             f"delete horizon {'none' if a['horizon_ms'] == NO_HORIZON else a['horizon_ms']}, "
-            f"in BEFORE {b['horizon_ms']}"
+            f"but in BEFORE {b['horizon_ms']}"
         ),
     )
 
@@ -420,7 +422,7 @@ def _markers(before: Batches, after: Batches, marked: Mask, rules: PairRules) ->
         before["control"] & (after["records"] > 0) & (before["control_type"] != after["control_type"]),
         lambda b, a: (
             f"the control record is {_control_name(a['control_type']) or 'none'}, "
-            f"in BEFORE {_control_name(b['control_type'])}"
+            f"but in BEFORE {_control_name(b['control_type'])}"
         ),
     )
 

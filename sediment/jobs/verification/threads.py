@@ -1,7 +1,7 @@
 """Threads that share the work of one comparison; compiled loops and reads do not hold the interpreter lock.
 
-Invariants: results keep the order of their items, and every error is raised in the caller.  No thread is left when the
-caller stops.
+Invariants: results keep the order of their items, and every error is raised in the caller.  No thread is still running
+when the caller stops.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def test_a_directory_with_a_metadata_log_has_records_appended_to_it(node: Path) 
 def test_a_directory_without_a_metadata_log_gets_the_files_of_a_new_node(node: Path) -> None:
     shutil.rmtree(node / METADATA)
     check_every_change_is_named(
-        node, " in bootstrap.checkpoint, which node ", f"a new metadata log, {METADATA}, at its"
+        node, " in bootstrap.checkpoint; at its first start, node ", f"puts them into a new metadata log, {METADATA}"
     )
 
 

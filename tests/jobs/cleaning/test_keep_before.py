@@ -196,7 +196,7 @@ def test_a_partition_that_changed_without_links_is_wrong(rescue):
         f"{OFFSETS}-0": ("wrong", ["the partition changed, but BEFORE has no links to it"]),
         f"{OFFSETS}-1": ("wrong", ["the partition changed, but BEFORE has no links to it"]),
         f"{OFFSETS}-2": ("wrong", ["AFTER does not have the partition"]),
-        "orders-0": ("wrong", ["the log start checkpoint is 7, in BEFORE 0"]),
+        "orders-0": ("wrong", ["the log start checkpoint is 7, but in BEFORE 0"]),
         "orders-1": ("wrong", ["BEFORE does not have the partition"]),
     }
 

@@ -132,7 +132,7 @@ def test_a_spark_of_another_version_than_pyspark_fails(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("said", "text"), [("3.9.1", "workers 3.9.1"), (f"{sys.version.split()[0]} numba", "lacks numba")]
+    ("said", "text"), [("3.9.1", "workers run 3.9.1"), (f"{sys.version.split()[0]} numba", "lacks numba")]
 )
 def test_a_worker_python_of_another_version_or_without_packages_fails(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: str, text: str

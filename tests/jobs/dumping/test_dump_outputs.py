@@ -131,7 +131,7 @@ def test_a_closed_stdout_is_one_sentence(log_dir: Path) -> None:
         (["-f", "%o", "--arrow"], "--arrow and --format exclude each other"),
         (["-f", "%o", "--to", "new"], "--format and --to exclude each other"),
         (["--follow", "--to", "new"], "--follow and --to exclude each other"),
-        (["--follow", "--offsets", "0:9"], "--follow has no end, and --offsets or --timestamps-ms has one"),
+        (["--follow", "--offsets", "0:9"], "--follow reads without an end, but --offsets or --timestamps-ms sets one"),
         (["--follow", "--columns", "key"], "--columns does not apply to --follow"),
         (["-f", "%o", "--keys"], "--keys does not apply to --format"),
         (["--last", "1", "--what", "batches"], "--last is for records only"),

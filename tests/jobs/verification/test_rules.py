@@ -134,7 +134,7 @@ def test_a_lost_horizon_is_a_difference(results):
     rules = replace(RULES, delete_retention_ms=retention_ms, now_ms=now_ms)
     ((checks, texts),) = judged([(after, before, rules)])
     assert checks["horizons"] > 0
-    assert "delete horizon none, in BEFORE " in texts
+    assert "delete horizon none, but in BEFORE " in texts
 
 
 def test_the_largest_settings_and_clocks_are_judged_like_others(results):

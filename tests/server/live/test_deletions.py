@@ -357,7 +357,7 @@ def test_the_file_of_other_directories_deletes_nothing(tmp_path: Path, caplog: p
         live.later(1000 * HOUR_MS)
         assert bases(log) == [0, 3, 6]
         assert live.backend.offsets_retention_minutes is None
-    assert "log.dirs in --config are other directories" in caplog.text
+    assert "--config names other log.dirs" in caplog.text
 
 
 def test_a_file_without_log_dirs_is_that_of_kafkas_default_directory(tmp_path: Path) -> None:
