@@ -1,23 +1,23 @@
 """GroupCoordinator: the groups of a server, with their members, offsets, timers and waiting requests.
 
     load                the groups of the directory, with the commits from the store
-    join, sync          answered now or later, in any thread, through the caller's `respond`
-    heartbeat, leave, commit, fetch, describe, list     answered immediately
+    join, sync          a response now or later, in any thread, through the caller's `respond`
+    heartbeat, leave, commit, fetch, describe, list     an immediate response
 
 Before `load`, every request gets COORDINATOR_LOAD_IN_PROGRESS, which clients retry.  If the partition that stores a
-group cannot be read, requests of the group get UNKNOWN_SERVER_ERROR, which clients do not retry: without its offsets,
+group cannot be read, requests of the group get UNKNOWN_SERVER_ERROR, which clients do not retry.  Without its offsets,
 the group would start from the beginning.
 
     consumer_heartbeat, describe_consumer_group         the new protocol (KIP-848), if the coordinator knows the topics
 
 A group has one protocol at a time.  An empty group adopts the protocol of its first member.  A classic group with
-members becomes a consumer group when a member of the new protocol joins.  It becomes a classic group again when the
-last such member leaves.  Groups of other protocols (share, streams) cannot have members on this server.
+members becomes a consumer group when a member of the new protocol joins.  The group becomes classic again when its last
+member of the new protocol leaves.  Groups of other protocols (share, streams) cannot have members on this server.
 
 Invariants: a group changes only while its lock is held, and no lock is held while a request is answered.  With a store,
 every commit, assignment and deletion is written to the store before its request is answered.  Offsets of groups without
 members expire only if `offsets_retention_minutes` is set.  Memory used for clients stays within the limits of
-`group_memory`.  Only a deletion of topics' offsets waits for a `commit_guard` while it holds others, and only one such
+`group_memory`.  Only a deletion of topics' offsets holds the `commit_guard` of several groups, and only one such
 deletion runs at a time.
 """
 
@@ -715,7 +715,7 @@ class GroupCoordinator:
         self._delete_offsets_of_topics(names)
 
     def _delete_offsets_of_topics(self, names: Collection[str]) -> None:
-        """Delete the offsets of topics in all groups, with one call for all groups in a partition of the store."""
+        """Delete the offsets of topics in all groups, with one call to the store for each of its partitions."""
         if self._group_store is None:
             return
         with self._guard:
@@ -826,12 +826,12 @@ class GroupCoordinator:
     def _run_with_result(
         self, group: _Group, act: Callable[[ClassicGroup], tuple[_Result, list[Effect]]]
     ) -> tuple[_Result, list[Effect]]:
-        """Change a classic group; return the result and the remaining effects; `commit_guard` is held."""
+        """Change a classic group, and return the result and the remaining effects; `commit_guard` is held."""
         with group.guard:
             result, effects = act(group.classic)
             self._account(group, effects)
-        # The write waits for the disk only if a request is answered.  Expired sessions need no answer, and may expire
-        # in all groups at once.
+        # The write waits for the disk only if a request gets its response.  Sessions may expire in all groups at once,
+        # and their expiration sends no response.
         wait = result is not None or any(isinstance(effect, Answer) for effect in effects)
         return result, self._stored(group, effects, wait=wait)
 
@@ -946,9 +946,7 @@ class GroupCoordinator:
     def describe_consumer_group(self, group_id: str) -> ConsumerGroup:
         """Return a copy of the consumer group with this id.
 
-        Raises:
-            ApiError: GROUP_ID_NOT_FOUND if no consumer group has this id; the error of a coordinator that is not
-                loaded.
+        Raises: ApiError: no consumer group has this id (GROUP_ID_NOT_FOUND), or the coordinator is not loaded.
         """
         error = self._loading_error(group_id)
         if error is not ErrorCode.NONE:
@@ -968,7 +966,7 @@ class GroupCoordinator:
 
     # ------------------------------------------------------------------------------- classic members of consumer groups
     def _join_consumer_group(self, group: _Group, request: JoinRequest) -> JoinAnswer | None:
-        """Return the answer to a JoinGroup; None if the group is classic, or becomes classic because it is empty."""
+        """Return the response to a JoinGroup; None if the group is classic, or becomes classic because it is empty."""
         consumer = group.consumer
         if consumer is None:
             return None
@@ -1090,7 +1088,8 @@ class GroupCoordinator:
     def _apply(self, group: _Group, change: Change) -> None:
         is_new = group.consumer is None
         group.consumer = change.apply()
-        # In an existing group, only the deadlines of the change are set, so a heartbeat need not look at all members.
+        # In an existing group, only the deadlines of the change are set.  So a heartbeat does not have to visit all
+        # members.
         deadlines_ms = group.consumer.deadlines_ms.values() if is_new else change.deadlines_ms.values()
         self._set_consumer_timer(group, (time_ms for time_ms in deadlines_ms if time_ms is not None))
 

@@ -227,8 +227,8 @@ def _partitions(structure: Any, fetched: Sequence[FetchedOffset], topic_id: UUID
 
 
 def _is_of_another_topic(committed: UUID, asked: UUID) -> bool:
-    """Return True if `committed` is the id of an earlier topic with the same name as the topic with the id `asked`.
+    """Return True if the ids are from two topics with the same name, and `committed` is from the earlier one.
 
-    Return False if the ids cannot show this: one is missing, or `asked` is derived from a name.
+    Return False if an id is missing, or if `asked` is derived from a name, because the ids then prove nothing.
     """
     return committed != asked and NO_TOPIC_ID not in (committed, asked) and asked.version != _ID_MADE_OF_A_NAME

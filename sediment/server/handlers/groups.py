@@ -172,7 +172,7 @@ class GroupHandlers:
         )
 
     def _consumer_group_heartbeat(self, request: Request) -> Any:
-        """Answer a member; if the new protocol is not offered, the answer is an error that stops the consumer.
+        """Respond to a member; if the new protocol is not offered, respond with an error that stops the consumer.
 
         If the server did not offer the API at all, librdkafka would wait forever.
         """

@@ -1,9 +1,9 @@
 """LogDirMoves: moves of partitions to other log directories, which AlterReplicaLogDirs requests.
 
-    the partition has no log yet        REPLICA_NOT_AVAILABLE; the log will be created in the directory
-    it is in the requested directory    a move to another directory is cancelled
-    it is being moved there             nothing changes
-    otherwise                           any other move is cancelled, and the requested move begins
+    the partition has no log yet            REPLICA_NOT_AVAILABLE; the log will be created in the requested directory
+    its log is in the requested directory   a move to another directory is cancelled
+    it is being moved to this directory     nothing changes
+    all other cases                         any other move is cancelled, and the requested move begins
 
 Source: Kafka's ReplicaManager.alterReplicaLogDirs.
 """
@@ -37,7 +37,7 @@ _UNIQUE = "0" * 32
 
 
 class LogDirMoves:
-    """The moves of the partitions in `catalog`; a broker looks for partitions in `directories`.
+    """The moves of the partitions in `catalog`; `directories` are those in which a broker looks for partitions.
 
     Coordinators read the files of their logs when they load.  So the copy of an internal topic's partition begins at
     once, but the copy replaces the log only after `coordinators_loaded` is called.

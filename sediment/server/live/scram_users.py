@@ -1,4 +1,4 @@
-"""Changes of SCRAM users: Kafka's rules for such changes, with Kafka's messages, and the resulting metadata records.
+"""Changes of SCRAM users: Kafka's rules for these changes, Kafka's messages, and the resulting metadata records.
 
 A request may change a user only once, even with different mechanisms.  If a user's change is wrong, the response has
 the error for this user, and the other users are changed.
@@ -49,7 +49,7 @@ class UserUpsertion:
 
 @dataclass(frozen=True, slots=True)
 class UserChanges:
-    """The records of a change, and the error of each user in the request; None for a user that is changed."""
+    """The records of a change, and the error of each user in the request, which is None for a changed user."""
 
     records: Sequence[bytes]
     errors: dict[str, ApiError | None]

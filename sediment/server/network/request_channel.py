@@ -1,4 +1,4 @@
-"""The queue of received requests between processors and request handlers, bounded by `queued.max.requests`.
+"""The bounded queue of received requests between processors and handlers, with at most `queued.max.requests`.
 
 If the queue is full, a processor waits and does not read from its connections.
 

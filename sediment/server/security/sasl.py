@@ -5,7 +5,7 @@
     SaslHandshake 0      -> tokens in frames without a header until the exchange is complete
 
 Invariants: every failure gets the same response after the same delay; then the connection is closed.  Secrets are
-compared in constant time.  Rejecting an unknown user takes as much work as rejecting a wrong password.
+compared in constant time.  The rejection of an unknown user takes as much work as the rejection of a wrong password.
 
 Source: RFC 5802, RFC 4616; Kafka's SaslServerAuthenticator.
 """
@@ -37,7 +37,7 @@ class SaslServer(Protocol):
     """The exchange that authenticates one client with a SASL mechanism."""
 
     def evaluate(self, token: bytes) -> bytes:
-        """Return the answer to `token`.
+        """Return the response to `token`.
 
         Raises:
             SaslAuthenticationError: the client did not prove its identity.
@@ -192,7 +192,7 @@ class SaslAuthenticator:
         self._state = _State.FAILED
 
     def handshake(self, mechanism: str, version: int) -> ErrorCode:
-        """Choose the mechanism and return the error code; after any code except NONE, the authentication has failed."""
+        """Choose the mechanism and return the error code; with any code except NONE, the authentication has failed."""
         exchange = self.mechanisms.new_exchange(mechanism)
         if self._state is not _State.HANDSHAKE:
             self.fail()
@@ -205,7 +205,7 @@ class SaslAuthenticator:
         return ErrorCode.NONE
 
     def evaluate(self, token: bytes) -> tuple[bytes, str | None]:
-        """Return the answer to a token, and the principal once the client has proved its identity.
+        """Return the response to a token; also return the principal if the client has proved its identity.
 
         Raises:
             SaslAuthenticationError: the client did not prove its identity; the authentication has failed.

@@ -34,7 +34,7 @@ class Subscriber:
 
 
 Assignor: TypeAlias = Callable[[Sequence[Subscriber], Mapping[UUID, int]], dict[str, Assignment]]
-"""A function from the members, and the partition counts by topic id, to the assignments by member id."""
+"""A function that takes the members and the partition counts by topic id, and returns the assignments by member id."""
 
 
 def assign_range(members: Sequence[Subscriber], partition_counts: Mapping[UUID, int]) -> dict[str, Assignment]:
@@ -64,7 +64,7 @@ def assign_uniform(members: Sequence[Subscriber], partition_counts: Mapping[UUID
 
 
 class _Balance:
-    """The owner of each partition; an owner is an index into the members, which are sorted by id."""
+    """The owner of each partition, as an index into the members, which are sorted by id."""
 
     def __init__(self, members: Sequence[Subscriber], partition_counts: Mapping[UUID, int]) -> None:
         self._members = members

@@ -139,7 +139,7 @@ class Topics(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The target of a member: the partitions that it must have in an epoch.
+    """The target of a member: the partitions that the member must have in an epoch.
 
     `subscribed` contains the ids of the topics that the member subscribes to.  `is_free` returns True if no member has
     the partition.  `owned` contains the partitions that the member reported; None if it reported none.
