@@ -14,7 +14,7 @@ _MS_PER_SECOND = 1000
 
 @dataclass(frozen=True, slots=True)
 class LogDirectoryMetrics:
-    """A log directory, with its failure and the number of its logs that the cleaner skips after an error."""
+    """A log directory: whether it has failed, and how many of its logs the cleaner skips after an error."""
 
     path: Path
     is_offline: bool

@@ -28,7 +28,7 @@ class FetchedRecords(Protocol):
     """The result of a read; `records` begins with a batch, may end inside a batch, and is None without data.
 
     The slice may contain records below the requested offset; a consumer skips such records.  `aborted` contains the
-    aborted transactions that overlap the slice.  It is None if the read is READ_UNCOMMITTED.
+    aborted transactions that overlap the slice.  It is None unless the isolation level is READ_COMMITTED.
     """
 
     @property

@@ -22,9 +22,9 @@ raise the epochs.
 
 Nothing is deleted before `start_deleting`, the last step of a start.  Then retention runs for topics whose policy and
 limit are stated, and the cleaner runs for topics whose policy is stated.  If the metadata comes from
-`bootstrap.checkpoint`, a marker must prove that this file is current.  Otherwise neither of them runs, because a broker
-may have changed the configs after the file was written.  Both also stop if a config change fails and it is not known
-whether the change is durable.
+`bootstrap.checkpoint`, a marker must prove that this file is current.  Otherwise neither retention nor the cleaner
+runs, because a broker may have changed the configs after the file was written.  Both also stop if a config change fails
+and it is not known whether the change is durable.
 
 A folder that was marked for deletion before the start is removed in three cases.  A server deleted the folder's topic,
 a move to another log directory left the folder, or an interrupted creation left the folder without records.  All other
@@ -530,8 +530,8 @@ def _finish_moves(
 ) -> tuple[ClusterMetadata, Mapping[TopicPartition, Path]]:
     """Complete the moves whose future logs have every record; return the metadata, and the moves to restart.
 
-    A broker may stop when the metadata names the directory of a future log, but the future log still lacks records.
-    The metadata is then changed back to the directory of the log.
+    A broker may stop after the metadata names the directory of a future log, but before the future log has every
+    record.  The metadata is then changed back to the directory of the log.
 
     Raises:
         StorageError: a disk failed.

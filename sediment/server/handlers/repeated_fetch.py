@@ -92,7 +92,7 @@ class RepeatedFetch:
     def following(
         cls, request: Request, response: Any, log: ServedLog, max_bytes: int, isolation: Isolation
     ) -> RepeatedFetch | None:
-        """Return the RepeatedFetch for a fetch that returned data from one partition; None if there can be none."""
+        """Return a RepeatedFetch for a fetch with data from one partition; None if the fetch cannot be remembered."""
         earlier = request.connection.repeated
         if (earlier is not None and earlier.is_in_use) or len(request.frame) > _LARGEST_FRAME_BYTES:
             return None

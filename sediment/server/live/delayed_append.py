@@ -1,4 +1,4 @@
-"""Waits until the appends of coordinators are replicated, without a blocked thread.
+"""Waits for the replication of coordinators' appends, which block no thread.
 
 Source: Kafka's DelayedProduce, for appends with acks=-1.
 """

@@ -61,7 +61,7 @@ class LiveCatalog:
         directories: Sequence[Path],
         future_logs: Callable[[], Iterable[PartitionLog]] = tuple,
     ) -> None:
-        """Create the catalog; `future_logs` returns the future logs."""
+        """Create the catalog; `future_logs` returns the future logs, which are to replace other logs."""
         self.cluster_id = cluster_id
         self.node_id = node_id
         self._log_dirs = tuple(directories)

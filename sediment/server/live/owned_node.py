@@ -187,8 +187,8 @@ def directories_for_partitions(
 ) -> tuple[Path, ...]:
     """Return the log directories among `paths` in which the node's broker would find a new partition.
 
-    `log_dirs` contains the entries of the node's `log.dirs`, if they are known.  If the directories are a copy, no path
-    may be an entry.  The directory with the metadata is then left out if `metadata_apart` is True, because the node's
+    `log_dirs` contains the entries of the node's `log.dirs`, if they are known.  In a copy of the directories, no path
+    equals an entry.  The directory with the metadata is then left out if `metadata_apart` is True, because the node's
     `metadata.log.dir` is not an entry of its `log.dirs`.  If `log.dirs` is not known either, this directory gets
     partitions only if it is the only directory, or if it is in `used`, the directories that have partitions.
     """

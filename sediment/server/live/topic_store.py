@@ -230,7 +230,7 @@ class TopicStore:
         return topic
 
     def _choose_directories(self, wanted: Mapping[str, Iterable[int]]) -> dict[TopicPartition, Path]:
-        """Return a log directory for each new partition: the preferred directory, else that with the fewest partitions.
+        """Return a directory for each new partition: the preferred directory, or the one with the fewest partitions.
 
         Raises:
             ApiError: no log directory may get partitions, or every such directory has failed.  With several log

@@ -298,7 +298,7 @@ class ResponseSend:
         return send
 
     def write_to(self, transport: TransportLayer, budget_bytes: int, wait: Callable[[], bool]) -> bool:
-        """Send `budget_bytes`, or fewer if the transport layer would block; return True if everything is sent.
+        """Send until the transport layer would block or has accepted `budget_bytes`; return True if everything is sent.
 
         If the socket becomes full within a slice, call `wait`; if `wait` returns True, continue the slice.
 

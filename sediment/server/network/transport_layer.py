@@ -189,8 +189,8 @@ class SslTransportLayer:
     def is_at_end(self) -> bool:
         """Return True if the peer has ended its stream and every byte was received.
 
-        The end of a TLS stream is a TLS record.  To reach this last record, the method decrypts the record before it,
-        and stores the decrypted bytes for `receive_into`.
+        The end of a TLS stream is itself a TLS record.  To reach this last record, the method decrypts the record
+        before it, and stores the decrypted bytes for `receive_into`.
         """
         if not self._received:
             try:

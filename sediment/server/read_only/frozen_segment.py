@@ -1,4 +1,4 @@
-"""One segment of a read-only log: the search for batches and records, and the skip of unreadable ranges.
+"""One segment of a read-only log: searches by offset and by time, which skip unreadable ranges.
 
     offset -> offset index -> header scan -> batch          each checksum is verified once, before its batch is returned
 

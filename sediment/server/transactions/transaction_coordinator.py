@@ -512,7 +512,7 @@ class TransactionCoordinator:
         self._markers.write(marker, sorted(partitions), partial(self._written, entry))
 
     def _written(self, entry: _Entry, codes: Codes) -> None:
-        """Retry failed markers, except those that can never be written; without such markers, store the end."""
+        """Retry failed markers that may still be written; if there are none, store the end of the transaction."""
         transactional_id = entry.current.transactional_id
         for name, code in codes.items():
             if code in _NEVER_WRITTEN:
