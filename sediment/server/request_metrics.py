@@ -1,11 +1,11 @@
 """Metrics of requests, named after Kafka's MBeans (kafka.network:type=RequestMetrics and RequestChannel).
 
-    RequestQueueTimeMs    from the last byte of the request to the start of its handler
-    LocalTimeMs           in the handler, including the encoding of the response that the handler returns
-    RemoteTimeMs          from the end of the handler to the encoded response, if the request waited for an event
-    ResponseQueueTimeMs   from the end of the encoding to the first byte of the response
-    ResponseSendTimeMs    from the first byte of the response to the last byte
-    TotalTimeMs           the sum of all times
+* RequestQueueTimeMs is the time from the last byte of the request to the start of its handler.
+* LocalTimeMs is the time in the handler, including the encoding of the response that the handler returns.
+* RemoteTimeMs is the time from the end of the handler to the encoded response, if the request waited for an event.
+* ResponseQueueTimeMs is the time from the end of the encoding to the first byte of the response.
+* ResponseSendTimeMs is the time from the first byte of the response to the last byte.
+* TotalTimeMs is the sum of all these times.
 
 Invariant: a processor writes only its own counters, so counting needs no lock.  A reader of the counters may see a
 request in some of them, but not yet in others.

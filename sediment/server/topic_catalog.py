@@ -1,7 +1,7 @@
 """TopicCatalog: the topics and logs that a server offers to its handlers.
 
-    read_only.catalog.Catalog   directories that no broker uses, and that never change
-    live.live_catalog           directories that this process owns and writes to
+* `read_only.catalog.Catalog` has directories that no broker uses, and that never change.
+* `live.live_catalog` has directories that this process owns and writes to.
 
 Any thread may call any method.
 """

@@ -1,7 +1,7 @@
 """Backend: the logs of a server, with the handlers that read and write them.
 
-ReadOnlyBackend   directories that neither a broker nor this process changes
-LiveBackend       directories of a single node that this process owns
+* `ReadOnlyBackend` has directories that neither a broker nor this process changes.
+* `LiveBackend` has directories of a single node that this process owns.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
 """GroupCoordinator: the groups of a server, with their members, offsets, timers and waiting requests.
 
-    load                the groups of the directory, with the commits from the store
-    join, sync          a response now or later, in any thread, through the caller's `respond`
-    heartbeat, leave, commit, fetch, describe, list     an immediate response
+* `load` takes the groups from the directory, with the commits from the store.
+* `join` and `sync` respond now or later, in any thread, through the caller's `respond`.
+* `heartbeat`, `leave`, `commit`, `fetch`, `describe` and `list` return their results immediately.
+* `consumer_heartbeat` and `describe_consumer_group` serve the new protocol (KIP-848), if the coordinator knows topics.
 
 Before `load`, every request gets COORDINATOR_LOAD_IN_PROGRESS, which clients retry.  If the partition that stores a
 group cannot be read, requests of the group get UNKNOWN_SERVER_ERROR, which clients do not retry.  Without its offsets,
 the group would start from the beginning.
-
-    consumer_heartbeat, describe_consumer_group         the new protocol (KIP-848), if the coordinator knows the topics
 
 A group has one protocol at a time.  An empty group adopts the protocol of its first member.  A classic group with
 members becomes a consumer group when a member of the new protocol joins.  The group becomes classic again when its last

@@ -1,7 +1,7 @@
 """Stores of a group coordinator: OffsetStore for committed offsets, GroupStore for groups and deletions.
 
-StateDirectory    an OffsetStore of a read-only server, outside the log directories
-OffsetsTopic      both stores of a live server, in `__consumer_offsets`, where a broker finds the records
+* `StateDirectory` is the OffsetStore of a read-only server, outside the log directories.
+* `OffsetsTopic` is both stores of a live server, in `__consumer_offsets`, where a broker finds the records.
 """
 
 from __future__ import annotations

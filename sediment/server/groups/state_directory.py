@@ -1,7 +1,7 @@
 """StateDirectory: offsets that consumers commit to a read-only server, stored durably outside the log directories.
 
-    DIR/.lock                                           one server at a time
-    DIR/__consumer_offsets-0/00000000000000000000.log   commits as Kafka's records, one batch for each commit
+* `DIR/.lock` allows only one server at a time.
+* `DIR/__consumer_offsets-0/00000000000000000000.log` contains commits as Kafka's records, one batch for each commit.
 
 Open:
 1. Reject DIR if it is inside a log directory or contains other files.

@@ -1,9 +1,9 @@
 """Fetch: slices of logs within one byte limit, and waits at the log end.
 
-    read    one slice for each partition, up to the byte limit
-    answer  immediately, if all slices together have `min_bytes`, or if a partition has an error
-    wait    in all other cases, for `max_wait_ms` but at most LONGEST_WAIT_MS.  The timer ends the wait, so no thread
-            waits.  When the readable range of one of its partitions changes, the fetch reads again
+1. Read one slice for each partition, up to the byte limit.
+2. Respond immediately if all slices together have `min_bytes`, or if a partition has an error.
+3. Otherwise wait for `max_wait_ms`, but at most for LONGEST_WAIT_MS.  The timer ends the wait, so no thread waits.
+   When the readable range of one of its partitions changes, the fetch reads again.
 
 A read-only log never grows.  So a fetch from it never waits for `min_bytes` if it has one byte.
 

@@ -1,8 +1,9 @@
 """Produce: append batches to partitions that this node leads, and wait until the batches are replicated.
 
-    acks 0     no response; after an error, the connection is closed
-    acks 1     a response after the append
-    acks -1    a response when the high watermark is above the appended records, or after the timeout of the request
+* With acks 0, no response follows; after an error, the connection is closed.
+* With acks 1, the response follows the append.
+* With acks -1, the response follows when the high watermark is above the appended records, or after the request's
+  timeout.
 
 Versions below 3 are not offered, because their batches have magic 0 or 1.  A broker advertises these versions only for
 librdkafka.
@@ -143,10 +144,10 @@ class ProduceHandlers:
         return {ApiKey.PRODUCE: self.produce}
 
     def produce(self, request: Request) -> Any:
-        """Append the batch of each partition; return None if the answer is sent later, or never.
+        """Append the batch of each partition; return None if the response is sent later or never.
 
         Raises:
-            InvalidRecordError: a batch was rejected, and the client expects no answer.
+            InvalidRecordError: a batch was rejected, and the client expects no response.
         """
         message, version = request.message, request.api_version
         producers = {
@@ -222,10 +223,10 @@ class ProduceHandlers:
         return rights
 
     def _append_all(self, request: Request, message: Any, rights: Mapping[TopicPartition, _Right] | ErrorCode) -> Any:
-        """Append the batch of each partition; return None if the answer is sent later, or never.
+        """Append the batch of each partition; return None if the response is sent later or never.
 
         Raises:
-            InvalidRecordError: a batch was rejected, and the client expects no answer.
+            InvalidRecordError: a batch was rejected, and the client expects no response.
         """
         version = request.api_version
         waiting: list[_Waiting] = []
@@ -349,7 +350,7 @@ def _check_all_appended(topics: Sequence[Any]) -> None:
             if each.error_code != ErrorCode.NONE:
                 raise InvalidRecordError(
                     f"a batch for partition {each.index} of topic {topic.name or topic.topic_id} was refused with "
-                    f"{ErrorCode(each.error_code).name}, and its producer expects no answer"
+                    f"{ErrorCode(each.error_code).name}, and its producer expects no response"
                 )
 
 

@@ -64,8 +64,7 @@ class RefusedHandlers:
     def _produce(self, request: Request) -> Any:
         """Refuse each partition.
 
-        Raises:
-            UsageError: the producer expects no answer.
+        Raises: UsageError: the producer expects no response.
         """
         message, response = request.message, m.ProduceResponse
         if message.acks == _NO_ACKS:

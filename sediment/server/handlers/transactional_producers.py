@@ -1,9 +1,10 @@
 """Handlers of transactional producers: ids, partitions, offsets and the end of transactions; and WriteTxnMarkers.
 
-    AddPartitionsToTxn    versions 0-3 from clients; 4 and later from brokers, in batches, also only to verify
-    InitProducerId        without two-phase commit, which a broker does not offer either
-    EndTxn                versions 0-4 for transaction versions 0 and 1; 5 and later for transaction version 2
-    TxnOffsetCommit       versions 0-4 after AddOffsetsToTxn; 5 and later add the group's partition themselves
+* AddPartitionsToTxn: clients use versions 0 to 3.  Brokers use version 4 and later, which contains several transactions
+  and has a mode that only verifies.
+* InitProducerId is offered without two-phase commit, which a broker does not offer either.
+* EndTxn: clients of transaction versions 0 and 1 use versions 0 to 4; clients of version 2 use version 5 and later.
+* TxnOffsetCommit: versions 0 to 4 need an earlier AddOffsetsToTxn; version 5 and later add the group's partition.
 
 Every version of AddPartitionsToTxn refuses to add internal topics.  Clients write to `__consumer_offsets` only with
 AddOffsetsToTxn and TxnOffsetCommit.  `__transaction_state` is never part of a transaction.

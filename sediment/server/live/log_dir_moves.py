@@ -1,9 +1,9 @@
 """LogDirMoves: moves of partitions to other log directories, which AlterReplicaLogDirs requests.
 
-    the partition has no log yet            REPLICA_NOT_AVAILABLE; the log will be created in the requested directory
-    its log is in the requested directory   a move to another directory is cancelled
-    it is being moved to this directory     nothing changes
-    all other cases                         any other move is cancelled, and the requested move begins
+1. If the partition has no log yet, the error is REPLICA_NOT_AVAILABLE, and the log will be created in the directory.
+2. If the log is already in the requested directory, a move to another directory is cancelled.
+3. If the partition is being moved to the requested directory, nothing changes.
+4. Otherwise any other move is cancelled, and the requested move begins.
 
 Source: Kafka's ReplicaManager.alterReplicaLogDirs.
 """

@@ -1,19 +1,21 @@
 """OwnedNode: the node that a live server takes over, with the checks of its log directories.
 
-    check                                                     otherwise
-    every directory has the node's meta.properties            refused: `adopt` creates it
-    one directory has the node's metadata                     refused: `adopt` creates it
-    the node is the sole voter of its quorum                  refused: other voters would lack the new records
-    the node is the only replica of every partition           refused: other replicas would lack the new records
-    every batch of the metadata log is good                   refused: loading truncates the log at a bad batch
-    no topic has segments in tiered storage                   refused: their offsets would be treated as deleted
-    every folder belongs to a partition of the cluster, or    refused: a broker would rename it to -stray
-    to a topic that a server has deleted
-    a partition without a folder is in no checkpoint; and     refused: the server would create it empty, and another
-    a server added it after the last run of a broker, or      directory may have its records
-    the marker proves that no broker has used the directory
-    its folder would be in an entry of log.dirs               refused: a broker would not find it there
-    every entry of log.dirs is given, if log.dirs is known    refused: a missing folder may be in another entry
+The checks, with the reason for a refusal or the remedy:
+
+* Every directory has the node's meta.properties.  `adopt` creates a missing one.
+* One directory has the node's metadata.  `adopt` creates missing metadata.
+* The node is the sole voter of its quorum.  Other voters would lack the new records.
+* The node is the only replica of every partition.  Other replicas would lack the new records.
+* Every batch of the metadata log is good.  The load would truncate the log at a bad batch.
+* No topic has segments in tiered storage.  Their offsets would be treated as deleted.
+* Every folder belongs to a partition of the cluster, or to a topic that a server has deleted.  A broker would rename
+  any other folder to -stray.
+* No checkpoint lists a partition without a folder.  The server would create the partition empty, but another directory
+  may have its records.
+* A server added such a partition after the last run of a broker, or the marker of a clean stop proves that no broker
+  has used the directory.  The reason is the same.
+* The folder of such a partition would be in an entry of log.dirs.  A broker would not find the folder elsewhere.
+* Every entry of log.dirs is given, if log.dirs is known.  A missing folder may be in another entry.
 
 The metadata of a node that has been started is in its metadata log.  `clone` and `adopt` make nodes that were never
 started.  The metadata of such a node is in `bootstrap.checkpoint`, and a server keeps this file up to date.  If a

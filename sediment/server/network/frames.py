@@ -1,14 +1,14 @@
 """Frames of the protocol: an int32 size, followed by that many bytes.
 
-    receive   FrameReader reads bytes from a transport layer and returns one frame at a time
-    memory    FrameMemory counts the bytes of all frames that are being received or handled
-    send      ResponseSend writes the chunks of one response as far as the transport layer accepts them
+* `FrameReader` reads bytes from a transport layer, and returns one frame at a time.
+* `FrameMemory` counts the bytes of all frames that are being received or handled.
+* `ResponseSend` writes the chunks of one response, as far as the transport layer accepts them.
 
 The size limits are checked before memory is reserved for a frame:
 
-    before authentication             64 KiB
-    Produce                           socket.request.max.bytes
-    all other requests                8 MiB, because a small array of structures can grow many times when decoded
+* The limit before authentication is 64 KiB.
+* The limit of a Produce request is `socket.request.max.bytes`.
+* The limit of all other requests is 8 MiB, because a small array of structures can grow many times when decoded.
 
 Invariants: a frame gets memory only after its size and API key were checked.  At most one `receive_into` reads past the
 end of a frame.  So later requests remain in the socket buffer while a connection waits for a response.

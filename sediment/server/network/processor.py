@@ -1,9 +1,9 @@
 """Processor: one thread that owns the sockets of its connections (Kafka's Processor and Selector).
 
-    readable   FrameReader returns a frame; the connection is muted; the frame goes into the request channel
-    responded  the response is written as far as the socket accepts it; the rest follows when the socket accepts more.
-               During a send, the processor may wait for the socket if no other connection or thread needs it
-    sent       the connection is unmuted and reads again
+1. When FrameReader returns a frame, the connection is muted, and the frame is put into the request channel.
+2. The response is written as far as the socket accepts it.  The rest follows when the socket accepts more bytes.
+   During a send, the processor waits for the socket as long as no other connection or thread needs the processor.
+3. When the response is sent, the connection is unmuted and reads again.
 
 A small frame skips the request channel if the channel is empty and the API is one of `handled_at_once`.  The processor
 then handles the request itself, because passing it to another thread would cost more than handling it.  If such

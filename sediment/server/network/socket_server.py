@@ -1,10 +1,10 @@
 """Socket server: one listener with its acceptor, processors, request channel and handlers.
 
-    bind            bind the address; clients cannot connect yet, and another process can still bind the address
-    start           start the handlers and the processors
-    open            listen, and start the acceptor
-    stop_accepting  stop the acceptor and close the listening socket
-    stop            close idle connections, finish the current requests, send their responses, close the rest
+* `bind` binds the address; clients cannot connect yet, and another process can still bind the address.
+* `start` starts the handlers and the processors.
+* `open` listens, and starts the acceptor.
+* `stop_accepting` stops the acceptor, and closes the listening socket.
+* `stop` closes idle connections, finishes the current requests, sends their responses, and then closes the rest.
 
 Source: Kafka's SocketServer.
 """

@@ -1,9 +1,9 @@
 """FrozenLog: a read-only partition directory that answers reads like the leader of its partition.
 
     listing + checkpoints  --first use-->  log start, high watermark, last stable offset, log end
-    read    limit by isolation -> segment -> index -> headers -> slice of the file       kafka-log 04 §8
-    times   first segment with a timestamp at or above the time -> its time index -> its records                  04 §9
-    epochs  `leader-epoch-checkpoint`, or the headers if it is missing                       04 §4
+    read    limit by isolation -> segment -> index -> headers -> slice of the file                 kafka-log 04 §8
+    times   first segment with a timestamp at or above the time -> its time index -> its records   04 §9
+    epochs  `leader-epoch-checkpoint`, or the headers if it is missing                             04 §4
 
 The log reads only the files in its listing.  If a segment changes, reads raise `StorageError`.
 

@@ -1,7 +1,7 @@
 """Open segments of read-only logs, which are opened on first use and closed to make room for others.
 
-    segment  --first use-->  file descriptor of its `.log`, index entries in memory
-             --each use--->  check that inode, size and modification time of the file are unchanged
+* The first use of a segment opens its `.log`, and reads its index entries into memory.
+* Each use checks that inode, size and modification time of the file are unchanged.
 
 The check uses the open file, because this is cheaper than a check of the path.  This is sufficient, because a rename or
 a removal changes the file's ctime.

@@ -1,7 +1,7 @@
 """Topics served under other names: `NEW=OLD` and `NEW=DIR:OLD`.
 
-    NEW=OLD        OLD is served as NEW
-    NEW=DIR:OLD    DIR's partitions of OLD are served as NEW, separate from OLD in other directories
+* With NEW=OLD, the topic OLD is served as NEW.
+* With NEW=DIR:OLD, DIR's partitions of OLD are served as NEW, separate from OLD in other directories.
 
 From the same directory, a renamed topic is served only under its new name.
 

@@ -1,8 +1,8 @@
 """SASL: SCRAM-SHA-256, SCRAM-SHA-512, and PLAIN over TLS.
 
-    ApiVersions, any number of times
-    SaslHandshake 1      -> SaslAuthenticate until the exchange is complete
-    SaslHandshake 0      -> tokens in frames without a header until the exchange is complete
+1. The client may send ApiVersions any number of times.
+2. After SaslHandshake 1, it sends SaslAuthenticate requests until the exchange is complete.  After SaslHandshake 0, it
+   sends tokens in frames without a header until the exchange is complete.
 
 Invariants: every failure gets the same response after the same delay; then the connection is closed.  Secrets are
 compared in constant time.  The rejection of an unknown user takes as much work as the rejection of a wrong password.

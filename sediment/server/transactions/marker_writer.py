@@ -1,11 +1,10 @@
 """MarkerWriter: transaction markers in the logs of this node, and in `__consumer_offsets` for committed offsets.
 
-    marker for a partition                        result
-    of a deleted or unknown topic                 UNKNOWN_TOPIC_OR_PARTITION
-    of `__transaction_state`                      INVALID_TOPIC_EXCEPTION: a broker could not load that partition again
-    of any topic, if producer id or epoch is < 0   INVALID_REQUEST
-    of `__consumer_offsets`                       the group coordinator applies or drops the pending offsets
-    with an older producer or coordinator epoch   INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED
+* A partition of a deleted or unknown topic gets UNKNOWN_TOPIC_OR_PARTITION.
+* `__transaction_state` gets INVALID_TOPIC_EXCEPTION, because a broker could not load the partition again.
+* A negative producer id or epoch gets INVALID_REQUEST.
+* In `__consumer_offsets`, the group coordinator applies or drops the pending offsets.
+* An older producer epoch gets INVALID_PRODUCER_EPOCH; an older coordinator epoch gets TRANSACTION_COORDINATOR_FENCED.
 
 Source: Kafka's KafkaApis.handleWriteTxnMarkersRequest.
 """

@@ -1,11 +1,11 @@
 """TransactionCoordinator: the transactional ids of a server, with their transactions and timeouts.
 
-    load                 the transactions of the directory; prepared transactions are completed
-    initialize           a producer gets its id and epoch; an open transaction of its predecessor is aborted
-    add_partitions       a transaction begins or grows
-    verify               the coordinator checks whether a transaction has partitions
-    end                  the decision is stored and answered; then the markers are written; then the end is stored
-    every interval       timed-out transactions are aborted, and expired transactional ids are removed
+* `load` takes the transactions from the directory, and completes the prepared transactions.
+* `initialize` gives a producer its id and epoch; an open transaction of its predecessor is aborted.
+* `add_partitions` begins a transaction, or adds partitions to it.
+* `verify` checks whether a transaction has partitions.
+* `end` stores the decision and responds.  The markers are written after that, and then the end is stored.
+* At intervals, timed-out transactions are aborted, and expired transactional ids are removed.
 
 A change takes effect when its record in `__transaction_state` is replicated.  Until then, and until the last marker of
 a decided transaction is written, other requests for the transactional id get CONCURRENT_TRANSACTIONS.  Background

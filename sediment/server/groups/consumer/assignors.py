@@ -1,7 +1,7 @@
 """Server-side assignors: they compute the target assignment of a consumer group.
 
-    uniform    all members get equally many partitions if subscriptions allow it; few partitions change owners
-    range      each topic is divided into contiguous ranges, in the order of the members
+* `uniform` gives all members equally many partitions, if subscriptions allow it.  Few partitions change owners.
+* `range` divides each topic into contiguous ranges, in the order of the members.
 
 Both are deterministic, and assign each partition of a subscribed topic to exactly one subscribed member.
 

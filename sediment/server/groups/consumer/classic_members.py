@@ -1,8 +1,8 @@
 """Members of the classic protocol in a consumer group, and groups that change their protocol.
 
-    join, sync, heartbeat    as in a classic group; the member epoch is the generation
-    upgraded                 a classic group becomes a consumer group when a member of the new protocol joins
-    downgraded               a consumer group becomes classic when its last member of the new protocol leaves
+* `join`, `sync` and `heartbeat` work as in a classic group; the member epoch is the generation.
+* `upgraded`: a classic group becomes a consumer group when a member of the new protocol joins.
+* `downgraded`: a consumer group becomes classic when its last member of the new protocol leaves.
 
 A classic member revokes partitions when it joins again.  If a member must join again, the response to its heartbeat is
 REBALANCE_IN_PROGRESS.

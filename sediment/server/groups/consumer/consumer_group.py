@@ -1,9 +1,11 @@
 """ConsumerGroup: the state of one consumer group of the new protocol, built from its records.
 
-    Empty         no members
-    Assigning     the group's epoch is above that of the target assignment
-    Reconciling   a member does not have its target yet
-    Stable        every member has its target
+The states of a group:
+
+* Empty: the group has no members.
+* Assigning: the group's epoch is above the epoch of the target assignment.
+* Reconciling: a member does not have its target yet.
+* Stable: every member has its target.
 
 A group changes only by `replay`.  A change is a list of records; a copy of the group replays them before they are
 stored.  The next start replays the same records.  So it restores the same group, but not the group's deadlines.

@@ -1,10 +1,11 @@
 """Changes of a consumer group: the records that a heartbeat, a leave or a deadline causes.
 
-A heartbeat has these steps.
+A heartbeat has these steps:
 
-    1  add or update the member; a static member that rejoins replaces its earlier member 2  if subscriptions or topics
-    changed, raise the epoch of the group 3  if the epoch is above that of the target assignment, assign again 4  bring
-    the member one step closer to its target
+1. Add or update the member; a rejoining static member replaces its earlier member.
+2. If subscriptions or topics changed, raise the epoch of the group.
+3. If the epoch is above the epoch of the target assignment, compute a new target assignment.
+4. Bring the member one step closer to its target.
 
 A change does not modify its group.  It replays its records in a copy of the group.  The copy replaces the group when
 the records are stored.

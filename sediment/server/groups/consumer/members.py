@@ -1,8 +1,10 @@
 """Members of a consumer group, and the partitions that they have.
 
-    Stable                 the member has the partitions that its epoch assigns
-    UnrevokedPartitions    the member must give up partitions before its epoch can rise
-    UnreleasedPartitions   the member waits for partitions that other members have not given up yet
+The states of a member:
+
+* Stable: the member has the partitions that its epoch assigns.
+* UnrevokedPartitions: the member must give up partitions before its epoch can rise.
+* UnreleasedPartitions: the member waits for partitions that other members have not given up yet.
 
 Source: Kafka's ConsumerGroupMember, MemberState and CurrentAssignmentBuilder.
 """
