@@ -164,7 +164,7 @@ class _Watched:
     def attempt(self) -> bool:
         """Try to complete the operation; return True if this call completed it.
 
-        If another thread is trying, make that thread retry.
+        If another thread is trying to complete the operation, make that thread try again.
         """
         self._wanted = True
         while self._wanted and self._busy.acquire(blocking=False):

@@ -139,7 +139,10 @@ class KafkaServer:
             self._undo = undo.pop_all()
 
     def stop(self) -> None:
-        """Stop in the steps of the module's table; later calls, and calls in a forked process, have no effect."""
+        """Stop in the order of the module's table.
+
+        Later calls, and calls in a forked process, have no effect.
+        """
         if os.getpid() == self._process:
             self._undo.close()
 
@@ -153,7 +156,7 @@ class KafkaServer:
             raise self.backend.failure
 
     def deletions(self) -> str:
-        """Return which topics retention and the cleaner apply to, and why they leave out the others."""
+        """Return a line with the topics to which retention and the cleaner apply, and the reasons for all others."""
         return self.backend.deletions()
 
     def metrics_text(self) -> bytes:

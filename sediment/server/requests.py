@@ -43,7 +43,7 @@ class Authenticator(Protocol):
 
     @property
     def is_complete(self) -> bool:
-        """True once the client has proved its identity."""
+        """True if the client has proved its identity."""
         ...
 
     @property
@@ -57,7 +57,7 @@ class Authenticator(Protocol):
 
     @property
     def has_failed(self) -> bool:
-        """True once authentication has failed; the connection is closed after the response."""
+        """True if authentication has failed; the connection is closed after the response."""
         ...
 
 

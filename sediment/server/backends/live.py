@@ -208,7 +208,7 @@ class LiveBackend:
                 _LOGGER.warning("%s belongs to a deleted topic; it is renamed to -stray, not removed", folder)
         manager.put_away(owned.removed)
         for partition in owned.absent:
-            _LOGGER.warning("%s has no folder and was never written to; its log begins empty", partition)
+            _LOGGER.warning("%s has no folder and was never written to; its log is created empty", partition)
         _create_absent(owned, manager)
 
         for log in manager.all_logs():  # 8
@@ -427,7 +427,7 @@ class LiveBackend:
         self._manager.stop_deleting_by_limits()
 
     def deletions(self) -> str:
-        """Return which topics retention and the cleaner apply to, and why they leave out the others."""
+        """Return a line with the topics to which retention and the cleaner apply, and the reasons for all others."""
         if not self._has_current_metadata:
             return "retention and the cleaner are off, because bootstrap.checkpoint may be stale"
         return describe_deletions(
@@ -472,7 +472,7 @@ def _broker_values(options: LiveOptions, node_id: int, metadata: ClusterMetadata
 
 
 def _broker_config(options: LiveOptions, node: Node, metadata: ClusterMetadata) -> BrokerConfig:
-    """Return the engine's config for the given metadata; keys that nothing sets have Kafka's defaults.
+    """Return the engine's config for the given metadata; keys without a stated value have Kafka's defaults.
 
     Raises:
         SettingsError: two values contradict each other.

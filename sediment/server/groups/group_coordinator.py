@@ -141,7 +141,7 @@ class _Group:
     """
 
     is_stored: bool = True
-    """False for a group of a later protocol: its records stay unchanged, and classic members are only in memory."""
+    """False for a group of a later protocol: its records are not changed, and classic members are only in memory."""
 
     has_records: bool = False
     """True if the store may contain records of the group."""
@@ -277,7 +277,7 @@ class GroupCoordinator:
             _answer(effects)
 
     def _check_idle_groups(self) -> None:
-        """Remove groups without members and offsets, as Kafka does when it checks for expired offsets."""
+        """Remove groups that have neither members nor offsets, as Kafka does when it checks for expired offsets."""
         with self._guard:
             groups = list(self._groups.values())
         for group in groups:
@@ -554,7 +554,7 @@ class GroupCoordinator:
     ) -> ErrorCode:
         """Store commits and make them pending; `commit_guard` is held, and `growth` bytes are reserved."""
         group.has_records = True
-        # Append no marker until the commits are in memory, because the marker would otherwise not apply to them.
+        # A marker that is appended before the commits are in memory would not apply to them.
         with self._pending_guard(self._partition_of(group)):
             try:
                 stored = append(commits)

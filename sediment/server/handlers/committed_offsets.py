@@ -194,7 +194,7 @@ def _committed_offset(asked: Any, topic_id: UUID, now_ms: int) -> CommittedOffse
 def _asked_for(
     named: Sequence[tuple[str | None, Any]], found: Sequence[tuple[str, list[FetchedOffset]]]
 ) -> list[_FetchedTopic]:
-    """Return the requested topics in order; a topic whose id has no name gets UNKNOWN_TOPIC_ID."""
+    """Return the requested topics in order; a topic with an unknown id gets UNKNOWN_TOPIC_ID."""
     following = iter(found)
     return [
         (

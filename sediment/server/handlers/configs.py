@@ -248,7 +248,7 @@ def topic_config_values(
 def _topic_values(
     key: Key, configs: Mapping[str, str], catalog: TopicCatalog, static: Mapping[str, str]
 ) -> list[_Synonym]:
-    """Return the values of a key and their sources, in the key's unit, with the effective value first."""
+    """Return the values of a key, in the key's unit and with their sources; the effective value comes first."""
     values = []
     if key.name in configs:
         text: str | None = configs[key.name]

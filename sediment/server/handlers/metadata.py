@@ -218,7 +218,7 @@ class MetadataHandlers:
         return partitions
 
     def _states(self, topic: ServedTopic) -> list[dict[str, Any]]:
-        """Return the fields that both responses have, for every partition, by number.
+        """Return the fields of each partition, by number, that Metadata and DescribeTopicPartitions have in common.
 
         Partitions without a log are included, because clients use the number of partitions to map keys to partitions.
         """

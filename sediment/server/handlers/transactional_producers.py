@@ -1,4 +1,4 @@
-"""Handlers of transactional producers: ids, partitions, offsets and the end of transactions; and WriteTxnMarkers.
+"""Handlers of transactional producers (ids, partitions, offsets, the end of transactions) and of WriteTxnMarkers.
 
 * AddPartitionsToTxn: clients use versions 0 to 3.  Brokers use version 4 and later, which contains several transactions
   and has a mode that only verifies.

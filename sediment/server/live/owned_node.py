@@ -245,7 +245,7 @@ def _metadata_dir(paths: Sequence[Path], fs: Fs) -> tuple[Path, bool]:
         if fs.exists(path / BOOTSTRAP_FILE) and (marker is None or marker.broker_epoch is None):
             return path, False
     raise UsageError(
-        f"no directory has {METADATA_PARTITION}, or a {BOOTSTRAP_FILE} that no broker has used, so their topics are "
+        f"no directory has {METADATA_PARTITION}, or a {BOOTSTRAP_FILE} that no broker has used, so the topics are "
         "not known",
         path=str(paths[0]),
         advice=f"name every entry of the broker's log.dirs; without a broker, {_ADOPT}, {_READ_ONLY}",
@@ -253,7 +253,7 @@ def _metadata_dir(paths: Sequence[Path], fs: Fs) -> tuple[Path, bool]:
 
 
 def read_metadata(metadata_dir: Path, is_started: bool, fs: Fs) -> ClusterMetadata:
-    """Return the metadata of the log, or of `bootstrap.checkpoint` if the node was never started.
+    """Return the metadata in the metadata log, or in `bootstrap.checkpoint` if the node was never started.
 
     Raises: UsageError: the metadata log is empty, or it is from a node that was never started.  CorruptDataError,
         UnsupportedDataError, SourceChangedError: the metadata cannot be read, or loading would truncate its log.
@@ -296,8 +296,8 @@ def _check_replicas(metadata: ClusterMetadata, node: Node) -> None:
         for number, nodes in partitions.items():
             if nodes != (node.node_id,):
                 raise UsageError(
-                    f"the partition has replicas on nodes {', '.join(map(str, nodes))}, and this is node "
-                    f"{node.node_id} alone",
+                    f"the partition has replicas on nodes {', '.join(map(str, nodes))}, but these directories are "
+                    f"from node {node.node_id}",
                     partition=str(TopicPartition(topic, number)),
                     advice=f"{_CLONE}, {_READ_ONLY}",
                 )

@@ -91,8 +91,7 @@ _TWICE = "A user credential cannot be altered twice in the same request"
 def _check(change: UserDeletion | UserUpsertion, existing: Container[tuple[int, str]], metadata_version: int) -> None:
     """Check one change, as Kafka does.
 
-    Raises:
-        ApiError: it is wrong.
+    Raises: ApiError: the change is wrong.
     """
     if metadata_version < SCRAM_SINCE:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION, "The current metadata.version does not support SCRAM")

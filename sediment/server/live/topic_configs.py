@@ -199,10 +199,10 @@ _LAGS = ("min.compaction.lag.ms", "max.compaction.lag.ms")
 
 
 def checked_value(key: Key, text: str) -> Value:
-    """Return the value of a text.
+    """Return the value of `key` that a text states.
 
     Raises:
-        ApiError: Kafka refuses it.
+        ApiError: Kafka refuses the text.
     """
     value = read_value(key.type, text)
     if value is None:

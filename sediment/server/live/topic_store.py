@@ -83,7 +83,7 @@ from sediment.server.topic_names import check_topic_name
 _LOGGER = logging.getLogger(__name__)
 
 MOST_PREFERRED = 10_000
-"""The largest number of partitions without a log whose preferred log directories are remembered."""
+"""The largest number of missing partitions for which a preferred log directory is remembered."""
 
 
 @dataclass(frozen=True, slots=True)

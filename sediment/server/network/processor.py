@@ -13,8 +13,8 @@ machine any thread is sometimes delayed.
 
 The processor checks these deadlines several times within the shortest of them:
 
-    no authentication, or an unfinished frame          `sediment.request.receive.timeout.ms`, plus a second for each MiB
-    no activity, or a peer that reads no bytes         `connections.max.idle.ms`
+* An authentication may take `sediment.request.receive.timeout.ms`.  A frame may take a second longer for each MiB.
+* A connection may be idle for `connections.max.idle.ms`.  A peer that reads no bytes has the same deadline.
 
 A peer may close a connection that waits for a response.  The processor then also closes the connection, unless further
 requests have arrived.

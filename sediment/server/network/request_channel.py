@@ -57,7 +57,7 @@ class RequestChannel:
             return True
 
     def get(self) -> ReceivedFrame | None:
-        """Wait for a request and return it, or None once the queue is closed and empty."""
+        """Wait for a request and return it; return None if the queue is closed and empty."""
         received = self._queue.get()
         if not self._has_room.is_set():
             self._has_room.set()

@@ -56,7 +56,7 @@ class TransportLayer(Protocol):
         ...
 
     def receive_into(self, buffer: memoryview) -> int | None:
-        """Return the number of bytes received; 0 at the end of the stream; None if no bytes have arrived yet."""
+        """Return the number of received bytes: 0 at the end of the stream, None if no bytes have arrived yet."""
         ...
 
     def is_at_end(self) -> bool:
@@ -102,7 +102,7 @@ class PlaintextTransportLayer:
         return True
 
     def receive_into(self, buffer: memoryview) -> int | None:
-        """Return the number of bytes received; 0 at the end of the stream; None if no bytes have arrived yet."""
+        """Return the number of received bytes: 0 at the end of the stream, None if no bytes have arrived yet."""
         try:
             return self._socket.recv_into(buffer)
         except BlockingIOError:
@@ -172,7 +172,7 @@ class SslTransportLayer:
         return True
 
     def receive_into(self, buffer: memoryview) -> int | None:
-        """Return the number of bytes received; 0 at the end of the stream; None if no bytes have arrived yet."""
+        """Return the number of received bytes: 0 at the end of the stream, None if no bytes have arrived yet."""
         if self._received:
             count = min(len(buffer), len(self._received))
             buffer[:count], self._received = self._received[:count], self._received[count:]

@@ -286,7 +286,7 @@ def _stated_metadata(path: Path, meta: MetaProperties | None, fs: Fs) -> Cluster
     if metadata is None:
         raise UsageError(
             f"--metadata {path} does not contain {METADATA_PARTITION}",
-            advice="name the log directory of the node that has it: metadata.log.dir, else the first of log.dirs",
+            advice="name the node's log directory that has it: metadata.log.dir, or the first entry of log.dirs",
         )
     theirs = read_meta_properties(fs, path / META_PROPERTIES_FILE)
     their_id, own_id = theirs and theirs.cluster_id, meta and meta.cluster_id

@@ -46,7 +46,7 @@ class SaslServer(Protocol):
 
     @property
     def user(self) -> str | None:
-        """The user, once the exchange is complete."""
+        """The user; None until the exchange is complete."""
         ...
 
 
@@ -69,7 +69,7 @@ class ScramSaslServer:
 
     @property
     def user(self) -> str | None:
-        """The user, once the proof is verified."""
+        """The user; None until the proof is verified."""
         return self._name if self._is_complete else None
 
     def evaluate(self, token: bytes) -> bytes:
@@ -169,12 +169,12 @@ class SaslAuthenticator:
 
     @property
     def is_complete(self) -> bool:
-        """True once the client has proved its identity."""
+        """True if the client has proved its identity."""
         return self._state is _State.COMPLETE
 
     @property
     def has_failed(self) -> bool:
-        """True once authentication has failed."""
+        """True if authentication has failed."""
         return self._state is _State.FAILED
 
     @property

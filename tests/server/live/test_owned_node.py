@@ -85,8 +85,8 @@ def stop_a_broker(path: Path) -> None:
 
 REFUSALS: dict[Callable[[Path], None], str] = {
     remove_meta: "no meta.properties that names a node",
-    remove_bootstrap: "their topics are not known",
-    stop_a_broker: "their topics are not known",
+    remove_bootstrap: "the topics are not known",
+    stop_a_broker: "the topics are not known",
     add_unknown_folder: "the cluster does not know the folder's topic",
     add_folder_without_id: "has no partition.metadata",
     add_folder_of_another_topic: "the cluster has another topic t",

@@ -84,7 +84,10 @@ class _Balance:
         self._loads = [0] * len(members)
 
     def keep_partitions(self) -> None:
-        """Let each member keep the partitions of its last target that exist and that it still subscribes to."""
+        """Let each member keep the partitions of its last target.
+
+        It does not keep missing partitions, or partitions of topics to which it no longer subscribes.
+        """
         for index, member in enumerate(self._members):
             for topic_id, numbers in member.partitions.items():
                 owners = self._owners.get(topic_id, []) if topic_id in member.topic_ids else []

@@ -7,8 +7,8 @@ The states of a group:
 * Reconciling: a member does not have its target yet.
 * Stable: every member has its target.
 
-A group changes only by `replay`.  A change is a list of records; a copy of the group replays them before they are
-stored.  The next start replays the same records.  So it restores the same group, but not the group's deadlines.
+A group changes only by `replay`.  A change is a list of records.  A copy of the group replays these records before they
+are stored.  The next start replays the same records.  So it restores the same group, but not the group's deadlines.
 
 Invariants: `replay` accepts every record in every state of the group, because a log may end between two records of a
 change.  A partition has at most one owner.

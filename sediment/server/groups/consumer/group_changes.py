@@ -108,8 +108,8 @@ class HeartbeatAnswer:
 class Circumstances:
     """The input of a change, apart from the group: configs, times and topics.
 
-    `now_ms` is monotonic, and `wall_ms` is the time of day.  `topics_version` is the version of `topics`, read before
-    the topics themselves.  `metadata_version` is stored in the records of regular expressions.
+    `now_ms` is monotonic, and `wall_ms` is the time of day.  `topics_version` is the version of `topics`; it is read
+    before the topics themselves.  `metadata_version` is stored in the records of regular expressions.
     """
 
     config: ServerConfig
