@@ -297,7 +297,7 @@ def _check_replicas(metadata: ClusterMetadata, node: Node) -> None:
             if nodes != (node.node_id,):
                 raise UsageError(
                     f"the partition has replicas on nodes {', '.join(map(str, nodes))}, but these directories are "
-                    f"from node {node.node_id}",
+                    f"only from node {node.node_id}",
                     partition=str(TopicPartition(topic, number)),
                     advice=f"{_CLONE}, {_READ_ONLY}",
                 )
