@@ -1,9 +1,9 @@
-"""Dispatch of requests to their handlers, and the answer to ApiVersions (Kafka's KafkaApis).
+"""Dispatch of requests to their handlers, and the response to ApiVersions (Kafka's KafkaApis).
 
     1. pass a SASL token to the authenticator of its connection
-    2. if the bytes repeat an earlier request that a handler has kept, answer the request without decoding it
-    3. decode the header; if the API or its version is unknown, close the connection.  An unknown version of ApiVersions
-       is answered with the supported versions
+    2. if the bytes repeat a request that a handler remembers, respond without decoding the request
+    3. decode the header; if the API or its version is unknown, close the connection.  Only an unknown version of
+       ApiVersions gets a response, with the supported versions
     4. before authentication, accept only ApiVersions and the two SASL requests
     5. decode the body and call the handler
 
@@ -100,7 +100,7 @@ class KafkaApis:
 
     @staticmethod
     def _answer_again(repeated: RepeatedRequest, received: ReceivedFrame) -> bool:
-        """Answer a request that repeats the request `repeated`; return False if the request differs."""
+        """Respond to a frame that repeats the request `repeated`; return False if the frame differs."""
         dequeued_ns = time.monotonic_ns()
         answer = repeated.answer(received.frame)
         if answer is None:
@@ -188,7 +188,10 @@ def _api_versions_response(keys: list[ApiKey], features: Features) -> Any:
 
 
 def _unsupported_api_versions() -> Any:
-    """Return the response to an unknown version of ApiVersions: it has version 0 and lists only this API."""
+    """Return the response to an unknown version of ApiVersions.
+
+    The response has version 0, and lists only ApiVersions.
+    """
     versions = advertised_versions(ApiKey.API_VERSIONS)
     own = m.ApiVersionsResponse.ApiVersion(
         api_key=ApiKey.API_VERSIONS, min_version=versions.lowest_version, max_version=versions.highest_version

@@ -1,10 +1,10 @@
-"""Reads the records of one partition of `__consumer_offsets` or `__transaction_state` that a coordinator replays.
+"""Reader of the records that a coordinator replays from one partition of its topic.
 
     slices of the log --tables--> columns --without superseded records--> records in order
 
-Until a coordinator topic is compacted, most of its records are superseded by later records with the same key.  The
-reader returns tables of about 65,000 records.  In each table, a record that has a value and is outside a transaction is
-skipped if a later such record has the same key.
+The topic is `__consumer_offsets` or `__transaction_state`.  Until it is compacted, later records with the same key
+supersede most of its records.  The reader returns tables of about 65,000 records.  A plain record has a value and is
+outside a transaction.  In each table, a plain record is skipped if a later plain record has the same key.
 
 Invariants: the files are only read.  Only one table is in memory at a time, regardless of the size of the log.
 """
@@ -100,8 +100,8 @@ class CoordinatorTopic:
     def replay(self, replay_log: Callable[[CoordinatorLog], Mapping[str, _Value]]) -> dict[str, _Value]:
         """Return the values that `replay_log` finds in the partitions, by group or transactional id.
 
-        If several partitions contain an id, the value from the partition to which the id belongs is used.  A partition
-        that cannot be read is skipped, and an error is logged.
+        If several partitions contain the same id, the value comes from the partition to which the id belongs.  A
+        partition that cannot be read is logged as an error and skipped.
         """
         found: dict[str, _Value] = {}
         for log in self.logs:

@@ -8,7 +8,7 @@ Invariants:
 - `try_complete` and `expire` of one operation never run at the same time.  After one of the two has succeeded, neither
   runs again.
 - `check` never waits for another thread, so callers may hold locks.  While `expire` runs, this module holds no lock
-  except that of the operation.
+  except the lock of the operation.
 - A completed operation is registered under no key and has no timer.
 
 Source: Kafka's DelayedOperation, DelayedOperationPurgatory and SystemTimer.
@@ -164,7 +164,7 @@ class _Watched:
     def attempt(self) -> bool:
         """Try to complete the operation; return True if this call completed it.
 
-        If another thread is trying, make that thread retry.
+        If another thread is trying to complete the operation, make that thread try again.
         """
         self._wanted = True
         while self._wanted and self._busy.acquire(blocking=False):
@@ -250,7 +250,7 @@ class DelayedOperations:
             self._expire(watched)
 
     def close(self) -> None:
-        """Expire every operation now; from then on, every operation passed to `watch` expires immediately."""
+        """Expire every operation now; operations that are later passed to `watch` expire immediately."""
         with self._guard:
             self._is_closed = True
         self.expire_all()

@@ -84,7 +84,7 @@ def error_code_of(error: BaseException) -> ErrorCode:
 def append_error_code_of(error: BaseException) -> ErrorCode:
     """Return the code for an append that raised `error`.
 
-    For corrupt bytes, which came from the client, the code lets the client retry.
+    Corrupt bytes came from the client, so their code lets the client retry.
     """
     if isinstance(error, CorruptDataError):
         return ErrorCode.CORRUPT_MESSAGE

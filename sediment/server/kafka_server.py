@@ -9,16 +9,16 @@
      6  start the timers                               stop them
      7  open the request log                          close it
      8  make the handlers                             -
-     9  start handlers and processors                 finish the requests in progress, send their responses
-    10  -                                             answer all waiting requests; later requests do not wait
-    11  listen, and accept connections                accept no connection, close idle ones, read no further request
+     9  start handlers and processors                 finish the current requests, send their responses
+    10  -                                             respond to all waiting requests; later requests do not wait
+    11  listen, and accept connections                accept no connection, close idle ones, read no more requests
     12  load groups and transactions, in a thread     -
-    13  delete expired and superseded records         stop deleting; the cleaner abandons the log in progress
+    13  delete expired and superseded records         stop deleting; the cleaner abandons its current log
 
-If a step fails, the steps before it are undone.  A wrong address, or a port on which another process already listens,
-is refused before a log directory is opened.  Clients can connect only after the logs are loaded.  A stop takes at most
-about STOP_SECONDS.  After that, the process can exit even if threads are still running.  In a process that was forked
-from the server's process, a stop does nothing.
+If a step fails, all earlier steps are undone.  The server refuses a wrong address, or a port that is in use, before it
+opens a log directory.  Clients can connect only after the logs are loaded.  A stop takes at most about STOP_SECONDS.
+After that, the process can exit even if threads are still running.  In a process that was forked from the server's
+process, a stop does nothing.
 
 Source: Kafka's BrokerServer and SocketServer.
 """
@@ -105,7 +105,7 @@ class ServerOptions:
 
 
 class KafkaServer:
-    """A server that runs from `start` to `stop`, or in a `with` block; set `stop_start` to abort a long start."""
+    """A server that runs from `start` to `stop`, or in a `with` block; the event `stop_start` aborts a long start."""
 
     def __init__(self, options: ServerOptions, fs: Fs, stop_start: threading.Event | None = None) -> None:
         self._options = options
@@ -139,7 +139,10 @@ class KafkaServer:
             self._undo = undo.pop_all()
 
     def stop(self) -> None:
-        """Stop in the steps of the module's table; later calls, and calls in a forked process, have no effect."""
+        """Stop in the order of the module's table.
+
+        Later calls, and calls in a forked process, have no effect.
+        """
         if os.getpid() == self._process:
             self._undo.close()
 
@@ -153,7 +156,7 @@ class KafkaServer:
             raise self.backend.failure
 
     def deletions(self) -> str:
-        """Return which topics retention and the cleaner apply to, and why they leave out the others."""
+        """Return a line with the topics to which retention and the cleaner apply, and the reasons for all others."""
         return self.backend.deletions()
 
     def metrics_text(self) -> bytes:
@@ -185,7 +188,7 @@ class KafkaServer:
             transactional_id_expiration_ms=backend.transactional_id_expiration_ms,
         )
         if not backend.can_write:
-            # Every Produce is refused, so a Produce must not reserve more memory than other requests.
+            # Here every Produce is refused.  So a Produce must not reserve more memory than other requests.
             max_bytes = min(config.socket_request_max_bytes, OTHER_REQUEST_MAX_BYTES)
             config = replace(config, socket_request_max_bytes=max_bytes)
 
@@ -204,7 +207,7 @@ class KafkaServer:
 
         consumer_groups = None  # 8
         if backend.group_store is not None and _has_consumer_groups(self.catalog.metadata):
-            regex_timer = Timer(name="group-regexes")  # a match may take long
+            regex_timer = Timer(name="group-regexes")  # matching a pattern may take long
             undo.callback(regex_timer.close)
             consumer_groups = ConsumerGroupSupport(
                 ClusterTopics(self.catalog), regex_timer, _wall_ms, self._configs_of_group
@@ -299,7 +302,7 @@ class KafkaServer:
     def _load_in_background(
         self, backend: Backend, coordinator: GroupCoordinator, transactions: TransactionHandlers
     ) -> None:
-        """Load groups and transactions; until then, clients are asked to retry."""
+        """Load groups and transactions; until the end of the load, requests get an error that clients retry."""
 
         def load() -> None:
             with _without_collections():

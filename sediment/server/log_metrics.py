@@ -24,7 +24,7 @@ class LogDirectoryMetrics:
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetrics:
-    """The extent of one log."""
+    """The size of one log, its number of segments, and its first and last offsets."""
 
     partition: TopicPartition
     size_bytes: int

@@ -1,4 +1,7 @@
-"""The limit on open files while servers run in this process: the first start raises it, the last stop restores it."""
+"""The limit on open files while servers run in this process.
+
+The start of the first server raises the limit, and the stop of the last server restores it.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ class _RaisedLimit:
             return soft
 
     def release(self) -> None:
-        """After the last server, restore the limit, unless other code has changed it in the meantime."""
+        """If this was the last server, restore the limit, unless other code has changed it in the meantime."""
         with self._guard:
             self._users -= 1
             if self._users or self._change is None:

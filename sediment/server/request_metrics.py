@@ -1,14 +1,14 @@
 """Metrics of requests, named after Kafka's MBeans (kafka.network:type=RequestMetrics and RequestChannel).
 
-    RequestQueueTimeMs    from the last byte of the request to the start of its handler
-    LocalTimeMs           in the handler, including the encoding of a response that it returned
-    RemoteTimeMs          from the end of the handler to the response, if the request waited for an event
-    ResponseQueueTimeMs   from the response to its first byte
-    ResponseSendTimeMs    from the first byte of the response to its last
-    TotalTimeMs           the sum of all times
+* RequestQueueTimeMs is the time from the last byte of the request to the start of its handler.
+* LocalTimeMs is the time in the handler, including the encoding of the response that the handler returns.
+* RemoteTimeMs is the time from the end of the handler to the encoded response, if the request waited for an event.
+* ResponseQueueTimeMs is the time from the end of the encoding to the first byte of the response.
+* ResponseSendTimeMs is the time from the first byte of the response to the last byte.
+* TotalTimeMs is the sum of all these times.
 
-Invariant: a processor writes only its own counters, so counting needs no lock.  A reader may see a request in some of
-the counters but not yet in others.
+Invariant: a processor writes only its own counters, so counting needs no lock.  A reader of the counters may see a
+request in some of them, but not yet in others.
 
 Source: Kafka's RequestMetrics and its documentation, monitoring.
 """
@@ -68,7 +68,7 @@ class RequestCounters:
     total_by_bucket: list[int] = field(default_factory=lambda: [0] * (len(_BUCKETS_NS) + 1))
 
     def add(self, times: RequestTimes, request_bytes: int, response_bytes: int, requests: int = 1) -> None:
-        """Count one request, or several with the same times; the sizes are totals of all counted requests."""
+        """Count one request, or several requests with the same times; the sizes are totals of all these requests."""
         self.requests += requests
         self.request_bytes += request_bytes
         self.response_bytes += response_bytes
@@ -131,7 +131,7 @@ class RequestMetrics:
         request_bytes: int,
         response_bytes: int,
     ) -> None:
-        """Count several requests that were answered together; call this only without a `log`."""
+        """Count several requests that were answered together; the caller must not call this if there is a `log`."""
         self._counters(processor, api_key, api_version).add(times, request_bytes, response_bytes, requests)
 
     def _counters(self, processor: int, api_key: ApiKey, api_version: int) -> RequestCounters:
@@ -169,7 +169,7 @@ class RequestMetrics:
 
 @dataclass(frozen=True, slots=True)
 class _CodePlan:
-    """The fields of a structure that contain error codes: its own fields, and fields of nested structures."""
+    """The fields that contain error codes, in a structure and in its nested structures."""
 
     has_own: bool
     nested: tuple[tuple[str, bool, _CodePlan], ...]

@@ -3,8 +3,8 @@
 A handler takes a `Request` and returns the response message.  If the request must wait, the handler returns None, and
 any thread calls `Request.respond` later.
 
-Invariants: a request is answered or failed at most once.  Until then, the connection reads no further request, so
-responses are sent in request order.
+Invariants: a request is answered or failed at most once.  Until then, the connection reads no further request.  So
+responses are sent in the order of the requests.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Authenticator(Protocol):
 
     @property
     def is_complete(self) -> bool:
-        """True once the client has proved its identity."""
+        """True if the client has proved its identity."""
         ...
 
     @property
@@ -57,7 +57,7 @@ class Authenticator(Protocol):
 
     @property
     def has_failed(self) -> bool:
-        """True once authentication has failed; the connection is closed after the response."""
+        """True if authentication has failed; the connection is closed after the response."""
         ...
 
 
@@ -119,7 +119,7 @@ class AnsweredRun(NamedTuple):
 
 
 class RepeatedRequest(Protocol):
-    """A request that can be answered again without being decoded."""
+    """An earlier request whose repetitions can be answered without being decoded."""
 
     api_key: ApiKey
     api_version: int
@@ -138,9 +138,9 @@ class RepeatedRequest(Protocol):
         ...
 
     def answer_run(self, received: ReceiveBuffer, start: int, end: int, largest_bytes: int) -> AnsweredRun | None:
-        """Answer requests in bytes [start, end) of `received`, each of at most `largest_bytes`.
+        """Answer the requests in bytes [start, end) of `received`; each request may have at most `largest_bytes`.
 
-        Return None, without any change, if the first request must be handled in the usual way.
+        Return None, and change nothing, if the first request must be decoded completely.
         """
         ...
 
@@ -163,12 +163,12 @@ class ResponseChannel(Protocol):
 
 @dataclass(slots=True)
 class RequestTimes:
-    """The times of the stages of a request, in nanoseconds of the monotonic clock; 0 if a stage was not reached yet."""
+    """The times of a request's stages, in nanoseconds of the monotonic clock; 0 for a stage that is not reached yet."""
 
     received_ns: int
     dequeued_ns: int = 0
     handled_ns: int = 0
-    """The time at which the handler returned, if the request then waited for an event."""
+    """The time at which the handler returned; set only if the request then waited for an event."""
 
     responded_ns: int = 0
     """Time at which the response was encoded."""

@@ -1,8 +1,8 @@
 """The config of the server.
 
-Field names are Kafka's keys with underscores, without the prefix `sediment`.  Defaults are Kafka's, except for two keys
-that Kafka does not limit, `max.connections` and `queued.max.request.bytes`, and for `auto.create.topics.enable`.
-`engine.config_definitions` has the types, defaults and ranges of Kafka's other broker keys.
+Field names are Kafka's keys with underscores, without the prefix `sediment`.  The defaults are Kafka's, with three
+exceptions: `auto.create.topics.enable`, and the keys `max.connections` and `queued.max.request.bytes`, which have no
+limit in Kafka.  `engine.config_definitions` has the types, defaults and ranges of Kafka's other broker keys.
 
 Source: Kafka's SocketServerConfigs, ServerConfigs, QuotaConfig and GroupCoordinatorConfig.
 """

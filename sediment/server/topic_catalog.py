@@ -1,7 +1,7 @@
 """TopicCatalog: the topics and logs that a server offers to its handlers.
 
-    read_only.catalog.Catalog   directories without a broker, which never change
-    live.live_catalog           directories that this process owns and writes to
+* `read_only.catalog.Catalog` has directories that no broker uses, and that never change.
+* `live.live_catalog` has directories that this process owns and writes to.
 
 Any thread may call any method.
 """
@@ -25,10 +25,10 @@ from sediment.segment_io.protocol.error_codes import ErrorCode
 
 
 class FetchedRecords(Protocol):
-    """The result of a read; `records` begins with a batch and may end inside a batch, and is None without data.
+    """The result of a read; `records` begins with a batch, may end inside a batch, and is None without data.
 
     The slice may contain records below the requested offset; a consumer skips such records.  `aborted` contains the
-    aborted transactions that overlap the slice; it is None if uncommitted data was also requested.
+    aborted transactions that overlap the slice.  It is None unless the isolation level is READ_COMMITTED.
     """
 
     @property
@@ -90,9 +90,9 @@ class ServedLog(Protocol):
         """Return the log start offset and the end offset of reads; both change if the log is closed or goes offline."""
 
     def read(self, offset: int, max_bytes: int, *, isolation: Isolation, min_one: bool) -> FetchedRecords:
-        """Return a slice of at most `max_bytes` that begins with the first batch that ends at or above `offset`.
+        """Return at most `max_bytes` of the log, from the first batch that ends at or above `offset`.
 
-        If the first batch is larger than `max_bytes`, the slice is the whole batch if `min_one` is True, else empty
+        If the first batch is larger than `max_bytes`, return the whole batch if `min_one` is True, else nothing
         (KIP-74).
 
         Raises:
@@ -132,7 +132,7 @@ class ServedTopic(Protocol):
 
     @property
     def missing(self) -> frozenset[int]:
-        """The numbers of the partitions whose logs could not be created; for clients, they have no leader."""
+        """Numbers of the partitions whose logs could not be created; clients see such a partition without a leader."""
 
     @property
     def configs(self) -> Mapping[str, str]:
@@ -153,7 +153,7 @@ class FutureLog:
 
 @dataclass(frozen=True, slots=True)
 class ServedDirectory:
-    """A log directory with the logs that are served from it, under the names that clients use.
+    """A log directory with its served logs, under the names that clients use.
 
     `future` contains the future logs in the directory, which will replace logs in other directories.
     """

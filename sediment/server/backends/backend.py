@@ -1,7 +1,7 @@
 """Backend: the logs of a server, with the handlers that read and write them.
 
-ReadOnlyBackend   directories without a broker; they do not change
-LiveBackend       directories of a single node that this process owns
+* `ReadOnlyBackend` has directories that neither a broker nor this process changes.
+* `LiveBackend` has directories of a single node that this process owns.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Backend(Protocol):
         """Return an internal topic with the readable logs of its partitions."""
 
     def create_topics(self, names: Collection[str]) -> None:
-        """Create topics with the default number of partitions, if the backend can; log failures."""
+        """Create topics with the default number of partitions, if the backend can create topics; log failures."""
 
     def make_coordinator_topic(self, name: str) -> None:
         """Create the internal topic of a coordinator if it is missing and the backend can create topics.
@@ -77,7 +77,7 @@ class Backend(Protocol):
     def handlers(
         self, timer: Timer, config: ServerConfig, coordinator: GroupCoordinator
     ) -> Sequence[Mapping[ApiKey, Handler]]:
-        """Return the handlers of the APIs that depend on the backend; call this once only."""
+        """Return the handlers of the APIs that depend on the backend; the caller must call this only once."""
 
     @property
     def offsets_retention_minutes(self) -> int | None:
@@ -112,7 +112,7 @@ class Backend(Protocol):
         """
 
     def stop_waiting(self) -> None:
-        """Answer the requests that wait for an event; from then on, no request waits."""
+        """Respond to all waiting requests; later requests do not wait."""
 
     def close(self) -> None:
         """Close the logs."""

@@ -2,7 +2,7 @@
 
     open                                                       undone by `close`
     1  check the directories and the metadata (owned_node)     -
-    2  lock them, remove their markers, load every log         flush and close the logs, write checkpoints and markers
+    2  lock them, remove .kafka_cleanshutdown, load the logs   flush and close the logs, write checkpoints and markers
     3  check that the metadata is still the same               -
     4  open the writer of the metadata                         close it
     5  finish interrupted moves to other log directories       -
@@ -14,21 +14,24 @@
        the checkpoints, because they may be stale
     9  start the flushers                                      finish their flushes
 
-A crash before step 2 leaves the directories as they were.  A crash in step 2 or later leaves no marker, so the next
-start of this server or of a broker recovers the logs from their recovery points.  If step 3 fails, or the start is
-stopped during step 2, each directory that had the marker of a clean stop gets this marker again.  After an unclean
-stop, a directory gets a marker only after step 6, because a start that finds a marker does not raise the epochs.
+A marker is the file `.kafka_cleanshutdown` of a directory.  A crash before step 2 leaves the directories unchanged.  A
+crash in step 2 or later leaves no marker.  So the next start of this server or of a broker recovers the logs from their
+recovery points.  If step 3 fails, or if the start is stopped during step 2, each directory that had a marker gets it
+again.  After an unclean stop, a directory gets a marker only after step 6, because a start that finds a marker does not
+raise the epochs.
 
 Nothing is deleted before `start_deleting`, the last step of a start.  Then retention runs for topics whose policy and
-limit are stated, and the cleaner runs for topics whose policy is stated.  Neither runs if the metadata comes from
-`bootstrap.checkpoint` and no marker proves that this file is current, because a broker may have changed the configs
-after the file was written.  Both also stop if a config change fails and it is not known whether the change is durable.
+limit are stated, and the cleaner runs for topics whose policy is stated.  If the metadata comes from
+`bootstrap.checkpoint`, a marker must prove that this file is current.  Otherwise neither retention nor the cleaner
+runs, because a broker may have changed the configs after the file was written.  Both also stop if a config change fails
+and it is not known whether the change is durable.
 
-A folder that was marked for deletion before the start is removed in two cases: a server deleted its topic, or an
-interrupted creation left the folder without records.  A broker deletes all other such folders after its next start.
+A folder that was marked for deletion before the start is removed in three cases.  A server deleted the folder's topic,
+a move to another log directory left the folder, or an interrupted creation left the folder without records.  All other
+such folders remain until a broker starts and deletes them.
 
-If a new directory is served together with others, its mark as a new directory is removed.  Records of its partitions
-may be in the other directories, and a later start may be given only this directory.
+A new directory that is served together with others loses its mark as a new directory.  Records of its partitions may be
+in the other directories, and a later start may open only this directory.
 
 Source: Kafka's ReplicaManager, LogManager and BrokerServer.
 """
@@ -124,7 +127,7 @@ _MAYBE_STALE = (
 
 
 class LiveBackend:
-    """Open the log directories of one node, for reads and writes; `stop` interrupts the loading of the logs.
+    """The open log directories of one node, for reads and writes; `stop` interrupts the load of the logs.
 
     Raises:
         StartStoppedError: `stop` was set.
@@ -205,7 +208,7 @@ class LiveBackend:
                 _LOGGER.warning("%s belongs to a deleted topic; it is renamed to -stray, not removed", folder)
         manager.put_away(owned.removed)
         for partition in owned.absent:
-            _LOGGER.warning("%s has no folder and was never written to; its log begins empty", partition)
+            _LOGGER.warning("%s has no folder and was never written to; its log is created empty", partition)
         _create_absent(owned, manager)
 
         for log in manager.all_logs():  # 8
@@ -355,7 +358,7 @@ class LiveBackend:
     ) -> Callable[[], Mapping[str, Transaction]]:
         """Start serving the stored transactions; return a function that returns their current states.
 
-        This ends the load of the coordinators.  From then on, the partitions of their topics may move to other log
+        The load of the coordinators is then complete, and the partitions of their topics may move to other log
         directories.
         """
         if self._moves is not None:
@@ -420,11 +423,11 @@ class LiveBackend:
         self._manager.start_deleting(by_limits=self._has_current_metadata)
 
     def stop_deleting(self) -> None:
-        """End retention and the cleaner; the cleaner abandons the log in progress at the next chunk."""
+        """End retention and the cleaner; at its next chunk, the cleaner abandons the log that it is cleaning."""
         self._manager.stop_deleting_by_limits()
 
     def deletions(self) -> str:
-        """Return which topics retention and the cleaner apply to, and why they leave out the others."""
+        """Return a line with the topics to which retention and the cleaner apply, and the reasons for all others."""
         if not self._has_current_metadata:
             return "retention and the cleaner are off, because bootstrap.checkpoint may be stale"
         return describe_deletions(
@@ -451,7 +454,7 @@ class LiveBackend:
         return 0 if self._delayed is None else len(self._delayed)
 
     def stop_waiting(self) -> None:
-        """Answer the waiting fetches and produces; from then on, no request waits."""
+        """Respond to the waiting fetches and produces; later requests do not wait."""
         if self._delayed is not None:
             self._delayed.close()
 
@@ -469,7 +472,7 @@ def _broker_values(options: LiveOptions, node_id: int, metadata: ClusterMetadata
 
 
 def _broker_config(options: LiveOptions, node: Node, metadata: ClusterMetadata) -> BrokerConfig:
-    """Return the engine's config for the given metadata; keys that nothing sets have Kafka's defaults.
+    """Return the engine's config for the given metadata; keys without a stated value have Kafka's defaults.
 
     Raises:
         SettingsError: two values contradict each other.
@@ -490,7 +493,7 @@ def _is_failure(outcome: CreatedTopic | ApiError) -> TypeGuard[ApiError]:
 
 
 def _voter_directory_id(owned: OwnedNode) -> uuid.UUID | None:
-    """Return the id of the directory that votes; None if the quorum is static, because it has no directory ids."""
+    """Return the id of the directory that votes; None in a static quorum, which has no directory ids."""
     is_dynamic = owned.metadata.kraft_version > 0
     return uuid.UUID(bytes=parse_uuid(owned.node.directory_id)) if is_dynamic else None
 
@@ -527,8 +530,8 @@ def _finish_moves(
 ) -> tuple[ClusterMetadata, Mapping[TopicPartition, Path]]:
     """Complete the moves whose future logs have every record; return the metadata, and the moves to restart.
 
-    A broker may stop after the metadata names the directory of a future log that lacks records.  The metadata is then
-    changed back to the directory of the log.
+    A broker may stop after the metadata names the directory of a future log, but before the future log has every
+    record.  The metadata is then changed back to the directory of the log.
 
     Raises:
         StorageError: a disk failed.
@@ -577,9 +580,10 @@ def _check_every_directory_is_online(manager: LogManager) -> None:
 def _leader_epochs(
     manager: LogManager, metadata: ClusterMetadata, raised: Collection[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """Return the epoch under which this node leads each log: the latest in the cluster's metadata or in the log.
+    """Return the epoch under which this node leads each log.
 
-    For the partitions in `raised`, return the next epoch; `metadata` is the state before the epochs were raised.
+    It is the later of two epochs: the one in the cluster's metadata and the latest one in the log.  For the partitions
+    in `raised`, it is the next epoch.  `metadata` is the state before the epochs were raised.
     """
     return {
         log.partition: max(

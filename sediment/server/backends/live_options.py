@@ -1,6 +1,7 @@
-"""The options of the backend for reads and writes.  Importing them does not import the backend.
+"""The options of the backend for reads and writes.
 
-So a server that only reads does not load the code of a live node, and starts about 0.3 s earlier.
+An import of this module does not import the backend.  So a read-only server does not load the code of a live node, and
+starts about 0.3 s earlier.
 """
 
 from __future__ import annotations

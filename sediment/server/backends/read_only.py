@@ -111,7 +111,7 @@ class ReadOnlyBackend:
         """Do nothing, because nothing is deleted."""
 
     def deletions(self) -> str:
-        """Return the line that says that nothing is deleted."""
+        """Return a line that reports that nothing is deleted."""
         return "nothing is deleted"
 
     def log_metrics(self) -> None:

@@ -7,14 +7,15 @@
     PreparingRebalance --- all have left -----> Empty
     any ------------------ unloaded ----------> Dead                    the final state
 
-Every method takes the current time and returns effects, which the caller must perform in order.  An effect answers a
-waiting request, stores the group, or states a time at which the caller must call `wake`.  A waiter represents one
-request.
+Every method takes the current time and returns effects, which the caller must perform in order.  An effect sends the
+response to a waiting request, stores the group, or states a time at which the caller must call `wake`.  A waiter
+represents one request.
 
 A group has these deadlines: one for each member's session, one for the join phase, and one for the sync phase.
 
 Invariants: every waiter is answered exactly once.  The generation never decreases.  A group with members has exactly
-one leader, and the leader is a member.  If there is a deadline, a `WakeAt` no later than the deadline is pending.
+one leader, and the leader is a member.  For every deadline, the caller has been asked to `wake` the group at the
+deadline or earlier.
 
 Source: Kafka's ClassicGroup, ClassicGroupMember and GroupMetadataManager.classicGroup*.
 """
@@ -207,7 +208,8 @@ class ClassicGroup:
     def commit_error(self, identity: MemberIdentity, generation: int, *, transactional: bool = False) -> ErrorCode:
         """Return NONE if the member may commit offsets.
 
-        A negative generation means that the client is not a member; it may commit only if the group has no members.
+        With a negative generation, the client is not a member.  Such a client may commit if the group has no members,
+        or if the commit is `transactional`.
         """
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -279,10 +281,10 @@ class ClassicGroup:
         return self._take_effects()
 
     def store_failed(self, effects: Sequence[Effect], error: ErrorCode, now_ms: int) -> list[Effect]:
-        """Return the effects to use instead of `effects` after the group could not be stored.
+        """Return the effects that replace `effects` because the group could not be stored.
 
-        Members that wait for their assignment get `error`, and the group rebalances.  A static member that rejoined
-        gets `error`, and its former id is valid again.
+        Members that wait for their assignment get `error`, and the group rebalances.  A rejoined static member gets
+        `error`, and its former id is valid again.
         """
         following: list[Effect] = [
             Answer(effect.waiter, _failed(effect.answer, error)) if isinstance(effect, Answer) else effect
@@ -300,7 +302,7 @@ class ClassicGroup:
 
     @property
     def subscribed_topics(self) -> frozenset[str] | None:
-        """The topics of the members' subscriptions; None if a subscription does not have a consumer's format.
+        """The topics of the members' subscriptions; None if a subscription does not have the format of a consumer.
 
         Source: Kafka's ClassicGroup.computeSubscribedTopics and ConsumerProtocol.deserializeSubscription.
         """
@@ -352,7 +354,7 @@ class ClassicGroup:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of memory that the members and the ids reserved for joining clients use."""
+        """The bytes of memory that the members use, including ids that are reserved for joining clients."""
         joining = sum(MEMBER_BYTES + len(member_id) for member_id in self._pending_joins)
         return joining + sum(member.size_bytes for member in self.members.values())
 
@@ -379,7 +381,7 @@ class ClassicGroup:
     def _has_room(self, request: JoinRequest) -> bool:
         """Return True if `sediment.group.members.max.bytes` allows the member.
 
-        If the member rejoins, its present size is not counted.
+        If the member rejoins, its current size is not counted.
         """
         member = self.members.get(request.member_id)
         own_bytes = 0 if member is None else member.size_bytes
@@ -482,8 +484,8 @@ class ClassicGroup:
         if self.state is GroupState.STABLE and self._chosen_protocol() == self.protocol_name:
             answer = self._joined(member, skips_assignment=request.supports_skipping_assignment)
             if not request.supports_skipping_assignment:
-                # If the answer named this client as the leader, the client would assign partitions again, without a
-                # rebalance, because its version cannot skip the assignment.
+                # Clients of this version cannot skip the assignment.  If the response named this client as the leader,
+                # the client would assign partitions again, without a rebalance.
                 answer = self._joined(member, leader=former_leader or NO_MEMBER_ID)
             self._store(replaced)
             self._answer_joining(member, answer)
@@ -509,9 +511,9 @@ class ClassicGroup:
         self._extend_session(member, now_ms)
 
     def _joined(self, member: Member, *, leader: str | None = None, skips_assignment: bool = False) -> JoinAnswer:
-        """Return the JoinGroup answer for a member of the current generation.
+        """Return the JoinGroup response for a member of the current generation.
 
-        The answer names `leader`, by default the group's leader.
+        The response names `leader`, by default the group's leader.
         """
         leader = leader or self.leader_id or NO_MEMBER_ID
         is_leader = leader == member.member_id
@@ -559,7 +561,10 @@ class ClassicGroup:
             self._set_deadline(_Phase.JOIN, now_ms + self._rebalance_timeout_ms())
 
     def _join_deadline_passed(self, now_ms: int) -> None:
-        """Complete the join phase; extend it instead if it is the group's first and members are still arriving."""
+        """Complete the join phase.
+
+        Extend the group's first join phase instead, as long as members are still arriving.
+        """
         if self._is_initial_rebalance and self._new_member_added and self._remaining_delay_ms:
             self._new_member_added = False
             delay_ms = min(self.config.group_initial_rebalance_delay_ms, self._remaining_delay_ms)
@@ -576,7 +581,7 @@ class ClassicGroup:
         for member in absent:
             self._remove(member.member_id)
         if self.members and not self._elect_leader():
-            # Only static members are left, and all are absent.  Their sessions end before this deadline.
+            # Only absent static members remain.  Their sessions end before this deadline.
             self._set_deadline(_Phase.JOIN, now_ms + self._rebalance_timeout_ms())
             return
         self.generation += 1
@@ -605,7 +610,7 @@ class ClassicGroup:
         return joined is not None
 
     def _chosen_protocol(self) -> str:
-        """Return the protocol with the most votes among those that all members support.
+        """Return the protocol with the most votes among the protocols that all members support.
 
         If several protocols have equally many votes, return the first of them.
         """
@@ -666,7 +671,7 @@ class ClassicGroup:
         self.state = GroupState.STABLE
 
     def _propagate(self, member: Member, answer: SyncAnswer, now_ms: int) -> None:
-        """Answer a waiting SyncGroup, and restart the session, whose deadline may have passed during the wait."""
+        """Answer a waiting SyncGroup, and restart the session; its deadline may have passed during the wait."""
         if member.syncing is not None:
             self._answer_sync(member, answer)
             self._extend_session(member, now_ms)
@@ -703,7 +708,7 @@ class ClassicGroup:
     def _session_expired(self, member_id: str, now_ms: int) -> None:
         member = self.members.get(member_id)
         if member is not None and member.is_waiting:
-            return  # the answer will restart the session
+            return  # the response will restart the session
         self._remove(member_id)
         if self.state is GroupState.PREPARING_REBALANCE:
             if self._all_joined():
@@ -780,7 +785,7 @@ def _names(protocols: Protocols) -> set[str]:
 
 
 def _failed(answer: JoinAnswer | SyncAnswer, error: ErrorCode) -> JoinAnswer | SyncAnswer:
-    """Return the answer to send instead of `answer` if the group could not be stored; an error stays as it is."""
+    """Return the response that replaces `answer` if the group could not be stored; an error is not replaced."""
     if answer.error is not ErrorCode.NONE:
         return answer
     return JoinAnswer(error, NO_MEMBER_ID) if isinstance(answer, JoinAnswer) else SyncAnswer(error)

@@ -1,23 +1,22 @@
 """GroupCoordinator: the groups of a server, with their members, offsets, timers and waiting requests.
 
-    load                the groups of the directory, with the commits from the store
-    join, sync          answered now or later, in any thread, through the caller's `respond`
-    heartbeat, leave, commit, fetch, describe, list     answered immediately
+* `load` takes the groups from the directory, with the commits from the store.
+* `join` and `sync` respond now or later, in any thread, through the caller's `respond`.
+* `heartbeat`, `leave`, `commit`, `fetch`, `describe` and `list` return their results immediately.
+* `consumer_heartbeat` and `describe_consumer_group` serve the new protocol (KIP-848), if the coordinator knows topics.
 
 Before `load`, every request gets COORDINATOR_LOAD_IN_PROGRESS, which clients retry.  If the partition that stores a
-group cannot be read, requests of the group get UNKNOWN_SERVER_ERROR, which clients do not retry: without its offsets,
+group cannot be read, requests of the group get UNKNOWN_SERVER_ERROR, which clients do not retry.  Without its offsets,
 the group would start from the beginning.
 
-    consumer_heartbeat, describe_consumer_group         the new protocol (KIP-848), if the coordinator knows the topics
-
 A group has one protocol at a time.  An empty group adopts the protocol of its first member.  A classic group with
-members becomes a consumer group when a member of the new protocol joins.  It becomes a classic group again when the
-last such member leaves.  Groups of other protocols (share, streams) cannot have members on this server.
+members becomes a consumer group when a member of the new protocol joins.  The group becomes classic again when its last
+member of the new protocol leaves.  Groups of other protocols (share, streams) cannot have members on this server.
 
 Invariants: a group changes only while its lock is held, and no lock is held while a request is answered.  With a store,
 every commit, assignment and deletion is written to the store before its request is answered.  Offsets of groups without
 members expire only if `offsets_retention_minutes` is set.  Memory used for clients stays within the limits of
-`group_memory`.  Only a deletion of topics' offsets waits for a `commit_guard` while it holds others, and only one such
+`group_memory`.  Only a deletion of topics' offsets holds the `commit_guard` of several groups, and only one such
 deletion runs at a time.
 """
 
@@ -142,7 +141,7 @@ class _Group:
     """
 
     is_stored: bool = True
-    """False for a group of a later protocol: its records stay unchanged, and classic members are only in memory."""
+    """False for a group of a later protocol: its records are not changed, and classic members are only in memory."""
 
     has_records: bool = False
     """True if the store may contain records of the group."""
@@ -278,7 +277,7 @@ class GroupCoordinator:
             _answer(effects)
 
     def _check_idle_groups(self) -> None:
-        """Remove groups without members and offsets, as Kafka does when it checks for expired offsets."""
+        """Remove groups that have neither members nor offsets, as Kafka does when it checks for expired offsets."""
         with self._guard:
             groups = list(self._groups.values())
         for group in groups:
@@ -555,7 +554,7 @@ class GroupCoordinator:
     ) -> ErrorCode:
         """Store commits and make them pending; `commit_guard` is held, and `growth` bytes are reserved."""
         group.has_records = True
-        # Append no marker until the commits are in memory, because the marker would otherwise not apply to them.
+        # A marker that is appended before the commits are in memory would not apply to them.
         with self._pending_guard(self._partition_of(group)):
             try:
                 stored = append(commits)
@@ -715,7 +714,7 @@ class GroupCoordinator:
         self._delete_offsets_of_topics(names)
 
     def _delete_offsets_of_topics(self, names: Collection[str]) -> None:
-        """Delete the offsets of topics in all groups, with one call for all groups in a partition of the store."""
+        """Delete the offsets of topics in all groups, with one call to the store for each of its partitions."""
         if self._group_store is None:
             return
         with self._guard:
@@ -826,12 +825,12 @@ class GroupCoordinator:
     def _run_with_result(
         self, group: _Group, act: Callable[[ClassicGroup], tuple[_Result, list[Effect]]]
     ) -> tuple[_Result, list[Effect]]:
-        """Change a classic group; return the result and the remaining effects; `commit_guard` is held."""
+        """Change a classic group, and return the result and the remaining effects; `commit_guard` is held."""
         with group.guard:
             result, effects = act(group.classic)
             self._account(group, effects)
-        # The write waits for the disk only if a request is answered.  Expired sessions need no answer, and may expire
-        # in all groups at once.
+        # The write waits for the disk only if a request gets its response.  Sessions may expire in all groups at once,
+        # and their expiration sends no response.
         wait = result is not None or any(isinstance(effect, Answer) for effect in effects)
         return result, self._stored(group, effects, wait=wait)
 
@@ -946,9 +945,7 @@ class GroupCoordinator:
     def describe_consumer_group(self, group_id: str) -> ConsumerGroup:
         """Return a copy of the consumer group with this id.
 
-        Raises:
-            ApiError: GROUP_ID_NOT_FOUND if no consumer group has this id; the error of a coordinator that is not
-                loaded.
+        Raises: ApiError: no consumer group has this id (GROUP_ID_NOT_FOUND), or the coordinator is not loaded.
         """
         error = self._loading_error(group_id)
         if error is not ErrorCode.NONE:
@@ -968,7 +965,7 @@ class GroupCoordinator:
 
     # ------------------------------------------------------------------------------- classic members of consumer groups
     def _join_consumer_group(self, group: _Group, request: JoinRequest) -> JoinAnswer | None:
-        """Return the answer to a JoinGroup; None if the group is classic, or becomes classic because it is empty."""
+        """Return the response to a JoinGroup; None if the group is classic, or becomes classic because it is empty."""
         consumer = group.consumer
         if consumer is None:
             return None
@@ -1090,7 +1087,8 @@ class GroupCoordinator:
     def _apply(self, group: _Group, change: Change) -> None:
         is_new = group.consumer is None
         group.consumer = change.apply()
-        # In an existing group, only the deadlines of the change are set, so a heartbeat need not look at all members.
+        # In an existing group, only the deadlines of the change are set.  So a heartbeat does not have to visit all
+        # members.
         deadlines_ms = group.consumer.deadlines_ms.values() if is_new else change.deadlines_ms.values()
         self._set_consumer_timer(group, (time_ms for time_ms in deadlines_ms if time_ms is not None))
 

@@ -79,7 +79,7 @@ class MemberIdentity:
 # ------------------------------------------------------------------------------------------------------------- effects
 @dataclass(frozen=True, slots=True)
 class JoinedMember:
-    """A member in the answer to the leader; `metadata` belongs to the chosen protocol."""
+    """A member in the response to the leader; `metadata` belongs to the chosen protocol."""
 
     member_id: str
     group_instance_id: str | None
@@ -88,7 +88,7 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True)
 class JoinAnswer:
-    """The answer to a JoinGroup request; only the leader gets `members`."""
+    """The response to a JoinGroup request; only the leader gets `members`."""
 
     error: ErrorCode
     member_id: str
@@ -102,7 +102,7 @@ class JoinAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SyncAnswer:
-    """The answer to a SyncGroup request."""
+    """The response to a SyncGroup request."""
 
     error: ErrorCode
     protocol_type: str | None = None

@@ -34,12 +34,12 @@ def encode_offset_commit(group_id: str, topic: str, partition: int, value: Commi
 
 
 def offset_tombstone(group_id: str, topic: str, partition: int) -> bytes:
-    """Return the key of the record without a value that deletes an offset."""
+    """Return the key of the tombstone that deletes an offset."""
     return encode_coordinator_key(m.OffsetCommitKey(group=group_id, topic=topic, partition=partition))
 
 
 def group_tombstone(group_id: str) -> bytes:
-    """Return the key of the record without a value that deletes a classic group."""
+    """Return the key of the tombstone that deletes a classic group."""
     return encode_coordinator_key(m.GroupMetadataKey(group=group_id))
 
 

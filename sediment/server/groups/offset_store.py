@@ -1,7 +1,7 @@
-"""OffsetStore: durable committed offsets; GroupStore: durable groups and deletions.
+"""Stores of a group coordinator: OffsetStore for committed offsets, GroupStore for groups and deletions.
 
-StateDirectory    of a read-only server, outside the log directories; offsets only
-OffsetsTopic      of a live server, in `__consumer_offsets`, where a broker finds them; both
+* `StateDirectory` is the OffsetStore of a read-only server, outside the log directories.
+* `OffsetsTopic` is both stores of a live server, in `__consumer_offsets`, where a broker finds the records.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class OffsetStore(Protocol):
 class GroupStore(Protocol):
     """A store of groups; any thread may call its methods.
 
-    If `wait`, a call returns once its change is replicated; otherwise the call does not wait for the replication.
+    If `wait` is set, a call returns when its change is replicated.  Otherwise the call does not wait for the
+    replication.
     """
 
     def partition_of(self, group_id: str) -> int | None:

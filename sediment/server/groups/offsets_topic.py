@@ -1,9 +1,9 @@
 """OffsetsTopic: commits and groups as records of `__consumer_offsets`, where a broker finds them.
 
-Each commit, each generation and each change of a consumer group is one batch in the group's partition.  A batch is
-treated as written once the high watermark is above it.  A deletion uses as many batches as `max.message.bytes`
-requires.  The record that deletes a group comes last, so after a crash between two batches the group still exists, with
-the rest of its offsets.
+Each commit, each generation and each change of a consumer group is one batch in the group's partition.  A batch counts
+as stored when the high watermark is above it.  A deletion uses as many batches as `max.message.bytes` requires.  The
+record that deletes a group comes last.  So after a crash between two batches, the group still exists, with the rest of
+its offsets.
 
 Source: Kafka's GroupMetadataManager and CoordinatorRuntime.
 """
@@ -46,7 +46,7 @@ class OffsetsPartition(Protocol):
     """A partition of the topic."""
 
     def append_of_coordinator(self, records: Buffer, *, wait: bool = True) -> Appended:
-        """Append a batch; with `wait`, return once the high watermark is above it."""
+        """Append a batch; with `wait`, return when the high watermark is above the batch."""
 
 
 class OffsetsTopic:
@@ -160,7 +160,7 @@ def commit_records(group_id: str, commits: Sequence[tuple[str, int, CommittedOff
 def with_record_offsets(
     commits: Sequence[tuple[str, int, CommittedOffset]], first_offset: int
 ) -> list[tuple[str, int, CommittedOffset]]:
-    """Return the commits with the offsets of their records, which begin at `first_offset`."""
+    """Return the commits with the offsets of their records; the first record is at `first_offset`."""
     return [
         (topic, partition, value._replace(record_offset=first_offset + delta))
         for delta, (topic, partition, value) in enumerate(commits)

@@ -1,12 +1,12 @@
 """Replay of `__consumer_offsets`: the groups of a log directory and their offsets.
 
     key type    record                        effect
-    0, 1        offset commit                 offset of a partition; in a transaction pending until its marker
+    0, 1        offset commit                 offset of a partition; pending in a transaction without a marker
     2           classic group                 generation with its members
     3 to 8, 16  consumer group                its members and assignments
     11, 17      share, streams                kind of the group
     10, 19      member of such a group        id of a member
-    others      assignments                   none
+    others      assignments                   no effect
 
 A read-only server ignores the stored members, because no member from its directory can return.  Offsets do not expire.
 
@@ -70,7 +70,7 @@ _MEMBERS = frozenset(
 
 @dataclass(slots=True)
 class StoredGroup:
-    """A group in a log directory; `kind` is None if only offsets or members of the group are left.
+    """A group in a log directory; `kind` is None if the directory has only offsets or members of the group.
 
     `classic` is the last stable generation of a classic group.  `consumer` is the state of a consumer group.  `members`
     contains the ids of the members.
@@ -118,7 +118,7 @@ class _Replay:
     """The state of the replay of one partition.
 
     `_open` contains the groups with pending offsets, by producer id.  `_topic_offsets` contains the offsets of a group
-    and topic.  The key of an entry is the common prefix of the record keys, so only one of these record keys must be
+    and topic.  The key of an entry is the common prefix of the record keys.  So only one of these record keys has to be
     decoded.
     """
 
@@ -165,7 +165,7 @@ class _Replay:
         return True
 
     def _change_consumer_group(self, record: GroupRecord) -> None:
-        """Apply a record of a consumer group; the group is complete only with the record of its epoch."""
+        """Apply a record of a consumer group; the group is complete only if it has the record of its epoch."""
         group = self._group(record.key.group_id)
         if record.value is not None and group.classic is None and group.kind in (None, GroupKind.CLASSIC):
             group.kind = GroupKind.CONSUMER

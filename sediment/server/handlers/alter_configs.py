@@ -1,6 +1,6 @@
 """Changes of configs: IncrementalAlterConfigs and AlterConfigs.
 
-They change topics, this broker, all brokers, groups and client metrics, but not log levels.
+The requests change configs of topics, this broker, all brokers, groups and client metrics, but not log levels.
 
 Source: Kafka 4.2.0, ConfigAdminManager and ControllerApis.
 """

@@ -194,7 +194,7 @@ def _committed_offset(asked: Any, topic_id: UUID, now_ms: int) -> CommittedOffse
 def _asked_for(
     named: Sequence[tuple[str | None, Any]], found: Sequence[tuple[str, list[FetchedOffset]]]
 ) -> list[_FetchedTopic]:
-    """Return the requested topics in order; a topic whose id has no name gets UNKNOWN_TOPIC_ID."""
+    """Return the requested topics in order; a topic with an unknown id gets UNKNOWN_TOPIC_ID."""
     following = iter(found)
     return [
         (
@@ -227,8 +227,8 @@ def _partitions(structure: Any, fetched: Sequence[FetchedOffset], topic_id: UUID
 
 
 def _is_of_another_topic(committed: UUID, asked: UUID) -> bool:
-    """Return True if `committed` is the id of an earlier topic with the same name as the topic with the id `asked`.
+    """Return True if the ids are from two topics with the same name, and `committed` is from the earlier one.
 
-    Return False if the ids cannot show this: one is missing, or `asked` is derived from a name.
+    Return False if an id is missing, or if `asked` is derived from a name, because the ids then prove nothing.
     """
     return committed != asked and NO_TOPIC_ID not in (committed, asked) and asked.version != _ID_MADE_OF_A_NAME

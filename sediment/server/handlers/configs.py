@@ -3,8 +3,8 @@
     topic config -> dynamic config of the broker -> dynamic config of all brokers -> options of the server
     -> Kafka's default
 
-The options are `--config` and `--set`; a read-only server does not read the properties file of the broker whose
-directory it serves.
+The first source that has a value takes precedence.  The options are `--config` and `--set`.  A read-only server does
+not read the properties file of the broker whose directory it serves.
 
 Invariant: the value of a key that is not in the table of keys is hidden, because it may be a password.
 
@@ -240,7 +240,7 @@ class ConfigHandlers:
 def topic_config_values(
     configs: Mapping[str, str], catalog: TopicCatalog, static: Mapping[str, str] = MappingProxyType({})
 ) -> list[_Synonym]:
-    """Return the effective value of every key for a topic that sets `configs`, by name."""
+    """Return the effective value of every key, sorted by name, for a topic that sets `configs`."""
     keys = sorted(_topic_keys(configs, None), key=lambda key: key.name)
     return [_effective(key, _topic_values(key, configs, catalog, static))._replace(name=key.name) for key in keys]
 
@@ -248,7 +248,7 @@ def topic_config_values(
 def _topic_values(
     key: Key, configs: Mapping[str, str], catalog: TopicCatalog, static: Mapping[str, str]
 ) -> list[_Synonym]:
-    """Return the values of a key and their sources, in the key's unit, with the effective value first."""
+    """Return the values of a key, in the key's unit and with their sources; the effective value comes first."""
     values = []
     if key.name in configs:
         text: str | None = configs[key.name]
@@ -270,9 +270,9 @@ def _topic_values(
 
 
 def _broker_synonyms(name: str, catalog: TopicCatalog, static: Mapping[str, str]) -> list[_Synonym]:
-    """Return the values of a broker key and its synonyms, starting with the first value of the key itself.
+    """Return the values of a broker key and its synonyms; the first one is a value of the key itself.
 
-    If the key itself has no value, the result is empty, even if a synonym with another unit has one.
+    If the key itself has no value, the result is empty, even if a synonym with another unit has a value.
 
     Source: Kafka's ConfigHelper.configSynonyms and DynamicBrokerConfig.brokerConfigSynonyms.
     """

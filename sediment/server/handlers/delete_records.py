@@ -1,4 +1,4 @@
-"""DeleteRecords: raises the log start of partitions, and deletes the segments below it.
+"""DeleteRecords: a request that raises the log start of partitions, and deletes the segments below it.
 
 `engine.live.log.log_retention` refuses internal topics, topics that are only compacted, and offsets above the high
 watermark.  An offset of -1 means the high watermark.  The new log start is written to a checkpoint before the request

@@ -1,16 +1,16 @@
 """Fetch: slices of logs within one byte limit, and waits at the log end.
 
-    read    one slice for each partition, up to the byte limit
-    answer  immediately, if all slices together have `min_bytes`, or a partition has an error
-    wait    otherwise, for `max_wait_ms` but at most LONGEST_WAIT_MS, on the timer and without a thread.  When the
-            readable range of one of its partitions changes, the fetch reads again
+1. Read one slice for each partition, up to the byte limit.
+2. Respond immediately if all slices together have `min_bytes`, or if a partition has an error.
+3. Otherwise wait for `max_wait_ms`, but at most for LONGEST_WAIT_MS.  The timer ends the wait, so no thread waits.
+   When the readable range of one of its partitions changes, the fetch reads again.
 
-A read-only log never grows, so one byte is enough for an answer, regardless of `min_bytes`.
+A read-only log never grows.  So a fetch from it never waits for `min_bytes` if it has one byte.
 
 A read-only server remembers, for each connection, a fetch from one partition.  If the client repeats this fetch, the
-server answers without decoding the request.
+server responds without decoding the request.
 
-Every fetch is a full fetch, because every response has session id 0, which makes clients send full fetches (KIP-227).
+Every response has session id 0, so clients send only full fetches (KIP-227).
 
 Source: Kafka's KafkaApis.handleFetchRequest and ReplicaManager.fetchMessages.
 """
@@ -69,7 +69,7 @@ def leader_epoch_error(requested: int, log: ServedLog) -> ErrorCode:
 
 @dataclass(slots=True)
 class _Read:
-    """The answers for the partitions that were read; `seen` contains the readable range of each log before its read."""
+    """The results of a read of several partitions; `seen` contains the readable range of each log before its read."""
 
     response: Any
     size_bytes: int = 0
@@ -79,7 +79,7 @@ class _Read:
     seen: list[tuple[ServedLog, tuple[int, int]]] = field(default_factory=list)
 
     def is_enough(self, min_bytes: int) -> bool:
-        """Return True if the client need not wait."""
+        """Return True if the client does not have to wait."""
         return self.needs_answer or self.size_bytes >= min_bytes or not self.response.responses
 
 
@@ -96,7 +96,7 @@ class _DelayedFetch:
         self._read_again = read_again
 
     def try_complete(self) -> bool:
-        """Read again if a readable range has changed, and answer if the slices now have enough bytes."""
+        """Read again if a readable range has changed, and respond if the slices now have enough bytes."""
         if all(log.readable_range(self._isolation) == seen for log, seen in self._read.seen):
             return False
         self._read = self._read_again()
@@ -106,12 +106,12 @@ class _DelayedFetch:
         return True
 
     def expire(self) -> None:
-        """Answer with the slices of the last read."""
+        """Respond with the slices of the last read."""
         self._request.respond(self._read.response)
 
 
 class FetchHandlers:
-    """Handlers that read the logs in `catalog`; `fetch_max_bytes` limits one answer.
+    """Handlers that read the logs in `catalog`; `fetch_max_bytes` limits one response.
 
     If logs can grow, the caller must call `delayed.check` with a log's TopicPartition after each change of the log's
     readable range.
@@ -178,7 +178,7 @@ class FetchHandlers:
         return read
 
     def _keep(self, request: Request, read: _Read, isolation: Isolation) -> None:
-        """Keep a fetch from one partition if the client will probably repeat the fetch."""
+        """Remember a fetch from one partition if the client will probably repeat the fetch."""
         topics = read.response.responses
         if len(topics) != 1 or len(topics[0].partitions) != 1 or not read.seen:
             return
@@ -230,7 +230,7 @@ class FetchHandlers:
 
     @staticmethod
     def _diverging_epoch(log: ServedLog, asked: Any) -> Any | None:
-        """Return the answer to a client whose log diverges from this log; None if the logs do not diverge.
+        """Return the response to a client whose log diverges from this log; None if the logs do not diverge.
 
         Source: KIP-595; Kafka's Partition.readRecords.
         """

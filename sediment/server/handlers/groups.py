@@ -1,9 +1,9 @@
 """Handlers of groups and their members.
 
-    FindCoordinator                                     this server, for groups and transactions
-    JoinGroup, SyncGroup, Heartbeat, LeaveGroup         members
-    ConsumerGroupHeartbeat                              members of the new protocol
-    DescribeGroups, ConsumerGroupDescribe, ListGroups   queries
+* FindCoordinator returns this server, for groups and transactions.
+* JoinGroup, SyncGroup, Heartbeat and LeaveGroup are for members that use the classic protocol.
+* ConsumerGroupHeartbeat is for members that use the new protocol.
+* DescribeGroups, ConsumerGroupDescribe and ListGroups are queries.
 
 This module handles the differences between message versions; the coordinator does not depend on versions.
 
@@ -172,7 +172,7 @@ class GroupHandlers:
         )
 
     def _consumer_group_heartbeat(self, request: Request) -> Any:
-        """Answer a member; if the new protocol is not offered, the answer is an error that stops the consumer.
+        """Respond to a member; if the new protocol is not offered, respond with an error that stops the consumer.
 
         If the server did not offer the API at all, librdkafka would wait forever.
         """

@@ -87,7 +87,7 @@ class MetadataHandlers:
         self._create_topics = create_topics
         self._topic_operations = _OF_TOPIC | (_WRITES_OF_TOPIC if can_write else 0)
         self._cluster_operations = _OF_CLUSTER | (_WRITES_OF_CLUSTER if can_write else 0)
-        # Keyed by topic object: a changed topic is another object.
+        # The key is the topic object, because a changed topic is a different object.
         self._partitions: WeakKeyDictionary[ServedTopic, Sequence[Any]] = WeakKeyDictionary()
         self._described: WeakKeyDictionary[ServedTopic, Sequence[Any]] = WeakKeyDictionary()
 
@@ -218,7 +218,7 @@ class MetadataHandlers:
         return partitions
 
     def _states(self, topic: ServedTopic) -> list[dict[str, Any]]:
-        """Return the fields that both responses have, for every partition, by number.
+        """Return the fields of each partition, by number, that Metadata and DescribeTopicPartitions have in common.
 
         Partitions without a log are included, because clients use the number of partitions to map keys to partitions.
         """
@@ -241,7 +241,7 @@ class MetadataHandlers:
         return m.ListPartitionReassignmentsResponse(error_message=None)
 
     def elect_leaders(self, request: Request) -> Any:
-        """Answer that a partition with a log already has its leader, and a partition without a log cannot have one."""
+        """Report that a partition with a log already has its leader, and that one without a log cannot get one."""
         is_preferred = request.message.election_type == _PREFERRED
         without_log = (
             ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE if is_preferred else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE

@@ -1,10 +1,11 @@
 """Produce: append batches to partitions that this node leads, and wait until the batches are replicated.
 
-    acks 0     no answer; after an error, the connection is closed
-    acks 1     answered after the append
-    acks -1    answered when the high watermark is above the appended records, or after the timeout of the request
+* With acks 0, no response follows; after an error, the connection is closed.
+* With acks 1, the response follows the append.
+* With acks -1, the response follows when the high watermark is above the appended records, or after the request's
+  timeout.
 
-Versions below 3 are not offered, because their batches have magic 0 or 1; a broker advertises these versions for
+Versions below 3 are not offered, because their batches have magic 0 or 1.  A broker advertises these versions only for
 librdkafka.
 
 Before the first batch of a transaction is appended to a partition, the coordinator checks that the partition was added
@@ -87,7 +88,7 @@ class _Waiting:
 
 
 class _Right(NamedTuple):
-    """The coordinator's decision on an append to a partition: an error, or NONE and, if needed, the log's guard."""
+    """The coordinator's decision on an append: an error code, or NONE with the log's guard if the append needs one."""
 
     code: ErrorCode
     guard: VerificationGuard | None = None
@@ -105,7 +106,7 @@ class _DelayedProduce:
         self._waiting = waiting
 
     def try_complete(self) -> bool:
-        """Answer if every append is replicated or has failed, for example because the topic was deleted."""
+        """Respond if every append is replicated or has failed, for example because the topic was deleted."""
         still_waiting = []
         for each in self._waiting:
             failure = each.partition.failure
@@ -143,10 +144,10 @@ class ProduceHandlers:
         return {ApiKey.PRODUCE: self.produce}
 
     def produce(self, request: Request) -> Any:
-        """Append the batch of each partition; return None if the answer is sent later, or never.
+        """Append the batch of each partition; return None if the response is sent later or never.
 
         Raises:
-            InvalidRecordError: a batch was rejected, and the client expects no answer.
+            InvalidRecordError: a batch was rejected, and the client expects no response.
         """
         message, version = request.message, request.api_version
         producers = {
@@ -222,10 +223,10 @@ class ProduceHandlers:
         return rights
 
     def _append_all(self, request: Request, message: Any, rights: Mapping[TopicPartition, _Right] | ErrorCode) -> Any:
-        """Append the batch of each partition; return None if the answer is sent later, or never.
+        """Append the batch of each partition; return None if the response is sent later or never.
 
         Raises:
-            InvalidRecordError: a batch was rejected, and the client expects no answer.
+            InvalidRecordError: a batch was rejected, and the client expects no response.
         """
         version = request.api_version
         waiting: list[_Waiting] = []
@@ -253,7 +254,7 @@ class ProduceHandlers:
         return None
 
     def _keep(self, request: Request, message: Any, response: Any, waiting: Sequence[_Waiting]) -> None:
-        """Keep a request that appends to one partition if the client will probably repeat the request."""
+        """Remember a request that appends to one partition if the client will probably repeat the request."""
         topics = message.topic_data
         if len(waiting) != 1 or len(topics) != 1 or len(topics[0].partition_data) != 1 or message.transactional_id:
             return
@@ -274,7 +275,7 @@ class ProduceHandlers:
         waiting: list[_Waiting],
         rights: Mapping[TopicPartition, _Right] | ErrorCode,
     ) -> Any:
-        """Return the answer for one partition; add the append to `waiting`."""
+        """Return the result for one partition; add the append to `waiting`."""
         answer = m.ProduceResponse.PartitionProduceResponse(index=asked.index, base_offset=-1)
         if isinstance(rights, ErrorCode):
             return _fail(answer, rights, _REFUSALS[rights])
@@ -349,7 +350,7 @@ def _check_all_appended(topics: Sequence[Any]) -> None:
             if each.error_code != ErrorCode.NONE:
                 raise InvalidRecordError(
                     f"a batch for partition {each.index} of topic {topic.name or topic.topic_id} was refused with "
-                    f"{ErrorCode(each.error_code).name}, and its producer expects no answer"
+                    f"{ErrorCode(each.error_code).name}, and its producer expects no response"
                 )
 
 
@@ -406,9 +407,9 @@ def _verified_code(code: ErrorCode, version: int) -> ErrorCode:
 
 
 def _unverified(code: ErrorCode, version: int) -> tuple[ErrorCode, str | None]:
-    """Return the error for a batch whose transaction could not be verified; clients retry after NOT_ENOUGH_REPLICAS.
+    """Return the error for a batch of an unverified transaction; clients retry after NOT_ENOUGH_REPLICAS.
 
-    Clients whose Produce version adds partitions also support CONCURRENT_TRANSACTIONS.
+    If a client's Produce version adds partitions, the client also supports CONCURRENT_TRANSACTIONS.
 
     Source: Kafka's ReplicaManager.handleProduceAppend.
     """

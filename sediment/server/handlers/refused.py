@@ -1,7 +1,7 @@
-"""Requests that a server rejects: requests for changes that it does not make, and requests about ACLs.
+"""Requests that a server rejects: requests about ACLs, and requests for changes that the server does not make.
 
-Every answer contains an error that clients do not retry, and a message if the version has a field for one.  A producer
-with acks=0 gets no answer; its connection is closed, as in Kafka.
+Every response contains an error that clients do not retry.  If the version has a field for a message, the response also
+contains a message.  A producer with acks=0 gets no response; its connection is closed, as in Kafka.
 
 Source: Kafka's KafkaApis, for a principal that lacks the permission.
 """
@@ -64,8 +64,7 @@ class RefusedHandlers:
     def _produce(self, request: Request) -> Any:
         """Refuse each partition.
 
-        Raises:
-            UsageError: the producer expects no answer.
+        Raises: UsageError: the producer expects no response.
         """
         message, response = request.message, m.ProduceResponse
         if message.acks == _NO_ACKS:

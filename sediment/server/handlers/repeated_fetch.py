@@ -1,4 +1,4 @@
-"""RepeatedFetch: answers a fetch that differs in only two fields from an earlier fetch on its connection.
+"""RepeatedFetch: a fast response to a fetch that differs in only two fields from an earlier fetch on its connection.
 
     request     ... | *correlation id* | ... | *fetch offset* | ...
     response    *correlation id* | ... | *size of the records* | *records* | tagged fields
@@ -6,8 +6,8 @@
 A consumer of one partition sends nearly the same bytes in every fetch.  Decoding such a request and encoding its
 response would take longer than finding the records.  So only the fields between asterisks are decoded or encoded.  The
 other bytes of the request are compared with the earlier request, and the other bytes of the response are copied from
-the earlier response.  Log start, high watermark and last stable offset of a read-only log never change, so they are the
-same in every response.
+the earlier response.  The log start, the high watermark and the last stable offset of a read-only log never change.  So
+they are the same in every response.
 
 Invariant: the response has the same bytes as a response that is encoded completely.  Errors, fetches without data, and
 reads with aborted transactions are always encoded completely.
@@ -29,10 +29,10 @@ from sediment.server.requests import ReceiveBuffer, Request
 from sediment.server.topic_catalog import ServedLog
 
 _LARGEST_FRAME_BYTES = 1024
-"""The largest request that is kept; client ids, racks and topic names are usually short."""
+"""The largest request that is remembered; client ids, racks and topic names are usually short."""
 
 _MOST_MISSES = 16
-"""After this many different fetches in a row, the kept fetch is replaced, which costs as much as two fetches."""
+"""After this many different fetches in a row, the remembered fetch is replaced, which costs as much as two fetches."""
 
 _MOST_CANDIDATES = 4
 _HEADER_BYTES = 4
@@ -45,7 +45,7 @@ _INT64 = struct.Struct(">q")
 class RepeatedFetch:
     """An earlier fetch of at most `max_bytes` from the read-only `log`."""
 
-    has_runs = False  # a client seldom sends a fetch before the answer to the previous one
+    has_runs = False  # a client seldom sends a fetch before it has the response to the previous one
 
     __slots__ = (
         "_is_flexible",
@@ -68,7 +68,7 @@ class RepeatedFetch:
     def __init__(
         self, request: Request, response: Any, log: ServedLog, max_bytes: int, isolation: Isolation, position: int
     ) -> None:
-        """Keep the parts that do not change; `position` is the position of the fetch offset in its frame."""
+        """Store the parts that do not change; `position` is the position of the fetch offset in the request's frame."""
         frame = bytes(request.frame)
         self.api_key = request.api_key
         self.api_version = version = request.api_version
@@ -92,7 +92,7 @@ class RepeatedFetch:
     def following(
         cls, request: Request, response: Any, log: ServedLog, max_bytes: int, isolation: Isolation
     ) -> RepeatedFetch | None:
-        """Return the RepeatedFetch for a fetch that returned data from one partition; None if the fetch is not kept."""
+        """Return a RepeatedFetch for a fetch with data from one partition; None if the fetch cannot be remembered."""
         earlier = request.connection.repeated
         if (earlier is not None and earlier.is_in_use) or len(request.frame) > _LARGEST_FRAME_BYTES:
             return None
@@ -107,7 +107,7 @@ class RepeatedFetch:
     def answer(self, frame: memoryview) -> tuple[int, Sequence[bytes | memoryview | FileSlice]] | None:
         """Return the correlation id and the response.
 
-        Return None if the request differs, or must be handled in the usual way.
+        Return None if the request differs, or if it must be decoded completely.
         """
         given = bytes(frame)
         position = self._offset_position
@@ -142,7 +142,8 @@ class RepeatedFetch:
 def _offset_position(request: Request) -> int | None:
     """Return the position of the fetch offset in the frame; None if it is not found.
 
-    The position is verified by decoding the frame with another value at the position: only the fetch offset may differ.
+    To verify the position, the frame is decoded with another value at this position.  Only the fetch offset may then
+    differ.
     """
     message = request.message
     asked = message.topics[0].partitions[0]

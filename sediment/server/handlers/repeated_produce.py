@@ -1,18 +1,18 @@
-"""RepeatedProduce: answers a produce that differs only in its records from an earlier produce on its connection.
+"""RepeatedProduce: a fast response to a produce that differs only in its records from an earlier one.
 
     request     ... | *correlation id* | ... | *size of the records* | *records* | tagged fields
     response    *correlation id* | ... | *base offset* | *log append time* | *log start* | ... | tagged fields
 
-The requests of a producer that writes to one partition differ only in their correlation ids and records.  If batches
-are small, decoding the request and encoding the response would take longer than the append.  So only the fields between
+If a producer writes to one partition, its requests differ only in their correlation ids and records.  If batches are
+small, decoding the request and encoding the response would take longer than the append.  So only the fields between
 asterisks are decoded or encoded.  The other bytes of the request are compared with the earlier request, and the other
 bytes of the response are copied from the earlier response.
 
-A *run* is one such request, or several that have arrived together.  If all batches of a run are plain (`plain_append`),
-the requests are found, appended and answered together.
+A *run* is one such request, or several of them that arrived together on one connection.  If all batches of a run are
+plain (`plain_append`), the requests are found, appended and answered together.
 
 Invariants: the response has the same bytes as a response that is encoded completely.  If a batch is refused, nothing
-has changed, and the request is handled in the usual way.
+has changed, and the request is decoded completely.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ AppendRun = Callable[[int, RunRows, int], AppendedRun | None]
 
 _FIRST_VERSION = 5  # the first version with a log start in the response
 _LARGEST_START_BYTES = 1024
-"""The largest kept part of a request; client ids and topic names are usually short."""
+"""The largest part of a request that is remembered; client ids and topic names are usually short."""
 
 _MOST_MISSES = 16
-"""After this many different requests in a row, the kept request is replaced."""
+"""After this many different requests in a row, the remembered request is replaced."""
 
 _HEADER_BYTES = 4
 """API key and version."""
 
 _CORRELATION_END = 8
 _FLEXIBLE_END = b"\0\0\0"
-"""The empty lists of tagged fields of the partition, the topic and the request."""
+"""The three empty lists of tagged fields, for the partition, the topic and the request."""
 
 _INT32 = struct.Struct(">i")
 _OFFSETS = struct.Struct(">qqq")
@@ -95,10 +95,10 @@ class RepeatedProduce:
         size_position: int,
         offsets: int,
     ) -> None:
-        """Keep the parts that do not change.
+        """Store the parts that do not change.
 
-        `size_position` is the frame position of the size of the records.  `offsets` is the position of the base offset
-        in the encoded response.
+        `size_position` is the position of the size of the records in the frame.  `offsets` is the position of the base
+        offset in the encoded response.
         """
         frame = bytes(request.frame[:size_position])
         self.api_key = request.api_key
@@ -123,7 +123,7 @@ class RepeatedProduce:
     def following(
         cls, request: Request, response: Any, append: Append, append_run: AppendRun
     ) -> RepeatedProduce | None:
-        """Return the RepeatedProduce for a produce to one partition; None if the produce is not kept."""
+        """Return the RepeatedProduce for a produce to one partition; None if the produce cannot be remembered."""
         earlier = request.connection.repeated
         if (earlier is not None and earlier.is_in_use) or request.api_version < _FIRST_VERSION:
             return None
@@ -141,7 +141,7 @@ class RepeatedProduce:
     def answer(self, frame: memoryview) -> tuple[int, Sequence[bytes]] | None:
         """Append the records; return the correlation id and the response.
 
-        Return None if the request differs, or must be handled in the usual way.
+        Return None if the request differs, or if it must be decoded completely.
         """
         records = self._records(frame)
         if records is None:
@@ -156,9 +156,9 @@ class RepeatedProduce:
         return _INT32.unpack(correlation)[0], (correlation + self._response + offsets + self._response_end,)
 
     def answer_run(self, received: ReceiveBuffer, start: int, end: int, largest_bytes: int) -> AnsweredRun | None:
-        """Append the batches of the requests from `start`, up to the first request that differs or has no plain batch.
+        """Append the batches of the requests from `start` up to the first request that differs or has no plain batch.
 
-        Return None, without any change, if the first request must be handled in the usual way.
+        Return None, and change nothing, if the first request must be decoded completely.
         """
         rows, address = received.rows, received.address + start
         count = repeated_requests(
@@ -186,7 +186,7 @@ class RepeatedProduce:
         return AnsweredRun(batches, values[batches - 1, RUN_END], responses)
 
     def _records(self, frame: memoryview) -> memoryview | None:
-        """Return the records of a request that repeats the kept request; None if the request differs."""
+        """Return the records of a request that repeats the remembered request; None if the request differs."""
         position = self._size_position
         if frame[:_HEADER_BYTES] != self._start or bytes(frame[_CORRELATION_END:position]) != self._middle:
             return None
@@ -210,7 +210,7 @@ def _framed(response: bytes) -> bytes:
 
 
 def _size_position(request: Request) -> int | None:
-    """Return the frame position at which the size of the records is stored; None if it is not found, or too large."""
+    """Return the position of the size of the records in the frame; None if it is not found or too large."""
     is_flexible = m.ProduceRequest.is_flexible(request.api_version)
     records = request.message.topic_data[0].partition_data[0].records
     size = write_varint(len(records) + 1) if is_flexible else _INT32.pack(len(records))

@@ -1,7 +1,7 @@
 """Changes of topics: CreateTopics, DeleteTopics, CreatePartitions and AlterPartitionReassignments.
 
 This module handles duplicates in a request and the versions of the messages; `TopicStore` checks and makes the changes.
-A reassignment changes nothing: the only node is the replica of every partition.
+A reassignment changes nothing, because the only node is the replica of every partition.
 
 Source: Kafka 4.2.0, ControllerApis.createTopics, deleteTopics and createPartitions, and
 ReplicationControlManager.alterPartitionReassignments.
@@ -121,7 +121,7 @@ class TopicHandlers:
 
     # ---------------------------------------------------------------------------------------------------- reassignments
     def alter_partition_reassignments(self, request: Request) -> Any:
-        """Accept a reassignment to the present replicas, and refuse any other."""
+        """Accept a reassignment to the current replicas, and refuse any other reassignment."""
         message, response = request.message, m.AlterPartitionReassignmentsResponse
         return response(
             allow_replication_factor_change=message.allow_replication_factor_change,
@@ -156,7 +156,7 @@ class TopicHandlers:
 
 
 class _Deletion:
-    """The topics of a DeleteTopics request: `names` maps names to ids; `refused` contains the other results."""
+    """The topics of a DeleteTopics request; `names` maps names to ids, and `refused` contains the other results."""
 
     def __init__(self, catalog: LiveCatalog) -> None:
         self.names: dict[str, UUID] = {}

@@ -1,12 +1,13 @@
-"""Handlers of transactional producers: ids, partitions, offsets and the end of transactions; and WriteTxnMarkers.
+"""Handlers of transactional producers (ids, partitions, offsets, the end of transactions) and of WriteTxnMarkers.
 
-    AddPartitionsToTxn 0-3    of clients; 4 and later of brokers, in batches, with a mode that only verifies
-    InitProducerId            without two-phase commit, which a broker does not offer either
-    EndTxn 0-4                of clients of transaction version 0 or 1; 5 and later of version 2
-    TxnOffsetCommit 0-4       after AddOffsetsToTxn; 5 and later add the group's partition to the transaction
+* AddPartitionsToTxn: clients use versions 0 to 3.  Brokers use version 4 and later, which contains several transactions
+  and has a mode that only verifies.
+* InitProducerId is offered without two-phase commit, which a broker does not offer either.
+* EndTxn: clients of transaction versions 0 and 1 use versions 0 to 4; clients of version 2 use version 5 and later.
+* TxnOffsetCommit: versions 0 to 4 need an earlier AddOffsetsToTxn; version 5 and later add the group's partition.
 
-Every version of AddPartitionsToTxn refuses to add internal topics: clients write to `__consumer_offsets` only with
-AddOffsetsToTxn and TxnOffsetCommit, and `__transaction_state` is never part of a transaction.
+Every version of AddPartitionsToTxn refuses to add internal topics.  Clients write to `__consumer_offsets` only with
+AddOffsetsToTxn and TxnOffsetCommit.  `__transaction_state` is never part of a transaction.
 
 Source: Kafka's KafkaApis.
 """
@@ -57,7 +58,7 @@ _NO_TOPIC_ID = UUID(int=0)
 class TransactionalProducerHandlers:
     """Handlers that use one coordinator.
 
-    `make_coordinator_topic` creates an internal topic if it does not exist, and raises ApiError if this fails;
+    `make_coordinator_topic` creates an internal topic if it does not exist, and raises ApiError if the creation fails.
     `wall_ms` returns the wall-clock time.
     """
 
@@ -174,7 +175,7 @@ class TransactionalProducerHandlers:
     def _unknown(
         self, partitions: frozenset[TopicPartition], *, refuses_internal: bool = False
     ) -> dict[TopicPartition, ErrorCode]:
-        """Return the errors of all partitions if any of them cannot be added; empty if all can be added."""
+        """Return an error for every partition if any partition cannot be added; an empty result if all can be added."""
         codes = {}
         for each in partitions:
             if refuses_internal and each.topic in INTERNAL_TOPICS:
@@ -301,7 +302,7 @@ class TransactionalProducerHandlers:
 
 
 class _Gathered:
-    """Collects the answers to the parts of a request from several threads; `done` gets the answers in request order."""
+    """The results of the parts of a request, from several threads; `done` gets all results in request order."""
 
     def __init__(
         self, count: int, done: Callable[[list[tuple[Any, Mapping[TopicPartition, ErrorCode]]]], object]
@@ -313,7 +314,7 @@ class _Gathered:
             done([])
 
     def adder(self, index: int, key: Any) -> Callable[[Mapping[TopicPartition, ErrorCode]], None]:
-        """Return a function that must be called with the answer to one part."""
+        """Return a function that must be called with the result of one part."""
 
         def add(codes: Mapping[TopicPartition, ErrorCode]) -> None:
             self._found[index] = (key, codes)
@@ -360,7 +361,7 @@ def _written(codes: Mapping[TopicPartition, ErrorCode]) -> list[Any]:
 
 
 def _known(code: ErrorCode, version: int, first_version: int) -> ErrorCode:
-    """Return the code, or INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED for a client that does not support it."""
+    """Return the code, but INVALID_PRODUCER_EPOCH for a client that does not support PRODUCER_FENCED."""
     is_unknown = code is ErrorCode.PRODUCER_FENCED and version < first_version
     return ErrorCode.INVALID_PRODUCER_EPOCH if is_unknown else code
 

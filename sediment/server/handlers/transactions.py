@@ -33,7 +33,7 @@ class TransactionHandlers:
     def load(
         self, states: Callable[[], Mapping[str, Transaction]], is_unreadable: Callable[[str], bool] = _is_never
     ) -> None:
-        """Start serving; before this call, clients are asked to retry.
+        """Start to serve the transactions; before this call, requests get an error that clients retry.
 
         `states` returns the current transactions.  `is_unreadable` takes a transactional id, and returns True if the
         id's partition cannot be read.

@@ -109,7 +109,7 @@ class UserHandlers:
 
 
 _Names = tuple[str | None] | None
-"""A tuple of the name to match, or of None for the default entity; None instead of a tuple matches any name."""
+"""A tuple with the name to match, or with None for the default entity; None instead of a tuple matches any name."""
 
 _EXACT, _DEFAULT, _SPECIFIED = 0, 1, 2  # the match types of a component
 _USER, _CLIENT_ID, _IP = "user", "client-id", "ip"

@@ -1,4 +1,4 @@
-"""Waits for the replication of coordinators' appends without blocking a thread.
+"""Waits for the replication of coordinators' appends, which block no thread.
 
 Source: Kafka's DelayedProduce, for appends with acks=-1.
 """
@@ -31,7 +31,7 @@ class Appended:
 
     @property
     def code(self) -> ErrorCode | None:
-        """NONE if the append is replicated, an error if the disk failed or the topic was deleted, else None."""
+        """NONE after the replication, an error after a disk failure or a deletion of the topic, else None."""
         failure: SedimentError | None = self.partition.failure
         if failure is not None:
             return error_code_of(failure)
@@ -39,7 +39,7 @@ class Appended:
 
 
 class ReplicationWaits:
-    """Waits for appends, with `delayed`; if a continuation had to wait, `run_later` runs it.
+    """Waits for appends, with `delayed`; if a continuation has to wait, `run_later` runs the continuation.
 
     A continuation never runs in the thread that raises a high watermark, because that thread may hold locks.
     """
@@ -49,7 +49,7 @@ class ReplicationWaits:
         self.run_later = run_later
 
     def then(self, appends: Sequence[Appended], act: Callable[[Codes], object]) -> None:
-        """Call `act` with the code of each append: now if all are replicated, else later in another thread.
+        """Call `act` with the code of each append, now if all are replicated, else later in another thread.
 
         After REQUEST_TIMEOUT_MS, the code of an append that is not replicated is REQUEST_TIMED_OUT.
         """
@@ -90,7 +90,10 @@ class _DelayedAppend:
         return True
 
     def expire(self) -> None:
-        """Call the continuation; an append that is not replicated yet gets an error, although it remains in the log."""
+        """Call the continuation, with an error for each append that is not replicated yet.
+
+        The records of such an append remain in the log.
+        """
         for each in self._waiting:
             self.codes[each.partition.partition] = ErrorCode.REQUEST_TIMED_OUT
         self._run_later(lambda: self._act(self.codes))

@@ -1,6 +1,6 @@
 """The topics to which a live server applies retention and the cleaner, as one line for an operator.
 
-A config has no policy or limit if no source states one (`jobs.settings.server_settings`).
+A topic's config has no policy or no limit if no source states one (`jobs.settings.server_settings`).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def describe_deletions(
     offsets_retention_minutes: int | None,
     transactional_id_expiration_ms: int | None,
 ) -> str:
-    """Return a line that says to which topics retention and the cleaner apply, and why they leave out the others.
+    """Return a line with the topics to which retention and the cleaner apply, and with the reasons for all others.
 
-    `cleans` is True if the cleaner is on; it also applies the retention of compacted topics.
+    `cleans` is True if the cleaner is on; the cleaner also applies the retention of compacted topics.
     """
     groups: dict[str, list[str]] = {}
     for topic, config in sorted(configs.items()):

@@ -1,12 +1,12 @@
 """Dynamic configs of brokers, groups and client metrics: Kafka's rules for names and values, with Kafka's messages.
 
-    resource         name                    a wrong key
+    resource         name of the resource    error for a wrong key
     broker           node id                 INVALID_REQUEST
     all brokers      empty                   INVALID_REQUEST; a key of one listener needs a node id
-    group            the group's             INVALID_CONFIG
-    client metrics   the subscription's      INVALID_REQUEST
+    group            the group id            INVALID_CONFIG
+    client metrics   the subscription        INVALID_REQUEST
 
-As in Kafka, a broker accepts any key that is not one of Kafka's.
+As in Kafka, a broker accepts any key that Kafka does not define.
 
 Source: Kafka 4.2.0, DynamicBrokerConfig, ConfigAdminManager, GroupConfig and ClientMetricsConfigs.
 """
@@ -184,7 +184,7 @@ def _refuse(keys: Collection[str], what: str, shown_as: str = "Set") -> None:
 
 
 def check_thread_counts(before: Mapping[str, Value], after: Mapping[str, Value]) -> None:
-    """Check that no thread count changes by more than a factor of 2 between two sets of stated broker keys.
+    """Check that no thread count in two sets of stated broker keys differs by more than a factor of 2.
 
     Raises:
         ApiError: one does.
@@ -213,13 +213,13 @@ def _wrong_thread_count(name: str, old: int, new: int, texts: tuple[str, str]) -
 
 
 def invalid_configuration(why: str) -> ApiError:
-    """Return the error for configs of a broker that contradict each other, in Kafka's words."""
+    """Return the error for contradictory configs of a broker, in Kafka's words."""
     return ApiError(ErrorCode.INVALID_REQUEST, f"Invalid value {why} for configuration Invalid dynamic configuration")
 
 
 # --------------------------------------------------------------------------------------------------------------- groups
 def _group_limits(server: ServerConfig) -> Mapping[tuple[str, str], tuple[int, int]]:
-    """Return the least and the greatest value of each limited config, by group kind and by the rest of the key."""
+    """Return the least and the greatest value of each limited config, by the kind of group and the rest of the key."""
     return {
         (_CONSUMER, _HEARTBEAT): (
             server.group_consumer_min_heartbeat_interval_ms,
@@ -247,7 +247,7 @@ def _check_group(name: str, configs: Mapping[str, str], server: ServerConfig) ->
             ErrorCode.INVALID_CONFIG,
             f"Invalid value {reset} for configuration {_RESET}: the value is neither latest, earliest nor by_duration",
         )
-    # As in Kafka, this check uses Kafka's default for a key that the group does not set, not the server's value.
+    # If the group does not set a key, this check uses Kafka's default, not the server's value, as Kafka does.
     for (kind, rest), (least, most) in _group_limits(server).items():
         key = f"{kind}.{rest}"
         _check_limit(key, values[key], f"group.{kind}.min.{rest}", f"group.{kind}.max.{rest}", least, most)

@@ -1,7 +1,7 @@
 """LiveCatalog: the topics of a node's metadata, with the partitions that this process leads.
 
-Invariant: a reader sees a consistent set of topics, from before or after a change, because each change replaces the
-whole set.
+Invariant: each change replaces the whole set of topics.  So a reader sees a consistent set, from before or after the
+change.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class LiveCatalog:
         directories: Sequence[Path],
         future_logs: Callable[[], Iterable[PartitionLog]] = tuple,
     ) -> None:
-        """Create the catalog; `future_logs` returns the future logs, which will replace other logs."""
+        """Create the catalog; `future_logs` returns the future logs, which are to replace other logs."""
         self.cluster_id = cluster_id
         self.node_id = node_id
         self._log_dirs = tuple(directories)

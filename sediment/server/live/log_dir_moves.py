@@ -1,9 +1,9 @@
 """LogDirMoves: moves of partitions to other log directories, which AlterReplicaLogDirs requests.
 
-    the partition has no log yet        REPLICA_NOT_AVAILABLE; the log will be created in the directory
-    it is in the requested directory    a move to another directory is cancelled
-    it is being moved there             nothing changes
-    otherwise                           any other move is cancelled, and the requested move begins
+1. If the partition has no log yet, the error is REPLICA_NOT_AVAILABLE, and the log will be created in the directory.
+2. If the log is already in the requested directory, a move to another directory is cancelled.
+3. If the partition is being moved to the requested directory, nothing changes.
+4. Otherwise any other move is cancelled, and the requested move begins.
 
 Source: Kafka's ReplicaManager.alterReplicaLogDirs.
 """
@@ -37,7 +37,7 @@ _UNIQUE = "0" * 32
 
 
 class LogDirMoves:
-    """The moves of the partitions in `catalog`; a broker looks for partitions in `directories`.
+    """The moves of the partitions in `catalog`; `directories` are those in which a broker looks for partitions.
 
     Coordinators read the files of their logs when they load.  So the copy of an internal topic's partition begins at
     once, but the copy replaces the log only after `coordinators_loaded` is called.

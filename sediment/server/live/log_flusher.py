@@ -1,10 +1,10 @@
-"""LogFlusher: makes appends durable, with one flush of a log for all producers that wait for that log.
+"""LogFlusher: threads that make appends durable, with one flush of a log for all producers that wait for it.
 
-    append   -> request(log)                                  the log is queued, once
-    thread   -> flush the log, then raise its high watermark to the recovery point
+1. After an append, `request` queues the log, if it is not queued already.
+2. A thread flushes the log, and then raises its high watermark to the recovery point.
 
-If a log gets further appends while it is being flushed, the next flush covers all of them.  The high watermark thus
-follows the disk, just as it follows the slowest replica in a cluster.
+If a log gets further appends while it is being flushed, the next flush covers all of them.  So the high watermark
+follows the disk, as it follows the slowest replica in a cluster.
 
 Invariants: at most one thread flushes a log at a time.  A flush that begins after `request` covers the append.
 

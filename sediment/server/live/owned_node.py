@@ -1,39 +1,41 @@
-"""OwnedNode: the node whose log directories a live server takes over, checked before anything is written.
+"""OwnedNode: the node that a live server takes over, with the checks of its log directories.
 
-    check                                                     otherwise
-    every directory has the node's meta.properties            refused: `adopt` creates it
-    one directory has the node's metadata                     refused: `adopt` creates it
-    the node is the sole voter of its quorum                  refused: other voters would lack the new records
-    the node is the only replica of every partition           refused: other replicas would lack the new records
-    every batch of the metadata log is good                   refused: loading truncates the log at a bad batch
-    no topic has segments in tiered storage                   refused: their offsets would be treated as deleted
-    every folder belongs to a partition of the cluster, or    refused: a broker would rename it to -stray
-    to a topic that a server has deleted
-    a partition without a folder is in no checkpoint, and     refused: the server would create it empty, and another
-    a server added it after the last run of a broker, or      directory may have its records
-    the marker proves that no broker has used the directory
-    its folder would be in an entry of log.dirs               refused: a broker would not find it there
-    every entry of log.dirs is given, if they are known       refused: a missing folder may be in another entry
+The checks, with the reason for a refusal or the remedy:
+
+* Every directory has the node's meta.properties.  `adopt` creates a missing one.
+* One directory has the node's metadata.  `adopt` creates missing metadata.
+* The node is the sole voter of its quorum.  Other voters would lack the new records.
+* The node is the only replica of every partition.  Other replicas would lack the new records.
+* Every batch of the metadata log is good.  The load would truncate the log at a bad batch.
+* No topic has segments in tiered storage.  Their offsets would be treated as deleted.
+* Every folder belongs to a partition of the cluster, or to a topic that a server has deleted.  A broker would rename
+  any other folder to -stray.
+* No checkpoint lists a partition without a folder.  The server would create the partition empty, but another directory
+  may have its records.
+* A server added such a partition after the last run of a broker, or the marker of a clean stop proves that no broker
+  has used the directory.  The reason is the same.
+* The folder of such a partition would be in an entry of log.dirs.  A broker would not find the folder elsewhere.
+* Every entry of log.dirs is given, if log.dirs is known.  A missing folder may be in another entry.
 
 The metadata of a node that has been started is in its metadata log.  `clone` and `adopt` make nodes that were never
-started: their metadata is in `bootstrap.checkpoint`, and a server keeps this file up to date.  If a server was killed,
-a broker may have started since then, so the file may be stale.  A stale file is used nevertheless, but retention and
-the cleaner then stay off, because their limits may be stale too.  The file is not used if a marker contains a broker's
-epoch, because a broker has then used the directory.
+started.  The metadata of such a node is in `bootstrap.checkpoint`, and a server keeps this file up to date.  If a
+server was killed, a broker may have started since then, so the file may be stale.  The server still uses a stale file,
+but then runs neither retention nor the cleaner, because their limits may also be stale.  If the marker of a clean stop
+contains a broker's epoch, a broker has used the directory, and the server does not use the file.
 
 Below metadata.version 17, no record states the log directory of a partition.  A server then adds partitions only if
 exactly one directory is given.  This is the directory with the metadata, so the folders are created in it.
 
-A broker creates a partition's folder as soon as it leads the partition.  So a partition can lack a folder only on a
-node that was never started, or if a server was killed while it created the partition.
+A broker creates a partition's folder as soon as it leads the partition.  So a partition can lack a folder in only two
+cases: the node was never started, or a server was killed while it created the partition.
 
-A server that was killed while it deleted a topic leaves folders of that topic.  An operator who restores such a folder
-leaves the same state.  So a start does not delete these folders, but renames them to -stray, as a broker does.  If the
-topic was created again and the new partition has no other folder, the start is refused.
+If a server is killed while it deletes a topic, folders of the topic remain.  If an operator restores such a folder, the
+directory looks the same.  So a start does not delete these folders, but renames them to -stray, as a broker does.  If
+the topic was created again and the new partition has no other folder, the start is refused.
 
 A folder marked with -delete is removed in three cases.  A server deleted its topic.  An interrupted creation left the
-folder without records.  A move left the folder: the partition is in another directory, which the metadata names.  All
-other such folders stay.
+folder without records.  A move left the folder, because the partition is now in another directory, which the metadata
+names.  All other folders with this mark remain.
 
 The folder of a future log, which ends in -future, belongs to an interrupted move.  If the metadata names the directory
 of this folder and the future log has every record, the folder becomes the partition's folder.  Otherwise the folder is
@@ -86,8 +88,8 @@ _CLONE = "clone the directory, and serve the clone"
 _ONE_BROKER = "give the server the directories of only one broker"
 _READ_ONLY = "or serve it with --read-only"
 _NEVER_STARTED = "add --read-only to serve it without writes, or clone the directory first"
-_MAYBE_STARTED = "a broker or a server of several directories may have used it, so the folder may be in another one"
-_NOT_GIVEN = "log.dirs has more entries than directories are given, so the folder may be in another one"
+_MAYBE_STARTED = "a broker, or a server of several directories, may have used it, so the folder may be in another one"
+_NOT_GIVEN = "log.dirs has more entries than the given directories, so the folder may be in another entry"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +97,11 @@ class OwnedNode:
     """A node with its metadata.
 
     If `is_started`, the metadata comes from the metadata log in `metadata_dir`, else from `bootstrap.checkpoint`.
-    `absent` contains, by partition, the log directories for the folders of partitions that have no folder and were
-    never written to.  `removed` contains the folders to remove: of topics that a server has deleted, of creations that
-    left no records, and of finished moves.  `promoted` contains, by partition, the log directories of the future logs
-    that replace logs.  `moves` contains, by partition, the target directories of the moves that begin again.  `unused`
-    contains all other folders of future logs.
+    `absent` maps each partition that has no folder, and was never written to, to the log directory of its new folder.
+    `removed` contains the folders to remove: of topics that a server has deleted, of creations that left no records,
+    and of finished moves.  `promoted` maps each partition whose future log replaces its log to the directory of the
+    future log.  `moves` maps each partition whose move restarts to the target directory.  `unused` contains all other
+    folders of future logs.
     """
 
     node: Node
@@ -124,8 +126,8 @@ def open_node(
     """Return the node of all log directories `paths`.
 
     `quorum` contains the `QUORUM_KEYS` from the broker's properties file.  If `metadata_apart`, the broker's
-    `metadata.log.dir` is not an entry of its `log.dirs`.  `log_dirs` contains these entries if they are known.  Only
-    their number is used, because the directories may be a copy.
+    `metadata.log.dir` is not an entry of its `log.dirs`.  `log_dirs` contains the entries of `log.dirs` if they are
+    known.  Only the number of entries is used, because the directories may be a copy.
 
     Raises:
         UsageError: a check of this module failed.
@@ -187,11 +189,10 @@ def directories_for_partitions(
 ) -> tuple[Path, ...]:
     """Return the log directories among `paths` in which the node's broker would find a new partition.
 
-    `log_dirs` contains the entries of the node's `log.dirs`, if they are known.  These may be other paths, because the
-    directories may be a copy.  In this case, the directory with the metadata is left out if `metadata_apart` is True,
-    because the node's `metadata.log.dir` is then not an entry of its `log.dirs`.  If nothing is known, the directory
-    with the metadata gets partitions only if it is the only directory, or is in `used`, the directories that have
-    partitions.
+    `log_dirs` contains the entries of the node's `log.dirs`, if they are known.  In a copy of the directories, no path
+    equals an entry.  The directory with the metadata is then left out if `metadata_apart` is True, because the node's
+    `metadata.log.dir` is not an entry of its `log.dirs`.  If `log.dirs` is not known either, this directory gets
+    partitions only if it is the only directory, or if it is in `used`, the directories that have partitions.
     """
     entries = {path.resolve() for path in log_dirs}
     named = tuple(path for path in paths if path.resolve() in entries)
@@ -209,7 +210,7 @@ def _open_directory(path: Path, fs: Fs) -> ClusterDirectory:
     opened = open_cluster_directory(path, fs, advice_if_in_use=_IN_USE, on_unreadable=_raise)
     if opened.path != path:
         raise NotALogDirectoryError(
-            "this is the directory of one partition", path=str(path), advice="name the log directory that holds it"
+            "this is the directory of one partition", path=str(path), advice="name its log directory instead"
         )
     return opened
 
@@ -230,7 +231,7 @@ def _check_owner(directory: ClusterDirectory) -> None:
 
 # ------------------------------------------------------------------------------------------------------------- metadata
 def _metadata_dir(paths: Sequence[Path], fs: Fs) -> tuple[Path, bool]:
-    """Return the directory with the metadata, and True if this metadata is in a metadata log."""
+    """Return the directory with the metadata, and True if the metadata is in a metadata log."""
     with_log = [path for path in paths if fs.exists(path / str(METADATA_PARTITION))]
     if len(with_log) > 1:
         raise UsageError(
@@ -244,7 +245,7 @@ def _metadata_dir(paths: Sequence[Path], fs: Fs) -> tuple[Path, bool]:
         if fs.exists(path / BOOTSTRAP_FILE) and (marker is None or marker.broker_epoch is None):
             return path, False
     raise UsageError(
-        f"no directory has {METADATA_PARTITION}, or a {BOOTSTRAP_FILE} that no broker has used, so their topics are "
+        f"no directory has {METADATA_PARTITION}, or a {BOOTSTRAP_FILE} that no broker has used, so the topics are "
         "not known",
         path=str(paths[0]),
         advice=f"name every entry of the broker's log.dirs; without a broker, {_ADOPT}, {_READ_ONLY}",
@@ -252,12 +253,10 @@ def _metadata_dir(paths: Sequence[Path], fs: Fs) -> tuple[Path, bool]:
 
 
 def read_metadata(metadata_dir: Path, is_started: bool, fs: Fs) -> ClusterMetadata:
-    """Return the metadata of the log, or of `bootstrap.checkpoint` if the node was never started.
+    """Return the metadata in the metadata log, or in `bootstrap.checkpoint` if the node was never started.
 
-    Raises:
-        UsageError: the metadata log is empty, or its node was never started.
-        CorruptDataError, UnsupportedDataError, SourceChangedError: the metadata cannot be read, or loading would
-            truncate its log.
+    Raises: UsageError: the metadata log is empty, or it is from a node that was never started.  CorruptDataError,
+        UnsupportedDataError, SourceChangedError: the metadata cannot be read, or loading would truncate its log.
     """
     if is_started or fs.exists(metadata_dir / str(METADATA_PARTITION)):
         found = read_cluster_metadata(metadata_dir, fs)
@@ -297,8 +296,8 @@ def _check_replicas(metadata: ClusterMetadata, node: Node) -> None:
         for number, nodes in partitions.items():
             if nodes != (node.node_id,):
                 raise UsageError(
-                    f"the partition has replicas on nodes {', '.join(map(str, nodes))}, and this is node "
-                    f"{node.node_id} alone",
+                    f"the partition has replicas on nodes {', '.join(map(str, nodes))}, but these directories are "
+                    f"only from node {node.node_id}",
                     partition=str(TopicPartition(topic, number)),
                     advice=f"{_CLONE}, {_READ_ONLY}",
                 )
@@ -322,7 +321,7 @@ def _checked_folders(
     fs: Fs,
     removed: list[Path],
 ) -> Iterator[tuple[TopicPartition, Path]]:
-    """Yield the partition and log directory of every folder, after checking that the folder belongs to the cluster.
+    """Check that every folder belongs to the cluster, and yield its partition and its log directory.
 
     Folders of deleted topics are added to `removed` instead.
     """
@@ -424,7 +423,7 @@ def _marked_folders(
     found: Mapping[TopicPartition, Path],
     fs: Fs,
 ) -> Iterator[Path]:
-    """Yield the folders marked with -delete that a server's deletion, interrupted creation or move has left.
+    """Yield the folders with -delete that remain from a server's deletion, interrupted creation or move.
 
     `found` maps each partition to its log directory.
     """
@@ -442,7 +441,7 @@ def _marked_folders(
 
     for _, folder in aside:
         if folder.name.endswith(DirectoryState.DELETE):
-            # A folder that cannot be read stays.
+            # A folder that cannot be read is not removed.
             with suppress(SedimentError, OSError):
                 topic_id = read_partition_metadata(fs, folder / PARTITION_METADATA_FILE)
                 is_removed = topic_id in metadata.removed_topic_ids
@@ -454,7 +453,7 @@ def _marked_folders(
 def _directory_of(
     partition: TopicPartition, directories: Sequence[ClusterDirectory], metadata: ClusterMetadata, metadata_dir: Path
 ) -> Path:
-    """Return the log directory that the metadata states for a partition, else the directory with the metadata.
+    """Return the log directory that the metadata names for a partition, or else the directory with the metadata.
 
     Raises:
         UsageError: the directory of a partition that a server has just added is missing.

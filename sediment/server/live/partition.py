@@ -1,6 +1,6 @@
 """Partition: one partition that this process leads, with its live log.
 
-If a call fails because a move has just replaced the log, the call is repeated on the new log.
+If a move has just replaced the log, a call on the old log may fail.  The call is then repeated on the new log.
 
 This node is the only replica.  So without a `LogFlusher`, the high watermark is the log end after each append.  With a
 `LogFlusher`, the high watermark is the end of the records that are on disk.
@@ -77,7 +77,7 @@ class Partition:
 
     @property
     def failure(self) -> SedimentError | None:
-        """The error for every read and append after the topic was deleted or the disk failed; None before."""
+        """The error for every read and append if the topic was deleted or the disk failed, else None."""
         if self._refusal is not None:
             return self._refusal()
         if not self.log.is_offline:
@@ -90,14 +90,13 @@ class Partition:
         return self._flusher is None
 
     def use(self, log: PartitionLog) -> None:
-        """Use `log`, which has replaced the present log."""
+        """Use `log`, which has replaced the current log."""
         self.log = log
 
     def _on_log(self, action: Callable[[PartitionLog], _Result]) -> _Result:
         """Return the result of an action on the log.
 
-        Raises:
-            SedimentError: `action` failed on the present log.
+        Raises: SedimentError: `action` failed on the current log.
         """
         while True:
             log = self.log
@@ -108,11 +107,11 @@ class Partition:
                     raise
 
     def mark_deleted(self) -> None:
-        """Refuse reads and appends from now on, because the topic was deleted."""
+        """Refuse all later reads and appends, because the topic was deleted."""
         self._refusal = partial(ApiError, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     def mark_perhaps_deleted(self) -> None:
-        """Refuse reads and appends from now on, because the next start may find that the topic was deleted."""
+        """Refuse all later reads and appends, because the next start may find that the topic was deleted."""
         self._refusal = partial(
             self._storage_error,
             "it is not known whether the topic was deleted, because the metadata could not be written",
@@ -154,7 +153,7 @@ class Partition:
         return self.high_watermark if isolation is Isolation.HIGH_WATERMARK else self.last_stable_offset
 
     def readable_range(self, isolation: Isolation) -> tuple[int, int]:
-        """Return the log start and the end of reads; (-1, -1) if the log is deleted, offline or closed."""
+        """Return the log start and the end offset of reads; (-1, -1) if the log is deleted, offline or closed."""
         if self._refusal is not None or self.log.is_offline or self.log.is_closed:
             return _UNUSABLE
         return self.log_start_offset, self.end_offset(isolation)
@@ -219,7 +218,7 @@ class Partition:
         guard: VerificationGuard | None = None,
         transaction_version: int = UNKNOWN_TRANSACTION_VERSION,
     ) -> AppendInfo:
-        """Append a batch of a coordinator; with `wait`, return once the high watermark is above it.
+        """Append a batch of a coordinator; with `wait`, return when the high watermark is above the batch.
 
         A marker needs its `transaction_version`.  The first batch of a transaction needs the guard of its verification.
 
@@ -265,9 +264,9 @@ class Partition:
 
     # ------------------------------------------------------------------------------------------------------------- read
     def read(self, offset: int, max_bytes: int, *, isolation: Isolation, min_one: bool) -> _Fetched:
-        """Return a slice of at most `max_bytes` that begins with the first batch that ends at or above `offset`.
+        """Return at most `max_bytes` of the log, from the first batch that ends at or above `offset`.
 
-        If the first batch is larger, the slice is the whole batch if `min_one` is True, else empty (KIP-74).
+        If the first batch is larger, return the whole batch if `min_one` is True, else nothing (KIP-74).
 
         Raises:
             ApiError: the topic was deleted.

@@ -1,8 +1,8 @@
-"""ProducerIdManager: assigns producer ids from blocks, each of which is first made durable in the metadata.
+"""ProducerIdManager: a source of producer ids, in blocks that are first made durable in the metadata.
 
     next id in the metadata is N -> ProducerIdsRecord(N + 1000) is made durable -> ids N to N + 999 are assigned
 
-After a crash the rest of the block is lost, and no id is assigned twice.
+After a crash, the rest of the block is not used, and no id is assigned twice.
 
 Source: Kafka's RPCProducerIdManager and ProducerIdControlManager.
 """

@@ -1,4 +1,4 @@
-"""Changes of SCRAM users: Kafka's rules for such changes, with Kafka's messages, and the resulting metadata records.
+"""Changes of SCRAM users: Kafka's rules for these changes, Kafka's messages, and the resulting metadata records.
 
 A request may change a user only once, even with different mechanisms.  If a user's change is wrong, the response has
 the error for this user, and the other users are changed.
@@ -49,7 +49,7 @@ class UserUpsertion:
 
 @dataclass(frozen=True, slots=True)
 class UserChanges:
-    """The records of a change, and the error of each user in the request; None for a user that is changed."""
+    """The records of a change, and the error of each user in the request, which is None for a changed user."""
 
     records: Sequence[bytes]
     errors: dict[str, ApiError | None]
@@ -91,8 +91,7 @@ _TWICE = "A user credential cannot be altered twice in the same request"
 def _check(change: UserDeletion | UserUpsertion, existing: Container[tuple[int, str]], metadata_version: int) -> None:
     """Check one change, as Kafka does.
 
-    Raises:
-        ApiError: it is wrong.
+    Raises: ApiError: the change is wrong.
     """
     if metadata_version < SCRAM_SINCE:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION, "The current metadata.version does not support SCRAM")

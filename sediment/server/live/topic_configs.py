@@ -58,8 +58,8 @@ class ConfigChange:
 class TopicConfigs:
     """The effective configs of topics; `of_metadata` takes the metadata, and returns a function from topics to configs.
 
-    The caller must call `prepare` with each new state of the metadata, and then the result of `prepare` once this state
-    is durable.
+    The caller must call `prepare` with each new state of the metadata. When this state is durable, the caller must call
+    the function that `prepare` returned.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ def changed_configs(
 ) -> dict[str, str]:
     """Return the configs of a resource after the changes.
 
-    `changed_list` returns the elements of a list config after a change adds or removes one; the default is for topics.
+    `changed_list` returns the elements of a list config after a change. The default function is for topics.
 
     Raises:
         ApiError: a change does not fit the type of its config.
@@ -156,9 +156,9 @@ def changed_configs(
 
 
 def internal_topic_configs(name: str, stated: Mapping[str, Value]) -> Mapping[str, str]:
-    """Return the configs with which Kafka creates an internal topic; `stated` has the values of stated broker keys.
+    """Return the configs that Kafka gives to a new internal topic; `stated` has the values of stated broker keys.
 
-    All other configs of the topic are inherited from the broker.
+    The topic inherits all other configs from the broker.
 
     Source: Kafka 4.2.0, GroupCoordinatorService.groupMetadataTopicConfigs and
     TransactionStateManager.transactionStateTopicConfigs.
@@ -199,10 +199,10 @@ _LAGS = ("min.compaction.lag.ms", "max.compaction.lag.ms")
 
 
 def checked_value(key: Key, text: str) -> Value:
-    """Return the value of a text.
+    """Return the value of `key` that a text states.
 
     Raises:
-        ApiError: Kafka refuses it.
+        ApiError: Kafka refuses the text.
     """
     value = read_value(key.type, text)
     if value is None:

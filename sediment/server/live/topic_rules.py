@@ -28,7 +28,7 @@ Replicas = Sequence[int]
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create; `assignments` contains (partition, node ids), and is empty if the client chose no replicas."""
+    """A topic to create; `assignments` contains (partition, node ids), or nothing if the client chose no replicas."""
 
     name: str
     partition_count: int = DEFAULT
@@ -182,11 +182,10 @@ def check_replicas(replicas: Replicas, node_id: int) -> None:
 
 
 def check_more_partitions(asked: MorePartitions, existing_count: int, node_id: int, *, others: int = 0) -> None:
-    """Check a request to add partitions to a topic; `others` is the number that the request adds to other topics.
+    """Check a request to add partitions to a topic; `others` is the number of partitions that it adds to other topics.
 
-    Raises:
-        ApiError: the topic is internal, the count is not larger than `existing_count` or is too large, or the
-            assignments do not fit.
+    Raises: ApiError: the topic is internal, the assignments do not fit, or the count is too large or not above
+        `existing_count`.
     """
     topic, count, assignments = asked.name, asked.count, asked.assignments
     if topic in INTERNAL_TOPICS:

@@ -1,6 +1,6 @@
-"""TopicStore: creates, changes and deletes the topics of a node.
+"""TopicStore: the creation, change and deletion of a node's topics.
 
-It also makes the moves of partitions between log directories durable, while the partition's log is locked
+The store also makes the move of a partition to another log directory durable, while the partition's log is locked
 (`log_manager`).
 
     create, add partitions         delete                          alter configs
@@ -12,13 +12,13 @@ It also makes the moves of partitions between log directories durable, while the
 A crash before step 2 changes nothing.  After a crash in step 3 or 4, the next start creates the missing logs or renames
 the folders (`owned_node`).  Folders marked with -delete are removed after `log.segment.delete.delay.ms`.
 
-Step 1 also checks that the process may open enough files for the later steps.  If a log nevertheless cannot be renamed
-in step 4, the rename is tried again.  Until the rename succeeds, no topic with this name can be created.  If it is not
-known whether step 2 of a deletion is durable, the partitions accept no more records, because the next start may delete
-the topic.
+Step 1 also checks that the process may open enough files for the later steps.  If a rename of a log still fails in step
+4, the rename is tried again.  Until the rename succeeds, no topic with this name can be created.  If it is not known
+whether step 2 of a deletion is durable, the partitions accept no more records, because the next start may delete the
+topic.
 
-Invariants: one change runs at a time.  A change is durable before it is answered.  The catalog shows every durable
-change.
+Invariants: one change runs at a time.  A change is durable before its request is answered.  The catalog shows every
+durable change.
 
 Source: Kafka 4.2.0, ReplicationControlManager, ConfigurationControlManager, ReplicaManager.applyDelta.
 """
@@ -83,12 +83,12 @@ from sediment.server.topic_names import check_topic_name
 _LOGGER = logging.getLogger(__name__)
 
 MOST_PREFERRED = 10_000
-"""The largest number of partitions without a log whose preferred log directories are remembered."""
+"""The largest number of missing partitions for which a preferred log directory is remembered."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopic:
-    """A topic that was created, or with `validate_only` could be created."""
+    """A topic that was created; with `validate_only`, a topic that could be created."""
 
     name: str
     id: uuid.UUID
@@ -136,7 +136,7 @@ class TopicStore:
 
     # ---------------------------------------------------------------------------------------------------------- create
     def create(self, topics: Sequence[NewTopic], *, validate_only: bool = False) -> list[CreatedTopic | ApiError]:
-        """Create topics, each with its own outcome; with `validate_only`, only check them.
+        """Create topics, and return an outcome for each; with `validate_only`, only check the topics.
 
         Raises:
             ApiError: the changes are too many for one request, or cannot be made durable.
@@ -187,7 +187,7 @@ class TopicStore:
     def add_partitions(
         self, changes: Sequence[MorePartitions], *, validate_only: bool = False
     ) -> list[ApiError | None]:
-        """Add partitions to different topics; return the error of each change, None if the change succeeded.
+        """Add partitions to different topics; return the error of each change, or None if the change succeeded.
 
         Raises:
             ApiError: the change cannot be made durable.
@@ -230,11 +230,11 @@ class TopicStore:
         return topic
 
     def _choose_directories(self, wanted: Mapping[str, Iterable[int]]) -> dict[TopicPartition, Path]:
-        """Return a log directory for each new partition: the preferred one, else the one with the fewest partitions.
+        """Return a directory for each new partition: the preferred directory, or the one with the fewest partitions.
 
         Raises:
-            ApiError: no log directory may get partitions; or every such directory has failed; or there are several log
-                directories, and partition records at this metadata.version cannot name a directory.
+            ApiError: no log directory may get partitions, or every such directory has failed.  With several log
+                directories, the error may also be that partition records at this metadata.version name no directory.
         """
         level = self._catalog.metadata.features[METADATA_VERSION]
         if level < DIRECTORIES_SINCE and len(self._manager.directories()) > 1:
@@ -283,7 +283,7 @@ class TopicStore:
         """Make the records durable, create the logs, and show the topics.
 
         Raises:
-            ApiError: the records are not durable, and nothing changed; or it is not known whether they are durable.
+            ApiError: nothing changed, or it is not known whether the records are durable.
         """
         self._check_ready(directories)
         after = self._commit(values)
@@ -309,13 +309,13 @@ class TopicStore:
 
     # ---------------------------------------------------------------------------------------------------------- delete
     def delete(self, topic_ids: Mapping[str, uuid.UUID]) -> Mapping[str, ApiError]:
-        """Delete topics, by name and id; return the errors of the topics that do not exist or are internal.
+        """Delete topics by name and id; return an error for each topic that does not exist or is internal.
 
         A topic with the same name but another id is not deleted.
 
         Raises:
-            ApiError: the change is not durable, or it is not known whether it is.  The topics are not deleted, but the
-                next start may delete them.
+            ApiError: the change is not durable, or its state is unknown.  The topics are not deleted, but the next
+                start may delete them.
         """
         with self._guard:
             found = {name: self._why_not_deletable(name, topic_id) for name, topic_id in topic_ids.items()}
@@ -360,7 +360,7 @@ class TopicStore:
 
     # -------------------------------------------------------------------------------------------------- log directories
     def prefer_directory(self, partition: TopicPartition, path: Path) -> None:
-        """Remember the log directory for a partition that does not exist yet; keep at most MOST_PREFERRED of them."""
+        """Remember the log directory for a partition that does not exist yet, for at most MOST_PREFERRED partitions."""
         with self._guard:
             self._preferred.pop(partition, None)
             self._preferred[partition] = path
@@ -395,7 +395,7 @@ class TopicStore:
         """Record durably in the metadata that a partition is in a log directory.
 
         Raises:
-            ApiError: the change is not durable, or it is not known whether it is.
+            ApiError: the change is not durable, or its state is unknown.
         """
         with self._guard:
             self._assign(partition, directory)
@@ -450,12 +450,11 @@ class TopicStore:
         *,
         validate_only: bool = False,
     ) -> None:
-        """Change the dynamic configs of a broker, a group or a subscription; `change` maps the current configs.
+        """Change the dynamic configs of a broker, a group or a subscription; `change` returns the new configs.
 
-        Changed broker configs are in effect for the open logs and the cleaner before this method returns.
+        Changed broker configs take effect, for the open logs and the cleaner, before this method returns.
 
-        Raises:
-            ApiError: `change` raised the error, the configs are not allowed, or the change cannot be made durable.
+        Raises: ApiError: `change` failed, the configs are not allowed, or the change cannot be made durable.
         """
         with self._guard:
             current = configs_of(self._catalog.metadata, kind, name)
@@ -475,7 +474,7 @@ class TopicStore:
     def change_users(
         self, deletions: Sequence[UserDeletion], upsertions: Sequence[UserUpsertion]
     ) -> Mapping[str, ApiError | None]:
-        """Change SCRAM credentials; return the error of each user, None if the user was changed.
+        """Change SCRAM credentials; return the error of each user, or None if the user was changed.
 
         Raises:
             ApiError: the changes are too many for one request, or cannot be made durable.
@@ -513,7 +512,7 @@ class TopicStore:
 
     # ------------------------------------------------------------------------------------------------------- durability
     def _check_ready(self, new: Iterable[TopicPartition] = ()) -> None:
-        """Check that logs can be deleted, and that the logs `new` can be created.
+        """Check that logs can be deleted, and that logs for the partitions `new` can be created.
 
         Raises:
             ApiError: they cannot.

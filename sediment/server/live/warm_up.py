@@ -1,6 +1,6 @@
-"""Warm-up: append to a tiny log to load the compiled code for appends, so that no producer waits for the load.
+"""Warm-up: an append to a tiny log, which loads the compiled code so that no producer waits for the load.
 
-Code that is not in the cache is compiled.  Compiling takes seconds, and a producer could time out in the meantime.
+If code is not in the cache, the append compiles it.  This takes seconds, and a producer could time out in the meantime.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Never:
 
 
 def warm_up_appends() -> None:
-    """Append to a tiny log, with every kernel that is used when producers append; leave no file.
+    """Append to a tiny log, with every kernel that appends of producers use; leave no file.
 
     Raises:
         OSError: temporary files cannot be written.

@@ -1,4 +1,4 @@
-"""Acceptor: one thread that accepts connections, checks the quotas, and distributes connections to processors.
+"""Acceptor: one thread that accepts connections, checks the quotas, and gives each connection to a processor.
 
 Source: Kafka's Acceptor.
 """
@@ -56,7 +56,7 @@ class Acceptor:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Start the thread.  This opens a descriptor, which `stop` closes.
+        """Start the thread.  `start` opens a descriptor, which `stop` closes.
 
         Raises:
             RuntimeError: the process cannot start more threads.
@@ -93,7 +93,8 @@ class Acceptor:
                 return
             except OSError as error:
                 if error.errno in _NO_DESCRIPTOR:
-                    # The connection stays in the backlog and the socket stays readable, so wait instead of spinning.
+                    # The connection remains in the backlog, and the socket remains readable.  So wait instead of
+                    # spinning.
                     self._log.warning(f"a connection cannot be accepted: {error.strerror}; raise the limit: ulimit -n")
                     self._stop.wait(_SECONDS_AFTER_NO_DESCRIPTOR)
                 continue

@@ -1,17 +1,17 @@
 """Frames of the protocol: an int32 size, followed by that many bytes.
 
-    receive   FrameReader reads bytes from a transport layer and returns one frame at a time
-    memory    FrameMemory counts the bytes of all frames that are being received or handled
-    send      ResponseSend writes the chunks of one response as far as the transport layer accepts them
+* `FrameReader` reads bytes from a transport layer, and returns one frame at a time.
+* `FrameMemory` counts the bytes of all frames that are being received or handled.
+* `ResponseSend` writes the chunks of one response, as far as the transport layer accepts them.
 
-Size limits, checked before memory is reserved for a frame:
+The size limits are checked before memory is reserved for a frame:
 
-    before authentication             64 KiB
-    Produce                           socket.request.max.bytes
-    all other requests                8 MiB: a small array of structures can grow many times when decoded
+* The limit before authentication is 64 KiB.
+* The limit of a Produce request is `socket.request.max.bytes`.
+* The limit of all other requests is 8 MiB, because a small array of structures can grow many times when decoded.
 
 Invariants: a frame gets memory only after its size and API key were checked.  At most one `receive_into` reads past the
-end of a frame.  So while a connection waits for a response, later requests stay in the socket buffer.
+end of a frame.  So later requests remain in the socket buffer while a connection waits for a response.
 
 Source: Kafka's NetworkReceive, NetworkSend and SimpleMemoryPool.
 """
@@ -111,7 +111,7 @@ class FrameMemory:
 
 
 def _too_large(first_bytes: bytes, size: int, limit: int, api_key: int) -> InvalidReceiveError:
-    """Return the error for a size above the limit; the four bytes may be the beginning of another protocol."""
+    """Return the error for a size above the limit; the four bytes of the size may belong to another protocol."""
     if first_bytes.startswith(_TLS_HANDSHAKE):
         return InvalidReceiveError(
             "the peer speaks TLS, but this listener does not",
@@ -158,10 +158,10 @@ class FrameReader:
         return self._body is not None or (len(self._ahead) > 0 and not self.is_starved)
 
     def take_ahead(self, target: memoryview) -> int | None:
-        """Move the bytes that were received ahead to `target`, and return their number.
+        """Move the bytes after the last frame, which were received ahead, to `target`, and return their number.
 
         Return None if the bytes belong to a frame that waits for memory or for its remaining bytes.  Also return None
-        if the bytes are many, because they might be moved again and again.
+        if there are many bytes, because many bytes might be moved again and again.
         """
         ahead = self._ahead
         if self._body is not None or self.is_starved or len(ahead) > _MOST_MOVED_BYTES:
@@ -171,7 +171,7 @@ class FrameReader:
         return len(ahead)
 
     def keep_ahead(self, received: memoryview) -> None:
-        """Keep a copy of `received`, which begins with a frame, instead of the bytes that `take_ahead` has moved."""
+        """Store a copy of `received` in place of the bytes that `take_ahead` moved; `received` begins with a frame."""
         self._ahead = memoryview(bytes(received))
 
     @property
@@ -185,9 +185,9 @@ class FrameReader:
         return len(self._ahead) > 0
 
     def has_frame_ahead(self, largest_bytes: int) -> bool:
-        """Return True if the next frame has fully arrived, is larger than `largest_bytes`, or has an invalid size.
+        """Return True if the next frame is complete, is larger than `largest_bytes`, or has an invalid size.
 
-        Otherwise `read` must first receive the rest of a frame of at most `largest_bytes`.
+        If not, `read` must first receive the rest of the frame, which has at most `largest_bytes`.
         """
         ahead = self._ahead
         if len(ahead) < _SIZE.size:
@@ -231,7 +231,7 @@ class FrameReader:
     def _begin(self, when_freed: Callable[[], None]) -> memoryview | None:
         """Return the frame at the start of the received bytes if it is complete.
 
-        Otherwise prepare to receive its body.
+        Otherwise prepare to receive the body of this frame.
         """
         ahead = self._ahead
         if len(ahead) < _SIZE.size:
@@ -291,7 +291,7 @@ class ResponseSend:
 
     @classmethod
     def rest_of(cls, responses: memoryview) -> ResponseSend:
-        """Return a send of `responses`, the rest of several responses whose first bytes were sent."""
+        """Return a send of `responses`, the remaining bytes of several responses that were partly sent."""
         send = cls(())
         send.size_bytes = len(responses)
         send._pieces = [responses]

@@ -10,7 +10,7 @@ from sediment.server.network.request_channel import ReceivedFrame, RequestChanne
 
 
 class RequestHandlerPool:
-    """`num.io.threads` threads that each handle one request at a time; `handle` raises nothing."""
+    """A pool of `num.io.threads` threads, each of which handles one request at a time; `handle` raises nothing."""
 
     def __init__(self, channel: RequestChannel, handle: Callable[[ReceivedFrame], None], threads: int) -> None:
         self._channel = channel

@@ -1,7 +1,7 @@
 """One connection of a processor: its transport layer, the frame being received and the response being sent.
 
 Invariants: only the processor's thread uses the socket and the fields of this class.  Any thread may call `send`,
-`send_token` and `close`, which pass their work to the processor.
+`send_token` and `close`, because they pass their work to the processor.
 
 Source: Kafka's KafkaChannel.
 """
@@ -35,7 +35,7 @@ class ChannelOwner(Protocol):
         ...
 
     def deliver(self, channel: KafkaChannel, response: ResponseSend | None, request: Request | None) -> None:
-        """Send a response, if there is one, and let the connection continue."""
+        """Send a response, if there is a response, and let the connection continue."""
         ...
 
     def disconnect(self, channel: KafkaChannel) -> None:
@@ -128,7 +128,7 @@ class KafkaChannel:
         self.processor.deliver(self, send, request)
 
     def send_token(self, token: bytes) -> None:
-        """Pass a frame without a header, a SASL token, to the processor."""
+        """Pass a SASL token, which is a frame without a header, to the processor."""
         self.processor.deliver(self, ResponseSend([token]), None)
 
     def close(self, request: Request | None, error: BaseException) -> None:

@@ -1,23 +1,22 @@
 """Processor: one thread that owns the sockets of its connections (Kafka's Processor and Selector).
 
-    readable   FrameReader returns a frame; the connection is muted; the frame goes into the request channel
-    responded  the response is written as far as the socket accepts it; the rest follows when the socket accepts more.
-               During a send, the processor waits for the socket as long as no other connection or
-               thread needs the processor
-    sent        the connection is unmuted and reads again
+1. When FrameReader returns a frame, the connection is muted, and the frame is put into the request channel.
+2. The response is written as far as the socket accepts it.  The rest follows when the socket accepts more bytes.
+   During a send, the processor waits for the socket as long as no other connection or thread needs the processor.
+3. When the response is sent, the connection is unmuted and reads again.
 
 A small frame skips the request channel if the channel is empty and the API is one of `handled_at_once`.  The processor
 then handles the request itself, because passing it to another thread would cost more than handling it.  If such
-requests take long on average, for example because the disk is slow, all frames go through the channel for a while.
-Other connections then do not wait for them.  A single slow request does not cause this, because on a busy machine any
-thread is sometimes delayed.
+requests take long on average, for example on a slow disk, all frames go through the channel for a while.  Other
+connections then do not wait for slow requests.  A single slow request does not have this effect, because on a busy
+machine any thread is sometimes delayed.
 
-The deadlines, which are checked several times within the shortest deadline:
+The processor checks these deadlines several times within the shortest of them:
 
-    no authentication, or an unfinished frame          `sediment.request.receive.timeout.ms`, plus a second for each MiB
-    no activity, or a peer that reads no bytes         `connections.max.idle.ms`
+* An authentication may take `sediment.request.receive.timeout.ms`.  A frame may take a second longer for each MiB.
+* A connection may be idle for `connections.max.idle.ms`.  A peer that reads no bytes has the same deadline.
 
-If a peer closes a connection that waits for a response, the processor also closes the connection, unless further
+A peer may close a connection that waits for a response.  The processor then also closes the connection, unless further
 requests have arrived.
 
 A consumer may leave a response in its socket while it processes the previous response.  So a peer that does not read
@@ -68,10 +67,10 @@ _RUN_BYTES = 128 * 1024
 """Sufficient for most producers, which have at most five batches of 16 kB in flight."""
 
 _SEND_BUDGET_BYTES = 1024 * 1024
-"""Bytes of a response that are sent before other connections get their turn; slices without TLS are not limited."""
+"""The number of response bytes that are sent before it is other connections' turn; slices without TLS have no limit."""
 
 _LONGEST_WAIT_MS = 20
-"""The longest time of one send, including its waits; after that, epoll watches the socket again."""
+"""The longest time of one send, including its waits; after this time, epoll watches the socket again."""
 
 _FRAMES_IN_A_ROW = 16
 _AT_ONCE_BYTES = 64 * 1024
@@ -141,7 +140,7 @@ class Processor:
         """Connections whose next frame waits for memory."""
 
         self._unfinished: OrderedDict[KafkaChannel, None] = OrderedDict()
-        """Connections whose next frame may have arrived although their sockets report no event; oldest first."""
+        """Connections, oldest first, whose next frame may have arrived although their sockets report no event."""
 
         self._inbox: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._received = ReceiveBuffer(_RUN_BYTES)
@@ -149,8 +148,8 @@ class Processor:
         self._run_frame_bytes = min(_AT_ONCE_BYTES, self._limits.any_max_bytes)
         self._epoll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        # The thread does not close this descriptor.  The system could then reuse the number for a file, and another
-        # thread that wakes this one would write to the file.
+        # The thread does not close this descriptor.  Otherwise the system could reuse the number for a file, and
+        # another thread that wakes this one would write to the file.
         weakref.finalize(self, os.close, self._wake)
         self._epoll.register(self._wake, _READ)
         self._is_awake = False
@@ -168,7 +167,7 @@ class Processor:
         """Time for writing responses so far."""
 
         self._mean_handling_ns = 0
-        """Moving average of the handling time, without sending, of the requests that this thread handled itself."""
+        """Moving average of the handling time (without sending) of the requests that this thread handled itself."""
 
         self._handles_from_ns = 0
         """Time from which this thread may handle requests itself again."""
@@ -191,7 +190,7 @@ class Processor:
         self._post(self._open, connected, address)
 
     def deliver(self, channel: KafkaChannel, response: ResponseSend | None, request: Request | None) -> None:
-        """Send a response, if there is one, and unmute the connection."""
+        """Send a response, if there is a response, and unmute the connection."""
         if self._current is channel and threading.get_ident() == self._thread.ident:
             self._guarded(channel, self._respond, channel, response, request)
         else:
@@ -202,11 +201,11 @@ class Processor:
         self._post(self._disconnect, channel)
 
     def stop_reading(self) -> None:
-        """Close the connections without a pending request, and read no further request from the other connections."""
+        """Close the connections without a pending request, and read no further requests from the others."""
         self._post(self._stop_reading)
 
     def stop(self, timeout_seconds: float) -> None:
-        """Send the responses that are ready, as far as peers read them in time, and close all connections."""
+        """Send the finished responses, as far as peers read them in time, and close all connections."""
         self._post(self._stop, time.monotonic_ns() + int(timeout_seconds * _NS_PER_SECOND))
         if self._thread.is_alive():
             self._thread.join(timeout_seconds + _JOIN_SECONDS)
@@ -350,7 +349,7 @@ class Processor:
             self._set_interest(channel, _WRITE if channel.transport.wants_write else _READ)
 
     def _read(self, channel: KafkaChannel) -> None:
-        """Read requests until a response must be sent, no bytes are left, or other connections must get their turn."""
+        """Read requests until a response must be sent, no more bytes are received, or it is other connections' turn."""
         for _ in range(_FRAMES_IN_A_ROW):
             repeated = channel.connection.repeated
             if repeated is not None and repeated.has_runs and not self._read_run(channel, repeated):
@@ -368,10 +367,10 @@ class Processor:
         self._unfinished[channel] = None
 
     def _read_run(self, channel: KafkaChannel, repeated: RepeatedRequest) -> bool:
-        """Receive bytes, and answer together those received requests that repeat an earlier request.
+        """Receive bytes, and answer in one go the received requests that repeat an earlier request.
 
-        The requests use no memory of `FrameMemory`, because their frames are not kept.  Return True if the rest of the
-        received bytes, or the next bytes, must be read in the usual way.
+        The requests use no memory of `FrameMemory`, because their frames are not stored.  Return True if `read` must
+        read the rest of the received bytes, or the next bytes.
         """
         reader, connection, shared = channel.reader, channel.connection, self._shared
         received_ns = time.monotonic_ns()
@@ -479,7 +478,7 @@ class Processor:
         self._note_handling(ended_ns - now_ns - (self._writing_ns - writing_ns), ended_ns)
 
     def _note_handling(self, took_ns: int, ended_ns: int) -> None:
-        """Update the moving average; if requests are slow on average, use the request channel for a while."""
+        """Update the moving average; if requests are slow on average, pass all requests to the channel for a while."""
         mean_ns = self._mean_handling_ns
         mean_ns += (took_ns - mean_ns) >> _MEAN_SHIFT
         if mean_ns > _SLOW_NS:
@@ -532,11 +531,11 @@ class Processor:
             self._close(channel)
 
     def _waiting_for(self, descriptor: int) -> Callable[[], bool]:
-        """Return a function that waits until this socket accepts bytes; it returns False if there is other work.
+        """Return a function that waits until this socket accepts bytes, or returns False if there is other work.
 
-        Any event of the epoll descriptor also ends the wait, so no other connection is delayed.  If epoll watches this
-        socket for writing, every wait would end at once, so the function returns False without a wait.  All waits of
-        one send share one time limit.
+        Any event of the epoll descriptor also ends the wait, so no other connection is delayed.  If epoll watched this
+        socket for writing, every wait would end at once.  In this case, the function returns False without a wait.  All
+        waits of one send share one time limit.
         """
         watched = select.poll()
         watched.register(descriptor, select.POLLOUT)

@@ -1,4 +1,4 @@
-"""The queue of received requests between processors and request handlers, bounded by `queued.max.requests`.
+"""The bounded queue of received requests between processors and handlers, with at most `queued.max.requests`.
 
 If the queue is full, a processor waits and does not read from its connections.
 
@@ -57,7 +57,7 @@ class RequestChannel:
             return True
 
     def get(self) -> ReceivedFrame | None:
-        """Wait for a request and return it, or None once the queue is closed and empty."""
+        """Wait for a request and return it; return None if the queue is closed and empty."""
         received = self._queue.get()
         if not self._has_room.is_set():
             self._has_room.set()

@@ -1,10 +1,10 @@
 """Socket server: one listener with its acceptor, processors, request channel and handlers.
 
-    bind            bind the address; clients cannot connect yet, and another process may still bind it
-    start           start the handlers and the processors
-    open            listen, and start the acceptor
-    stop_accepting  stop the acceptor and close the listening socket
-    stop            close idle connections, finish the requests in progress, send their responses, close the rest
+* `bind` binds the address; clients cannot connect yet, and another process can still bind the address.
+* `start` starts the handlers and the processors.
+* `open` listens, and starts the acceptor.
+* `stop_accepting` stops the acceptor, and closes the listening socket.
+* `stop` closes idle connections, finishes the current requests, sends their responses, and then closes the rest.
 
 Source: Kafka's SocketServer.
 """
@@ -144,7 +144,7 @@ class SocketServer:
         self._listening.close()
 
     def stop_reading(self) -> None:
-        """Close the connections without a pending request, and read no request from the other connections."""
+        """Close the connections without a pending request, and read no further requests from the others."""
         for processor in self._processors:
             processor.stop_reading()
 

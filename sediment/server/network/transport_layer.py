@@ -48,7 +48,7 @@ class TransportLayer(Protocol):
 
     @property
     def has_buffered(self) -> bool:
-        """True if received bytes are buffered; the socket no longer reports them."""
+        """True if received bytes are buffered, because the socket no longer reports these bytes."""
         ...
 
     def handshake(self) -> bool:
@@ -56,7 +56,7 @@ class TransportLayer(Protocol):
         ...
 
     def receive_into(self, buffer: memoryview) -> int | None:
-        """Return the number of bytes received; 0 at the end of the stream; None if no bytes have arrived yet."""
+        """Return the number of received bytes: 0 at the end of the stream, None if no bytes have arrived yet."""
         ...
 
     def is_at_end(self) -> bool:
@@ -77,8 +77,8 @@ class TransportLayer(Protocol):
     def send_slice(self, file_slice: FileSlice, already_sent: int, wait: Callable[[], bool]) -> int:
         """Send a slice, starting at byte `already_sent`; return the number of bytes accepted.
 
-        If the socket is full, `wait` is called.  The call continues if `wait` returns True.  A part of the slice may
-        remain, because `wait` returned False or other connections must get their turn.
+        If the socket is full, this method calls `wait`, and continues if `wait` returns True.  A part of the slice may
+        remain unsent, because `wait` returned False or because it is other connections' turn.
         """
         ...
 
@@ -102,7 +102,7 @@ class PlaintextTransportLayer:
         return True
 
     def receive_into(self, buffer: memoryview) -> int | None:
-        """Return the number of bytes received; 0 at the end of the stream; None if no bytes have arrived yet."""
+        """Return the number of received bytes: 0 at the end of the stream, None if no bytes have arrived yet."""
         try:
             return self._socket.recv_into(buffer)
         except BlockingIOError:
@@ -143,7 +143,7 @@ class SslTransportLayer:
         self.wants_write = False
         self._received = memoryview(b"")
         self._piece: tuple[FileSlice, int, memoryview] | None = None
-        """The bytes of a slice that could not be sent, with their position; TLS must send the same bytes again."""
+        """The unsent bytes of a slice, with their position; TLS must send the same bytes again."""
 
     @property
     def has_buffered(self) -> bool:
@@ -172,7 +172,7 @@ class SslTransportLayer:
         return True
 
     def receive_into(self, buffer: memoryview) -> int | None:
-        """Return the number of bytes received; 0 at the end of the stream; None if no bytes have arrived yet."""
+        """Return the number of received bytes: 0 at the end of the stream, None if no bytes have arrived yet."""
         if self._received:
             count = min(len(buffer), len(self._received))
             buffer[:count], self._received = self._received[:count], self._received[count:]
@@ -189,8 +189,8 @@ class SslTransportLayer:
     def is_at_end(self) -> bool:
         """Return True if the peer has ended its stream and every byte was received.
 
-        The end of a TLS stream is a record, too.  To reach this last record, the method decrypts the record before it
-        and keeps the decrypted bytes for `receive_into`.
+        The end of a TLS stream is itself a TLS record.  To reach this last record, the method decrypts the record
+        before it, and stores the decrypted bytes for `receive_into`.
         """
         if not self._received:
             try:
@@ -207,7 +207,7 @@ class SslTransportLayer:
             return 0
 
     def send_slice(self, file_slice: FileSlice, already_sent: int, wait: Callable[[], bool]) -> int:
-        """Read and send the slice in pieces; after _TLS_PIECES_IN_A_ROW pieces, other connections get their turn."""
+        """Read and send the slice in pieces; after _TLS_PIECES_IN_A_ROW pieces, it is other connections' turn."""
         sent = 0
         for _ in range(_TLS_PIECES_IN_A_ROW):
             count = self._send_piece(file_slice, already_sent + sent)

@@ -2,16 +2,16 @@
 
     1. no process may hold the lock of a directory, and all directories belong to one cluster
     2. `-delete`, `-stray` and `-future` directories and the metadata log are left out
-    3. partitions with the same name in several directories are replicas of one partition; `engine.replicas` chooses
-       one; the high watermark is the largest of all replicas, but at most the log end of the served replica
-    4. topic ids, configs and features come from the metadata log; without one, ids come from `partition.metadata`,
-       or are derived from the topic name
-    5. clients see the selected partitions as topics; the coordinators' topics are also read in full
+    3. partitions with the same name in several directories are replicas of one partition.  `engine.replicas` chooses
+       the replica to serve.  Its high watermark is the largest of all replicas, but at most its log end
+    4. topic ids, configs and features come from the metadata log.  Without a metadata log, ids come from
+       `partition.metadata`, or are derived from the topic name
+    5. clients see only the selected partitions.  The server itself reads all partitions of the coordinators' topics
 
-If a small file or a partition cannot be read, it is skipped, and a warning states the consequences; the rest is served.
+If a small file or a partition cannot be read, it is skipped, and a warning states the consequences.
 
 Invariants: nothing is written, and no lock is taken.  A name that a client sent is never used to open a file.  To open
-a partition, the catalog lists its directory and reads one small file; everything else is read on first use.
+a partition, the catalog only lists its directory and reads one small file.  All other files are read on first use.
 
 Source: kafka-log 01 §1, §9, §10; 04 §4.
 """
@@ -89,7 +89,7 @@ _WITHOUT_FILE = {
     PARTITION_METADATA_FILE: "the partition is assigned to the topic of the same name",
     HIGH_WATERMARK_FILE: "partitions are served to their log end, including records that may be uncommitted",
 }
-"""The consequence for clients if a file cannot be read, by file name."""
+"""The consequence for clients of an unreadable file, by file name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class CatalogOptions:
     """If True, a pattern may match no partition."""
 
     metadata: Path | None = None
-    """The log directory with the metadata log of the cluster; None to search the served directories for this log."""
+    """The log directory with the metadata log of the cluster; if None, the served directories are searched."""
 
     def selects(self, partition: TopicPartition) -> bool:
         """Return True if clients may read the partition."""
@@ -116,7 +116,7 @@ class CatalogOptions:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A replica that is not served, because opening it raised `error`."""
+    """A replica that is not served, because it could not be opened: `error` is the reason."""
 
     partition: TopicPartition
     path: Path
@@ -153,7 +153,7 @@ class Catalog:
     """Topics by name and by id; `metadata` is the metadata of the cluster, or None without a metadata log.
 
     `coordinator_topics` contains the full topics of the coordinators, by name.  `left_out` contains the selected
-    replicas that could not be opened, under the names that clients use.
+    replicas that could not be opened, with the topic names that clients use.
     """
 
     def __init__(
@@ -225,8 +225,8 @@ def open_catalog(directories: Sequence[Path], options: CatalogOptions, fs: Fs) -
     Raises:
         DirectoryInUseError: a process holds the lock of a directory.
         NotALogDirectoryError: a path does not exist, or does not contain the files of a log directory.
-        UsageError: the directories belong to several clusters; replicas belong to different topics; a renaming is not
-            possible; a pattern matches no partition; or the metadata directory has no metadata log.
+        UsageError: the directories belong to several clusters, replicas belong to different topics, a renaming is not
+            possible, a pattern matches no partition, or the metadata directory has no metadata log.
         SourceChangedError: the files of the metadata log changed too often while they were read.
         OwnershipError: the lock file cannot be read.
     """
@@ -286,7 +286,7 @@ def _stated_metadata(path: Path, meta: MetaProperties | None, fs: Fs) -> Cluster
     if metadata is None:
         raise UsageError(
             f"--metadata {path} does not contain {METADATA_PARTITION}",
-            advice="name the log directory of the node that has it: metadata.log.dir, else the first of log.dirs",
+            advice="name the node's log directory that has it: metadata.log.dir, or the first entry of log.dirs",
         )
     theirs = read_meta_properties(fs, path / META_PROPERTIES_FILE)
     their_id, own_id = theirs and theirs.cluster_id, meta and meta.cluster_id
@@ -299,7 +299,7 @@ def _stated_metadata(path: Path, meta: MetaProperties | None, fs: Fs) -> Cluster
 
 
 def _max_open_files() -> int:
-    """Return half the number of files that this process may open; connections need the other half."""
+    """Return half of the number of files that this process may open; connections need the other half."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _MOST_OPEN_FILES if soft == resource.RLIM_INFINITY else max(1, min(soft // 2, _MOST_OPEN_FILES))
 
@@ -456,7 +456,7 @@ def _listed(replica: Replica, fs: Fs) -> LogListing:
 
 
 def _most_advanced(logs: Sequence[FrozenLog], left_out: list[LeftOut]) -> FrozenLog | None:
-    """Return the log with the highest rank; if another log is readable, add unreadable logs to `left_out`."""
+    """Return the log with the highest rank; add unreadable logs to `left_out`, but not a log that is returned."""
     readable = []
     failed = []
     for log in logs:

@@ -1,16 +1,16 @@
 """FrozenLog: a read-only partition directory that answers reads like the leader of its partition.
 
     listing + checkpoints  --first use-->  log start, high watermark, last stable offset, log end
-    read    limit by isolation -> segment -> index -> headers -> slice of the file       kafka-log 04 §8
-    times   first segment with a timestamp at or above the time -> its time index -> its records                  04 §9
-    epochs  `leader-epoch-checkpoint`, or the headers if it is missing                       04 §4
+    read    limit by isolation -> segment -> index -> headers -> slice of the file                 kafka-log 04 §8
+    times   first segment with a timestamp at or above the time -> its time index -> its records   04 §9
+    epochs  `leader-epoch-checkpoint`, or the headers if it is missing                             04 §4
 
 The log reads only the files in its listing.  If a segment changes, reads raise `StorageError`.
 
 Invariants
 * Nothing is written and no lock is taken.
-* The cost of a read does not depend on the length of the log: the log's offsets and its aborted transactions are
-  determined only once.
+* The cost of a read does not depend on the length of the log, because the log's offsets and its aborted transactions
+  are determined only once.
 * Only verified batches are returned.  An unreadable batch is skipped with one warning, and the read continues at the
   next good batch.  The offsets then have a gap, as after a compaction.
 """
@@ -74,10 +74,10 @@ _Found = TypeVar("_Found")
 
 @dataclass(slots=True, eq=False)
 class Fetched:
-    """The result of a read; `records` begins with a batch and may end inside a batch, and is None without data.
+    """The result of a read; `records` begins with a batch, may end inside a batch, and is None without data.
 
     The slice may contain records below the requested offset; a consumer skips such records.  `aborted` contains the
-    aborted transactions that overlap the slice; it is None if uncommitted data was also requested.
+    aborted transactions that overlap the slice.  It is None unless the isolation level is READ_COMMITTED.
     """
 
     records: FileSlice | None
@@ -94,7 +94,7 @@ _NOTHING_COMMITTED = Fetched(None, ())
 
 
 class _Limit(NamedTuple):
-    """The end of reads at an isolation level: an offset, the index of its segment, and its position in the segment."""
+    """The end of reads at an isolation level: an offset, the number of its segment, and its position in the segment."""
 
     offset: int
     segment: int
@@ -115,7 +115,7 @@ class _Readable(NamedTuple):
 class _AbortedTransactions:
     """Aborted transactions, sorted by the offsets of their markers.
 
-    `_lowest_first[i]` is the lowest first offset of transaction i and all later transactions, so that bisection finds
+    `_lowest_first[i]` is the lowest first offset among transaction i and all later transactions.  So bisection finds
     both ends of a range.
     """
 
@@ -249,7 +249,7 @@ class FrozenLog:
         )
 
     def _attempt(self, read: Callable[[], _Found]) -> _Found:
-        """Call `read` and return its result; once `read` has found a corrupt file, every call fails."""
+        """Call `read` and return its result; after `read` has found a corrupt file, every call fails."""
         try:
             return read()
         except OSError as error:
@@ -283,10 +283,10 @@ class FrozenLog:
 
     # ------------------------------------------------------------------------------------------------------------- read
     def read(self, offset: int, max_bytes: int, *, isolation: Isolation, min_one: bool) -> Fetched:
-        """Return a slice of at most `max_bytes` that begins with the first batch that ends at or above `offset`.
+        """Return at most `max_bytes` of the log, from the first batch that ends at or above `offset`.
 
         The slice never extends past the end of the segment or past the end offset of reads with `isolation`.  If the
-        first batch is larger than `max_bytes`, the slice is the whole batch if `min_one` is True, else empty (KIP-74).
+        first batch is larger than `max_bytes`, return the whole batch if `min_one` is True, else nothing (KIP-74).
 
         Raises:
             OffsetOutOfRangeError: `offset` is outside the log.
@@ -384,7 +384,7 @@ class FrozenLog:
         )
 
     def _cut_torn_end(self, active: FrozenSegment, log_end_offset: int) -> None:
-        """End the active segment after its last whole batch; after a crash, zeros or a partial batch may follow."""
+        """End the active segment after its last whole batch: after a crash, zeros or a partial batch may follow."""
         last = None
         if log_end_offset > active.base_offset and active.end_position:
             last = self._locate(active, self._open_segments.get(active.files), log_end_offset - 1)
@@ -504,7 +504,7 @@ class FrozenLog:
         return self._epochs_on_file
 
     def _scan_epochs(self) -> Epochs:
-        """Return the epochs from the headers of all batches, which a recovery also uses."""
+        """Return the epochs from the headers of all batches; a recovery uses the same headers."""
         epochs: Epochs = ()
         for ref in self.listing.segments:
             try:

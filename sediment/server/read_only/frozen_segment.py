@@ -1,23 +1,23 @@
-"""One segment of a read-only log: finds batches by offset and records by time, and skips unreadable ranges.
+"""One segment of a read-only log: searches by offset and by time, which skip unreadable ranges.
 
     offset -> offset index -> header scan -> batch          each checksum is verified once, before its batch is returned
 
-A batch is returned only if its checksum and its offsets were verified.  Verified ranges are kept in memory, so each
-byte is verified once.  After an error, the whole segment is read once, from its first byte; the result is called the
-survey:
+A batch is returned only if its checksum and its offsets were verified.  Verified ranges are stored in memory, so each
+byte is verified only once.  After an error, the whole segment is read once, from its first byte.  The result is the
+*survey*:
 
     | batch | batch | unreadable | batch | batch |          its index file is not used any more
     '---- run ------'            '--- run -------'
 
 Reading continues after an unreadable range at the first of these positions:
-1. a good batch right after the bad batches, at the position that their length fields give
+1. a good batch right after the bad batches, if their length fields lead to it
 2. a good batch that has an offset index entry
 3. the end of the segment
 
-If a search from an index entry finds no batch, all headers are searched once, so a wrong entry cannot hide a batch.
+If a search from an index entry finds no batch, all headers are searched once.  So a wrong entry cannot hide a batch.
 
-Invariants: the cost of finding a batch does not depend on the segment size, except for a survey and for the search of
-all headers.  Bytes in an unreadable range are never trusted, because a record may contain bytes that look like batches.
+Invariants: only a survey and the search of all headers have a cost that depends on the size of the segment.  Bytes in
+an unreadable range are never trusted, because a record may contain bytes that look like batches.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _TORN = "the segment ends inside a batch"
 
 
 class Run(NamedTuple):
-    """Adjacent good batches: bytes [start_position, end_position); the last batch ends at `last_offset`."""
+    """A run of adjacent good batches, in bytes [start_position, end_position); the last batch ends at `last_offset`."""
 
     start_position: int
     end_position: int
@@ -92,7 +92,7 @@ class _Survey:
 
 
 class VerifiedRanges:
-    """Disjoint byte ranges, ascending; one thread at a time may add a range while other threads look ranges up."""
+    """Disjoint byte ranges in ascending order; one thread at a time may add ranges while others look ranges up."""
 
     __slots__ = ("_ranges",)
 
@@ -174,7 +174,7 @@ class FrozenSegment:
         """Return True if the segment has a batch that ends at or above `offset`.
 
         A search from an index entry cannot prove the opposite, because the entry may point into a record.  So the first
-        call reads all headers, from the first byte, and keeps the offset after the last batch.
+        call reads all headers, from the first byte, and stores the offset after the last batch.
 
         Raises:
             CorruptDataError: a header is malformed.
@@ -200,7 +200,7 @@ class FrozenSegment:
         return find_in_file(opened.file, position, run.end_position, BY_LAST_OFFSET, offset)
 
     def verified_end(self, opened: OpenSegment, start: int, end: int) -> int:
-        """Return `end` if every batch that begins in [start, end) is good; else return the first bad batch's position.
+        """Return `end` if every batch that begins in [start, end) is good, else the position of the first bad batch.
 
         A batch must begin at `start`.  If the result is `start`, the next call of `locate` finds the next good batch.
 
@@ -284,7 +284,7 @@ class FrozenSegment:
 
     # ----------------------------------------------------------------------------------------------------------- survey
     def _make_survey(self, opened: OpenSegment, reason: str) -> None:
-        """Read the whole segment once, keep its survey, and call `on_unreadable` with each unreadable range."""
+        """Read the whole segment once, store its survey, and call `on_unreadable` with each unreadable range."""
         with self._guard:
             if self._survey is not None:
                 return
@@ -295,7 +295,7 @@ class FrozenSegment:
 
 
 class _Buffers(threading.local):
-    """Buffers for verification, one set for each thread, because allocating them costs as much as the checksums."""
+    """Buffers for verification, one set for each thread, because an allocation costs as much as the checksums."""
 
     def __init__(self) -> None:
         self.bytes = padded_buffer(_VERIFIED_BYTES)

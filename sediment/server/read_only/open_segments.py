@@ -1,18 +1,17 @@
-"""Open segments of read-only logs: opened on first use, and closed to make room for others.
+"""Open segments of read-only logs, which are opened on first use and closed to make room for others.
 
-    segment  --first use-->  file descriptor of its `.log`, index entries in memory
-             --each use--->  check that inode, size and modification time of the file are unchanged
+* The first use of a segment opens its `.log`, and reads its index entries into memory.
+* Each use checks that inode, size and modification time of the file are unchanged.
 
 The check uses the open file, because this is cheaper than a check of the path.  This is sufficient, because a rename or
 a removal changes the file's ctime.
 
 Invariants
-* If the offset index is missing, an index is created in memory when the file is opened, by a scan up to the first bad
-  batch.
+* If the offset index is missing, each open of the file creates an index in memory, by a scan up to the first bad batch.
 * Files are opened for reading only.  Indexes are read and never mapped, because this process would crash if another
   process truncated a mapped file.
 * At most `max_files` files are open, and at most `max_index_bytes` of indexes are in memory, for any number of logs.
-  The least recently used segments are closed first.  A slice keeps its file open until it is sent.
+  The least recently used segments are closed first.  A slice keeps its file open until the slice is sent.
 """
 
 from __future__ import annotations
@@ -132,7 +131,7 @@ class OpenSegments:
             if self._fs.identity(files.log) != (files.inode, files.size_bytes, files.mtime_ns):
                 raise _changed(files)
             opened.change_stamp = stamp  # only the link count or the mode has changed
-        with suppress(KeyError):  # another thread has closed it
+        with suppress(KeyError):  # another thread has closed the segment
             self._opened.move_to_end(files)
         return opened
 
@@ -226,7 +225,7 @@ def _changed(files: SegmentFiles) -> StorageError:
 def _offset_entries(files: SegmentFiles, file: ReadableFile) -> OffsetEntries:
     """Return the index entries that are inside the segment and its file.
 
-    If no entry is left, create entries from the batches.
+    If the index has no such entry, create entries from the batches.
     """
     content = _content(files, files.offset_index, OFFSET_ENTRY_BYTES)
     index = parse_offset_index(content, files.base_offset, preallocated=True)

@@ -1,9 +1,9 @@
 """Topics served under other names: `NEW=OLD` and `NEW=DIR:OLD`.
 
-    NEW=OLD        OLD is served as NEW
-    NEW=DIR:OLD    DIR's partitions of OLD are served as NEW, separate from OLD in other directories
+* With NEW=OLD, the topic OLD is served as NEW.
+* With NEW=DIR:OLD, DIR's partitions of OLD are served as NEW, separate from OLD in other directories.
 
-A renamed topic is not also served under its old name from the same directory.
+From the same directory, a renamed topic is served only under its new name.
 
 Invariant: both names are checked before they become part of a path.
 """
@@ -19,7 +19,7 @@ from sediment.segment_io.format.names import METADATA_TOPIC, is_topic_name
 
 @dataclass(frozen=True, slots=True)
 class Renaming:
-    """A topic `old` that is served as `new`; with a `directory`, only the partitions in this directory are renamed."""
+    """A topic `old` that is served as `new`; if `directory` is set, only partitions in this directory are renamed."""
 
     new: str
     old: str

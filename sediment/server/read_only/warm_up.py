@@ -1,6 +1,6 @@
-"""Warm-up: read a tiny log to load the compiled code for reads, so that no client waits for the load.
+"""Warm-up: a read of a tiny log, which loads the compiled code so that no client waits for the load.
 
-Code that is not in the cache is compiled.  Compiling takes seconds, and a client could time out in the meantime.
+If code is not in the cache, the read compiles it.  This takes seconds, and a client could time out in the meantime.
 
 The log consists of bytes that Kafka wrote (kafka-log 01 §3.5, §4): a transactional batch and its marker.
 """
@@ -30,7 +30,7 @@ _COMMIT = bytes.fromhex(
 
 
 def warm_up() -> None:
-    """Read the tiny log with every kind of read that clients use; leave no file.
+    """Read the tiny log in every way in which clients read; leave no file.
 
     Without a directory for temporary files, load nothing; the first clients must then wait.
     """

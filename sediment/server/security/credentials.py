@@ -4,8 +4,8 @@ A line of the file is `name:SCRAM-SHA-256:iterations:salt:stored key:server key`
 Blank lines and lines that begin with # are skipped.  A name may contain colons, because the other five fields are
 parsed from the end.
 
-Invariant: an unknown user also gets a credential, which matches no password.  This credential is the same at each
-attempt and looks like the credentials of known users, so a client cannot find out which users exist.
+Invariant: an unknown user also gets a credential, but this credential matches no password.  It is the same at each
+attempt, and looks like the credentials of known users.  So a client cannot find out which users exist.
 
 Source: RFC 5802; Kafka's ScramCredential, ScramMechanism and UserScramCredentialRecord.
 """
@@ -72,7 +72,7 @@ class Credentials:
 
     def find(self, mechanism: str, user: str) -> ScramCredential:
         """Return the credential of `user`, or a credential that matches no password."""
-        unknown = self._unknown(mechanism, user)  # for known users too, so that all users take equally long
+        unknown = self._unknown(mechanism, user)  # also for known users, so that all users take equally long
         return self._by_user.get((mechanism, user), unknown)
 
     def find_any(self, user: str) -> tuple[str, ScramCredential]:
@@ -105,7 +105,7 @@ class Credentials:
 
 
 CredentialSource = Callable[[], Credentials]
-"""Returns the credentials of the moment."""
+"""A function that returns the current credentials."""
 
 
 def read_users(path: Path) -> Credentials:

@@ -1,12 +1,12 @@
-"""The rule for addresses that other machines can reach: they need TLS and SASL, or an explicit `--insecure`.
+"""The rule for addresses that other machines can reach: such an address needs TLS and SASL, or `--insecure`.
 
 address            given                                       protocol
 loopback           nothing                                     PLAINTEXT
 any                a certificate                               SSL, or SASL_SSL with users
-loopback           users                                       SASL_PLAINTEXT, SASL_SSL with a certificate
+loopback           users                                       SASL_PLAINTEXT, or SASL_SSL with a certificate
 other              a certificate, and users from the file      SASL_SSL
                    or the cluster
-other              `--insecure`                                depends on the certificate and the users file
+other              `--insecure`                                as for loopback, by certificate and users file
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """SASL: SCRAM-SHA-256, SCRAM-SHA-512, and PLAIN over TLS.
 
-    ApiVersions, any number of times
-    SaslHandshake 1      -> SaslAuthenticate until the exchange is complete
-    SaslHandshake 0      -> tokens in frames without a header until the exchange is complete
+1. The client may send ApiVersions any number of times.
+2. After SaslHandshake 1, it sends SaslAuthenticate requests until the exchange is complete.  After SaslHandshake 0, it
+   sends tokens in frames without a header until the exchange is complete.
 
 Invariants: every failure gets the same response after the same delay; then the connection is closed.  Secrets are
-compared in constant time.  Rejecting an unknown user takes as much work as rejecting a wrong password.
+compared in constant time.  The rejection of an unknown user takes as much work as the rejection of a wrong password.
 
 Source: RFC 5802, RFC 4616; Kafka's SaslServerAuthenticator.
 """
@@ -37,7 +37,7 @@ class SaslServer(Protocol):
     """The exchange that authenticates one client with a SASL mechanism."""
 
     def evaluate(self, token: bytes) -> bytes:
-        """Return the answer to `token`.
+        """Return the response to `token`.
 
         Raises:
             SaslAuthenticationError: the client did not prove its identity.
@@ -46,7 +46,7 @@ class SaslServer(Protocol):
 
     @property
     def user(self) -> str | None:
-        """The user, once the exchange is complete."""
+        """The user; None until the exchange is complete."""
         ...
 
 
@@ -69,7 +69,7 @@ class ScramSaslServer:
 
     @property
     def user(self) -> str | None:
-        """The user, once the proof is verified."""
+        """The user; None until the proof is verified."""
         return self._name if self._is_complete else None
 
     def evaluate(self, token: bytes) -> bytes:
@@ -169,12 +169,12 @@ class SaslAuthenticator:
 
     @property
     def is_complete(self) -> bool:
-        """True once the client has proved its identity."""
+        """True if the client has proved its identity."""
         return self._state is _State.COMPLETE
 
     @property
     def has_failed(self) -> bool:
-        """True once authentication has failed."""
+        """True if authentication has failed."""
         return self._state is _State.FAILED
 
     @property
@@ -192,7 +192,7 @@ class SaslAuthenticator:
         self._state = _State.FAILED
 
     def handshake(self, mechanism: str, version: int) -> ErrorCode:
-        """Choose the mechanism and return the error code; after any code except NONE, the authentication has failed."""
+        """Choose the mechanism and return the error code; with any code except NONE, the authentication has failed."""
         exchange = self.mechanisms.new_exchange(mechanism)
         if self._state is not _State.HANDSHAKE:
             self.fail()
@@ -205,7 +205,7 @@ class SaslAuthenticator:
         return ErrorCode.NONE
 
     def evaluate(self, token: bytes) -> tuple[bytes, str | None]:
-        """Return the answer to a token, and the principal once the client has proved its identity.
+        """Return the response to a token; also return the principal if the client has proved its identity.
 
         Raises:
             SaslAuthenticationError: the client did not prove its identity; the authentication has failed.

@@ -9,7 +9,7 @@ from sediment.segment_io.errors import UsageError
 
 
 def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
-    """Return a context for TLS 1.2 and 1.3 from two PEM files: `certificate` has the chain, and `key` has the key.
+    """Return a context for TLS 1.2 and 1.3 from two PEM files, `certificate` with the chain and `key` with the key.
 
     Raises:
         UsageError: a file cannot be read, is not PEM or has a password, or the key does not belong to the certificate.
@@ -34,7 +34,7 @@ def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
 
 
 def _words(reason: str) -> str:
-    """Return a reason from OpenSSL, such as KEY_VALUES_MISMATCH, as words."""
+    """Return a reason from OpenSSL, such as KEY_VALUES_MISMATCH, as lower-case words."""
     return reason.replace("_", " ").lower() if reason.isupper() else reason
 
 

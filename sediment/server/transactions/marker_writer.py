@@ -1,11 +1,10 @@
 """MarkerWriter: transaction markers in the logs of this node, and in `__consumer_offsets` for committed offsets.
 
-    marker for a partition                        result
-    of a deleted or unknown topic                 UNKNOWN_TOPIC_OR_PARTITION
-    of `__transaction_state`                      INVALID_TOPIC_EXCEPTION: a broker could not load that partition again
-    of a negative producer id or epoch            INVALID_REQUEST
-    of `__consumer_offsets`                       the group coordinator applies or drops the pending offsets
-    with an older producer or coordinator epoch   INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED
+* A partition of a deleted or unknown topic gets UNKNOWN_TOPIC_OR_PARTITION.
+* `__transaction_state` gets INVALID_TOPIC_EXCEPTION, because a broker could not load the partition again.
+* A negative producer id or epoch gets INVALID_REQUEST.
+* In `__consumer_offsets`, the group coordinator applies or drops the pending offsets.
+* An older producer epoch gets INVALID_PRODUCER_EPOCH; an older coordinator epoch gets TRANSACTION_COORDINATOR_FENCED.
 
 Source: Kafka's KafkaApis.handleWriteTxnMarkersRequest.
 """
@@ -66,7 +65,7 @@ class MarkerWriter:
         self._wall_ms = wall_ms
 
     def write(self, marker: Marker, partitions: Iterable[TopicPartition], then: Callable[[Codes], object]) -> None:
-        """Append a marker to each partition; call `then`, now or later, once each marker is replicated or failed."""
+        """Append a marker to each partition; call `then`, now or later, when each marker is replicated or failed."""
         batch = marker.batch(self._wall_ms())
         codes: dict[TopicPartition, ErrorCode] = {}
         appends = []

@@ -1,8 +1,8 @@
 """Records of `__transaction_state`, and their replay: the last transaction of each transactional id.
 
 Invariants: this module neither aborts nor completes a transaction; a replayed transaction keeps its stored state.  If a
-record of a partition is damaged, none of the partition's transactions are used, because an id could otherwise get an
-earlier state.
+record of a partition is damaged, none of the partition's transactions are used.  Otherwise an id could get an earlier
+state.
 
 Source: Kafka's TransactionLog and TransactionStateManager.
 """
@@ -37,10 +37,10 @@ _FIRST_VALUE_VERSION, _FLEXIBLE_VALUE_VERSION = 0, 1
 
 # --------------------------------------------------------------------------------------------------------------- encode
 def encode_transaction(transaction: Transaction, transaction_version: int) -> tuple[bytes, bytes]:
-    """Return the key and value of a record in the form that a broker with this level of `transaction.version` writes.
+    """Return the key and value of a record, as a broker with this level of `transaction.version` writes them.
 
-    The record also contains the ids before and after a change of the producer id; Kafka 4.2.0 reads both, but writes
-    neither.
+    When a producer id changes, the record also contains the previous and the next id.  Kafka 4.2.0 reads these two
+    fields, but does not write them.
 
     Raises:
         ProtocolError: a value does not fit its field.

@@ -61,21 +61,21 @@ class Transaction:
     client_version: int = 0
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
-    """The id that the producer gets once the markers are written, because its present id has no epochs left."""
+    """The id that the producer gets when the markers are written, because its current id has no more epochs."""
 
     last_producer_epoch: int = NO_PRODUCER_EPOCH
 
     @property
     def is_epoch_exhausted(self) -> bool:
-        """True if the producer's id has no further epoch."""
+        """True if the producer has used the last epoch of its id."""
         return self.producer_epoch >= LAST_USABLE_EPOCH
 
     def has_producer(self, producer_id: int) -> bool:
-        """Return True if the producer has this id, or gets the id once the markers are written."""
+        """Return True if the producer has this id, or gets the id when the markers are written."""
         return producer_id in (self.producer_id, self.next_producer_id)
 
     def has_timed_out(self, now_ms: int) -> bool:
-        """Return True if the transaction has been open for longer than its timeout; the largest timeout never ends."""
+        """Return True if the transaction has been open for longer than its timeout; INT32_MAX means no timeout."""
         return (
             self.state is TransactionState.ONGOING
             and self.timeout_ms != INT32_MAX

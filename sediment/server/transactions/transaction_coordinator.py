@@ -1,23 +1,23 @@
 """TransactionCoordinator: the transactional ids of a server, with their transactions and timeouts.
 
-    load                 the transactions of the directory; prepared transactions are completed
-    initialize           a producer gets its id and epoch; an open transaction of its predecessor is aborted
-    add_partitions       a transaction begins or grows
-    verify               whether a transaction has partitions
-    end                  the decision is stored and answered; then the markers are written; then the end is stored
-    every interval       transactions that have timed out are aborted, and expired transactional ids removed
+* `load` takes the transactions from the directory, and completes the prepared transactions.
+* `initialize` gives a producer its id and epoch; an open transaction of its predecessor is aborted.
+* `add_partitions` begins a transaction, or adds partitions to it.
+* `verify` checks whether a transaction has partitions.
+* `end` stores the decision and responds.  The markers are written after that, and then the end is stored.
+* At intervals, timed-out transactions are aborted, and expired transactional ids are removed.
 
-A change takes effect once its record in `__transaction_state` is replicated.  Until then, and until the last marker of
+A change takes effect when its record in `__transaction_state` is replicated.  Until then, and until the last marker of
 a decided transaction is written, other requests for the transactional id get CONCURRENT_TRANSACTIONS.  Background
 threads write the markers.
 
 Before `load`, every request gets COORDINATOR_LOAD_IN_PROGRESS.  If the partition of a transactional id cannot be read,
 requests of this id get UNKNOWN_SERVER_ERROR.
 
-One lock guards all ids.  It is held while Python code reads or replaces states, but never while a record or a marker is
-appended, or an answer is sent.  Locks per id would not let more threads run, because this code runs under Python's own
-lock.  No thread waits until a record or a marker is on disk.  A thread waits for the disk only when it reserves a block
-of producer ids, once per 1,000 ids.
+One lock guards all ids.  A thread holds it while Python code reads or replaces states.  No thread holds it while a
+record or a marker is appended, or while a response is sent.  With one lock for each id, no more threads could run,
+because this code runs under Python's global lock.  No thread waits until a record or a marker is on disk.  A thread
+waits for the disk only when it reserves a block of producer ids, once per 1,000 ids.
 
 Invariants: at most one change of a transactional id is in progress.  No producer gets an epoch above LAST_USABLE_EPOCH.
 Memory used for clients stays within `sediment.transactions.max.bytes`; the memory is reserved before a change is
@@ -91,7 +91,7 @@ class _Entry:
     """The time at which the decision to commit or abort was stored or loaded."""
 
     loaded_bytes: int = 0
-    """Memory of a transaction from the log directory; it is not counted."""
+    """Memory of a transaction that was loaded from the log directory; this memory is not counted."""
 
     counted_bytes: int = 0
     """Memory that is reserved for the id."""
@@ -183,7 +183,7 @@ class TransactionCoordinator:
     def error_of(self, transactional_id: str) -> ErrorCode:
         """Return the error for every request of a transactional id, or NONE.
 
-        Once the error is not COORDINATOR_LOAD_IN_PROGRESS, `find` finds every stored transaction.
+        After any result except COORDINATOR_LOAD_IN_PROGRESS, `find` finds every stored transaction.
         """
         if not transactional_id:
             return ErrorCode.INVALID_REQUEST
@@ -198,7 +198,7 @@ class TransactionCoordinator:
     def initialize(
         self, transactional_id: str, timeout_ms: int, expected: ProducerOf | None, respond: InitAnswer
     ) -> None:
-        """Answer with a producer's id and next epoch; `expected` is the producer that continues after an error.
+        """Respond with a producer's id and next epoch; `expected` is the producer that continues after an error.
 
         POLICY_VIOLATION: `sediment.transactions.max.bytes` is reached.
         """
@@ -336,9 +336,9 @@ class TransactionCoordinator:
     ) -> None:
         """Check that a producer may write to partitions; call `then`, now or later, with the code of each partition.
 
-        If `adds` is True, partitions that the transaction lacks are added, as clients of transaction version 2 expect.
+        If `adds` is True, missing partitions are added to the transaction, as clients of transaction version 2 expect.
         Such a client may send the first batch of a transaction while the markers of the previous transaction are being
-        written.  The addition is therefore retried for a while.
+        written.  So the addition is retried for a while.
         """
         if not adds:
             then(self.verify(transactional_id, producer, partitions))
@@ -365,9 +365,9 @@ class TransactionCoordinator:
     def end(
         self, transactional_id: str, producer: ProducerOf, version: int, respond: InitAnswer, *, is_commit: bool
     ) -> None:
-        """Commit or abort the transaction of a producer; answer once the decision is stored.
+        """Commit or abort the transaction of a producer; respond when the decision is stored.
 
-        The answer has the producer's next id and epoch, for clients of transaction version 2.
+        For clients of transaction version 2, the response has the producer's next id and epoch.
         """
         error = self.error_of(transactional_id)
         if error is not ErrorCode.NONE:
@@ -512,7 +512,7 @@ class TransactionCoordinator:
         self._markers.write(marker, sorted(partitions), partial(self._written, entry))
 
     def _written(self, entry: _Entry, codes: Codes) -> None:
-        """Retry failed markers that may still be written; if none is left, store the end of the transaction."""
+        """Retry failed markers that may still be written; if there are none, store the end of the transaction."""
         transactional_id = entry.current.transactional_id
         for name, code in codes.items():
             if code in _NEVER_WRITTEN:

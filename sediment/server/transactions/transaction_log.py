@@ -1,4 +1,4 @@
-"""TransactionLog: appends records to `__transaction_state`; a record takes effect once the high watermark is above it.
+"""TransactionLog: appends to `__transaction_state`; a record takes effect when the high watermark is above it.
 
 Source: Kafka's TransactionStateManager.appendTransactionToLog.
 """
@@ -43,7 +43,7 @@ class TransactionLog:
         return None if partition is None else partition.leader_epoch
 
     def append(self, number: int, records: Sequence[NewRecord], then: Callable[[ErrorCode], object]) -> None:
-        """Append a batch; call `then`, now or later, once the append is replicated or has failed."""
+        """Append a batch; call `then`, now or later, when the append is replicated or has failed."""
         partition = self._partitions().get(number)
         if partition is None:
             then(ErrorCode.NOT_COORDINATOR)

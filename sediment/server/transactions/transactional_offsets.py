@@ -1,10 +1,10 @@
 """TransactionalOffsets: offsets that are committed as part of a transaction (TxnOffsetCommit).
 
-    1  find the partition of `__consumer_offsets` that stores the group
-    2  unless the producer already wrote to this partition in the transaction: check that the transaction has the
-       partition; with transaction version 2, add it
-    3  append the offsets as one transactional batch; they are pending until the marker of the transaction
-    4  answer when the batch is replicated
+1. Find the partition of `__consumer_offsets` that stores the group.
+2. Check that the transaction has the partition; with transaction version 2, add the partition.  Skip this step if the
+   producer already wrote to the partition in the transaction.
+3. Append the offsets as one transactional batch; they are pending until the marker of the transaction.
+4. Respond when the batch is replicated.
 
 Source: Kafka's GroupCoordinatorService.commitTransactionalOffsets.
 """
@@ -45,7 +45,7 @@ class TransactionalCommit:
 
 
 class TransactionalOffsets:
-    """Commits offsets in transactions; `partitions` returns the partitions of `__consumer_offsets` by number."""
+    """Commits of offsets in transactions; `partitions` returns the partitions of `__consumer_offsets` by number."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class TransactionalOffsets:
     def commit(self, asked: TransactionalCommit, respond: Respond, *, adds: bool) -> None:
         """Commit offsets; `respond` gets an error code for each, now or later.
 
-        If `adds`, the partition of the group is added to the transaction.
+        If `adds` is True, the partition of the group is added to the transaction.
         """
 
         def fail(code: ErrorCode) -> None:
@@ -132,7 +132,7 @@ class TransactionalOffsets:
 
 
 def _group_code(code: ErrorCode) -> ErrorCode:
-    """Return the error code with which a group coordinator answers after a failed append."""
+    """Return the error code that a group coordinator sends after a failed append."""
     return {
         ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,

@@ -6,8 +6,8 @@
     PrepareCommit, PrepareAbort --complete--> CompleteCommit, CompleteAbort
     every state except Ongoing and the prepared states --initialize--> Empty, with a higher epoch
 
-A function returns the next transaction, which takes effect once it is stored, or the error for the client.  The error
-NONE means that nothing must change.
+A function returns the next transaction, or the error for the client.  The next transaction takes effect when it is
+stored.  The error NONE means that nothing must change.
 
 Source: Kafka's TransactionCoordinator and TransactionMetadata.
 """
@@ -52,7 +52,7 @@ def new_transaction(transactional_id: str, producer_id: int, timeout_ms: int, no
 
 # ----------------------------------------------------------------------------------------------------------- initialize
 def needs_producer_id_to_initialize(current: Transaction, expected: ProducerOf | None) -> bool:
-    """Return True if `initialize` needs a new producer id, because the present id has no epochs left."""
+    """Return True if `initialize` needs a new producer id, because the current id has no more epochs."""
     return (
         current.state in FINISHED
         and current.is_epoch_exhausted
@@ -103,9 +103,9 @@ def initialize(
 
 
 def may_continue(current: Transaction, expected: ProducerOf) -> bool:
-    """Return False if the producer was certainly fenced; after True, the epoch may still be too old.
+    """Return False if the producer was certainly fenced; if the result is True, the epoch may still be too old.
 
-    A producer that got a new id may repeat the request with its former id, because the answer may have been lost.
+    A producer that got a new id may repeat the request with its former id, because the response may have been lost.
     """
     return (
         current.producer_epoch == NO_PRODUCER_EPOCH
@@ -117,8 +117,8 @@ def may_continue(current: Transaction, expected: ProducerOf) -> bool:
 def fence(current: Transaction, server_version: int, now_ms: int, *, is_raised: bool = False) -> Transaction:
     """Return the open transaction in the state PrepareAbort, with an epoch above that of its producer.
 
-    If `is_raised`, an earlier fence has raised the epoch.  The epoch 32767 stays; the markers then have version 0,
-    because such markers may have the same epoch as the records.
+    If `is_raised`, an earlier fence has raised the epoch.  The epoch 32767 is not raised.  The markers then have
+    version 0, because markers of version 0 may have the same epoch as the records.
     """
     raised = current.producer_epoch + (not is_raised)
     is_largest = raised > LAST_USABLE_EPOCH + 1
@@ -213,7 +213,7 @@ def end(current: Transaction, producer: ProducerOf, version: int, now_ms: int, *
     if state is TransactionState.EMPTY or (state in FINISHED and not is_retry):
         return ErrorCode.INVALID_TXN_STATE
     code = _code_of_repeated_end(state, is_commit=is_commit)
-    # The answer NONE would contain the epoch, but 32767 is used only for fencing.
+    # A response with NONE would contain the epoch, but the epoch 32767 is used only for fencing.
     is_largest = current.producer_epoch > LAST_USABLE_EPOCH
     return ErrorCode.PRODUCER_FENCED if code is ErrorCode.NONE and is_largest else code
 
@@ -229,7 +229,7 @@ def _end_of_old_client(current: Transaction, producer: ProducerOf, now_ms: int, 
 
 
 def _code_of_repeated_end(state: TransactionState, *, is_commit: bool) -> ErrorCode:
-    """Return the answer to a request that repeats a decision, or contradicts it."""
+    """Return the error code for a request that repeats or contradicts a decision."""
     decided = {
         TransactionState.COMPLETE_COMMIT: (True, ErrorCode.NONE),
         TransactionState.COMPLETE_ABORT: (False, ErrorCode.NONE),
@@ -257,7 +257,7 @@ def _prepared(current: Transaction, version: int, now_ms: int, *, is_commit: boo
 def needs_next_producer_id(prepared: Transaction) -> bool:
     """Return True if `complete` would result in an epoch that no producer may have.
 
-    A fence does not set the next producer id, and records of Kafka 4.2.0 do not contain it.
+    A fence does not set the next producer id, and records of Kafka 4.2.0 do not contain this id.
     """
     return (
         prepared.client_version >= EPOCH_BUMPING_VERSION

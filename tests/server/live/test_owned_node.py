@@ -85,8 +85,8 @@ def stop_a_broker(path: Path) -> None:
 
 REFUSALS: dict[Callable[[Path], None], str] = {
     remove_meta: "no meta.properties that names a node",
-    remove_bootstrap: "their topics are not known",
-    stop_a_broker: "their topics are not known",
+    remove_bootstrap: "the topics are not known",
+    stop_a_broker: "the topics are not known",
     add_unknown_folder: "the cluster does not know the folder's topic",
     add_folder_without_id: "has no partition.metadata",
     add_folder_of_another_topic: "the cluster has another topic t",
@@ -210,7 +210,7 @@ def test_partitions_begin_in_the_directory_with_the_metadata_and_a_later_start_n
 def test_no_partition_begins_empty_if_a_directory_of_log_dirs_is_not_given(tmp_path: Path) -> None:
     path = new_node(tmp_path / "data", {"t": 1})
     log_dirs = (tmp_path / "a", tmp_path / "b")
-    with pytest.raises(UsageError, match=r"log\.dirs has more entries than directories are given"):
+    with pytest.raises(UsageError, match=r"log\.dirs has more entries than the given directories"):
         open_node([path], None, Fs(), log_dirs=log_dirs)
     assert open_node([path], None, Fs(), log_dirs=log_dirs[:1]).absent
 

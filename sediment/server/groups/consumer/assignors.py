@@ -1,7 +1,7 @@
 """Server-side assignors: they compute the target assignment of a consumer group.
 
-    uniform    all members get equally many partitions if subscriptions allow it; few partitions change owners
-    range      each topic is divided into contiguous ranges, in the order of the members
+* `uniform` gives all members equally many partitions, if subscriptions allow it.  Few partitions change owners.
+* `range` divides each topic into contiguous ranges, in the order of the members.
 
 Both are deterministic, and assign each partition of a subscribed topic to exactly one subscribed member.
 
@@ -34,7 +34,7 @@ class Subscriber:
 
 
 Assignor: TypeAlias = Callable[[Sequence[Subscriber], Mapping[UUID, int]], dict[str, Assignment]]
-"""A function from the members, and the partition counts by topic id, to the assignments by member id."""
+"""A function that takes the members and the partition counts by topic id, and returns the assignments by member id."""
 
 
 def assign_range(members: Sequence[Subscriber], partition_counts: Mapping[UUID, int]) -> dict[str, Assignment]:
@@ -64,7 +64,7 @@ def assign_uniform(members: Sequence[Subscriber], partition_counts: Mapping[UUID
 
 
 class _Balance:
-    """The owner of each partition; an owner is an index into the members, which are sorted by id."""
+    """The owner of each partition, as an index into the members, which are sorted by id."""
 
     def __init__(self, members: Sequence[Subscriber], partition_counts: Mapping[UUID, int]) -> None:
         self._members = members
@@ -84,7 +84,10 @@ class _Balance:
         self._loads = [0] * len(members)
 
     def keep_partitions(self) -> None:
-        """Let each member keep the partitions of its last target that exist and that it still subscribes to."""
+        """Let each member keep the partitions of its last target.
+
+        It does not keep missing partitions, or partitions of topics to which it no longer subscribes.
+        """
         for index, member in enumerate(self._members):
             for topic_id, numbers in member.partitions.items():
                 owners = self._owners.get(topic_id, []) if topic_id in member.topic_ids else []

@@ -1,10 +1,10 @@
 """Members of the classic protocol in a consumer group, and groups that change their protocol.
 
-    join, sync, heartbeat    as in a classic group; the member epoch is the generation
-    upgraded                 a classic group becomes a consumer group when a member of the new protocol joins
-    downgraded               a consumer group becomes classic when its last member of the new protocol leaves
+* `join`, `sync` and `heartbeat` work as in a classic group; the member epoch is the generation.
+* `upgraded`: a classic group becomes a consumer group when a member of the new protocol joins.
+* `downgraded`: a consumer group becomes classic when its last member of the new protocol leaves.
 
-A classic member revokes partitions when it joins again.  If a member must join again, its heartbeat is answered with
+A classic member revokes partitions when it joins again.  If a member must join again, the response to its heartbeat is
 REBALANCE_IN_PROGRESS.
 
 Source: Kafka's GroupMetadataManager.classicGroup*ToConsumerGroup, ConsumerGroup.fromClassicGroup and
@@ -78,7 +78,7 @@ class Subscription:
 
     @classmethod
     def decode(cls, data: bytes) -> Subscription:
-        """Decode a ConsumerProtocolSubscription; the fields that a later version has at its end are ignored.
+        """Decode a ConsumerProtocolSubscription; fields that a later version adds at the end are ignored.
 
         Raises:
             ProtocolError: the subscription is malformed.
@@ -123,7 +123,7 @@ def encode_assignment(assignment: Assignment, topics: Topics, subscription: byte
 def join(
     group: ConsumerGroup, request: JoinRequest, new_id: str, now: Circumstances
 ) -> tuple[Change, JoinAnswer, StableGroup | None]:
-    """Return the change that a JoinGroup makes, its answer, and the classic group if the group became classic.
+    """Return the change and the response for a JoinGroup; also return the classic group if the group became classic.
 
     `new_id` is used if the request has no member id.
 
@@ -170,7 +170,7 @@ def join(
 
 
 def _supports(group: ConsumerGroup, request: JoinRequest) -> bool:
-    """Return True if every classic member supports one of the protocols."""
+    """Return True if every classic member supports the same one of the request's protocols."""
     if request.protocol_type != CONSUMER_PROTOCOL or not request.protocols:
         return False
     supported = [_names(member) for member in group.classic_members]
@@ -192,7 +192,7 @@ def _joining_member(change: Change, request: JoinRequest, member_id: str, *, is_
 
 
 def sync(group: ConsumerGroup, request: SyncRequest, now: Circumstances) -> tuple[Change, SyncAnswer]:
-    """Return the change that a SyncGroup makes, and its answer with the member's partitions.
+    """Return the change that a SyncGroup makes, and the response with the member's partitions.
 
     Raises:
         ApiError: the request is refused.  With REBALANCE_IN_PROGRESS, the member must join again.
@@ -213,7 +213,7 @@ def sync(group: ConsumerGroup, request: SyncRequest, now: Circumstances) -> tupl
 def heartbeat(
     group: ConsumerGroup, identity: MemberIdentity, generation: int, now: Circumstances
 ) -> tuple[Change, ErrorCode]:
-    """Return the change that a Heartbeat makes, and its error: REBALANCE_IN_PROGRESS if the member must join again.
+    """Return the change that a Heartbeat makes, and its error, REBALANCE_IN_PROGRESS if the member must join again.
 
     Raises:
         ApiError: the request is refused.
@@ -353,7 +353,7 @@ def is_downgraded(group: ConsumerGroup, leaving: Collection[str], config: Server
 
 
 def downgraded(group: ConsumerGroup, leaving: Collection[str], topics: Topics) -> StableGroup:
-    """Return a classic group with the members that stay and their target assignments."""
+    """Return a classic group with the remaining members and their target assignments."""
     staying = [(each, each.classic) for each in group.members.values() if each.member_id not in leaving]
     members = [(member, classic) for member, classic in staying if classic is not None]
     name = _common_protocol([classic for _, classic in members])
@@ -383,6 +383,6 @@ def _downgraded_member(
 
 
 def _common_protocol(members: Sequence[ClassicMember]) -> str:
-    """Return the first of the first member's protocols that all members support."""
+    """Return the first protocol of the first member that all members support."""
     names = [frozenset(name for name, _ in each.protocols) for each in members]
     return next(name for name, _ in members[0].protocols if all(name in supported for supported in names))

@@ -1,12 +1,14 @@
 """ConsumerGroup: the state of one consumer group of the new protocol, built from its records.
 
-    Empty         no members
-    Assigning     the group's epoch is above that of the target assignment
-    Reconciling   a member does not have its target yet
-    Stable        every member has its target
+The states of a group:
 
-A group changes only by `replay`.  A change is a list of records; a copy of the group replays them before they are
-stored.  The next start replays the same records, so it restores the same group, except its deadlines.
+* Empty: the group has no members.
+* Assigning: the group's epoch is above the epoch of the target assignment.
+* Reconciling: a member does not have its target yet.
+* Stable: every member has its target.
+
+A group changes only by `replay`.  A change is a list of records.  A copy of the group replays these records before they
+are stored.  The next start replays the same records.  So it restores the same group, but not the group's deadlines.
 
 Invariants: `replay` accepts every record in every state of the group, because a log may end between two records of a
 change.  A partition has at most one owner.
@@ -214,7 +216,7 @@ class ConsumerGroup:
         return [member for member in self.members.values() if member.classic is not None]
 
     def subscribed_ids(self, member: ConsumerMember, topics: Topics) -> frozenset[UUID]:
-        """Return the ids of the topics to which a member subscribes, without those of an unresolved expression."""
+        """Return the ids of a member's subscribed topics, without those of an unresolved regular expression."""
         resolved = self.regexes.get(member.topic_regex)
         names = member.topic_names if resolved is None else member.topic_names | resolved.topics
         return frozenset(topic.id for topic in map(topics.topic, names) if topic is not None)
@@ -241,10 +243,11 @@ class ConsumerGroup:
     def commit_error(
         self, identity: MemberIdentity, epoch: int, *, transactional: bool = False, knows_epochs: bool = True
     ) -> ErrorCode:
-        """Return NONE if offsets may be committed: by a member, or by a client if the group has no members.
+        """Return NONE if the client may commit offsets.
 
-        `knows_epochs` is True if the request's version has member epochs.  Members of the new protocol need such a
-        version, except for `transactional` commits.
+        A member may commit.  A client that is not a member may commit if the group has no members, or if the commit is
+        `transactional` and has no member id.  `knows_epochs` is True if the request's version has member epochs.
+        Members of the new protocol need such a version, except for `transactional` commits.
 
         Source: Kafka's ConsumerGroup.validateOffsetCommit.
         """

@@ -1,16 +1,18 @@
 """Changes of a consumer group: the records that a heartbeat, a leave or a deadline causes.
 
-A heartbeat has these steps.
+A heartbeat has these steps:
 
-    1  add or update the member; a static member that rejoins replaces its earlier member 2  if subscriptions or topics
-    changed, raise the epoch of the group 3  if the epoch is above that of the target assignment, assign again 4  bring
-    the member one step closer to its target
+1. Add or update the member; a rejoining static member replaces its earlier member.
+2. If subscriptions or topics changed, raise the epoch of the group.
+3. If the epoch is above the epoch of the target assignment, compute a new target assignment.
+4. Bring the member one step closer to its target.
 
-A change does not modify its group.  It replays its records in a copy, which replaces the group once the records are
-stored.
+A change does not modify its group.  It replays its records in a copy of the group.  The copy replaces the group when
+the records are stored.
 
 Invariants: if a change alters the metadata hash or removes a member, it raises the group's epoch.  Step 3 uses the
-topics that exist at that moment.  So a change of topics is never lost, whichever request notices it first.
+topics that exist at that moment.  So a change of topics is never lost, regardless of which request notices the change
+first.
 
 Source: Kafka's GroupMetadataManager.consumerGroup*.
 """
@@ -92,7 +94,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """The answer to a ConsumerGroupHeartbeat; `assignment` is None if the assignment did not change."""
+    """The response to a ConsumerGroupHeartbeat; `assignment` is None if the assignment did not change."""
 
     error: ErrorCode
     message: str | None = None
@@ -106,8 +108,8 @@ class HeartbeatAnswer:
 class Circumstances:
     """The input of a change, apart from the group: configs, times and topics.
 
-    `now_ms` is monotonic, and `wall_ms` is the time of day.  `topics_version` is the version of `topics`, read before
-    the topics themselves.  `metadata_version` is stored in the records of regular expressions.
+    `now_ms` is monotonic, and `wall_ms` is the time of day.  `topics_version` is the version of `topics`; it is read
+    before the topics themselves.  `metadata_version` is stored in the records of regular expressions.
     """
 
     config: ServerConfig
@@ -122,7 +124,7 @@ class Circumstances:
 
 @dataclass(slots=True)
 class Change:
-    """A change of the group `before`: records, and deadlines in ms by kind and member; None removes a deadline."""
+    """A change of the group `before`: its records, and deadlines in ms by kind and member; None removes a deadline."""
 
     before: ConsumerGroup
     records: list[GroupRecord] = field(default_factory=list)
@@ -154,7 +156,7 @@ class Change:
         self.deadlines_ms[timeout, member_id] = time_ms
 
     def apply(self) -> ConsumerGroup:
-        """Return the group after the change; without records, this is `before` itself."""
+        """Return the group after the change; if the change has no records, this is `before` itself."""
         group = self.after
         set_ms = {key: time_ms for key, time_ms in self.deadlines_ms.items() if time_ms is not None}
         if group is self.before and len(set_ms) == len(self.deadlines_ms):
@@ -210,7 +212,7 @@ def check_heartbeat(request: Heartbeat, group_id: str, version: int, assignors: 
 
 
 def heartbeat(group: ConsumerGroup, request: Heartbeat, now: Circumstances) -> tuple[Change, HeartbeatAnswer]:
-    """Return the change that a heartbeat makes, and the answer; the heartbeat is from a member or a joining client.
+    """Return the change and the response for a heartbeat of a member or of a joining client.
 
     Raises:
         ApiError: the request is refused, and changes nothing.
@@ -259,7 +261,10 @@ def check_room(group: ConsumerGroup, member_id: str, config: ServerConfig) -> No
 
 
 def _member_of(change: Change, request: Heartbeat) -> ConsumerMember:
-    """Return the member of a heartbeat; a static member that joins replaces the earlier member with its instance id."""
+    """Return the member that sent a heartbeat.
+
+    A joining static member replaces the earlier member with the same instance id.
+    """
     group, joins = change.before, request.epoch == JOIN_EPOCH
     if request.instance_id is None:
         member = group.members.get(request.member_id)
@@ -317,7 +322,7 @@ def existing_static_member(group: ConsumerGroup, instance_id: str, member_id: st
 
 
 def _check_epoch(member: ConsumerMember, epoch: int, owned: Assignment | None) -> None:
-    """Accept the member's epoch, or its previous epoch if the answer with the present epoch may have been lost."""
+    """Accept the member's epoch; also accept its previous epoch if the response with the current one may be lost."""
     if epoch == member.epoch:
         return
     is_repeated = epoch == member.previous_epoch and owned is not None
@@ -351,7 +356,7 @@ def update_member(
 ) -> ConsumerMember:
     """Store a member's new fields, and bring the member closer to its target; return the member.
 
-    If `assigns` is False, the target assignment stays as it is.
+    If `assigns` is False, the target assignment does not change.
     """
     group_id, member_id = change.before.group_id, updated.member_id
     if updated.topic_regex and updated.topic_regex not in change.before.subscribed_regexes:
@@ -447,7 +452,7 @@ def leaving_member(group: ConsumerGroup, request: Heartbeat) -> ConsumerMember:
 
 
 def leave_for_a_while(group: ConsumerGroup, member: ConsumerMember) -> Change:
-    """Return the change for a static member that will return: it keeps its partitions until its session ends."""
+    """Return the change for a static member that leaves for a while and keeps its partitions until its session ends."""
     change = Change(group)
     change.add(current_member(group.group_id, replace(member, epoch=STATIC_LEAVE_EPOCH, revoking={})))
     return change

@@ -1,12 +1,12 @@
 """Records of consumer groups in `__consumer_offsets`, as Kafka 4.2.0 writes them.
 
-    ConsumerGroupMetadata                   epoch of the group, hash of its topics
-    ConsumerGroupMemberMetadata             subscription and settings of a member
-    ConsumerGroupTargetAssignmentMetadata   epoch of the target assignment
-    ConsumerGroupTargetAssignmentMember     target assignment of a member
-    ConsumerGroupCurrentMemberAssignment    epoch, state and current assignment of a member
-    ConsumerGroupRegularExpression          topics that a regular expression matches
-    ConsumerGroupPartitionMetadata          written by Kafka 4.0 and before; this server only deletes it
+* ConsumerGroupMetadata: the epoch of the group, and the hash of its topics.
+* ConsumerGroupMemberMetadata: the subscription and the settings of a member.
+* ConsumerGroupTargetAssignmentMetadata: the epoch of the target assignment.
+* ConsumerGroupTargetAssignmentMember: the target assignment of a member.
+* ConsumerGroupCurrentMemberAssignment: the epoch, the state and the current assignment of a member.
+* ConsumerGroupRegularExpression: the topics that a regular expression matches.
+* ConsumerGroupPartitionMetadata: a record that Kafka 4.0 and before wrote; this server only deletes it.
 
 A record without a value deletes the record with the same key.
 

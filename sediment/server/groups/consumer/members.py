@@ -1,8 +1,10 @@
 """Members of a consumer group, and the partitions that they have.
 
-    Stable                 the member has the partitions that its epoch assigns
-    UnrevokedPartitions    the member must give up partitions before its epoch can rise
-    UnreleasedPartitions   the member waits for partitions that other members have not given up yet
+The states of a member:
+
+* Stable: the member has the partitions that its epoch assigns.
+* UnrevokedPartitions: the member must give up partitions before its epoch can rise.
+* UnreleasedPartitions: the member waits for partitions that other members have not given up yet.
 
 Source: Kafka's ConsumerGroupMember, MemberState and CurrentAssignmentBuilder.
 """
@@ -139,7 +141,7 @@ class Topics(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The target of a member: the partitions that it must have in an epoch.
+    """The target of a member: the partitions that the member must have in an epoch.
 
     `subscribed` contains the ids of the topics that the member subscribes to.  `is_free` returns True if no member has
     the partition.  `owned` contains the partitions that the member reported; None if it reported none.

@@ -44,7 +44,7 @@ def check_regex(pattern: str) -> None:
 def matching_topics(
     pattern: str, names: Sequence[str], clock: Callable[[], float] = time.monotonic
 ) -> frozenset[str] | None:
-    """Return the names that a pattern matches as a whole; None if the match exceeds MAX_MATCH_SECONDS."""
+    """Return the names that match a pattern from start to end; None if the match exceeds MAX_MATCH_SECONDS."""
     found: set[str] = set()
     whole = _whole(pattern)
     remaining, count = iter(names), _FIRST_NAMES
@@ -76,7 +76,7 @@ def _compile_error(pattern: str) -> str | None:
 
 
 def _whole(pattern: str) -> str:
-    r"""Return a pattern that matches whole names; an open quotation with \Q is closed first."""
+    r"""Return a pattern that matches only whole names; an unclosed \Q quotation is closed first."""
     is_quoted = pattern.rfind(r"\Q") > pattern.rfind(r"\E")
     return r"\A(?:" + pattern + (r"\E)\z" if is_quoted else r")\z")
 
