@@ -66,10 +66,12 @@ bench-quick: setup ## measure the main ratios of bench on less data, in three mi
 bench-page: $(READY) ## write the results of `make bench` into docs/internals/performance.md
 	@$(BIN)/python -m benchmarks.race --report
 
-bench-commands: setup ## compare plan, a cold compact, verify, snapshot, expire --archive, recover and Spark scans with their peers or limits, 10 GB of disk (ARGS: --quick, --only NAME)
+bench-commands: setup ## compare plan, a cold compact, verify, snapshot, expire --archive, recover and Spark scans with their peers or limits, 10 GB of disk (downloads the JARs of Kafka and Delta once; ARGS: --quick, --only NAME)
+	@$(BIN)/sediment delta-jars > /dev/null
 	@$(BIN)/python -m benchmarks.commands --results benchmarks/results/commands.json $(ARGS)
 
-bench-all: setup ## run every benchmark of docs/internals/performance.md and write its tables: 50 minutes, 16 GB of disk
+bench-all: setup ## run every benchmark of docs/internals/performance.md and write its tables: 50 minutes, 16 GB of disk (downloads the JARs of Kafka and Delta once)
+	@$(BIN)/sediment delta-jars > /dev/null
 	@$(BIN)/python -m benchmarks.all $(ARGS)
 
 crash: setup ## crash every command at every step, then start Sediment, Kafka's loader and Delta; kill a live log 500 times, a server 400 times

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from benchmarks.reporting.pages import fill_page, markdown_table
 
+BAR_MISSED = 3
+"""The exit status of a complete benchmark that misses a bar; an error in a benchmark has status 1."""
+
 
 @dataclass(frozen=True)
 class Ratio:

@@ -43,5 +43,16 @@ def test_a_disk_that_is_too_full_is_refused_before_anything_runs(tmp_path: Path)
 def test_a_step_without_results_ends_the_run(tmp_path: Path):
     silent = Step("compileall", tmp_path / "none.json")
     assert silent.command(tmp_path)[:3] == [sys.executable, "-m", "compileall"]
-    with pytest.raises(SystemExit, match="without results; the page is unchanged"):
+    with pytest.raises(SystemExit, match="without all results; the page is unchanged"):
         run([silent], tmp_path)
+
+
+def test_a_step_that_fails_after_its_first_results_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "failing.py").write_text(
+        "import pathlib, sys\npathlib.Path(sys.argv[2]).write_text('{}')\nraise ValueError('half of it is missing')\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    failing = Step("failing", tmp_path / "failing.json")
+    with pytest.raises(SystemExit, match="failing ended with status 1 without all results"):
+        run([failing], tmp_path)
+    assert failing.results.exists()

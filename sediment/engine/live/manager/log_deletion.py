@@ -1,4 +1,4 @@
-"""Deletion of logs, and of folders that are no longer in use (kafka-log 04 §13).
+"""Deletion of logs, and of folders that nothing uses any more (kafka-log 04 §13).
 
     1 abort     the log is no longer a live log, and its cleaning is aborted
     2 forget    the cleaner's checkpoint and mark of the log are removed
