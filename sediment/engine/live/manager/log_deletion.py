@@ -1,6 +1,6 @@
 """Deletion of logs, and of folders that nothing uses any more (kafka-log 04 §13).
 
-    1 abort     the log is no longer a live log, and its cleaning is aborted
+    1 abort     the log is removed from the live logs, and its cleaning is aborted
     2 forget    the cleaner's checkpoint and mark of the log are removed
     3 rename    the folder is renamed to -delete, durably
     4 write     the checkpoints of offsets are written without the log
