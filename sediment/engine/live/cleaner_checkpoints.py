@@ -5,7 +5,7 @@
     deleted              the checkpoint and the mark are removed
     directory failed     its checkpoint file is not written any more (`LogDirectory.change_first_dirty`)
     failed               the partition is marked uncleanable until its segments change
-    moved                `log_manager` moves the checkpoint to the other directory
+    moved                `log_moves` moves the checkpoint to the other directory
     malformed            the file counts as empty (`log_directory`)
 
 Invariant: a checkpoint file lists only partitions that exist.

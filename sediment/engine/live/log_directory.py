@@ -1,9 +1,9 @@
 """One log directory that an engine owns: its lock, meta.properties, marker of a clean stop, and checkpoints.
 
 `open` creates a missing directory and missing checkpoint files.  If a path is a file, `log_manager` continues without
-this directory.  `log_manager` also loads the partition folders, and treats each by the suffix of its name.
+this directory.  `log_loading` loads the partition folders, and treats each by the suffix of its name.
 
-A malformed cleaner checkpoint counts as empty.  If another checkpoint is malformed, `log_manager` takes the directory
+A malformed cleaner checkpoint counts as empty.  If another checkpoint is malformed, `log_loading` takes the directory
 offline.
 
 Invariants: the directory's `.lock` is held between `open` and `release`. The clean-shutdown marker is removed when it

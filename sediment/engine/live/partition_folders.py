@@ -3,7 +3,7 @@
     1. stage    make <topic>-<n>.<hex digits>-delete with an empty segment and partition.metadata, and sync it
     2. name     rename it to <topic>-<n>; sync the log directory once for all folders
 
-`log_manager` renames the folder of a deleted log to -delete, and removes it later.
+`log_deletion` renames the folder of a deleted log to -delete, and removes it later.
 
 The folder of a future log is made in the same steps; its name ends in -future.
 

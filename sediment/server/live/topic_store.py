@@ -1,7 +1,7 @@
 """TopicStore: the creation, change and deletion of a node's topics.
 
 The store also makes the move of a partition to another log directory durable, while the partition's log is locked
-(`log_manager`).
+(`log_moves`).
 
     create, add partitions         delete                          alter configs
     1  check the request           1  check the request            1  check the request
