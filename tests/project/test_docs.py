@@ -54,6 +54,7 @@ _INLINE = re.compile(r"`([^`\n]+)`")
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 _TARGET = re.compile(r"^([a-z][a-z0-9-]*):", re.MULTILINE)
+_CELL_END = re.compile(r"(?<!\\)\|")
 _SHELL = re.compile(r"\s(?:&&|\|\|?|>>?|<|;|#)\s")
 _SUBMITTED = re.compile(r"jobs/(\w+)\.py$")
 _PLACEHOLDER = re.compile(r"<[^<>]+>")
@@ -340,6 +341,17 @@ def test_sentences_are_short(page: Path) -> None:
     assert [sentence for sentence in sentences if len(sentence.split()) > MAX_SENTENCE_WORDS] == []
     if len(sentences) > 10:
         assert sum(len(sentence.split()) for sentence in sentences) / len(sentences) <= MAX_MEAN_SENTENCE_WORDS
+
+
+def cells_of(row: str) -> int:
+    return len(_CELL_END.findall(row)) - 1
+
+
+@pytest.mark.parametrize("page", PAGES, ids=PAGE_NAMES)
+def test_every_row_of_a_table_has_the_cells_of_its_head(page: Path) -> None:
+    tables = re.findall(r"(?:^\|.*\n)+", _FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    rows = [table.splitlines() for table in tables]
+    assert [row for head, *below in rows for row in below if cells_of(row) != cells_of(head)] == []
 
 
 def test_the_readme_fits_a_short_read() -> None:
