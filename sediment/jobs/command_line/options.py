@@ -304,7 +304,7 @@ class GivenOptions:
         config_names_log_dirs: bool = True,
         **caller: Any,
     ) -> _Outcome:
-        """Call `work` with the options of a run of `command`; `caller` sets further fields of `CommonOptions`.
+        """Call `work` with the `CommonOptions` for a run of `command`; `caller` gives further fields of these options.
 
         A log directory is required only if the run `needs_log_dir`.  With `config_names_log_dirs`, a run that names no
         log directory uses the `log.dirs` of the `--config` file.
@@ -589,8 +589,8 @@ class HiddenValueOption(click.Option):
 def shown_option(option: click.Option, value: Any) -> list[tuple[str, str]]:
     """Return the pairs (name, value) with which a report shows a given option, without secrets.
 
-    A flag has an empty value; if the flag is off, its name is the option that turns it off.  For an empty value, the
-    name ends with `=`.
+    A flag has an empty value; if the flag is off, its name is the option that turns it off.  If another option was
+    given an empty value, its name ends with `=`.
     """
     name = max(option.opts, key=len)
     if option.is_flag:

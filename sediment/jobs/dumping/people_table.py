@@ -34,7 +34,7 @@ _MAIN = frozenset(
         *("startOffset", "problem", "group", "committedOffset", "lag", "source"),
     }
 )
-"""Columns that a terminal of any width shows."""
+"""Columns that are shown even on the narrowest terminal."""
 
 _NEXT = (
     "corruption",
@@ -195,9 +195,9 @@ def _left_out_text(request: TableRequest, count: int) -> str | None:
     if count == 0 or request.what not in _COUNTED_TO_THE_END:
         return None
     if request.what == "indexes":
-        return f"{counted(count, 'file')} without a problem; a pipe, or --json, lists every file"
+        return f"{counted(count, 'file')} without a problem not shown; use a pipe or --json to list them"
     if request.what == "segments":
-        return f"{counted(count, 'partition')} without records; a pipe, or --json, lists every segment"
+        return f"{counted(count, 'partition')} without records not shown; use a pipe or --json to list them"
     config = "; --config reads the broker's own file" if request.config is None else ""
     return f"{counted(count, 'config')} not stated{config}; a pipe, or --json, lists every config"
 

@@ -1,8 +1,9 @@
 """Settings of each log directory: the settings of the run combined with the metadata of the directory's cluster.
 
-`--config` and `--set` give the settings of the run.  These settings and `__cluster_metadata-0` give
-`LogDirectory.settings`.  With the topic id in partition.metadata, `LogDirectory.settings` gives
-`LogDirectory.settings_of(partition)`.
+    --config ──┐
+    --set ─────┼─> Settings of the run ──┐
+               ┘                         ├──> LogDirectory.settings ──> LogDirectory.settings_of(partition)
+    __cluster_metadata-0 ────────────────┘                                 + the topic id in partition.metadata
 
 A new clone has no metadata log yet: until a broker starts on it, `bootstrap.checkpoint` contains the configs of its
 topics.  The marker of a clean stop proves that no broker has started.  The marker must be in the checkpoint's directory
@@ -10,9 +11,12 @@ and in the directory that the checkpoint applies to.  A metadata log takes prece
 controller may have changed the configs after the clone.
 
 One of a node's log directories contains the metadata log or the checkpoint.  This log or checkpoint applies to all of
-the node's directories.  The search order is 1. the directory that `--metadata` names, 2. the log directory itself, 3.
-the directories of the run with the same cluster and node id in meta.properties, 4. `metadata.log.dir` and `log.dirs` of
-the `--config` file, under the same condition.
+the node's directories.  These places are searched, in this order:
+
+1. the directory that `--metadata` names;
+2. the log directory itself;
+3. the directories of the run with the same cluster and node id in meta.properties;
+4. `metadata.log.dir` and `log.dirs` of the `--config` file, if the cluster and the node id are the same.
 
 Invariants: a run changes a KRaft node's directory only with the node's metadata, or with a `--set topic:` for every
 selected topic.  A checkpoint without topics, as on a formatted node, is not metadata.

@@ -90,7 +90,8 @@ def test_a_terminal_never_drops_the_name_of_a_partition(tmp_path: Path) -> None:
 def test_a_terminal_lists_only_index_files_with_a_problem(tmp_path: Path) -> None:
     write_segment(tmp_path / "t-0", 0, [batch_bytes(0, "abc")])
     write_segment(tmp_path / "t-0", 3)
-    assert shown(tmp_path, "--what", "indexes").startswith("4 files without a problem; a pipe, or --json, lists ")
+    counted = "4 files without a problem not shown; use a pipe or --json to list "
+    assert shown(tmp_path, "--what", "indexes").startswith(counted)
     assert "00000000000000000000.index" in shown(tmp_path, "--what", "indexes", columns=None)
 
 
@@ -105,7 +106,7 @@ def test_a_terminal_counts_many_empty_partitions_in_one_line_and_a_pipe_lists_th
         write_segment(tmp_path / f"empty-{number}", number)
     lines = shown(tmp_path).splitlines()
     assert [line.split()[:2] for line in lines[2:4]] == [["full-0", "0"], ["full-0", "3"]]
-    assert lines[-1] == "300 partitions without records; a pipe, or --json, lists every segment"
+    assert lines[-1] == "300 partitions without records not shown; use a pipe or --json to list them"
     assert not any(line.startswith(" empty-") for line in lines)
     assert shown(tmp_path, "--limit", 12).splitlines()[-1] == lines[-1]
     assert shown(tmp_path, "--limit", 0, columns=None).count(" empty ") == 300
