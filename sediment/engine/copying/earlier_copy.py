@@ -89,7 +89,7 @@ def open_earlier_copy(where: str, target: Store) -> EarlierCopy:
     store = Store(path.removesuffix(f"/{MANIFEST_FILE}") + mark + query)
     if store.identity == target.identity:
         raise UsageError(
-            "the output is the earlier copy", path=str(store), advice="write the new copy to a directory beside it"
+            "the earlier copy is the output", path=str(store), advice="write the new copy to a directory beside it"
         )
     return EarlierCopy(store, read_copy_manifest(store), target)
 

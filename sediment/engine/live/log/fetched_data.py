@@ -61,8 +61,8 @@ class FetchedData:
         """Return the bytes of the slice.
 
         Raises:
-            OSError: the disk failed.  This error does not take the log offline.  In a broker, the network thread gets
-                the same error.
+            OSError: the disk failed, or the log was truncated after the fetch.  This error does not take the log
+                offline.  In a broker, the network thread gets the same error.
         """
         return b"" if self.records is None else self.records.read()
 
