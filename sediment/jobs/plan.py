@@ -573,7 +573,7 @@ def _lost(task: CleaningTask, error: Exception | None) -> PartitionPlan:
 
 # ------------------------------------------------------------------------------------------------------------- the text
 def print_report(report: PlanReport, screen: Screen) -> None:
-    """Print the table for people, one line for each kind of explanation, and the sums."""
+    """Print the table, then a line for each kind of explanation, then the sums."""
     screen.partitions(report.partitions, COLUMNS, is_idle=_is_idle)
     screen.reasons(report.partitions, key=_situation, explain=_explained, is_idle=_is_idle)
     back = sum(partition.bytes_back or 0 for partition in report.partitions)

@@ -62,7 +62,7 @@ def parse_clean_shutdown(content: bytes) -> CleanShutdown:
 
 
 def format_clean_shutdown(marker: CleanShutdown) -> bytes:
-    """Return the content of a marker; for a marker with a broker epoch, a broker would write the same content."""
+    """Return the content of a marker.  With a broker epoch, this is the content that a broker would write."""
     line = next((line for line, of_line in _LINES.items() if of_line == marker), None)
     if line is not None:
         return line

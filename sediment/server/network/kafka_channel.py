@@ -96,7 +96,7 @@ class KafkaChannel:
 
         self.response: ResponseSend | None = None
         self.request: Request | None = None
-        """The request of `response`; None for a token without a header."""
+        """The request that `response` answers; None if it answers a token without a header."""
 
         self.interest = 0
         self.is_closed = False

@@ -1,4 +1,4 @@
-"""XXH3, the 64-bit hash function of a group's metadata hash.
+"""XXH3, the 64-bit hash function that computes the metadata hash of a group.
 
     up to 16 bytes, 128 bytes, 240 bytes    one formula each
     more                                    stripes of 64 bytes, in blocks of 16 stripes
