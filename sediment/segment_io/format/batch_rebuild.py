@@ -7,6 +7,7 @@ offset delta.  The record's other bytes are copied, unless an edit replaces the 
 batch, `rebased_bound`.
 
     base timestamp    the delete horizon, or the timestamp of the first kept record       `kept_timestamps`
+    bit 6             set if the batch has a delete horizon; `compaction.kernels.delete_horizon` decides this
     max timestamp     the largest kept timestamp; with LogAppendTime, the append time     `kept_timestamps`
     no record left    61 bytes: no codec, no delete horizon, base timestamp -1            `write_empty_batch`
     varints           zig-zag, seven bits per byte; `record_decoder` reads them           `write_varlong`

@@ -1,6 +1,7 @@
 """Checks of index files: entries are whole and ascend, and no offset is below the base offset (kafka-log 01 §7).
 
-    offset and time index    checked when they are parsed
+    offset index             checked by `offset_index.parse_offset_index`, whenever it is parsed
+    time index               checked by `time_index.parse_time_index`, whenever it is parsed
     transaction index        checked by `check_last_offsets`, which a load calls
 
 After a clean stop, a load trusts offset and time indexes, so garbage in them is not found (`loading.trusted_segments`).

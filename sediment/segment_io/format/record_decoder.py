@@ -3,6 +3,7 @@
     varint             zig-zag, at most 5 bytes        `read_varint`        written by `batch_rebuild.write_varlong`
     varlong            zig-zag, at most 10 bytes       `read_varlong`
     length -1          the key or value is null; a length of 0 means an empty key or value
+    timestamp          `timestamps.record_timestamp` computes it from the delta and the header
     malformed batch    wrong lengths, too few records, bytes after the last record        `decode_records`
 
 `batch_headers.check_header` refuses a negative record count.
