@@ -16,8 +16,8 @@ header of the marker is kept if its producer has written nothing else (`batch_re
 `classify_batches` implements Kafka's onBatchRead and onControlBatchRead.  A non-transactional batch is never discarded.
 
 `transaction_scan` feeds the state with the aborted transactions of the segments, and keeps the index entries that
-survive.  `segment.writer` writes each entry into the cleaned segment that has its marker.  The entries keep the order of
-their markers, so the last offsets in a transaction index increase.
+survive.  `segment.writer` writes each entry into the cleaned segment that has its marker.  The entries keep the order
+of their markers, so the last offsets in a transaction index increase.
 
 Kafka fills its offset map in a separate pass over the dirty range.  For that pass, the scan keeps a second state of the
 same kind, which starts at the first dirty segment.  If a batch is aborted according to the second state, the keys in
