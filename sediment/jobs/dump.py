@@ -4,7 +4,7 @@
 so the output starts immediately.  Spark writes the Parquet files if there is much data or --master is given.  In both
 cases the rows are the same as those of `spark.read.format("kafka-log")`.
 
-`RowQuery` reads the rows, given paths, a table, ranges and conditions.  The output is one of these:
+`RowQuery` reads the rows that paths, a table, ranges and conditions select.  The output is one of these:
 
 * A table for people is the default.
 * JSON, CSV and a format give lines, which are printed as the rows are read.

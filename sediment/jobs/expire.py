@@ -707,7 +707,7 @@ def _is_full(error: Exception) -> bool:
 
 
 def _carried_out(report: ExpiryReport, view: LogView, plan: RetentionPlan) -> ExpiryReport:
-    """Return `report` with the remaining and the deleted segments after `plan`."""
+    """Return `report` with the segments that remain and those that are deleted after `plan` is carried out."""
     return replace(
         report,
         log_start_offset=plan.log_start_offset,

@@ -1,6 +1,6 @@
 """`sediment history LEDGER`: the runs in a ledger, the partitions of one run, or one partition in all runs.
 
-The ledger is read without Spark, newest runs first; only the rows of `partitions` that are shown are read.
+The ledger is read without Spark, newest runs first; of `partitions`, only the rows to be shown are read.
 """
 
 from __future__ import annotations

@@ -345,8 +345,8 @@ def _settle_directory(directory: SelectedDirectory, outcomes: Sequence[_Outcome]
         return True
     if not is_whole or len(loaded) < len(outcomes):
         return False
-    # Leave out the broker epoch, because a controller must not treat a replica whose log was truncated as cleanly
-    # stopped.
+    # Leave out the broker epoch, because a controller must not treat a replica as cleanly stopped if its log was
+    # truncated.
     write_clean_shutdown(fs, directory.path, CleanShutdown(None), like=like)
     return True
 

@@ -7,8 +7,8 @@
    and put the segments back.  Write the other checkpoint entries, and complete the catalogue.
 
 Invariants: a partition is changed only if all runs to undo in it can be undone.  An interrupted replacement is finished
-first, unless it would put back records that this run must not put back.  A restore keeps the files that it removes, so
-you can undo the restore.  Entries of the cleaner checkpoint are lowered before the segments change, and raised
+first, unless that would put back records that this run must not put back.  A restore keeps the files that it removes,
+so you can undo the restore.  Entries of the cleaner checkpoint are lowered before the segments change, and raised
 afterwards, so an entry never claims more than the segments contain.  To finish a killed restore, run the same command
 again.
 """

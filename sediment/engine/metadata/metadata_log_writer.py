@@ -67,7 +67,7 @@ class MetadataLogWriter:
     """The metadata log in `log_dir`, whose lock is held; `metadata` is the cluster state after replaying the log.
 
     `transaction` is the name of metadata transactions.  `clock` returns milliseconds since the epoch.
-    `directory_failure` is called before each write, and `disk_failed` with the error of a failed disk.
+    `directory_failure` is called before each write; `disk_failed` is called with the error of a failed disk.
 
     Raises:
         CorruptDataError, OSError: the log cannot be loaded; it was not changed.
@@ -109,7 +109,7 @@ class MetadataLogWriter:
 
     @property
     def position(self) -> MetadataPosition:
-        """The last leader epoch, and the log end offset; every record of a sole voter's log is committed."""
+        """The last leader epoch, and the log end offset, because a sole voter's log has only committed records."""
         return MetadataPosition(self._log.latest_epoch, self._log.log_end_offset)
 
     def append(self, values: Sequence[bytes]) -> None:

@@ -1,6 +1,6 @@
 """Tasks that write one partition to an output, either cleaned or copied byte for byte.
 
-* In place: the task reads the source in ranges, and its parts go straight to the output.  It makes no scratch file.
+* In place: the task reads the source in ranges, and writes parts straight to the output.  It makes no scratch file.
 * In a working directory: only if files must change first (an interrupted replacement, or a roll of the active segment).
   The directory has links to the files of the partition, or copies if the source is a URI.
 * In splits: as in place, but many tasks clean.  Each task publishes the segments of its split, and other tasks copy the

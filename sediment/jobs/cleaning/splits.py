@@ -1,8 +1,8 @@
 """Cleaning of one large partition by many tasks: two sweeps over its splits, and the shuffles between the sweeps.
 
-1. Collect: one task per split finds the latest occurrences of its keys, by hash range: 17 or 18 bytes per key.  A
+1. Collect: one task per split finds the latest occurrences of its keys, by hash range (17 or 18 bytes per key).  A
    shuffle brings the occurrences of each range to one task.
-2. Fold: one task per range makes bitmaps of the records that survive: 1 or 2 bytes per survivor.  A shuffle brings the
+2. Fold: one task per range makes bitmaps of the records that survive (1 or 2 bytes per survivor).  A shuffle brings the
    bitmaps of each split to one task.
 3. Clean: one task per split writes synced `.part` files.
 
@@ -74,7 +74,7 @@ class SplitPlace(Protocol[Outcome_co]):
         """Open the file operations of a task, and the callback for the bytes that it reads."""
 
     def publish(self, fs: Fs, groups: Sequence[CleanedGroup]) -> tuple[ManifestFile, ...]:
-        """Publish the parts of a split, and return the files; return none if the parts wait for a commit."""
+        """Publish the parts of a split, and return the files; return no files if the parts wait for a commit."""
 
     def clean_whole(self, attempt: str) -> Outcome_co:
         """Clean the partition in one task."""

@@ -103,7 +103,7 @@ class CommonOptions:
         return self.given_log_dirs or tuple(map(str, self.log_dirs))
 
     def local_log_dirs(self) -> tuple[Path, ...]:
-        """Return the log directories on this machine, whether a path or a `file://` URI names them."""
+        """Return the log directories that are on this machine, given as paths or as `file://` URIs."""
         return tuple(Path(path) for each in self.named_log_dirs() if (path := local_directory(each)) is not None)
 
     def open_directories(
@@ -309,7 +309,7 @@ class GivenOptions:
         A log directory is required only if the run `needs_log_dir`.  With `config_names_log_dirs`, a run that names no
         log directory uses the `log.dirs` of the `--config` file.
 
-        If reading the settings or `work` raises an error, the requested HTML report and metrics show the error.
+        If `work` or the reading of the settings raises an error, the requested HTML report and metrics show the error.
 
         Raises:
             UsageError: an option or a setting is wrong; nothing was changed.

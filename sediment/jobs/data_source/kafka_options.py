@@ -3,7 +3,8 @@
 * subscribe, subscribePattern and assign select the partitions: `Subscription`.
 * startingTimestamp, startingOffsetsByTimestamp and startingOffsets set where they start: `Positions`.  The first one
   that is given applies.
-* endingTimestamp, endingOffsetsByTimestamp and endingOffsets set where a batch query ends, in the same order.
+* endingTimestamp, endingOffsetsByTimestamp and endingOffsets set where a batch query ends.  Here,
+  too, the first one that is given applies.
 
 Source: Spark's guide "Structured Streaming + Kafka Integration", and `KafkaSourceProvider`, `JsonUtils`.
 """

@@ -83,7 +83,9 @@ def check(destination: str | None) -> None:
 def lineage_events(
     destination: str | None, command: str, topics: Iterable[LogTopic], table: str
 ) -> Iterator[Callable[[TableWrite], None]]:
-    """Send START, run the body, and send the event that ends the run; the body calls the function with its result.
+    """Send START, run the body, and send the event that ends the run.
+
+    The body passes its result to the yielded function.
 
     Raises:
         UsageError: as in `check`; the body did not run.

@@ -35,7 +35,7 @@ _TXN_APPLICATION = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 _LIKELY_COMMITS = 10
 _STATISTICS_PROPERTY = "delta.dataSkippingStatsColumns"
-_STATISTICS = "partition,offset,timestamp"  # statistics of headers, keys and values would let Delta skip no file
+_STATISTICS = "partition,offset,timestamp"  # statistics of headers, keys and values would not let Delta skip files
 _WRITE_SETTINGS = {
     # Keys and most values differ from row to row, so dictionary encoding costs time and saves no space.
     "parquet.enable.dictionary#key": "false",
@@ -168,8 +168,8 @@ class SnapshotTable:
     ) -> None:
         """Replace the rows of the keys in `rows`; delete the other rows of the table for which `stale` is true.
 
-        `rows` has only rows of `partitions`, by topic.  Delta skips a file if it has no row of a listed topic, or no
-        row between the lowest and the highest listed partition.
+        `rows` has only rows of `partitions`, which lists partition numbers by topic.  Delta skips a file if it has no
+        row of a listed topic, or no row between the lowest and the highest listed partition.
         """
         from pyspark.sql import functions as f
 

@@ -6,9 +6,9 @@
     condition         get_json_object(CAST(key AS STRING), '$.customer.id') IN ('17', ...) OR ...
 
 A path begins with `$` and has steps `.name`, `['name']` and `[index]`.  It ends at the first `=` after its last step.
-The rest of the line is the value: a string without quotes, or an integer, true or false as in the key.  A key that is
-not JSON, or has no such value, does not match.  Null, and a number with a fraction or an exponent, are refused.  Spark
-reformats such numbers before it compares them, and it finds nothing for null.
+The rest of the line is the value: a string without quotes, or an integer, true or false, each written as in the key.
+A key that is not JSON, or has no such value, does not match.  Null, and a number with a fraction or an exponent, are
+refused.  Spark reformats such numbers before it compares them, and it finds nothing for null.
 
 Invariant: errors name the line of a file, never its content.
 """

@@ -23,7 +23,7 @@ from sediment.segment_io.partition.listing import list_log
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place outside the reach of the run that may contain erased records.
+    """A place that may contain erased records and is outside the reach of the run.
 
     `path` is None for places that cannot be seen from this process.  `advice` is the next action, with its command if
     there is one.

@@ -23,7 +23,7 @@ _MOST_OFFSETS = 100
 
 @dataclass(frozen=True, slots=True)
 class RecordsNotReached:
-    """Matching records that one common reason kept from erasure: their number, and up to 100 of the lowest offsets."""
+    """Matching records that were not erased, for one reason: their number, and at most 100 of the lowest offsets."""
 
     reason_code: str
     records: int

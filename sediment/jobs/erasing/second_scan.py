@@ -1,7 +1,7 @@
 """Scan after an erasure: read every record of a partition again, with different code from the first scan.
 
-The search for keys and the rewrite share the code that opens batches (`compaction.rewrite.open_batches`), and kernels
-decode and compare the records.  This scan reads every batch as a consumer reads a fetch response
+The rewrite and the search for keys share the code that opens batches (`compaction.rewrite.open_batches`).  There,
+kernels decode and compare the records.  This scan reads every batch as a consumer reads a fetch response
 (`segment_io.segment.fetched_batches`).  Python compares keys and values; it compares the keys of many records at once,
 as sets.
 

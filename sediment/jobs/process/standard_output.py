@@ -101,7 +101,7 @@ def help_in_one_sentence_if_not_printed() -> Iterator[None]:
 
 
 def write_result(result: str | bytes) -> None:
-    """Write text or bytes to stdout and flush it; characters of text outside the encoding of stdout are escaped.
+    """Write text or bytes to stdout and flush it; escape characters that the encoding of stdout lacks.
 
     Raises:
         OutputError: stdout is full, closed, or a pipe without a reader.

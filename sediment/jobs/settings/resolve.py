@@ -1,9 +1,9 @@
 """The parsed settings of a run: the config of each topic, and the origin of each value.
 
 Sources, weakest first: Kafka's defaults, the `--config` file, the cluster's metadata, `--set key=value`, `--set
-topic:key=value`.  The file gives only keys of the broker.  Within each other source, a topic key takes precedence over
-the broker keys that give its default.  Among broker keys, Kafka's own order applies (kafka-log 06 §1).  This module
-only parses; the config classes are in the packages that use them.
+topic:key=value`.  The file gives only keys of the broker.  In each of the other sources, a topic key takes precedence
+over the broker keys that give its default.  Among broker keys, Kafka's own order applies (kafka-log 06 §1).  This
+module only parses; the config classes are in the packages that use them.
 
 Invariants:
 - Every value that a user gave is checked before a `Settings` is made.  Metadata is checked only for selected topics,

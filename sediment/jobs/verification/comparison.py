@@ -6,8 +6,8 @@
 4. Compare the bytes and the files.
 5. Report on the pair.
 
-Invariants: a partition is CORRECT only if every check was made and found no difference.  Memory use is the sum of
-`record_rules` and `header_scan`, and does not depend on the size of the log.
+Invariants: a partition is CORRECT only if every check was made and found no difference.  Memory use is the sum
+of the memory of `record_rules` and of `header_scan`, and does not depend on the size of the log.
 """
 
 from __future__ import annotations
@@ -254,7 +254,7 @@ class _Comparison:
 
 
 def scan_log(source: Source, fs: Fs, threads: int) -> Log:
-    """Scan the headers of a log; if several threads can scan them, they also determine the parts of the log.
+    """Scan the headers of a log; if several threads can do this, they also determine the parts of the log.
 
     Raises:
         SedimentError, OSError: the log changed during the scan, or cannot be read at all.
@@ -289,7 +289,7 @@ def _segment_facts(segment: LiveSegment, found: ScannedSegment | None) -> Segmen
 
 
 def _checksum_differences(before: HeaderFacts, after: HeaderFacts) -> list[Difference]:
-    """Return the unreadable batches of AFTER, including those with a wrong checksum, that BEFORE lacks."""
+    """Return the unreadable batches, including those with a wrong checksum, that are only in AFTER."""
     known = {batch.identity for batch in before.unreadable}
     return [
         Difference("crc", batch.base_offset, batch.what) for batch in after.unreadable if batch.identity not in known

@@ -131,7 +131,7 @@ def compare_records(
 def count_in_ranges(
     before: Log, after: Log, rules: r.PairRules, limit_bytes: int, fs: Fs, threads: int
 ) -> Counter[str] | None:
-    """Return the number of differences by check, which threads count in ranges of offsets.
+    """Return the number of differences by check; threads count them in ranges of offsets.
 
     The result is None if the logs cannot be compared in ranges, or the keys do not fit into the memory limit.
 

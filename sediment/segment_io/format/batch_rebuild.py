@@ -134,7 +134,7 @@ def copy_batch(target: int, header: int, size_bytes: int) -> None:
 
 @kernel
 def pack_kept(records: npt.NDArray[np.int64], count: int, kept: npt.NDArray[np.uint8]) -> None:
-    """Move the rows of the kept records, among the rows of `count` records, to the front, in order."""
+    """Move the rows of the kept records to the front of the rows of all `count` records, in order."""
     first = records.ctypes.data
     packed = 0
     for index in range(count):

@@ -1,4 +1,4 @@
-"""CRC-32C as a compiled loop, with the results of the crc32c library, and the check of a batch's checksum.
+"""CRC-32C as a compiled loop, with the same results as the crc32c library; the check of a batch's checksum.
 
 The CPU can begin a CRC-32C instruction in every cycle, but each takes three cycles.  Therefore the loop interleaves
 three streams.  To join the states of two streams, the first state is advanced over zero bytes, as many as the second

@@ -1,8 +1,8 @@
 """A compiled function that compresses the records of one batch, as `batch_codecs.compress` does.
 
-The function calls the codecs' C libraries by address.  It does not support snappy, which no library exports, or lz4 at
-levels other than Kafka's default.  It also does not support codecs whose library is missing.  `batch_codecs.compress`
-handles these cases.
+The function calls the codecs' C libraries by address.  It supports neither snappy, which no library exports, nor
+lz4 at levels other than Kafka's default.  It also does not support codecs whose library is missing.
+`batch_codecs.compress` handles these cases.
 
 Invariants: `batch_codecs.compress` returns the same bytes for the same records.  Nothing is written outside the target.
 """

@@ -10,7 +10,7 @@ library exports it.  A batch is skipped if it is framed differently, is malforme
 Invariants
 * A payload is used only if `batch_codecs.decompress` would return the same bytes.
 * Nothing is written outside the area and its padding.
-* Nothing is read more than PADDING_BYTES past the end of a payload, and its buffer has as much padding.
+* No read goes more than PADDING_BYTES past the end of a payload; the payload's buffer has as much padding.
 """
 
 from __future__ import annotations
