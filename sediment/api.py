@@ -733,7 +733,7 @@ def restore(
     metrics: Path | None = None,
     spark: SparkSession | None = None,
 ) -> RestoreRunReport:
-    """Restore the state of partitions before one run, or before all runs since a time, without Spark.
+    """Restore the state that partitions had before one run, or before all runs since a time, without Spark.
 
     The call never asks for confirmation.  On Ctrl-C, it finishes the partition in progress and releases the locks.
 

@@ -76,10 +76,10 @@ _MOST_SEEDS = 8  # collisions under so many seeds in a row are not accidental
 class SplitWork:
     """The plan of a partition that is cleaned in splits, and the parameters that all of its tasks share.
 
-    `boundaries` come from a forward scan; the keys are base offsets of segments.  Without such a scan, `boundaries` is
-    empty.  `seed` is the seed of the keys' hashes.  `run_limit` is the largest number of keys in a run, and `ranges` is
-    the number of hash ranges; `partition_splits` explains both.  `encoding` is the new encoding of the survivors; if it
-    is None, each batch keeps its codec.
+    `boundaries` come from a forward scan and are keyed by the base offset of the segment.  Without such a scan,
+    `boundaries` is empty.  `seed` is the seed of the keys' hashes.  `run_limit` is the largest number of keys in a run,
+    and `ranges` is the number of hash ranges; `partition_splits` explains both.  `encoding` is the new encoding of the
+    survivors; if it is None, each batch keeps its codec.
     """
 
     plan: CleaningPlan

@@ -53,9 +53,10 @@ from sediment.segment_io.fs import Fs
 class CleaningPass:
     """One attempt to clean a partition or a split.
 
-    `boundaries` come from a forward scan; the keys are base offsets of segments.  Without such a scan, `boundaries` is
-    empty.  `filter_by` selects how records are filtered: BY_OCCURRENCE, BY_OFFSET or, for a split, BY_BITMAP.  `seed`
-    is the seed of the key hashes; None means a random seed.  A pass that writes nothing needs no `writer`.
+    `boundaries` come from a forward scan and are keyed by the base offset of the segment.  Without such a scan,
+    `boundaries` is empty.  `filter_by` selects how records are filtered: BY_OCCURRENCE, BY_OFFSET or, for a split,
+    BY_BITMAP.  `seed` is the seed of the key hashes; None means a random seed.  A pass that writes nothing needs no
+    `writer`.
     """
 
     def __init__(

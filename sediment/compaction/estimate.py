@@ -62,7 +62,7 @@ class Estimate:
     """The expected log after cleaning, estimated from `sampled_bytes` of it; `key_bytes` is the size of all keys.
 
     `tombstones_waiting` counts the tombstones that are kept.  They expire between `first_horizon_ms` and
-    `last_horizon_ms`.  If no batch of them has a delete horizon after cleaning, both are None.
+    `last_horizon_ms`.  If none of their batches has a delete horizon after cleaning, both are None.
     """
 
     keys: int

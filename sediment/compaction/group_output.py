@@ -8,7 +8,7 @@ log with empty indexes.
 
 `segment.writer` completes and trims the indexes, and syncs the files.  The names of these files end in `.part`.  Only
 the commit renames them to `.cleaned` (`swap`).  After an interrupted commit, the next load of the log completes or
-undoes it (`loading.interrupted_swaps`).
+undoes the commit (`loading.interrupted_swaps`).
 
 Invariant: parts are written only if the log or an index differs from the source.
 """

@@ -124,7 +124,7 @@ class KeyRun:
 
 @dataclass(frozen=True, slots=True)
 class SurvivorBitmap:
-    """One bit for each record of a split `of`, by record number; the bit is 1 if the record survives."""
+    """One bit for each record of the split `of`, by record number; the bit is 1 if the record survives."""
 
     bits: npt.NDArray[np.uint8]
     of: SplitContents

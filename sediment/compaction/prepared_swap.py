@@ -47,7 +47,7 @@ class CleanStats:
     As in Kafka's cleaner, `messages_read` does not include the messages of batches that are dropped as a whole.
 
     `tombstones_waiting` counts the tombstones kept.  They expire between `first_horizon_ms` and `last_horizon_ms`.  If
-    no batch of them has a delete horizon, `first_horizon_ms` is greater than `last_horizon_ms`.
+    none of their batches has a delete horizon, `first_horizon_ms` is greater than `last_horizon_ms`.
     `batches_without_horizon` counts batches that got no horizon because delete.retention.ms is unknown.
     `batches_encoded` counts batches written in another codec or size.
     """

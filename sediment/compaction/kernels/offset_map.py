@@ -118,7 +118,7 @@ def put_offset(tables: npt.NDArray[np.int64], low: np.uint64, high: np.uint64, o
 def put_bounded(
     tables: npt.NDArray[np.int64], low: np.uint64, high: np.uint64, offset: int, keys: int, limit: int
 ) -> int:
-    """Put a key like `put_offset`, or return FULL if the map already contains `limit` keys.
+    """Put a key as `put_offset` does, or return FULL if the map already contains `limit` keys.
 
     `keys` is the number of keys so far.  As in Kafka's buildOffsetMapForSegment, the limit is tested before the look-up
     (kafka-log 02 §4.2).  So a full map also rejects a key that it already contains.

@@ -131,7 +131,7 @@ def find_survivors(
     first: int,
     surviving: npt.NDArray[np.bool_],
 ) -> int:
-    """Set `surviving`, bool[batches], for each batch whose records a sweep that filters BY_BITMAP must read.
+    """Set `surviving`, bool[batches], for each batch with records that a sweep BY_BITMAP must read.
 
     `first` is the value of RECORDS before the chunk.  Return the value of RECORDS after the chunk.
     """
@@ -207,7 +207,7 @@ def keep_by_offset(
     tables: npt.NDArray[np.int64],
     kept: npt.NDArray[np.uint8],
 ) -> int:
-    """Mark the records for whose key a filled map has no later offset; return the number of records kept."""
+    """Mark each record whose key has no later offset in a filled map; return the number of records kept."""
     total = 0
     for index in range(count):
         kept[index] = 0

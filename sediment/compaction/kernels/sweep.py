@@ -111,7 +111,7 @@ from sediment.segment_io.format.layout import BATCH_HEADER_BYTES, CRC
 
 _SMALL_BATCH_RECORDS = 4
 _BATCHES_AHEAD = 8
-_SPARSE_FACTOR = 4  # with at least this many records per survivor, skip the others, which is faster than to decode them
+_SPARSE_FACTOR = 4  # with at least this many records per survivor, skipping the others is faster than decoding them
 
 
 @kernel

@@ -139,7 +139,7 @@ def mark_batches(
 
 @kernel
 def _skip_to(position: int, positions: Int64s, index: int) -> int:
-    """Return the index of the first of `positions`, which ascend, at or after `position`; start at `index`."""
+    """Return the index of the first of the ascending `positions` that is at or after `position`; start at `index`."""
     while index < positions.size and positions[index] < position:
         index += 1
     return index

@@ -10,7 +10,7 @@ Nothing is written until a record changes.  At the first changed record, the chu
 copied.  Each later chunk is written as soon as it is rewritten.  So a segment without a changed record is read once,
 and not written.
 
-If a batch loses all its records, its header is kept if the batch is one of these:
+A batch that loses all its records keeps its header if it is one of these:
 * the last batch of the segment, so that the log end does not change even if later segments are deleted
 * one of the last five data batches of a producer in the segment.  A broker that loads the log keeps these five batches
   in memory, to recognise a duplicate from a client.  Because these headers are kept, the producer state at the end of

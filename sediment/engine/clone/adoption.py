@@ -94,7 +94,7 @@ def adopt_partition(
     ends_transactions: bool,
     has_coordinator: bool = True,
 ) -> PartitionClone:
-    """Bring a partition in place into the state after a clean stop; the lock of its directory must be held.
+    """Change a partition, in place, to the state after a clean stop; the lock of its directory must be held.
 
     Raises:
         CorruptDataError, UnsupportedDataError: a broker would refuse to load the partition.
@@ -168,7 +168,7 @@ def write_start_files(
     run_id: str,
     now_ms: int,
 ) -> tuple[str, ...]:
-    """Write the files that concern the whole directory; return the names of the copies that keep replaced files.
+    """Write the files that concern the whole directory; return the names of the copies of replaced files.
 
     meta.properties is replaced last.  So after an interrupted run, the directory still belongs to its former node, or
     to no node.  The server properties file is written only if it does not exist.

@@ -169,7 +169,7 @@ class ProducerStateManager:
             self._last_snapshot_offset = self.map_end_offset
 
     def truncate_and_reload(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Drop the snapshots outside the log; unless the map ends at `log_end_offset`, load the newest one inside.
+        """Drop the snapshots outside the log; unless the map ends at `log_end_offset`, load the newest one left.
 
         If a snapshot is corrupt, drop it and try the next one.
 

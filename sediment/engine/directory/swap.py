@@ -87,7 +87,7 @@ def commit(
        covers that segment.
     7. Sync the directory.
        Start: each `.deleted` is removed.
-    8. Rename each snapshot of an old base that is not a new base to `.snapshot.deleted`, and unlink the `.deleted`
+    8. For each old base that is not a new base, rename its snapshot to `.snapshot.deleted`.  Then unlink the `.deleted`
        files.  If `removals` is given, it unlinks these files while the next group is committed.
        Start: as after step 7; the loader removes snapshots without a segment.
 

@@ -501,7 +501,7 @@ class LogManager:
         are copied.
 
             1. copy the remaining records and flush them; write the checkpoints of the future log's directory
-            2. call `assign(directory)`, which durably makes this directory the partition's
+            2. call `assign(directory)`, which durably assigns the partition to this directory
             3. rename the folder of the log to -delete
             4. rename the folder of the future log, which then becomes the log of the partition
             5. call `on_replaced` with this log

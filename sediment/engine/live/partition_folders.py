@@ -133,7 +133,7 @@ def is_unfinished(folder: Path, fs: Fs) -> bool:
 
 
 def folder_aside(partition: TopicPartition, state: DirectoryState) -> str:
-    """Return a new name for the folder of a partition that is not in use yet, or not in use any more."""
+    """Return a new name for a partition's folder that is not in use yet, or not in use any more."""
     return aside_directory_name(partition, state, uuid.uuid4().hex)
 
 

@@ -1,7 +1,7 @@
 """Records for partitions that a node leads: they raise the leader epochs, or name another log directory.
 
-After an unclean stop, a log may have lost its last records, and new records may get the offsets of these records.  If
-the leader epoch is new, a consumer notices that its position is above the end of the earlier epoch (KIP-320).  Each
+After an unclean stop, a log may have lost its last records, and new records may get the offsets of the lost records.
+If the leader epoch is new, a consumer notices that its position is above the end of the earlier epoch (KIP-320).  Each
 record also makes the leader the only in-sync replica.  This is necessary because after an unclean stop, the metadata
 may list the leader only as an eligible leader replica (KIP-966).
 

@@ -151,7 +151,10 @@ class LoadState:
         self.epochs = epochs
 
     def like(self) -> Path:
-        """Return a path whose owner, group and mode new files get: a file, or the directory if it contains no file."""
+        """Return a path; new files get its owner, group and mode.
+
+        It is the path of a file, or of the directory if that contains no file.
+        """
         if self.segments:
             return self.path(self.segments[0])
         files = [entry.name for entry in self.fs.scan(self.directory) if entry.is_file]

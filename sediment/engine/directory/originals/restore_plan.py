@@ -383,7 +383,7 @@ class _Planner:
         return tuple(wanted), tuple(stray)
 
     def _plan_log_start(self, has_prefix: bool) -> tuple[bool, int | None]:
-        """Return True if the log start entry changes, and the entry to write before the segments change."""
+        """Return whether the log start entry changes, and the entry to write before the segments change."""
         wanted = self._entry.checkpoints.get(LOG_START_FILE)
         now = self._log_start_checkpoint
         first = min(self._found, default=0)

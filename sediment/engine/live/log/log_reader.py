@@ -107,7 +107,7 @@ def first_unstable_offset(log: LocalLog) -> int | None:
     """Return the first offset of the first undecided transaction.
 
     A transaction is undecided if it is open, or if its marker is at or above the high watermark.  If that transaction
-    began below the log start, return the base offset of the first batch of a read at the log start.
+    began below the log start, return the base offset of the first batch that a read at the log start returns.
     """
     with log.lock:
         unstable = log.producers.first_unstable_offset()

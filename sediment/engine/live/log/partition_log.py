@@ -240,8 +240,8 @@ class PartitionLog:
         """The first offset of the first undecided transaction.
 
         A transaction is undecided if it is open, or if its marker is at or above the high watermark.  If that
-        transaction began below the log start, the value is the base offset of the first batch of a read at the log
-        start.
+        transaction began below the log start, the value is the base offset of the first batch that a read at the log
+        start returns.
         """
         return log_reader.first_unstable_offset(self._log)
 

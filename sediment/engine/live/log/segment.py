@@ -152,7 +152,7 @@ class Segment:
         self.time_index.reserve()
 
     def open_to_append(self, last_offset: int) -> bool:
-        """Open every file that an append needs, so that the append cannot fail halfway because no descriptor is free.
+        """Open every file that an append needs, so that a lack of descriptors cannot stop the append halfway.
 
         Return False if the segment must be rolled before an append that ends at `last_offset`.  This is so if an index
         is full, or if the offset is out of the segment's range.

@@ -8,7 +8,7 @@
 Invariants: each log is in exactly one online directory.  `guard` covers the maps and is the innermost lock.  A thread
 that holds `guard` must not wait for a log or the cleaner, because a log takes `guard` when it reports a disk failure
 under its own lock.  `administration` is held while logs are created, deleted or truncated.  To avoid a long wait, a
-stop interrupts the creation of logs after the log that is being created.
+stop ends the creation of logs once the current log has been created.
 """
 
 from __future__ import annotations
