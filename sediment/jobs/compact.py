@@ -245,7 +245,7 @@ class _CompactionRun(CleaningRun):
                 if own.hand_off is None:
                     self._locks[path] = self._stack.enter_context(DirectoryLock(path))
                 if own.keep_before is not None:
-                    snapshot_log_dir(path, own.keep_before, self._fs)
+                    snapshot_log_dir(path, own.keep_before, options.now_ms, self._fs)
                 place_run_token(path, self.run_id)
                 self._stack.callback(remove_run_token, path)
         self._stack.callback(self._finish_removals)
@@ -616,7 +616,10 @@ def _summary(report: CompactionRunReport) -> str:
     compacted = [partition for partition in report.partitions if partition.status == COMPACTED]
     before = sum(partition.bytes_before for partition in compacted)
     after = sum(partition.bytes_after for partition in compacted)
-    verb = "would shrink" if report.dry_run else "shrank"
+    if after > before:
+        verb = "would grow" if report.dry_run else "grew"
+    else:
+        verb = "would shrink" if report.dry_run else "shrank"
     size = f"; {human_bytes(before)} {verb} to {human_bytes(after)}" if compacted else ""
     return f"{done}{size} in {report.seconds:.1f} s (run {report.run_id})"
 

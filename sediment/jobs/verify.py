@@ -294,7 +294,8 @@ def verify(options: CommonOptions, *, since_ms: int | None, reencoded: bool = Fa
     """Compare the two `log_dirs` of `options`.
 
     `now_ms`, if given, is the exact time of the cleaning, not a later time.  `since_ms` is the time of the first of
-    several cleanings; None means a single cleaning.  With `reencoded`, batches may have another codec or size.
+    several cleanings.  None means a single cleaning, or, if several runs of --keep-before used BEFORE, the time of the
+    first of these runs.  With `reencoded`, batches may have another codec or size.
 
     Raises:
         UsageError: the directories cannot be compared.
@@ -302,6 +303,8 @@ def verify(options: CommonOptions, *, since_ms: int | None, reencoded: bool = Fa
     """
     started = time.monotonic()
     found, reports = _pair_up(options, Fs())
+    if since_ms is None:
+        since_ms = _first_of_several_runs_ms(options, Fs())
     reports += _reports(_with_settings(found, options, since_ms, reencoded), options)
     return VerificationReport(
         run_id=new_run_id(),
@@ -310,6 +313,17 @@ def verify(options: CommonOptions, *, since_ms: int | None, reencoded: bool = Fa
         seconds=time.monotonic() - started,
         partitions=tuple(sorted(reports, key=lambda report: by_number(report.partition))),
     )
+
+
+def _first_of_several_runs_ms(options: CommonOptions, fs: Fs) -> int | None:
+    """Return the clock of the first run that used BEFORE for --keep-before; None if at most one run used it."""
+    mark = read_mark(options.log_dirs[0] / BEFORE_OF_FILE, fs)
+    if mark is None or not mark.is_reused or mark.now_ms is None:
+        return None
+    options.messages().print(
+        f"several runs used BEFORE for --keep-before, so --since-ms {mark.now_ms} applies, the time of the first run"
+    )
+    return mark.now_ms
 
 
 # -------------------------------------------------------------------------------------------------------- command line

@@ -272,8 +272,8 @@ class Settings:
         bare = next((name for name in _POLICY_KEYS if name in self.sets), None)
         if bare is not None and len(set(topics)) > 1 and not have_metadata:
             raise SettingsError(
-                f"--set {bare}={self.sets[bare]} would apply to all {len(set(topics))} topics, and compaction loses "
-                "data of a topic that is not meant to be compacted",
+                f"--set {bare}={self.sets[bare]} would apply to all {len(set(topics))} topics, and a topic "
+                "with another policy would lose data",
                 advice="set it for each topic with --set topic:cleanup.policy=…, or select one topic with --partition",
             )
         for topic in sorted(set(self.topic_sets) - set(topics)):

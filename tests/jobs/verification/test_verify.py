@@ -189,6 +189,22 @@ def test_what_compact_leaves_of_random_logs_is_a_correct_compaction(tmp_path):
     assert tree(tmp_path) == untouched
 
 
+def test_a_directory_of_links_that_two_runs_used_gives_the_time_of_the_first(tmp_path):
+    logs, before = tmp_path / "logs", tmp_path / "before"
+    for seed in range(4):
+        write_random_log(logs / f"t-{seed}", 900 + seed, LogShape(batches=120))
+    (logs / ".kafka_cleanshutdown").touch()
+    shared = ["--set=t:cleanup.policy=compact", "--set=t:delete.retention.ms=20000"]
+    for now_ms in (START_MS + 40_000, START_MS + 90_000):
+        more = ("--force", "--from-start", "--keep-before", before, "--now-ms", now_ms)
+        assert sediment("compact", logs, *more, *shared).status == 0
+    last = ("--now-ms", START_MS + 90_000)
+    outcome = sediment("verify", before, logs, *last, *shared)
+    assert outcome.status == 0, outcome.stdout
+    assert "several runs used BEFORE" in outcome.stderr
+    assert sediment("verify", before, logs, *last, "--since-ms", START_MS + 90_000, *shared).status == 1
+
+
 def test_tasks_of_spark_and_this_process_return_the_same_report(tmp_path):
     given = load_case("one-key", tmp_path).rounds[0]
     sides = ({"t-0": given.before, "t-1": given.before}, {"t-0": given.after, "t-1": given.after})

@@ -288,8 +288,10 @@ def _is_same(path: Path, file: OriginalFile) -> bool:
         return False
 
 
-def snapshot_log_dir(log_dir: Path, target: Path, fs: Fs) -> None:
+def snapshot_log_dir(log_dir: Path, target: Path, now_ms: int, fs: Fs) -> None:
     """Link the files of `log_dir` outside the partitions, such as checkpoints, into `target`; keep existing links.
+
+    `now_ms` is the clock of the run.  If an earlier run has used `target`, its mark keeps the clock of that run.
 
     Raises:
         UsageError: `target` is a snapshot of another log directory, is not empty, or is on another filesystem.
@@ -303,6 +305,8 @@ def snapshot_log_dir(log_dir: Path, target: Path, fs: Fs) -> None:
                 path=str(target),
                 advice="give another directory",
             )
+        if not mark.is_reused:
+            fs.replace_file(path, replace(mark, is_reused=True).to_bytes(), like=log_dir)
         return
     files = [entry.name for entry in fs.scan(log_dir) if not entry.is_directory and entry.name not in _NOT_LINKED]
     if any(entry.name not in files for entry in fs.scan(target)):
@@ -311,7 +315,7 @@ def snapshot_log_dir(log_dir: Path, target: Path, fs: Fs) -> None:
     for entry in fs.scan(target):
         fs.unlink(target / entry.name)
     _link_all(files, log_dir, target, fs)
-    fs.replace_file(path, make_mark(log_dir, fs).to_bytes(), like=log_dir)
+    fs.replace_file(path, make_mark(log_dir, now_ms, fs).to_bytes(), like=log_dir)
 
 
 def snapshot_partition(partition: TopicPartition, log_dir: Path, target: Path, fs: Fs) -> None:
@@ -354,7 +358,7 @@ def _make_directories(path: Path, fs: Fs) -> None:
 
 def _other_filesystem(target: Path, source: Path) -> UsageError:
     return UsageError(
-        f"originals are hard links, but {source} is on another filesystem, or on a filesystem without hard links",
+        f"files are kept as hard links, but {source} is on another filesystem, or on a filesystem without hard links",
         path=str(target),
         advice=_OTHER_DIRECTORY,
     )

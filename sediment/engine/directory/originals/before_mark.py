@@ -4,8 +4,11 @@ The file contains the path of the source log directory, and a fingerprint of eac
 links only the partitions that it changes.  If a partition has no links, its fingerprint shows the reason: the partition
 never changed, or its links are missing.
 
-Format: one JSON object with `log_dir` and `partitions`, which has a fingerprint for each partition name.  Earlier
-versions wrote only the path.
+Several runs may use the same directory, for example if the first run was interrupted.  Then the mark has the clock of
+the first run, which `verify` needs.
+
+Format: one JSON object with `log_dir`, `partitions`, which has a fingerprint for each partition name, `now_ms` and
+`is_reused`.  Earlier versions wrote only the path, or no `now_ms`.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from sediment.segment_io.errors import NotALogDirectoryError
@@ -24,24 +27,30 @@ from sediment.segment_io.partition.sources import find_sources
 
 @dataclass(frozen=True, slots=True)
 class BeforeMark:
-    """The resolved path of the log directory, and the fingerprints of its partitions before the first run."""
+    """The resolved path of the log directory, and the fingerprints of its partitions before the first run.
+
+    `now_ms` is the clock of the first run; None: an earlier version wrote the mark.  `is_reused` is True if a later run
+    has used the directory.
+    """
 
     log_dir: str
     partitions: Mapping[str, str] = field(default_factory=dict)
+    now_ms: int | None = None
+    is_reused: bool = False
 
     def to_bytes(self) -> bytes:
         """Return the content of the file."""
-        return json.dumps({"log_dir": self.log_dir, "partitions": dict(self.partitions)}).encode()
+        return json.dumps(asdict(self)).encode()
 
 
-def make_mark(log_dir: Path, fs: Fs) -> BeforeMark:
+def make_mark(log_dir: Path, now_ms: int, fs: Fs) -> BeforeMark:
     """Return the mark for the current state of `log_dir`; no other process may write to the directory."""
     try:
         sources = find_sources([log_dir], fs)
     except NotALogDirectoryError:
         sources = ()
     prints = {source.directory.name: fingerprint(source.directory, fs) for source in sources}
-    return BeforeMark(str(log_dir.resolve()), prints)
+    return BeforeMark(str(log_dir.resolve()), prints, now_ms)
 
 
 def read_mark(path: Path, fs: Fs) -> BeforeMark | None:
@@ -51,7 +60,7 @@ def read_mark(path: Path, fs: Fs) -> BeforeMark | None:
     text = fs.read_bytes(path).decode(errors="surrogateescape")
     try:
         fields = json.loads(text)
-        return BeforeMark(fields["log_dir"], fields["partitions"])
+        return BeforeMark(fields["log_dir"], fields["partitions"], fields.get("now_ms"), bool(fields.get("is_reused")))
     except (ValueError, KeyError, TypeError):
         return BeforeMark(text)
 
