@@ -567,7 +567,7 @@ class _FileWriter:
         self._blocks: deque[mmap.mmap] = deque()
         self._filled = 0
         self._thread: ThreadPoolExecutor | None = None
-        self._of_thread = descriptor  # if there is a thread, a duplicate, so that no later file gets the same number
+        self._of_thread = descriptor  # a duplicate once a thread exists, so that no later file gets the same number
         self._has_failed = False
         self._pending: deque[Future[None]] = deque()  # one for each block that the thread received, oldest first
 

@@ -2,8 +2,8 @@
 
     slices of the log --tables--> columns --without superseded records--> records in order
 
-The topic is `__consumer_offsets` or `__transaction_state`.  Until it is compacted, later records with the same key
-supersede most of its records.  The reader returns tables of about 65,000 records.  A plain record has a value and is
+The topic is `__consumer_offsets` or `__transaction_state`.  Before a compaction, most of its records are superseded by
+later records with the same key.  The reader returns tables of about 65,000 records.  A plain record has a value and is
 outside a transaction.  In each table, a plain record is skipped if a later plain record has the same key.
 
 Invariants: the files are only read.  Only one table is in memory at a time, regardless of the size of the log.

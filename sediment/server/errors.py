@@ -84,7 +84,7 @@ def error_code_of(error: BaseException) -> ErrorCode:
 def append_error_code_of(error: BaseException) -> ErrorCode:
     """Return the code for an append that raised `error`.
 
-    Corrupt bytes came from the client, so their code lets the client retry.
+    The code for corrupt bytes lets the client retry, because the bytes came from the client.
     """
     if isinstance(error, CorruptDataError):
         return ErrorCode.CORRUPT_MESSAGE

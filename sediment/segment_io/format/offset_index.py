@@ -6,7 +6,7 @@ An entry has 8 bytes: relative offset i32 | position i32.
 
 Invariants: a parsed index never changes.  Its offsets ascend, so a look-up is a binary search.  Relative offsets count
 from the segment's base offset and are in 0 … 2^31 − 1.  A look-up returns a position from which the caller scans
-forward.  So the index is still correct if it has fewer entries.
+forward.  So the index stays correct if entries are left out.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ The offset is the last offset of the first batch with the entry's timestamp.  `i
 entries.  `segment.mapped_time_index` is the index of a live segment.
 
 Invariants: a parsed index never changes.  Its timestamps ascend, so a look-up is a binary search.  A look-up returns an
-offset from which the caller scans forward.  So the index is still correct if it has fewer entries.
+offset from which the caller scans forward.  So the index stays correct if entries are left out.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class TimeIndex:
 def parse_time_index(
     data: Buffer, base_offset: int, *, path: str | None = None, preallocated: bool = False
 ) -> TimeIndex:
-    """Parse a time index; `preallocated` is the same as for `parse_offset_index`.
+    """Parse a time index; `preallocated` has the same meaning as in `parse_offset_index`.
 
     Raises:
         CorruptIndexError: the length is not a multiple of 12, an entry is negative, timestamps do not strictly ascend,

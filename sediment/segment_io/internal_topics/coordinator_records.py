@@ -106,7 +106,7 @@ def encode_coordinator_value(value: Any, version: int) -> bytes:
 
 @cache
 def _record_types(topic: str) -> Mapping[int, tuple[str, type[Message], type[Message]]]:
-    """Return, by its number, the name of each record type, and the message classes of its key and value."""
+    """Return the name of each record type, with the message classes of its key and value, by type number."""
     keys = (line for line in message_lines().values() if line.kind == "coordinator-key")
     prefixes = {
         line.number: line.name.removesuffix(_KEY)

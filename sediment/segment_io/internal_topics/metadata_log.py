@@ -17,8 +17,8 @@ Invariants: nothing is written, and no data is skipped silently.  These are erro
 * a corrupt batch before good batches
 * a log that is shorter than it once was, as the name or content of another file proves
 
-Only a torn batch is accepted, because a crash can leave one.  The log then ends after the last complete batch; a node
-that starts does the same.
+Only a torn batch is accepted, because a crash can leave one.  The log then ends after the last complete batch.  A node
+that starts also ends it there.
 
 At the first start of a broker, `bootstrap.checkpoint` becomes stale, because topics and configs then change in the
 metadata log.  So the file is used only if the marker of a clean stop proves that no broker has started on the
@@ -125,10 +125,10 @@ class ClusterMetadata:
     the ACL records by id.  `quotas` has the quota records by (entity, key); an entity consists of (type, name) pairs.
     `quorum_records` has, by control type, the values of the last KRaftVersionRecord and of the last VotersRecord, as in
     the log.  `has_open_transaction` is True if the log ends inside a metadata transaction.  `is_bootstrap` is True if
-    the state comes from `bootstrap.checkpoint`.  `directory_ids` has the ids of the log directories of each partition's
-    replicas, if the records state them.  `new_partitions` are the partitions that `sediment serve` added since a broker
-    last ran; after a crash, their folders may be missing.  `removed_topic_ids` are the ids of topics that `sediment
-    serve` removed since a broker last ran, except topics that were added again.
+    the state comes from `bootstrap.checkpoint`.  For each partition, `directory_ids` has the ids of its replicas' log
+    directories, if the records state them.  `new_partitions` are the partitions that `sediment serve` added since a
+    broker last ran; after a crash, their folders may be missing.  `removed_topic_ids` are the ids of topics that
+    `sediment serve` removed since a broker last ran, except topics that were added again.
     """
 
     topic_ids: Mapping[str, str]

@@ -7,11 +7,11 @@
 
 Invariants: nothing is written.  Only names, sizes and times of files are trusted without a check.  An offset index
 entry is used only if a batch with the entry's offset is at the entry's position.  A snapshot is used only if its CRC is
-valid.  If such a file is missing or corrupt, the headers of the batches are scanned.  After a clean stop, a view needs
-only a few small reads, even for large segments.
+valid.  If an offset index or a snapshot is missing or corrupt, the headers of the batches are scanned.  After a clean
+stop, a view needs only a few small reads, even for large segments.
 
-In three cases, a broker that loads the same files gets a different result, because it does not scan the batches then
-(kafka-log 05 §3, §6):
+In three cases, a broker that loads the same files gets a different result, because in these cases it does not scan the
+batches (kafka-log 05 §3, §6):
 
     files                               broker                                this module
     no snapshot, clean stop             empty producer state                  the log is replayed

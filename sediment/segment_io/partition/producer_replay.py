@@ -126,7 +126,7 @@ def fold_rows(
 def batch_positions(counted: int) -> list[int]:
     """Return the columns at which the batches of a `remembered` row begin, oldest first.
 
-    `counted` is the number of batches, which the first column of the row contains.
+    `counted` is the value of the first column of the row: the number of batches.
     """
     numbers = range(max(counted - REMEMBERED_BATCHES, 0), counted)
     return [1 + number % REMEMBERED_BATCHES * BATCH_FIELDS for number in numbers]

@@ -104,8 +104,8 @@ def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
 def snapshots_in_range(snapshots: Iterable[int], *, log_start_offset: int, log_end_offset: int) -> tuple[int, ...]:
     """Return, in ascending order, the snapshots that a log with these ends may load; all other snapshots are stale.
 
-    They are above the log start offset, and not above the log end offset.  Source: kafka-log 04 §3.1, 05 §6
-    (truncateAndReload).
+    A log may load snapshots above the log start offset and not above the log end offset.  Source: kafka-log 04 §3.1, 05
+    §6 (truncateAndReload).
     """
     return tuple(sorted(offset for offset in snapshots if log_start_offset < offset <= log_end_offset))
 

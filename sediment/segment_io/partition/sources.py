@@ -3,7 +3,8 @@
 Only names are read; no file is opened.  The path of a log directory selects all live partitions in it.  The metadata
 log, and directories with the suffix `-delete`, `-stray` or `-future`, are read only if a path names them.
 
-Invariant: a source is a partition directory that exists.  If `base_offset` is set, it is only one segment of it.
+Invariant: a source is a partition directory that exists.  If `base_offset` is set, the source is only one segment of
+this directory.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ _SIZES_BYTES = {**{kind: struct.calcsize(f">{code}") for kind, code in _CODES.it
 
 
 def default_of(field: FieldSchema) -> Any:
-    """Return the default value of a field in a new message; for other fields, see `has_new_structure`."""
+    """Return the default value of a field in a new message, unless `has_new_structure` is True for the field."""
     text = field.default
     if text == "null":
         return None
@@ -430,7 +430,7 @@ def compile_encoder(schema: MessageSchema, version: int, classes: Mapping[str, t
 
 
 class _EncoderSource(_Source):
-    """The source of an encoder; `out` is the output buffer, and `run` contains the numbers without a line yet."""
+    """The source of an encoder; `out` is the output buffer, and `run` has the numbers that still need a line."""
 
     def __init__(self, schema: MessageSchema, version: int, classes: Mapping[str, type]) -> None:
         super().__init__(schema, version, classes)

@@ -70,7 +70,7 @@ def write_varint(value: int) -> bytes:
 
 
 def skip_tagged_fields(buffer: bytes | memoryview, position: int, end: int) -> int:
-    """Skip unknown tagged fields, whose number is before `position`, and return the position after them."""
+    """Skip unknown tagged fields, whose count begins one byte before `position`; return the position after them."""
     count, position = read_varint(buffer, position - 1)
     for _ in range(count):
         _, position = read_varint(buffer, position)

@@ -7,7 +7,7 @@
 Invariants
 * A batch's CRC is checked before any of its records is used.
 * All records of a batch are in one table.
-* A kernel's status requests work that the kernel cannot do: decompress or unwrap a batch, enlarge an array, or take a
+* With its status, a kernel asks for work that it cannot do: decompress or unwrap a batch, enlarge an array, or take a
   full table.  When a kernel returns, each batch is in the table completely or not at all.
 * pyarrow is imported when the first table is taken, because a process must not load pyarrow before it forks.
 """

@@ -563,7 +563,7 @@ class ClassicGroup:
     def _join_deadline_passed(self, now_ms: int) -> None:
         """Complete the join phase.
 
-        Extend the group's first join phase instead, as long as members are still arriving.
+        If this is the group's first join phase and members are still arriving, extend the phase instead.
         """
         if self._is_initial_rebalance and self._new_member_added and self._remaining_delay_ms:
             self._new_member_added = False

@@ -1,4 +1,4 @@
-"""Waits for the replication of coordinators' appends, which block no thread.
+"""Waiting for the replication of coordinators' appends, without blocking a thread.
 
 Source: Kafka's DelayedProduce, for appends with acks=-1.
 """

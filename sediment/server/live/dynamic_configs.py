@@ -184,7 +184,7 @@ def _refuse(keys: Collection[str], what: str, shown_as: str = "Set") -> None:
 
 
 def check_thread_counts(before: Mapping[str, Value], after: Mapping[str, Value]) -> None:
-    """Check that no thread count in two sets of stated broker keys differs by more than a factor of 2.
+    """Check that no thread count differs by more than a factor of 2 between two sets of stated broker keys.
 
     Raises:
         ApiError: one does.

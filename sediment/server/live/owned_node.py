@@ -12,8 +12,8 @@ The checks, with the reason for a refusal or the remedy:
   any other folder to -stray.
 * No checkpoint lists a partition without a folder.  The server would create the partition empty, but another directory
   may have its records.
-* A server added such a partition after the last run of a broker, or the marker of a clean stop proves that no broker
-  has used the directory.  The reason is the same.
+* A partition without a folder was added by a server after the last run of a broker, or the marker of a clean stop
+  proves that no broker has used the directory.  Otherwise, too, another directory may have its records.
 * The folder of such a partition would be in an entry of log.dirs.  A broker would not find the folder elsewhere.
 * Every entry of log.dirs is given, if log.dirs is known.  A missing folder may be in another entry.
 
@@ -29,9 +29,9 @@ exactly one directory is given.  This is the directory with the metadata, so the
 A broker creates a partition's folder as soon as it leads the partition.  So a partition can lack a folder in only two
 cases: the node was never started, or a server was killed while it created the partition.
 
-If a server is killed while it deletes a topic, folders of the topic remain.  If an operator restores such a folder, the
-directory looks the same.  So a start does not delete these folders, but renames them to -stray, as a broker does.  If
-the topic was created again and the new partition has no other folder, the start is refused.
+If a server is killed while it deletes a topic, folders of the topic remain.  A start cannot distinguish these folders
+from folders that an operator has restored.  So it does not delete them, but renames them to -stray, as a broker does.
+If the topic was created again and the new partition has no other folder, the start is refused.
 
 A folder marked with -delete is removed in three cases.  A server deleted its topic.  An interrupted creation left the
 folder without records.  A move left the folder, because the partition is now in another directory, which the metadata
@@ -97,11 +97,11 @@ class OwnedNode:
     """A node with its metadata.
 
     If `is_started`, the metadata comes from the metadata log in `metadata_dir`, else from `bootstrap.checkpoint`.
-    `absent` maps each partition that has no folder, and was never written to, to the log directory of its new folder.
-    `removed` contains the folders to remove: of topics that a server has deleted, of creations that left no records,
-    and of finished moves.  `promoted` maps each partition whose future log replaces its log to the directory of the
-    future log.  `moves` maps each partition whose move restarts to the target directory.  `unused` contains all other
-    folders of future logs.
+    `absent` contains each partition that has no folder and was never written to, with the log directory of its new
+    folder.  `removed` contains the folders to remove: of topics that a server has deleted, of creations that left no
+    records, and of finished moves.  `promoted` contains each partition whose future log replaces its log, with the
+    directory of the future log.  `moves` contains each partition whose move restarts, with the target directory.
+    `unused` contains all other folders of future logs.
     """
 
     node: Node

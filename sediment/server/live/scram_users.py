@@ -49,7 +49,7 @@ class UserUpsertion:
 
 @dataclass(frozen=True, slots=True)
 class UserChanges:
-    """The records of a change, and the error of each user in the request, which is None for a changed user."""
+    """The records of a change, and the error of each user in the request (None for a changed user)."""
 
     records: Sequence[bytes]
     errors: dict[str, ApiError | None]

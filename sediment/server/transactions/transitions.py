@@ -7,7 +7,7 @@
     every state except Ongoing and the prepared states --initialize--> Empty, with a higher epoch
 
 A function returns the next transaction, or the error for the client.  The next transaction takes effect when it is
-stored.  The error NONE means that nothing must change.
+stored.  The error NONE means that the request succeeds without a change.
 
 Source: Kafka's TransactionCoordinator and TransactionMetadata.
 """

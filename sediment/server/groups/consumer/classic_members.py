@@ -213,7 +213,7 @@ def sync(group: ConsumerGroup, request: SyncRequest, now: Circumstances) -> tupl
 def heartbeat(
     group: ConsumerGroup, identity: MemberIdentity, generation: int, now: Circumstances
 ) -> tuple[Change, ErrorCode]:
-    """Return the change that a Heartbeat makes, and its error, REBALANCE_IN_PROGRESS if the member must join again.
+    """Return the change that a Heartbeat makes, and its error (REBALANCE_IN_PROGRESS if the member must rejoin).
 
     Raises:
         ApiError: the request is refused.
