@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -74,7 +75,26 @@ class _Signals:
     def interrupt(self) -> None:
         """Raise `RunStopped` to end the command here."""
         self._has_raised = True
+        _hide_errors_of_unfinished_objects()
         raise RunStopped
+
+
+def _hide_errors_of_unfinished_objects() -> None:
+    """From now on, print no message if `__del__` of an object misses an attribute.
+
+    A signal can interrupt a library while it makes an object.  Python deletes the unfinished object later, possibly
+    when the process ends, and would print the traceback of this error.
+    """
+    print_error = sys.unraisablehook
+
+    def print_others(error: Any) -> None:
+        is_unfinished = (
+            issubclass(error.exc_type, AttributeError) and getattr(error.object, "__name__", "") == "__del__"
+        )
+        if not is_unfinished:
+            print_error(error)
+
+    sys.unraisablehook = print_others
 
 
 _current: _Signals | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -45,6 +46,28 @@ def test_a_signal_ends_a_block_and_afterwards_signals_are_as_they_were() -> None
             assert is_stopping()
     assert signal.getsignal(signal.SIGTERM) is before
     assert not is_stopping()
+
+
+def test_an_object_that_a_signal_left_unfinished_is_deleted_without_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unfinished:
+        def __init__(self, value: int) -> None:
+            signal.raise_signal(signal.SIGINT)
+            self.value = value
+
+        def __del__(self) -> None:
+            if self.value:
+                raise ValueError("a fault of the clean-up")
+
+    messages: list[type[BaseException]] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda error: messages.append(error.exc_type))
+    with contextlib.suppress(RunStopped), end_on_signals():
+        Unfinished(1)
+    gc.collect()
+    assert messages == []
+    finished = Unfinished.__new__(Unfinished)
+    finished.value = 1
+    del finished
+    assert messages == [ValueError]
 
 
 def test_a_block_that_ends_itself_is_notified_first_and_then_interrupted() -> None:
