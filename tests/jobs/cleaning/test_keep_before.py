@@ -55,7 +55,10 @@ def test_a_second_run_into_the_same_directory_keeps_what_the_first_found(given, 
     assert {path.name for path in kept.iterdir() if path.is_dir()} == {"plain-0"}
     first = tree(kept)
     assert sediment("compact", log_dir, *options, "--from-start").status == 0
-    assert {name: content for name, content in tree(kept).items() if name in first} == first
+    after = {name: content for name, content in tree(kept).items() if name in first}
+    marks = [json.loads(files.pop(".sediment-before")) for files in (first, after)]
+    assert after == first
+    assert marks == [marks[0], {**marks[0], "is_reused": True}]
     outcome = sediment("verify", kept, log_dir, "--json", NOW, *sets)
     assert {each["status"] for each in outcome.report["partitions"]} == {"correct"}, outcome.stdout
 

@@ -23,15 +23,21 @@ def log_dir(tmp_path):
 
 
 def test_a_mark_names_the_live_partitions_and_reads_back(log_dir, tmp_path):
-    mark = make_mark(log_dir, Fs())
+    mark = make_mark(log_dir, 7, Fs())
     assert (mark.log_dir, set(mark.partitions)) == (str(log_dir), {"t-0", "t-1"})
+    assert (mark.now_ms, mark.is_reused) == (7, False)
     (tmp_path / "mark").write_bytes(mark.to_bytes())
     assert read_mark(tmp_path / "mark", Fs()) == mark
     assert read_mark(tmp_path / "none", Fs()) is None
 
 
 def test_a_log_directory_without_partitions_has_a_mark(tmp_path):
-    assert make_mark(tmp_path, Fs()) == BeforeMark(str(tmp_path), {})
+    assert make_mark(tmp_path, 7, Fs()) == BeforeMark(str(tmp_path), {}, 7)
+
+
+def test_a_mark_without_a_clock_is_of_an_earlier_version(tmp_path):
+    (tmp_path / "mark").write_text('{"log_dir": "/a", "partitions": {"t-0": "f"}}')
+    assert read_mark(tmp_path / "mark", Fs()) == BeforeMark("/a", {"t-0": "f"})
 
 
 @pytest.mark.parametrize("text", ["/var/lib/kafka/data", "[1]", "{}", "7"])
