@@ -80,7 +80,7 @@ class _Signals:
 
 
 def _hide_errors_of_unfinished_objects() -> None:
-    """From now on, print no message if `__del__` of an object misses an attribute.
+    """Print no message from now on if `__del__` of an object misses an attribute.
 
     A signal can interrupt a library while it makes an object.  Python deletes the unfinished object later, possibly
     when the process ends, and would print the traceback of this error.
