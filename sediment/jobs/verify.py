@@ -293,9 +293,10 @@ def _reports(pairs: Sequence[Pair], options: CommonOptions) -> Iterator[PairRepo
 def verify(options: CommonOptions, *, since_ms: int | None, reencoded: bool = False) -> VerificationReport:
     """Compare the two `log_dirs` of `options`.
 
-    `now_ms`, if given, is the exact time of the cleaning, not a later time.  `since_ms` is the time of the first of
-    several cleanings.  None means a single cleaning, or, if several runs of --keep-before used BEFORE, the time of the
-    first of these runs.  With `reencoded`, batches may have another codec or size.
+    `options.now_ms` is the exact time of the cleaning if it was given; otherwise, the cleaning may be earlier.
+    `since_ms` is the time of the first of several cleanings.  If `since_ms` is None and several runs of --keep-before
+    used BEFORE, the time of the first of these runs is used.  In all other cases, None means a single cleaning.
+    With `reencoded`, batches may have another codec or size.
 
     Raises:
         UsageError: the directories cannot be compared.

@@ -26,7 +26,7 @@ from sediment.segment_io.fs import Fs
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A piece of a partition; `number` is the index of the partition's task."""
+    """A piece of a partition; all pieces of a partition have the same `number`, the index of the partition's task."""
 
     number: int
     copy: ReplicaCopy

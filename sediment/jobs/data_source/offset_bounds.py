@@ -30,8 +30,9 @@ def batch_bounds(options: SourceOptions, sources: Sequence[Source], fs: Fs) -> M
     """Return the offsets that a batch query reads from each source; empty if no option sets a start or an end.
 
     Raises:
-        UsageError: the options do not name every partition, or no record has a starting timestamp or a later one.
-        OffsetOutOfRangeError: an offset is not in the log, and the query fails on data loss.
+        UsageError: the options do not name every partition, or a partition has no record at or after its starting
+            timestamp.
+        OffsetOutOfRangeError: an offset is not in the log, and `failOnDataLoss` is true.
     """
     kafka = options.kafka
     if kafka.start is None and kafka.end is None:

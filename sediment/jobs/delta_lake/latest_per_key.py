@@ -49,7 +49,7 @@ _EMITTED_ROWS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Consecutive slices of one partition, ascending; `number` identifies its summary."""
+    """Consecutive slices of one partition, ascending; `number` identifies the summary of this part."""
 
     number: int
     scan_tasks: tuple[ScanTask, ...]

@@ -2,8 +2,8 @@
 
 * A pipe gets every column and every row.
 * On a terminal, topic and partition share one column.  The least important columns are left out if they have no room.
-* On a terminal, one line counts the rows without a finding.  One line also counts empty logs if there are more than
-  ten.
+* On a terminal, one line counts the rows without a finding.  If there are more than ten empty logs, another line counts
+  these logs.
 * On a terminal, configs are listed by topic, and committed offsets by group.  A heading counts as a row.
 * With --columns, the table has exactly these columns, and every row.
 
