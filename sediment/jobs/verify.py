@@ -76,8 +76,10 @@ class _Found(NamedTuple):
 
 
 # ------------------------------------------------------------------------------------------------------------- pairing
-def _pair_up(options: CommonOptions, fs: Fs) -> tuple[list[_Found], list[PairReport]]:
-    """Return the partitions that are in both directories, and a report of each partition that is only in one directory.
+def _pair_up(options: CommonOptions, fs: Fs) -> tuple[list[_Found], list[PairReport], BeforeMark]:
+    """Return the partitions in both directories, a report of each partition in only one, and the mark of --keep-before.
+
+    The mark is empty if no run of --keep-before made BEFORE or its log directory.
 
     Raises:
         UsageError: a path is neither a log directory nor a partition, BEFORE and AFTER are of different kinds, or
@@ -94,9 +96,10 @@ def _pair_up(options: CommonOptions, fs: Fs) -> tuple[list[_Found], list[PairRep
         )
     if kinds[0]:
         name = before.resolve().name
+        mark = read_mark(before.resolve().parent / BEFORE_OF_FILE, fs) or BeforeMark("")
         if not _selected([name], options):
-            return [], []
-        return [_Found(name, _side(find_sources([before], fs)[0], fs), _side(find_sources([after], fs)[0], fs))], []
+            return [], [], mark
+        return [_Found(name, *(_side(find_sources([path], fs)[0], fs) for path in (before, after)))], [], mark
     mark = read_mark(before / BEFORE_OF_FILE, fs) or BeforeMark("")
     sides = [
         {str(source.partition): source for source in sources}
@@ -116,7 +119,7 @@ def _pair_up(options: CommonOptions, fs: Fs) -> tuple[list[_Found], list[PairRep
         for name in names
         if name in sides[0] and name in sides[1]
     ]
-    return pairs, missing
+    return pairs, missing, mark
 
 
 def _check_cleaner_checkpoint(before: Path, after: Path, fs: Fs) -> None:
@@ -303,9 +306,12 @@ def verify(options: CommonOptions, *, since_ms: int | None, reencoded: bool = Fa
         SedimentError: a directory cannot be read, or changed during the comparison.
     """
     started = time.monotonic()
-    found, reports = _pair_up(options, Fs())
-    if since_ms is None:
-        since_ms = _first_of_several_runs_ms(options, Fs())
+    found, reports, mark = _pair_up(options, Fs())
+    if since_ms is None and mark.is_reused and mark.now_ms is not None:
+        since_ms = mark.now_ms
+        options.messages().print(
+            f"several runs used BEFORE for --keep-before, so --since-ms {since_ms} applies, the time of the first run"
+        )
     reports += _reports(_with_settings(found, options, since_ms, reencoded), options)
     return VerificationReport(
         run_id=new_run_id(),
@@ -314,17 +320,6 @@ def verify(options: CommonOptions, *, since_ms: int | None, reencoded: bool = Fa
         seconds=time.monotonic() - started,
         partitions=tuple(sorted(reports, key=lambda report: by_number(report.partition))),
     )
-
-
-def _first_of_several_runs_ms(options: CommonOptions, fs: Fs) -> int | None:
-    """Return the clock of the first run that used BEFORE for --keep-before; None if at most one run used it."""
-    mark = read_mark(options.log_dirs[0] / BEFORE_OF_FILE, fs)
-    if mark is None or not mark.is_reused or mark.now_ms is None:
-        return None
-    options.messages().print(
-        f"several runs used BEFORE for --keep-before, so --since-ms {mark.now_ms} applies, the time of the first run"
-    )
-    return mark.now_ms
 
 
 # -------------------------------------------------------------------------------------------------------- command line

@@ -75,26 +75,27 @@ class _Signals:
     def interrupt(self) -> None:
         """Raise `RunStopped` to end the command here."""
         self._has_raised = True
-        _hide_errors_of_unfinished_objects()
+        if not isinstance(sys.unraisablehook, _OtherErrors):
+            sys.unraisablehook = _OtherErrors(sys.unraisablehook)
         raise RunStopped
 
 
-def _hide_errors_of_unfinished_objects() -> None:
-    """Print no message from now on if `__del__` of an object misses an attribute.
+class _OtherErrors:
+    """A `sys.unraisablehook` that prints no message if `__del__` of an object misses an attribute.
 
     A signal can interrupt a library while it makes an object.  Python deletes the unfinished object later, possibly
     when the process ends, and would print the traceback of this error.
     """
-    print_error = sys.unraisablehook
 
-    def print_others(error: Any) -> None:
+    def __init__(self, hook: Callable[[Any], object]) -> None:
+        self._hook = hook
+
+    def __call__(self, error: Any) -> None:
         is_unfinished = (
             issubclass(error.exc_type, AttributeError) and getattr(error.object, "__name__", "") == "__del__"
         )
         if not is_unfinished:
-            print_error(error)
-
-    sys.unraisablehook = print_others
+            self._hook(error)
 
 
 _current: _Signals | None = None

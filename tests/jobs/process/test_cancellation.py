@@ -68,6 +68,10 @@ def test_an_object_that_a_signal_left_unfinished_is_deleted_without_a_message(mo
     finished.value = 1
     del finished
     assert messages == [ValueError]
+    hook = sys.unraisablehook
+    with contextlib.suppress(RunStopped), end_on_signals():
+        signal.raise_signal(signal.SIGINT)
+    assert sys.unraisablehook is hook
 
 
 def test_a_block_that_ends_itself_is_notified_first_and_then_interrupted() -> None:

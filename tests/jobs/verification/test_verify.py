@@ -202,6 +202,7 @@ def test_a_directory_of_links_that_two_runs_used_gives_the_time_of_the_first(tmp
     outcome = sediment("verify", before, logs, *last, *shared)
     assert outcome.status == 0, outcome.stdout
     assert "several runs used BEFORE" in outcome.stderr
+    assert sediment("verify", before / "t-0", logs / "t-0", *last, *shared).status == 0
     assert sediment("verify", before, logs, *last, "--since-ms", START_MS + 90_000, *shared).status == 1
 
 

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from sediment.segment_io.errors import NotALogDirectoryError
+from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import PART_SUFFIX
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.sources import find_sources
@@ -60,9 +61,13 @@ def read_mark(path: Path, fs: Fs) -> BeforeMark | None:
     text = fs.read_bytes(path).decode(errors="surrogateescape")
     try:
         fields = json.loads(text)
-        return BeforeMark(fields["log_dir"], fields["partitions"], fields.get("now_ms"), bool(fields.get("is_reused")))
+        log_dir, partitions, now_ms = fields["log_dir"], fields["partitions"], fields.get("now_ms")
     except (ValueError, KeyError, TypeError):
         return BeforeMark(text)
+    if not isinstance(log_dir, str) or not isinstance(partitions, dict):
+        return BeforeMark(text)
+    is_time = type(now_ms) is int and 0 <= now_ms <= INT64_MAX
+    return BeforeMark(log_dir, partitions, now_ms if is_time else None, bool(fields.get("is_reused")))
 
 
 def fingerprint(directory: Path, fs: Fs) -> str:

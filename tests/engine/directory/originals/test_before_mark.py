@@ -40,10 +40,26 @@ def test_a_mark_without_a_clock_is_of_an_earlier_version(tmp_path):
     assert read_mark(tmp_path / "mark", Fs()) == BeforeMark("/a", {"t-0": "f"})
 
 
-@pytest.mark.parametrize("text", ["/var/lib/kafka/data", "[1]", "{}", "7"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/var/lib/kafka/data",
+        "[1]",
+        "{}",
+        "7",
+        '{"log_dir": "/a", "partitions": [1]}',
+        '{"log_dir": 1, "partitions": {}}',
+    ],
+)
 def test_a_mark_of_an_earlier_version_is_a_path(tmp_path, text):
     (tmp_path / "mark").write_text(text)
     assert read_mark(tmp_path / "mark", Fs()) == BeforeMark(text)
+
+
+@pytest.mark.parametrize("clock", ['"7"', "7.5", "true", "[7]", "-1", "1e400", str(1 << 70)])
+def test_a_mark_whose_clock_is_not_a_time_has_none(tmp_path, clock):
+    (tmp_path / "mark").write_text(f'{{"log_dir": "/a", "partitions": {{}}, "now_ms": {clock}, "is_reused": true}}')
+    assert read_mark(tmp_path / "mark", Fs()) == BeforeMark("/a", {}, None, is_reused=True)
 
 
 def _append(path):
