@@ -215,7 +215,7 @@ def perform(
     type=click.Choice(RELEASES),
     default=NEWEST_RELEASE,
     show_default=True,
-    help="Set each Kafka feature of the clone to at most its level in this release of Kafka.",
+    help="Lower each Kafka feature of the clone to its level in this release of Kafka, unless it is already lower.",
 )
 @properties_file_options
 @click.option(

@@ -45,13 +45,13 @@ from sediment.engine.directory.originals.backup_links import (
 )
 from sediment.engine.directory.removals import Removals, wait_for_all
 from sediment.engine.directory.spool import check_announced, spool_swap
-from sediment.engine.directory.swap import commit, discard_parts
+from sediment.engine.directory.swap import commit, count_committed, discard_parts
 from sediment.engine.directory.uncleanable import Uncleanable, read_uncleanable, update_uncleanable
 from sediment.jobs.cleaning.backup_links import begin_originals, end_originals
 from sediment.jobs.cleaning.cleaning_run import CleaningRun, perform_run, update_cleaner_checkpoint
 from sediment.jobs.cleaning.estimates import find_resources
 from sediment.jobs.cleaning.options import AUTO, FAIL, KEEP, STRATEGIES, CleaningTask, CompactOptions, parse_strategy
-from sediment.jobs.cleaning.report import quarantined, settled, uncommitted, untouched
+from sediment.jobs.cleaning.report import partly_committed, quarantined, settled, untouched
 from sediment.jobs.cleaning.result import TASK_ERRORS, CleaningResult, SurveyResult, failed_task, failure
 from sediment.jobs.cleaning.task import roll_active, start_partition, survey_partition
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
@@ -76,6 +76,7 @@ from sediment.jobs.reporting.screen import Screen, named
 from sediment.jobs.reporting.stage_timer import CLEAN, COMMIT, LIST, SPARK, SURVEY, StageTimer
 from sediment.jobs.reporting.statuses import STOPPED
 from sediment.jobs.rewriting.options import encoding_options, parse_optional_encoding
+from sediment.jobs.settings.cluster_settings import warn_of_refusals
 from sediment.jobs.settings.directories import SelectedDirectory, check_filesystem
 from sediment.jobs.settings.running_brokers import UNCLEAN, warn_of_running
 from sediment.jobs.settings.unstated_settings import warn_of_unstated_lag, why_not_compacted
@@ -95,6 +96,7 @@ _LOGGER = logging.getLogger(__name__)
 _FEW = 1000  # partitions; the driver can open this many logs in the time that Spark needs to start
 _LIMITS = ("max-bytes", "max-seconds")
 _COMMITS_AT_ONCE = 16  # a commit mostly waits for the disk, which combines the syncs of many threads into one flush
+_STOPPED = "the run was stopped before this partition was done"
 _WORTH_WATCHING_BYTES = 256 << 20  # a smaller partition is finished before its progress would be useful
 
 MAX_BYTES = "max-bytes"
@@ -253,6 +255,7 @@ class _CompactionRun(CleaningRun):
         directories = options.open_directories(self._fs, in_place=not own.dry_run)
         warn_of_unstated_lag(directories)
         if own.dry_run:
+            warn_of_refusals(directories)
             self._running = warn_of_running(directories)
         for directory in directories:
             if directory.is_unclean and own.hand_off is None and str(directory.path) not in self._running:
@@ -399,7 +402,7 @@ class _CompactionRun(CleaningRun):
         from sediment.jobs.cleaning.splits import InPlace, clean_partition_in_splits
 
         if self._stop.is_set():
-            return TaskResult(task, failure(STOPPED, "the run was stopped before this partition was done"), None)
+            return TaskResult(task, failure(STOPPED, _STOPPED), None)
         timer = StageTimer()
         timer.add([asked.seconds_by_stage])
         try:
@@ -500,24 +503,27 @@ class _CompactionRun(CleaningRun):
     def _settle(self, task: CleaningTask, result: CleaningResult) -> tuple[PartitionReport, int | None]:
         """Commit one partition; return its report, and its new first dirty offset if the checkpoint must change."""
         if result.swap is not None and not self._own.dry_run:
-            where = "before this partition was done"
             try:
-                finished = not self._stop.is_set()
-                if finished:
-                    finished = self._commit(task, result.swap)
-                    where = "in this partition"
+                finished = not self._stop.is_set() and self._commit(task, result.swap)
             except TASK_ERRORS as error:
-                return self._not_committed(task, result, *describe(error)), None
+                return self._partly_committed(task, result, result.swap, *describe(error)), None
             if not finished:
-                return self._not_committed(task, result, STOPPED, f"the run was stopped {where}"), None
+                return self._partly_committed(task, result, result.swap, STOPPED, _STOPPED), None
         if result.swap is not None and self._own.hand_off is not None:
             result = replace(
                 result, reason_code=HANDED_OFF, reason=f"in {self._own.hand_off}, for the engine to commit"
             )
         return settled(task, result)
 
-    def _not_committed(self, task: CleaningTask, result: CleaningResult, code: str, reason: str) -> PartitionReport:
-        return replace(uncommitted(task, result), status=FAILED, reason_code=code, reason=reason)
+    def _partly_committed(
+        self, task: CleaningTask, result: CleaningResult, swap: PreparedSwap, code: str, reason: str
+    ) -> PartitionReport:
+        """Return the report of a partition whose commit failed or was stopped, with the groups that are done."""
+        try:
+            groups = count_committed(swap, self._fs)
+        except OSError:
+            groups = 0
+        return partly_committed(task, result, swap, groups, code, reason)
 
     def _commit(self, task: CleaningTask, swap: PreparedSwap) -> bool:
         """Commit a swap, or leave it to the engine that owns the directory; return False if a stop prevented it."""
@@ -552,19 +558,24 @@ def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------------- the screen
+def _is_rewritten(partition: PartitionReport) -> bool:
+    """Return True if the run compacted the partition, or a part of it before a stop or an error."""
+    return partition.status == COMPACTED or partition.groups_rewritten > 0
+
+
 def _after(partition: PartitionReport, number: int) -> int | None:
-    """Return `number`, a figure of the log after the run; return None if the partition was not compacted."""
-    return number if partition.status == COMPACTED else None
+    """Return `number`, a figure of the log after the run; return None if the run changed nothing."""
+    return number if _is_rewritten(partition) else None
 
 
 def _saved(partition: PartitionReport) -> int:
-    return partition.bytes_before - partition.bytes_after if partition.status == COMPACTED else 0
+    return partition.bytes_before - partition.bytes_after if _is_rewritten(partition) else 0
 
 
 def _saved_share(partitions: Sequence[PartitionReport]) -> str:
-    compacted = [partition for partition in partitions if partition.status == COMPACTED]
-    before = sum(partition.bytes_before for partition in compacted)
-    return f"{sum(map(_saved, compacted)) / before:.0%}" if before else "0%" if compacted else ""
+    rewritten = list(filter(_is_rewritten, partitions))
+    before = sum(partition.bytes_before for partition in rewritten)
+    return f"{sum(map(_saved, rewritten)) / before:.0%}" if before else "0%" if rewritten else ""
 
 
 COLUMNS: tuple[TableColumn[PartitionReport], ...] = (
@@ -613,14 +624,14 @@ def _only_keeps_tombstones(partition: PartitionReport) -> bool:
 
 def _summary(report: CompactionRunReport) -> str:
     done = status_counts(report.partitions, dry_run=report.dry_run) or "no partitions"
-    compacted = [partition for partition in report.partitions if partition.status == COMPACTED]
-    before = sum(partition.bytes_before for partition in compacted)
-    after = sum(partition.bytes_after for partition in compacted)
+    rewritten = list(filter(_is_rewritten, report.partitions))
+    before = sum(partition.bytes_before for partition in rewritten)
+    after = sum(partition.bytes_after for partition in rewritten)
     if after > before:
         verb = "would grow" if report.dry_run else "grew"
     else:
         verb = "would shrink" if report.dry_run else "shrank"
-    size = f"; {human_bytes(before)} {verb} to {human_bytes(after)}" if compacted else ""
+    size = f"; {human_bytes(before)} {verb} to {human_bytes(after)}" if rewritten else ""
     return f"{done}{size} in {report.seconds:.1f} s (run {report.run_id})"
 
 
@@ -705,8 +716,8 @@ def _summary(report: CompactionRunReport) -> str:
     "--scratch",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     metavar="DIR",
-    help="With --output and a LOG_DIR that is a URI: copy a partition to DIR if its files must change before cleaning "
-    "(default: $TMPDIR).",
+    help="Directory for temporary copies of partitions whose files must change before cleaning; used if --output is "
+    "given and LOG_DIR is a URI (default: $TMPDIR).",
 )
 @click.option(
     "--allow-network-fs",

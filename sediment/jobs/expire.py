@@ -63,6 +63,7 @@ from sediment.jobs.reporting.figures import counted, human_bytes
 from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, SKIPPED, RunReport, in_order
 from sediment.jobs.reporting.screen import Screen, View
 from sediment.jobs.reporting.statuses import STOPPED
+from sediment.jobs.settings.cluster_settings import warn_of_refusals
 from sediment.jobs.settings.directories import SelectedDirectory, check_filesystem
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.settings.running_brokers import warn_of_running
@@ -380,6 +381,7 @@ class _ExpiryRun:
                 self._locks[path] = self._stack.enter_context(DirectoryLock(path))
             directories = options.open_directories(self._fs, in_place=True)
         else:
+            warn_of_refusals(directories)
             warn_of_running(directories)
         for directory in directories:
             for topic in sorted({partition.topic for partition in directory.partitions}):

@@ -154,7 +154,10 @@ def print_report(report: RestoreRunReport, screen: Screen) -> None:
 
 
 def _summary(report: RestoreRunReport) -> str:
-    done = status_counts(report.partitions, dry_run=report.dry_run)
+    changed = [row for row in report.partitions if row.reason_code != ALREADY_RESTORED]
+    unchanged = len(report.partitions) - len(changed)
+    counts = [status_counts(changed, dry_run=report.dry_run), f"{unchanged} already restored" if unchanged else ""]
+    done = ", ".join(filter(None, counts))
     kept = f"; the removed files are in {report.originals}" if report.catalogues else ""
     return f"{done or 'no partitions'}{kept}; {report.seconds:.1f} s (run {report.run_id})"
 

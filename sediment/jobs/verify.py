@@ -329,8 +329,8 @@ def verify(options: CommonOptions, *, since_ms: int | None, reencoded: bool = Fa
 @click.option(
     "--since-ms",
     type=click.IntRange(min=0, max=INT64_MAX),
-    help="Accept an AFTER that several compactions made from BEFORE; the first of them ran at this time, in ms since "
-    "the epoch (default: one compaction, at --now-ms).",
+    help="Time of the first compaction, in ms since the epoch, if several compactions lie between BEFORE and AFTER "
+    "(default: there was one compaction, at --now-ms).",
 )
 @click.option(
     "--reencoded",

@@ -671,7 +671,7 @@ def _set_direct(descriptor: int, *, is_direct: bool) -> bool:
 
 
 def _write_direct(descriptor: int, content: memoryview) -> int:
-    """Write `content` and return the number of written bytes, which is smaller if the device refuses the rest."""
+    """Write `content`; return the number of bytes written, fewer than its length if the device does not take all."""
     written = 0
     try:
         while written < len(content) and written % _BLOCK_BYTES == 0:

@@ -207,7 +207,7 @@ def keep_by_offset(
     tables: npt.NDArray[np.int64],
     kept: npt.NDArray[np.uint8],
 ) -> int:
-    """Mark each record whose key has no later offset in a filled map; return the number of records kept."""
+    """Mark the records that the rules above keep, with a filled map; return the number of these records."""
     total = 0
     for index in range(count):
         kept[index] = 0

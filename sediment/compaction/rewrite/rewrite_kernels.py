@@ -277,7 +277,7 @@ def _apply_verdicts(
 
 @kernel
 def _first_from(offsets: Int64s, offset: int) -> int:
-    """Return the index of the first of `offsets`, int64[n] ascending, that is at or above `offset`.
+    """Return the index of the first element at or above `offset` in `offsets`, which is int64[n] and ascending.
 
     Return n if there is none.
     """

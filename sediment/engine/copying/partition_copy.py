@@ -1,6 +1,6 @@
 """Copies of a partition's files, each with its digest for the manifest.
 
-A file gets into a copy by the first of these methods that `CopyRules` allow and that succeeds:
+To put a file into a copy, the methods that `CopyRules` allows are tried in this order, until one succeeds:
 
     held      a file that is unchanged since the earlier copy is not copied; the manifest names the earlier copy
     linked    the file becomes a reflink or a hard link: to the source's file, or to the earlier copy's unchanged file
@@ -42,7 +42,7 @@ from sediment.segment_io.packing import pack_in_order
 from sediment.segment_io.stores import Store, StoredFile
 
 OnBytes = Callable[[int], None]
-"""A callback with the number of bytes of each read.  It may wait, and it may raise an error to end the copy."""
+"""A callback that is called with the number of bytes after each read.  It may wait, and it may raise an error to end the copy."""
 
 _PIECE_BYTES = 256 << 20
 

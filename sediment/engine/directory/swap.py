@@ -138,6 +138,23 @@ def commit(
     return True
 
 
+def count_committed(swap: PreparedSwap, fs: Fs) -> int:
+    """Return how many groups of an incomplete commit are done; they precede the others.
+
+    A group without parts counts as done.
+
+    Raises:
+        OSError: the directory cannot be read.
+    """
+    directory = Path(swap.directory)
+    for done, group in enumerate(swap.groups):
+        for part in _parts([group]):
+            unfinished = (part.part_name, part.final_name + CLEANED_SUFFIX, part.final_name + SWAP_SUFFIX)
+            if any(fs.exists(directory / name) for name in unfinished):
+                return done
+    return len(swap.groups)
+
+
 def _interrupted(
     partition: TopicPartition, directory: Path, group: CleanedGroup, error: Exception
 ) -> CommitStateUnknownError:

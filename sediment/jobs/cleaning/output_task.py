@@ -191,7 +191,7 @@ def _cleaned_copy(
 # ------------------------------------------------------------------------------------------------------------ in splits
 @dataclass(frozen=True, slots=True)
 class OutputPlace:
-    """The target of a cleaning in splits to an output; `publishing.cleaning` is `task`."""
+    """The output of a cleaning in splits, for one partition; `task` is the same as `publishing.cleaning`."""
 
     publishing: PublishTask
     task: CleaningTask
@@ -199,7 +199,7 @@ class OutputPlace:
 
     @contextmanager
     def environment(self) -> Iterator[tuple[Fs, OnBytes]]:
-        """Yield the file operations of a task, and the callback for the bytes that it reads."""
+        """Yield the file operations of a task, and the callback that counts the bytes that the task reads."""
         with (
             throttled(self.publishing.rate_limit) as on_bytes,
             errors_naming(self.publishing.shown, self.task.listing.path),

@@ -10,7 +10,7 @@ from sediment.compaction.prepared_swap import CleanStats, PreparedSwap, Unreadab
 from sediment.engine.directory.uncleanable import Uncleanable
 from sediment.jobs.cleaning.options import CleaningTask
 from sediment.jobs.cleaning.result import CleaningResult
-from sediment.jobs.reporting.figures import utc_time
+from sediment.jobs.reporting.figures import counted, utc_time
 from sediment.jobs.reporting.run_report import (
     ACTIVE_SEGMENT,
     CLEAN_SEGMENT,
@@ -64,6 +64,20 @@ def settled(task: CleaningTask, result: CleaningResult) -> tuple[PartitionReport
     if result.swap is None:
         return report, None if result.failed else result.reset_checkpoint
     return _with_swap(report, task.listing, result.swap), result.swap.next_dirty_offset
+
+
+def partly_committed(
+    task: CleaningTask, result: CleaningResult, swap: PreparedSwap, groups: int, code: str, reason: str
+) -> PartitionReport:
+    """Return the report of a failed partition of which only the first `groups` groups of `swap` were committed."""
+    report = uncommitted(task, result)
+    done = replace(swap, groups=swap.groups[:groups])
+    if not done.parts():
+        return replace(report, status=FAILED, reason_code=code, reason=reason)
+    total = sum(bool(group.parts) for group in swap.groups)
+    report = _with_swap(report, task.listing, done)
+    reason = f"{reason}; {report.groups_rewritten} of {counted(total, 'group')} of segments were replaced"
+    return replace(report, status=FAILED, reason_code=code, reason=reason, next_dirty_offset=None)
 
 
 def uncommitted(task: CleaningTask, result: CleaningResult) -> PartitionReport:

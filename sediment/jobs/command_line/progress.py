@@ -22,13 +22,13 @@ from rich.progress import (
     BarColumn,
     DownloadColumn,
     ProgressColumn,
+    Task,
     TextColumn,
     TimeElapsedColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
 )
 from rich.progress import Progress as Bars
 from rich.table import Column
+from rich.text import Text
 
 from sediment.jobs.process.standard_output import LogConsole
 from sediment.jobs.reporting.figures import counted, human_bytes
@@ -58,10 +58,37 @@ class _Bar(ABC):
         """Remove the bar."""
 
 
+class _Speed(ProgressColumn):
+    """The average speed since the start: rich's own column shows the speed between two partitions that end together."""
+
+    def render(self, task: Task) -> Text:
+        if not task.elapsed or not task.completed:
+            return Text("")
+        return Text(f"{human_bytes(int(task.completed / task.elapsed))}/s", style="progress.data.speed")
+
+
+class _TimeLeft(ProgressColumn):
+    """The time left at the average speed since the start."""
+
+    def render(self, task: Task) -> Text:
+        if not task.elapsed or not task.completed or not task.total:
+            return Text("-:--", style="progress.remaining")
+        left = _seconds_left(task.completed, task.total, task.elapsed)
+        return Text(_minutes(left), style="progress.remaining")
+
+
 class _TerminalBar(_Bar):
-    def __init__(self, console: Console, counts: Iterable[ProgressColumn], total: float, label: str) -> None:
-        bar, times = BarColumn(bar_width=None), (TimeElapsedColumn(), TimeRemainingColumn())
-        self._bars = Bars(TextColumn("{task.description}"), bar, *counts, *times, console=console, transient=True)
+    def __init__(
+        self,
+        console: Console,
+        counts: Iterable[ProgressColumn],
+        total: float,
+        label: str,
+        clock: Callable[[], float],
+    ) -> None:
+        bar, times = BarColumn(bar_width=None), (TimeElapsedColumn(), _TimeLeft(Column(no_wrap=True)))
+        columns = (TextColumn("{task.description}"), bar, *counts, *times)
+        self._bars = Bars(*columns, console=console, transient=True, get_time=clock)
         self._task = self._bars.add_task(label, total=total)
 
     def start(self) -> None:
@@ -109,8 +136,12 @@ def progress_line(label: str, completed: float, total: float, seconds: float, *,
     done = f"{label}: {human_bytes(int(completed))} of {human_bytes(int(total))} in {_minutes(seconds)}"
     if not completed or not seconds:
         return done
-    left = max(total - completed, 0) * seconds / completed
+    left = _seconds_left(completed, total, seconds)
     return f"{done}, {human_bytes(int(completed / seconds))}/s, about {_minutes(left)} left"
+
+
+def _seconds_left(completed: float, total: float, seconds: float) -> float:
+    return max(total - completed, 0) * seconds / completed
 
 
 def _minutes(seconds: float) -> str:
@@ -149,7 +180,7 @@ def _bar(
     if console.quiet:
         return None
     if console.is_terminal:
-        return _TerminalBar(console, counts, total, label)
+        return _TerminalBar(console, counts, total, label, clock)
     make_bar = _bars_of_notebook()
     if make_bar is not None:
         return _NotebookBar(make_bar, unit, total, label)
@@ -192,7 +223,7 @@ class Progress:
         self._under_way: Callable[[], int] | None = None
         self._over = threading.Event()
         self._poller: threading.Thread | None = None
-        counts = (DownloadColumn(table_column=Column(no_wrap=True)), TransferSpeedColumn(Column(no_wrap=True)))
+        counts = (DownloadColumn(table_column=Column(no_wrap=True)), _Speed(Column(no_wrap=True)))
         self._bar = _bar(console, counts, _BYTES, total_bytes, self._label(), clock) if partitions else None
 
     def __enter__(self) -> Progress:

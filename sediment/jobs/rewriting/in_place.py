@@ -28,6 +28,7 @@ from sediment.jobs.rewriting.options import RewriteOptions
 from sediment.jobs.rewriting.partition_task import InPlace, Place
 from sediment.jobs.rewriting.planned_partition import PlannedPartition
 from sediment.jobs.rewriting.report import RewriteReport
+from sediment.jobs.settings.cluster_settings import warn_of_refusals
 from sediment.jobs.settings.directories import SelectedDirectory, check_filesystem
 from sediment.jobs.settings.running_brokers import warn_of_running
 from sediment.segment_io.format.names import TopicPartition
@@ -65,6 +66,7 @@ class LogDirectories(Destination):
             outside_log_dirs(str(own.keep_originals), options.log_dirs)
         if own.dry_run:
             directories = options.open_directories(self._fs)
+            warn_of_refusals(directories)
             warn_of_running(directories)
             return directories
         for path in options.log_dirs:

@@ -26,6 +26,7 @@ Source: docs/reference/commands.md, Settings.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -49,7 +50,10 @@ from sediment.segment_io.partition.clean_shutdown_file import is_new_directory
 if TYPE_CHECKING:
     from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
 
+_LOGGER = logging.getLogger(__name__)
+
 _KRAFT_VERSION = 1  # of meta.properties
+_MOST_NAMED = 3
 
 
 # ------------------------------------------------------------------------------------------------------------- settings
@@ -91,10 +95,20 @@ def open_directories(
     found = {directory.path: _metadata_of(directory, directories, settings, known, fs) for directory in directories}
     topics = {partition.topic for directory in directories for partition in directory.partitions}
     settings.check_selection(topics, have_metadata=all(metadata is not None for metadata in found.values()))
+    opened = [_with_settings(directory, settings, found[directory.path], fs) for directory in directories]
     if in_place:
-        for directory in directories:
-            _check_known(directory, found[directory.path], settings)
-    return [_with_settings(directory, settings, found[directory.path], fs) for directory in directories]
+        for directory in opened:
+            _check_known(directory)
+    return opened
+
+
+def warn_of_refusals(directories: Iterable[SelectedDirectory]) -> None:
+    """Warn of directories that a dry run reads, but that a run would refuse to change (`in_place`)."""
+    for directory in directories:
+        try:
+            _check_known(directory)
+        except SettingsError as error:
+            _LOGGER.warning("a run without --dry-run refuses this directory: %s", error)
 
 
 def settings_of_logs(logs: Iterable[tuple[TopicPartition, Path]], settings: Settings, fs: Fs) -> list[Settings | None]:
@@ -186,28 +200,35 @@ def _check_cluster(directory: SelectedDirectory, metadata_dir: Path, fs: Fs) -> 
         )
 
 
-def _check_known(directory: SelectedDirectory, metadata: ClusterMetadata | None, settings: Settings) -> None:
+def _check_known(directory: SelectedDirectory) -> None:
     """Check that the settings belong to the directory's node and, for a KRaft node, that they cover its topics.
 
     Raises:
         SettingsError: the `--config` file belongs to another node, or neither the metadata nor a `--set topic:` gives
             the policy of a topic.
     """
-    meta = directory.meta
+    meta, settings = directory.meta, directory.settings
     check_node(settings, directory.path, meta)
-    if meta is None or meta.version != _KRAFT_VERSION or metadata is not None:
+    if meta is None or meta.version != _KRAFT_VERSION or directory.topic_ids is not None:
         return
     topics = {partition.topic for partition in directory.partitions}
     uncovered = sorted(topic for topic in topics if "cleanup.policy" not in settings.topic_sets.get(topic, {}))
     if uncovered:
+        first, *others = uncovered
+        more = f", and the same for {_named(others)}, or select fewer topics with --topic" if others else ""
         raise SettingsError(
             f"this is a directory of KRaft node {meta.node_id}, but {METADATA_PARTITION}, which contains its topics' "
             "configs, was not found",
             path=str(directory.path),
             advice=f"name the node's directory that contains {METADATA_PARTITION} with --metadata DIR, give the "
-            f"broker's file with --config FILE, or give --set {uncovered[0]}:cleanup.policy=… and likewise for each "
-            "other topic",
+            f"broker's file with --config FILE, or give --set {first}:cleanup.policy=…{more}",
         )
+
+
+def _named(topics: Sequence[str]) -> str:
+    """Return the first names of a list, and the number of the others."""
+    named, others = ", ".join(topics[:_MOST_NAMED]), len(topics) - _MOST_NAMED
+    return f"{named} and {others} more" if others > 0 else named
 
 
 def _holds_log(log_dir: Path, fs: Fs) -> bool:

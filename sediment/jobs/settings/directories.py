@@ -31,7 +31,7 @@ from sediment.segment_io.partition.checkpoint_files import (
     read_meta_properties,
     read_partition_metadata,
 )
-from sediment.segment_io.partition.partition_directories import find_live_partitions
+from sediment.segment_io.partition.partition_directories import find_live_partitions, holds_live_partition
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -177,13 +177,14 @@ def open_directory(path: Path, selection: Selection, fs: Fs) -> SelectedDirector
             path=str(path),
             advice=f"give the parent directory, and select the partition: {path.parent} --partition {path.name}",
         )
-    found = find_live_partitions(path, (entry.name for entry in names if entry.is_directory))
-    if not found and not any(entry.name in LOG_DIRECTORY_FILES for entry in names):
+    folders = [entry.name for entry in names if entry.is_directory]
+    if not any(entry.name in LOG_DIRECTORY_FILES for entry in names) and not holds_live_partition(folders):
         raise NotALogDirectoryError(
             "not a Kafka log directory: it contains neither topic-partition directories nor checkpoint files",
             path=str(path),
             advice="name an entry of the broker's log.dirs",
         )
+    found = find_live_partitions(path, folders)
     selected = tuple(sorted(each for each in found if selection.includes(str(each))))
     return SelectedDirectory(
         path,

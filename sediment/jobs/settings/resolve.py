@@ -277,7 +277,9 @@ class Settings:
                 advice="set it for each topic with --set topic:cleanup.policy=…, or select one topic with --partition",
             )
         for topic in sorted(set(self.topic_sets) - set(topics)):
-            _LOGGER.warning("--set %s:… changes nothing, because that topic is not selected", topic)
+            nearest = _nearest(topic, sorted(topics))
+            hint = f"; the nearest selected topic is {nearest}" if nearest else ""
+            _LOGGER.warning("--set %s:… changes nothing, because that topic is not selected%s", topic, hint)
 
     # ------------------------------------------------------------------------------------------------ finding a value
     def _given(self, key: Key, topic: str | None) -> Iterator[_Given]:
@@ -526,7 +528,7 @@ def _unknown_key(name: str, known: Sequence[str], where: str) -> SettingsError:
     return SettingsError(f"unknown key {name!r} in {where}", advice=advice)
 
 
-def _nearest(name: str, known: Sequence[str]) -> str | None:
+def _nearest(name: str, known: Collection[str]) -> str | None:
     return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=_LEAST_LIKENESS)), None)
 
 

@@ -64,6 +64,19 @@ def find_partitions(log_dir: object, names: Iterable[str]) -> Mapping[str, tuple
     return found
 
 
+def holds_live_partition(names: Iterable[str]) -> bool:
+    """Return True if one of `names`, the names of sub-directories, is the name of a live partition."""
+    return any(map(_is_live_partition, names))
+
+
+def _is_live_partition(name: str) -> bool:
+    try:
+        found = partition_of(name)
+    except UsageError:
+        return False
+    return found is not None and found[1] is DirectoryState.LIVE
+
+
 def find_live_partitions(log_dir: object, names: Iterable[str]) -> list[TopicPartition]:
     """Return the live partitions of `find_partitions`, in the same order."""
     found = find_partitions(log_dir, names).values()

@@ -150,7 +150,7 @@ def parse_range(text: str | None, name: str) -> tuple[int, int]:
     """Parse `A:B` as (A, B); an empty A or B means no bound.  If `text` is None, neither bound exists.
 
     Raises:
-        UsageError: `text` is not a range of numbers.
+        UsageError: `text` is not a range of numbers, or A is above B.
     """
     first, end = ALL.first_offset, ALL.end_offset
     if text is None:
@@ -159,8 +159,11 @@ def parse_range(text: str | None, name: str) -> tuple[int, int]:
         left, colon, right = text.partition(":")
         if not colon:
             raise ValueError(text)
-        return int(left) if left.strip() else first, int(right) if right.strip() else end
+        first, end = int(left) if left.strip() else first, int(right) if right.strip() else end
     except ValueError as error:
         raise UsageError(
             f"{name} {text!r} is not a range", advice="write A:B, from A to below B; either side may be empty"
         ) from error
+    if first > end:
+        raise UsageError(f"{name} {text!r} ends before it begins", advice="write A:B, from A to below B")
+    return first, end

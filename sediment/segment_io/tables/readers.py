@@ -83,7 +83,7 @@ def read_table(
 def first_offset_since(request: TableRequest, source: Source, timestamp_ms: int, fs: Fs) -> int | None:
     """Return the offset of the first record whose timestamp is `timestamp_ms` or later; None if there is none.
 
-    Records that the isolation level or the corruption mode of `request` excludes are ignored.
+    Ignore records that are excluded by the isolation level or the corruption mode of `request`.
 
     Raises:
         SedimentError: as in `plan_table` and `read_table`.

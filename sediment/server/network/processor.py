@@ -23,7 +23,7 @@ A consumer may leave a response in its socket while it processes the previous re
 has the same deadline as an idle peer.
 
 Invariant: a connection is muted from the end of a request to the end of its response.  So responses are sent in the
-order of their requests.  A peer that does not read occupies no handler, and uses memory for at most one response.
+order of their requests.  If a peer stops reading, it holds up no handler, and uses memory for at most one response.
 """
 
 from __future__ import annotations

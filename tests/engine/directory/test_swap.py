@@ -2,7 +2,7 @@ import errno
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, combinations, count, product
+from itertools import chain, combinations, count, pairwise, product
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ from sediment.compaction.prepared_swap import CleanedGroup, CleanStats, PartSegm
 from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted
 from sediment.engine.directory.originals.backup_links import link_replaced_files
 from sediment.engine.directory.repair import Repair
-from sediment.engine.directory.swap import commit, discard_parts
+from sediment.engine.directory.swap import commit, count_committed, discard_parts
 from sediment.segment_io.errors import (
     CorruptDataError,
     LockLostError,
@@ -519,12 +519,17 @@ def test_old_files_are_kept_as_links_that_are_durable_before_the_first_rename(
     assert {path.stat().st_nlink for path in kept} == {1}, "the log has none of them any more"
 
 
+def replaced(swap: PreparedSwap) -> int:
+    """Return the number of committed groups, without those that keep their segments."""
+    return sum(bool(group.parts) for group in swap.groups[: count_committed(swap, Fs())])
+
+
 def test_a_stop_ends_a_commit_between_two_groups(scenario: tuple[Path, Scenario]):
     directory, given = scenario
     asked: list[int] = []
     swap = prepare(directory, given.groups, Fs())
     assert commit(swap, Fs(), should_stop=lambda: asked.append(0) or len(asked) > 2) is False
-    assert committed_groups(directory, given) == 2
+    assert committed_groups(directory, given) == replaced(swap) == 2
     discard_parts(directory, "run", Fs())
     assert not list(directory.glob("*.part"))
 
@@ -539,8 +544,24 @@ def test_a_lost_lock_ends_a_commit_between_two_groups(scenario: tuple[Path, Scen
             raise LockLostError("lost")
 
     with pytest.raises(LockLostError):
-        commit(prepare(directory, given.groups, Fs()), Fs(), before_group=check)
-    assert committed_groups(directory, given) == 1
+        commit(swap := prepare(directory, given.groups, Fs()), Fs(), before_group=check)
+    assert committed_groups(directory, given) == replaced(swap) == 1
+
+
+def test_a_group_counts_as_committed_once_all_its_files_have_their_final_names(scenario: tuple[Path, Scenario]):
+    directory, given = scenario
+    swap = prepare(directory, given.groups, Fs())
+    counts: list[int] = []
+
+    class CountingFs(Fs):
+        def rename(self, source: Path, target: Path) -> None:
+            super().rename(source, target)
+            counts.append(replaced(swap))
+
+    commit(swap, CountingFs())
+    assert counts == sorted(counts)
+    assert set(counts) == set(range(len(given.groups) + 1))
+    assert all(high - low <= 1 for low, high in pairwise(counts))
 
 
 def test_a_swap_without_parts_touches_nothing(scenario: tuple[Path, Scenario]):

@@ -116,6 +116,36 @@ def test_partitions_are_committed_together_and_one_that_cannot_be_is_left_alone(
     assert set(read_checkpoint(log_dir / "cleaner-offset-checkpoint")) == {"plain-0", "plain-2"}
 
 
+def test_a_stop_between_two_groups_reports_what_is_replaced(tmp_path, plain, monkeypatch):
+    class InterruptedFs(Fs):
+        def rename(self, source: Path, target: Path) -> None:
+            super().rename(source, target)
+            if source.name.endswith(".log.swap"):
+                signal.raise_signal(signal.SIGTERM)
+
+    log_dir = make_log_dir(tmp_path / "logs", {plain.partition: plain.before})
+    whole = compact(log_dir, plain, "--dry-run").partitions()["plain-0"]
+    assert whole["groups_rewritten"] > 2
+    monkeypatch.setattr(compact_command, "Fs", InterruptedFs)
+    outcome = compact(log_dir, plain)
+    partition = outcome.partitions()["plain-0"]
+    assert (outcome.status, partition["status"], partition["reason_code"]) == (1, "failed", "stopped")
+    assert partition["reason"] == (
+        "the run was stopped before this partition was done; "
+        f"1 of {whole['groups_rewritten']} groups of segments were replaced"
+    )
+    logs = sorted((log_dir / "plain-0").glob("*.log"))
+    assert partition["segments"] == [int(log.stem) for log in logs]
+    assert whole["bytes_after"] < partition["bytes_after"] < partition["bytes_before"]
+    assert partition["bytes_after"] == sum(log.stat().st_size for log in logs)
+    assert partition["next_dirty_offset"] is None
+    assert not (log_dir / "cleaner-offset-checkpoint").exists()
+
+    again = make_log_dir(tmp_path / "again", {plain.partition: plain.before})
+    shown = sediment("compact", again, "--now-ms", NOW_MS, *topic_sets("plain", plain.configs)).stdout
+    assert "stopped" in shown and "172.6 kB → " in shown and "172.6 kB shrank to " in shown
+
+
 def test_a_second_run_has_nothing_to_do_even_with_force(log_dir, plain):
     compact(log_dir, plain)
     before = tree(log_dir)
@@ -280,7 +310,9 @@ def test_a_missing_directory_is_refused(tmp_path):
 
 def test_a_directory_that_is_not_a_log_directory_is_refused(tmp_path):
     (tmp_path / "letters").mkdir()
-    assert_refused(sediment("compact", tmp_path), 2, "not a Kafka log directory")
+    outcome = sediment("compact", tmp_path)
+    assert_refused(outcome, 2, "not a Kafka log directory")
+    assert "letters" not in outcome.stderr
 
 
 def test_a_partition_directory_is_refused_with_what_to_write_instead(log_dir):
@@ -492,5 +524,5 @@ def test_sigterm_finishes_reports_and_exits_1(tmp_path):
     assert {p["reason_code"] for p in partitions} == {None, "stopped"}
     changed = [p for p in stopped if tree(log_dir / p["partition"]) != tree(case.before)]
     assert len(changed) <= 16  # the run commits up to 16 partitions at the same time
-    assert all("in this partition" in partition["reason"] for partition in changed)
+    assert all("groups of segments were replaced" in partition["reason"] for partition in changed)
     assert not list(log_dir.rglob("*.part"))

@@ -48,6 +48,17 @@ def test_a_bar_of_large_counts_fits_one_line_of_80_columns():
         assert wait_for(console, "215.6/622.2 kB")
 
 
+def test_a_bar_shows_the_average_speed_since_the_start():
+    console, clock = terminal(), Clock()
+    with Progress(console, partitions=4, total_bytes=4_000_000, clock=clock) as progress:
+        clock.seconds = 10
+        progress.advance(1_000_000)
+        clock.seconds = 10.001
+        progress.advance(1_000_000)
+        assert wait_for(console, "200.0 kB/s")
+        assert wait_for(console, "0:10")
+
+
 class Clock:
     def __init__(self):
         self.seconds = 0.0

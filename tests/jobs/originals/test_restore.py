@@ -158,6 +158,16 @@ def test_as_of_undoes_a_chain_of_runs_newest_first(random_log_dir: Path, kept: P
     assert found(random_log_dir) == states[0]
 
 
+def test_a_second_restore_says_that_the_partition_is_already_restored(log_dir: Path, kept: Path) -> None:
+    run_id = expire(log_dir, kept, *SOME)
+    given = ("restore", log_dir, f"--from={kept}", f"--run={run_id}")
+    assert "1 would be restored" in sediment(*given, "--dry-run").stdout
+    assert "1 restored" in sediment(*given, "--yes").stdout
+    for more in ("--dry-run", "--yes"):
+        last = sediment(*given, more).stdout.splitlines()[-1]
+        assert last.startswith("1 already restored; "), last
+
+
 def test_a_run_that_is_undone_already_is_left_out_of_a_chain(log_dir: Path, kept: Path) -> None:
     before = found(log_dir)
     first = expire(log_dir, kept, *SOME)

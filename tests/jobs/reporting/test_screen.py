@@ -287,6 +287,11 @@ def test_partitions_that_a_stopped_run_did_not_finish_are_one_line_with_their_nu
     assert pipe[-2:] == lines[-2:]
 
 
+def test_one_partition_that_a_stopped_run_did_not_finish_is_one() -> None:
+    last = after_a_stop([Row("a-0"), stopped(1)], terminal=True)[-1]
+    assert last.startswith("stopped: 1 of 2 partitions is not done")
+
+
 def test_a_stopped_partition_is_not_shown_as_failed_and_comes_after_real_failures() -> None:
     rows = [stopped(0), Row("b-0", "failed", "no-space", "full"), Row("late-1")]
     lines = after_a_stop(rows, terminal=True)

@@ -433,6 +433,7 @@ def test_a_topic_that_is_set_but_not_selected_is_warned_of(caplog: pytest.LogCap
     with caplog.at_level(logging.WARNING):
         sets("oders:segment.ms=1", "a:segment.ms=1").check_selection(["orders", "a"], have_metadata=False)
     assert len(caplog.messages) == 1 and "oders" in caplog.messages[0]
+    assert caplog.messages[0].endswith("; the nearest selected topic is orders")
 
 
 # ------------------------------------------------------------------------------------------------------------ --config

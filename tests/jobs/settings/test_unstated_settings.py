@@ -74,6 +74,23 @@ def test_a_node_directory_without_the_metadata_is_not_changed(second, command, m
     assert tree(second) == before and not (second / ".lock").exists()
 
 
+@pytest.mark.parametrize("command", ["expire", "compact"])
+def test_a_dry_run_warns_of_a_directory_that_a_run_refuses(second, command, caplog):
+    plain = "--set=plain:cleanup.policy=compact,delete"
+    dry_run = sediment(command, second, "--dry-run", plain)
+    refused = sediment(command, second, plain)
+    assert (dry_run.status, refused.status) == (0, 2)
+    (warning,) = (message for message in caplog.messages if "refuses" in message)
+    assert warning.removeprefix("a run without --dry-run refuses this directory: ") in refused.stderr
+    assert "give --set both:cleanup.policy=…, and the same for compacted, or select fewer topics" in refused.stderr
+
+    caplog.clear()
+    assert sediment(command, second, "--dry-run", plain, "--topic=plain").status == 0
+    assert not [message for message in caplog.messages if "refuses" in message]
+    one = sediment(command, second, "--topic=compacted")
+    assert one.status == 2 and one.stderr.endswith("or give --set compacted:cleanup.policy=…\n")
+
+
 def test_a_broker_file_that_does_not_lead_to_the_metadata_does_not_replace_it(second, tmp_path):
     config = tmp_path / "elsewhere.properties"
     config.write_text("node.id=7\nlog.dirs=/no/such/directory\n")

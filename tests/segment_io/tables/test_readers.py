@@ -272,6 +272,12 @@ def test_what_is_no_range_is_told(text):
         parse_range(text, "offsets")
 
 
+def test_a_range_that_ends_before_it_begins_is_refused():
+    with pytest.raises(UsageError, match="offsets '12:10' ends before it begins"):
+        parse_range("12:10", "offsets")
+    assert parse_range("12:12", "offsets") == (12, 12)
+
+
 def test_missing_timestamps_are_null():
     assert timestamps_from_ms([None, -1, 0, 2**62]).cast("int64").to_pylist() == [
         None,

@@ -145,7 +145,7 @@ def _zstd(source: int, size_bytes: int, target: int, room_bytes: int, tools: Too
     output = tools.ctypes.data + _WORD_BYTES * _ZSTD_OUTPUT
     given = tools.ctypes.data + _WORD_BYTES * _ZSTD_INPUT
     for step in (_ZSTD_CONTINUE, _ZSTD_FLUSH, _ZSTD_END):
-        # The C function has four parameters and ignores the fifth argument.
+        # `call_for_size` passes five arguments; this C function takes four, and ignores the fifth.
         left = call_for_size(tools[_ZSTD_COMPRESS], tools[_ZSTD_CONTEXT], output, given, step, 0)
         if left < 0 or tools[_ZSTD_INPUT + 2] != size_bytes or (step != _ZSTD_CONTINUE and left != 0):
             # The context still contains an unfinished frame.

@@ -124,7 +124,11 @@ class Circumstances:
 
 @dataclass(slots=True)
 class Change:
-    """A change of the group `before`: its records, and deadlines in ms by kind and member; None removes a deadline."""
+    """A change to a group.
+
+    `before` is the group before the change, and `records` are the records that the change writes.  `deadlines_ms` has
+    the new deadlines by kind and member; None removes a deadline.
+    """
 
     before: ConsumerGroup
     records: list[GroupRecord] = field(default_factory=list)
@@ -308,7 +312,8 @@ def existing_static_member(group: ConsumerGroup, instance_id: str, member_id: st
     """Return the member with an instance id.
 
     Raises:
-        ApiError: UNKNOWN_MEMBER_ID; FENCED_INSTANCE_ID if the member has another member id.
+        ApiError: UNKNOWN_MEMBER_ID if no member has this instance id; FENCED_INSTANCE_ID if the member with this
+            instance id has another member id than `member_id`.
     """
     member = group.static_member(instance_id)
     if member is None:
@@ -322,7 +327,7 @@ def existing_static_member(group: ConsumerGroup, instance_id: str, member_id: st
 
 
 def _check_epoch(member: ConsumerMember, epoch: int, owned: Assignment | None) -> None:
-    """Accept the member's epoch; also accept its previous epoch if the response with the current one may be lost."""
+    """Accept the member's epoch, and its previous epoch if the member may have missed the response with the new one."""
     if epoch == member.epoch:
         return
     is_repeated = epoch == member.previous_epoch and owned is not None
