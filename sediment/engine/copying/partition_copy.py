@@ -42,7 +42,7 @@ from sediment.segment_io.packing import pack_in_order
 from sediment.segment_io.stores import Store, StoredFile
 
 OnBytes = Callable[[int], None]
-"""A callback that is called with the number of bytes after each read.  It may wait, and it may raise an error to end the copy."""
+"""A callback that gets the number of bytes after each read.  It may wait, or raise an error to end the copy."""
 
 _PIECE_BYTES = 256 << 20
 
