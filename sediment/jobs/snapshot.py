@@ -687,7 +687,8 @@ def _table_write(report: SnapshotReport, logs: Sequence[_Log]) -> TableWrite:
     "as_of_offsets",
     multiple=True,
     metavar="[TOPIC-N:]OFFSET",
-    help="Write the latest value of each key up to this offset; --to must name a table that no usual snapshot is written to.",
+    help="Write the latest value of each key up to this offset; --to must name a table that no usual snapshot is "
+    "written to.",
 )
 @click.option(
     "--as-of-ms",
