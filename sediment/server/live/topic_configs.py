@@ -199,7 +199,7 @@ _LAGS = ("min.compaction.lag.ms", "max.compaction.lag.ms")
 
 
 def checked_value(key: Key, text: str) -> Value:
-    """Return the value of `key` that a text states.
+    """Return the value of `key` that the text represents.
 
     Raises:
         ApiError: Kafka refuses the text.
