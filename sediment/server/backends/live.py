@@ -30,8 +30,8 @@ If a folder is already marked for deletion at the start, it is removed in three 
 topic, a move to another log directory left the folder, or an interrupted creation left the folder without records.  All
 other such folders remain until a broker starts and deletes them.
 
-If a new directory is served together with others, it is no longer marked as new.  Records of its partitions may be in
-the other directories, and a later start may open only this directory.
+If a new directory is served together with others, it loses the mark of a new directory.  Records of its partitions may
+be in the other directories, and a later start may open only this directory.
 
 Source: Kafka's ReplicaManager, LogManager and BrokerServer.
 """
@@ -271,9 +271,9 @@ class LiveBackend:
         return Partition(log, _FIRST_LEADER_EPOCH, self._flusher)
 
     def _close_logs(self) -> None:
-        # The marker keeps the broker's epoch, so the controller treats the broker's next registration as one after a
-        # clean stop.  A directory without a marker at the start gets a marker only if step 6 has raised the epochs of
-        # its logs.
+        # The marker keeps the broker's epoch, so when the broker registers again, the controller treats the stop as
+        # clean.  A directory without a marker at the start gets a marker only if step 6 has raised the epochs of its
+        # logs.
         self._manager.shutdown(None, marks_unclean=False)
 
     def _partitions_of(self, topic: str) -> Mapping[int, Partition | None]:

@@ -622,8 +622,8 @@ class GroupCoordinator:
     ) -> tuple[ErrorCode, list[tuple[str, list[FetchedOffset]]]]:
         """Return the committed offsets of `topics`, given as (topic, partitions); by default, all offsets of the group.
 
-        If `require_stable`, a partition for which an open transaction has a pending offset gets UNSTABLE_OFFSET_COMMIT.
-        `member_id` and `member_epoch` are checked only in a consumer group.
+        With `require_stable`, a partition gets UNSTABLE_OFFSET_COMMIT if an open transaction has a pending offset for
+        it.  `member_id` and `member_epoch` are checked only in a consumer group.
         """
         error = self._loading_error(group_id)
         if error is not ErrorCode.NONE:

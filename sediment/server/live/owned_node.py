@@ -13,7 +13,8 @@ The checks, with the reason for a refusal or the remedy:
 * No checkpoint lists a partition without a folder.  The server would create the partition empty, but another directory
   may have its records.
 * A partition may lack a folder only if a server added the partition after the last run of a broker, or if the marker of
-  a clean stop proves that no broker has used the directory.  Otherwise, too, another directory may have its records.
+  a clean stop proves that no broker has used the directory.  If neither is true, another directory may have the
+  partition's records.
 * The folder of such a partition would be created in an entry of log.dirs.  A broker would not find the folder
   elsewhere.
 * Every entry of log.dirs is given, if log.dirs is known.  A missing folder may be in another entry.

@@ -68,7 +68,7 @@ class Run(NamedTuple):
 class UnreadableRange:
     """Bytes [start_position, end_position) of a segment in which no batch can be read.
 
-    `from_offset` is the offset after the last batch before this range.
+    `from_offset` is one above the last offset before this range.
     """
 
     path: str

@@ -181,7 +181,7 @@ class TransactionCoordinator:
         return None if entry is None else entry.current
 
     def error_of(self, transactional_id: str) -> ErrorCode:
-        """Return the error for every request of a transactional id, or NONE.
+        """Return the error that every request of a transactional id gets; NONE if the requests can be served.
 
         After any result except COORDINATOR_LOAD_IN_PROGRESS, `find` finds every stored transaction.
         """
