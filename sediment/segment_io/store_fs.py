@@ -43,7 +43,7 @@ class RangeFile(ReadableFile):
         return self._listed.size_bytes
 
     def change_stamp(self) -> tuple[int, int, int]:
-        """Return size in bytes, mtime in ns, and again the mtime, because a store has no ctime."""
+        """Return the size in bytes and the mtime in ns.  A store has no ctime, so the mtime also takes its place."""
         return self._listed.size_bytes, self._listed.mtime_ns, self._listed.mtime_ns
 
     def read(self, position: int, count: int) -> bytes:

@@ -1,4 +1,4 @@
-"""The keys of dynamic configs of brokers, groups and client metrics, and the broker keys that only a restart changes.
+"""The dynamic config keys of brokers, groups and client metrics, and the broker keys that need a restart to change.
 
 The keys are those of Kafka 4.2.0: KafkaConfig, DynamicBrokerConfig.AllDynamicConfigs, GroupConfig,
 ClientMetricsConfigs.

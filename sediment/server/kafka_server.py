@@ -156,7 +156,7 @@ class KafkaServer:
             raise self.backend.failure
 
     def deletions(self) -> str:
-        """Return a line with the topics to which retention and the cleaner apply, and the reasons for all others."""
+        """Return a line with the topics to which retention and the cleaner apply, and why they skip the others."""
         return self.backend.deletions()
 
     def metrics_text(self) -> bytes:

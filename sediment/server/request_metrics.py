@@ -2,7 +2,7 @@
 
 * RequestQueueTimeMs is the time from the last byte of the request to the start of its handler.
 * LocalTimeMs is the time in the handler, including the encoding of the response that the handler returns.
-* RemoteTimeMs is the time from the end of the handler to the encoded response, if the request waited for an event.
+* If the request waited for an event, RemoteTimeMs is the time from the end of the handler to the encoded response.
 * ResponseQueueTimeMs is the time from the end of the encoding to the first byte of the response.
 * ResponseSendTimeMs is the time from the first byte of the response to the last byte.
 * TotalTimeMs is the sum of all these times.

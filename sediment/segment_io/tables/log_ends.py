@@ -1,4 +1,4 @@
-"""The two ends of a log that may grow: its first offset, and the offset at which a read ends now.
+"""The two ends of a log that may grow: its first offset, and the offset at which a read would end now.
 
     read_uncommitted    the log end offset: the offset after the last complete batch
     read_committed      the last stable offset
@@ -48,7 +48,7 @@ def end_offset(isolation: str, source: Source, fs: Fs, checkpoints: PartitionChe
 
 
 class LogEnds:
-    """A lookup of the partitions under `paths`, and of the offset at which a read of each partition ends now.
+    """A lookup of the partitions under `paths`, and of the offset at which a read of each one would end now.
 
     The results are not fixed when the object is created: `sources` lists the partitions again, and `now` and `of` check
     the ends again.

@@ -96,7 +96,7 @@ def plan_scan_tasks(request: TableRequest, source: Source, fs: Fs, *, slice_byte
 
 
 def scan_tasks_from_end(request: TableRequest, source: Source, fs: Fs) -> Iterator[ScanTask]:
-    """Yield the scan tasks of one partition or segment, from the last to the first; the first yielded tasks are small.
+    """Yield the scan tasks of one partition or segment in reverse order; the tasks that are yielded first are small.
 
     Raises:
         SedimentError: as in `plan_table`.

@@ -103,7 +103,7 @@ def first_offset_since(request: TableRequest, source: Source, timestamp_ms: int,
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """`count` rows as columns: sequences, numpy arrays or pyarrow arrays by name; timestamps are int64 in ms."""
+    """`count` rows as columns by name: each is a sequence or a numpy or pyarrow array; timestamps are int64 in ms."""
 
     count: int
     columns: Mapping[str, Any]

@@ -147,7 +147,7 @@ def read_spans(
 
     Raises:
         SourceChangedError: without `follow`, the planned file no longer exists.  With `follow`, files change too often
-            while they are read, or records are lost and `on_lost` is None.
+            while they are read; or `on_lost` is None, and records are lost.
     """
     attempts = 0
     waiting = [scan_task]

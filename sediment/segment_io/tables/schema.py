@@ -4,7 +4,7 @@
     groups, topics            one row for each committed offset or config in an internal topic
     all other tables          one row for each entry of a small file
 
-Columns that Spark's Kafka source also has have the same names as there.  The other columns are named with Kafka's
+If Spark's Kafka source has a column too, the column has the same name there.  The other columns are named with Kafka's
 terms.  A missing value is null, except in columns of records where Kafka's clients return -1, such as `timestamp`,
 `producerId` and `sequence`.
 

@@ -59,7 +59,7 @@ class Backend(Protocol):
 
     @property
     def failure(self) -> SedimentError | None:
-        """The error after which the backend cannot serve any request; None while it can."""
+        """The error that has made the backend unable to serve any request; None if it can serve requests."""
 
     def coordinator_topic(self, name: str) -> CoordinatorTopic:
         """Return an internal topic with the readable logs of its partitions."""

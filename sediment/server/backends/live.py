@@ -26,12 +26,12 @@ limit are stated, and the cleaner runs for topics whose policy is stated.  If th
 runs, because a broker may have changed the configs after the file was written.  Both also stop if a config change fails
 and it is not known whether the change is durable.
 
-A folder that was marked for deletion before the start is removed in three cases.  A server deleted the folder's topic,
-a move to another log directory left the folder, or an interrupted creation left the folder without records.  All other
-such folders remain until a broker starts and deletes them.
+If a folder is already marked for deletion at the start, it is removed in three cases.  A server deleted the folder's
+topic, a move to another log directory left the folder, or an interrupted creation left the folder without records.  All
+other such folders remain until a broker starts and deletes them.
 
-A new directory that is served together with others loses its mark as a new directory.  Records of its partitions may be
-in the other directories, and a later start may open only this directory.
+If a new directory is served together with others, it loses the mark of a new directory.  Records of its partitions may
+be in the other directories, and a later start may open only this directory.
 
 Source: Kafka's ReplicaManager, LogManager and BrokerServer.
 """
@@ -271,9 +271,9 @@ class LiveBackend:
         return Partition(log, _FIRST_LEADER_EPOCH, self._flusher)
 
     def _close_logs(self) -> None:
-        # The marker keeps the broker's epoch, so the controller treats the broker's next registration as one after a
-        # clean stop.  A directory without a marker at the start gets a marker only if step 6 has raised the epochs of
-        # its logs.
+        # The marker keeps the broker's epoch, so when the broker registers again, the controller treats the stop as
+        # clean.  A directory without a marker at the start gets a marker only if step 6 has raised the epochs of its
+        # logs.
         self._manager.shutdown(None, marks_unclean=False)
 
     def _partitions_of(self, topic: str) -> Mapping[int, Partition | None]:
@@ -358,8 +358,7 @@ class LiveBackend:
     ) -> Callable[[], Mapping[str, Transaction]]:
         """Start serving the stored transactions; return a function that returns their current states.
 
-        The load of the coordinators is then complete, and the partitions of their topics may move to other log
-        directories.
+        The coordinators are then loaded, so the partitions of their topics may move to other log directories.
         """
         if self._moves is not None:
             self._moves.coordinators_loaded()
@@ -427,7 +426,7 @@ class LiveBackend:
         self._manager.stop_deleting_by_limits()
 
     def deletions(self) -> str:
-        """Return a line with the topics to which retention and the cleaner apply, and the reasons for all others."""
+        """Return a line with the topics to which retention and the cleaner apply, and why they skip the others."""
         if not self._has_current_metadata:
             return "retention and the cleaner are off, because bootstrap.checkpoint may be stale"
         return describe_deletions(
@@ -531,7 +530,7 @@ def _finish_moves(
     """Complete the moves whose future logs have every record; return the metadata, and the moves to restart.
 
     A broker may stop after the metadata names the directory of a future log, but before the future log has every
-    record.  The metadata is then changed back to the directory of the log.
+    record.  In this case, the metadata is changed so that it names the directory of the current log again.
 
     Raises:
         StorageError: a disk failed.
@@ -583,7 +582,7 @@ def _leader_epochs(
     """Return the epoch under which this node leads each log.
 
     It is the later of two epochs: the one in the cluster's metadata and the latest one in the log.  For the partitions
-    in `raised`, it is the next epoch.  `metadata` is the state before the epochs were raised.
+    in `raised`, it is one more than this.  `metadata` is the state before the epochs were raised.
     """
     return {
         log.partition: max(

@@ -30,8 +30,8 @@ class LiveOptions:
     `quorum` contains the `QUORUM_KEYS` from the broker's properties file, or is None.  With `flush_acks`, records are
     treated as replicated only when they are on disk.  `metadata_apart` is True if the broker's `metadata.log.dir` is
     not an entry of its `log.dirs`.  `log_dirs` contains the entries of `log.dirs`; it is empty without the properties
-    file.  `broker_values` returns the values of the broker keys that any source states.  `static_configs` contains, as
-    texts, the stated values that are not from the metadata.
+    file.  `broker_values` returns the broker keys that are set in any source, with their values.  `static_configs`
+    contains the values that are set outside the metadata, as texts.
     """
 
     directories: tuple[Path, ...]

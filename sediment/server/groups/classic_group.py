@@ -281,7 +281,7 @@ class ClassicGroup:
         return self._take_effects()
 
     def store_failed(self, effects: Sequence[Effect], error: ErrorCode, now_ms: int) -> list[Effect]:
-        """Return the effects that replace `effects` because the group could not be stored.
+        """Return the effects to perform instead of `effects`, because the group could not be stored.
 
         Members that wait for their assignment get `error`, and the group rebalances.  A rejoined static member gets
         `error`, and its former id is valid again.
@@ -601,7 +601,7 @@ class ClassicGroup:
         self._set_deadline(_Phase.SYNC, now_ms + self._rebalance_timeout_ms())
 
     def _elect_leader(self) -> bool:
-        """Return True if the group has a leader that has joined; if not, choose a joined member as the new leader."""
+        """Choose a joined member as the leader, unless the leader has joined; return False if no member has joined."""
         if self.leader_id is not None and self.members[self.leader_id].joining is not None:
             return True
         joined = next((member for member in self.members.values() if member.joining is not None), None)

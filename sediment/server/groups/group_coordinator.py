@@ -16,8 +16,8 @@ member of the new protocol leaves.  Groups of other protocols (share, streams) c
 Invariants: a group changes only while its lock is held, and no lock is held while a request is answered.  With a store,
 every commit, assignment and deletion is written to the store before its request is answered.  Offsets of groups without
 members expire only if `offsets_retention_minutes` is set.  Memory used for clients stays within the limits of
-`group_memory`.  Only a deletion of topics' offsets holds the `commit_guard` of several groups, and only one such
-deletion runs at a time.
+`group_memory`.  The only operation that holds the `commit_guard` of several groups is the deletion of the offsets of
+topics.  At most one such deletion runs at a time.
 """
 
 from __future__ import annotations
@@ -326,7 +326,7 @@ class GroupCoordinator:
             self._forget(group)
 
     def _delete_records(self, group: _Group, partitions: Sequence[tuple[str, int]], *, wait: bool) -> None:
-        """Delete a group, with the offsets of `partitions`, from the store; `commit_guard` is held."""
+        """Delete a group and its offsets of `partitions` from the store; `commit_guard` is held."""
         store = self._group_store
         if store is not None and group.has_records and store.partition_of(group.group_id) is not None:
             keys = None if group.consumer is None else [each.encoded()[0] for each in group.consumer.tombstones()]
@@ -468,7 +468,7 @@ class GroupCoordinator:
             return self._store(group_id, group, commits)
 
     def _group_of_commit(self, group_id: str, generation: int, *, if_unknown: ErrorCode) -> _Group | ErrorCode:
-        """Return the group of a commit, or the error for all its offsets.
+        """Return the group of a commit, or the error that all offsets of the commit get.
 
         A commit without a generation creates the group.
         """
@@ -622,8 +622,8 @@ class GroupCoordinator:
     ) -> tuple[ErrorCode, list[tuple[str, list[FetchedOffset]]]]:
         """Return the committed offsets of `topics`, given as (topic, partitions); by default, all offsets of the group.
 
-        If `require_stable`, a partition for which an open transaction has a pending offset gets UNSTABLE_OFFSET_COMMIT.
-        `member_id` and `member_epoch` are checked only in a consumer group.
+        With `require_stable`, a partition gets UNSTABLE_OFFSET_COMMIT if an open transaction has a pending offset for
+        it.  `member_id` and `member_epoch` are checked only in a consumer group.
         """
         error = self._loading_error(group_id)
         if error is not ErrorCode.NONE:
@@ -714,7 +714,7 @@ class GroupCoordinator:
         self._delete_offsets_of_topics(names)
 
     def _delete_offsets_of_topics(self, names: Collection[str]) -> None:
-        """Delete the offsets of topics in all groups, with one call to the store for each of its partitions."""
+        """Delete the offsets of topics in all groups, with one call for each partition of the store."""
         if self._group_store is None:
             return
         with self._guard:
@@ -829,8 +829,8 @@ class GroupCoordinator:
         with group.guard:
             result, effects = act(group.classic)
             self._account(group, effects)
-        # The write waits for the disk only if a request gets its response.  Sessions may expire in all groups at once,
-        # and their expiration sends no response.
+        # Wait for the disk only if a request will be answered.  Sessions may expire in all groups at once, and their
+        # expiration sends no response.
         wait = result is not None or any(isinstance(effect, Answer) for effect in effects)
         return result, self._stored(group, effects, wait=wait)
 

@@ -1,7 +1,7 @@
 """Limits on the memory that clients can use through groups.  Kafka limits only the number of members.
 
 * `sediment.group.members.max.bytes` limits the members of one group.
-* `sediment.groups.max.bytes` limits the groups, members and offsets of clients, as the sum over all groups.
+* `sediment.groups.max.bytes` limits the total of all groups, with the members and the offsets that clients add.
 
 Groups and offsets from a log directory are not counted until a client replaces them.  Sizes are estimates: the bytes
 sent by a client, and an allowance for each object.

@@ -46,7 +46,7 @@ class JoinRequest:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of memory that the member uses; its id begins with the client id or the instance id."""
+        """The bytes of memory that the member uses.  Its id is included, and begins with the client or instance id."""
         names = 2 * max(len(self.client_id), len(self.group_instance_id or ""))
         return MEMBER_BYTES + names + protocols_bytes(self.protocols)
 

@@ -2,8 +2,8 @@
 
 Each commit, each generation and each change of a consumer group is one batch in the group's partition.  A batch counts
 as stored when the high watermark is above it.  A deletion uses as many batches as `max.message.bytes` requires.  The
-record that deletes a group comes last.  So after a crash between two batches, the group still exists, with the rest of
-its offsets.
+record that deletes a group comes last.  So after a crash between two batches, the group still exists, with the offsets
+that are not deleted yet.
 
 Source: Kafka's GroupMetadataManager and CoordinatorRuntime.
 """

@@ -117,9 +117,9 @@ def replay_groups(
 class _Replay:
     """The state of the replay of one partition.
 
-    `_open` contains the groups with pending offsets, by producer id.  `_topic_offsets` contains the offsets of a group
-    and topic.  The key of an entry is the common prefix of the record keys.  So only one of these record keys has to be
-    decoded.
+    `_open` contains the groups with pending offsets, by producer id.  `_topic_offsets` has one entry for the offsets of
+    each group and topic.  The key of the entry is the prefix that all its record keys have in common.  So only one of
+    these record keys has to be decoded.
     """
 
     def __init__(self) -> None:

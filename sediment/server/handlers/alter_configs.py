@@ -101,7 +101,7 @@ class AlterConfigHandlers:
         """Return the type of a resource, and check that its configs can be changed.
 
         Raises:
-            ApiError: the resource has another type, or is another broker.
+            ApiError: configs of this type of resource cannot be changed, or the resource is another broker.
         """
         kind, name = resource.resource_type, resource.resource_name
         if kind == _BROKER_LOGGER:

@@ -22,7 +22,7 @@ from sediment.server.requests import Handler, Request
 
 _NO_OFFSET = CommittedOffset(-1, NO_LEADER_EPOCH)
 
-# The first versions of APIs that differ from earlier versions.
+# The versions in which an API first differs from its earlier versions.
 _COMMIT_EPOCHS = 9
 _FETCH_GROUP_ERROR = 2
 _FETCH_GROUPS = 8

@@ -5,7 +5,7 @@
 3. Otherwise wait for `max_wait_ms`, but at most for LONGEST_WAIT_MS.  The timer ends the wait, so no thread waits.
    When the readable range of one of its partitions changes, the fetch reads again.
 
-A read-only log never grows.  So if a fetch from such a log has one byte, it never waits for `min_bytes`.
+A read-only log never grows.  So a fetch that finds any data in such a log does not wait for `min_bytes`.
 
 A read-only server remembers, for each connection, a fetch from one partition.  If the client repeats this fetch, the
 server responds without decoding the request.

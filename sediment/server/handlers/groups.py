@@ -34,7 +34,7 @@ _TOPICS = {_GROUP_KEY: CONSUMER_OFFSETS, _TRANSACTION_KEY: TRANSACTION_STATE}
 _NO_NODE = (-1, "", -1)
 _UNKNOWN_KEY_TYPE = "only groups and transactions have a coordinator here"
 
-# The first versions of APIs that differ from earlier versions.
+# The versions in which an API first differs from its earlier versions.
 _FIND_COORDINATOR_BATCH = 4
 _JOIN_REBALANCE_TIMEOUT = 1
 _JOIN_KNOWN_MEMBER_ID = 4

@@ -1,4 +1,4 @@
-"""Offsets by time, log start or end, and leader epoch: ListOffsets and OffsetForLeaderEpoch.
+"""Look-ups of offsets by time, by leader epoch, or at a log's start or end: ListOffsets and OffsetForLeaderEpoch.
 
 Source: Kafka's ReplicaManager.fetchOffset, Partition.fetchOffsetForTimestamp and lastOffsetForLeaderEpoch.
 """

@@ -149,7 +149,7 @@ class MetadataHandlers:
 
     # ---------------------------------------------------------------------------------------------------------- cluster
     def describe_cluster(self, request: Request) -> Any:
-        """Describe a cluster of only this broker."""
+        """Describe a cluster whose only broker is this one."""
         message, node = request.message, self._node
         if message.endpoint_type != _BROKERS:
             is_known = message.endpoint_type == _CONTROLLERS
@@ -170,7 +170,7 @@ class MetadataHandlers:
 
     # ------------------------------------------------------------------------------------------------------- partitions
     def describe_topic_partitions(self, request: Request) -> Any:
-        """Return the partitions of topics, sorted by name and in pages."""
+        """Return one page of partitions, sorted by the names of their topics."""
         message = request.message
         names = sorted({topic.name for topic in message.topics}) or [topic.name for topic in self._catalog.topics()]
         first = 0
@@ -218,7 +218,7 @@ class MetadataHandlers:
         return partitions
 
     def _states(self, topic: ServedTopic) -> list[dict[str, Any]]:
-        """Return the fields of each partition, by number, that Metadata and DescribeTopicPartitions have in common.
+        """Return the fields that Metadata and DescribeTopicPartitions have in common, for each partition by number.
 
         Partitions without a log are included, because clients use the number of partitions to map keys to partitions.
         """

@@ -97,8 +97,8 @@ class RepeatedProduce:
     ) -> None:
         """Store the parts that do not change.
 
-        `size_position` is the position of the size of the records in the frame.  `offsets` is the position of the base
-        offset in the encoded response.
+        At `size_position`, the frame has the size of the records.  At `offsets`, the encoded response has the base
+        offset.
         """
         frame = bytes(request.frame[:size_position])
         self.api_key = request.api_key
@@ -210,7 +210,7 @@ def _framed(response: bytes) -> bytes:
 
 
 def _size_position(request: Request) -> int | None:
-    """Return the position of the size of the records in the frame; None if it is not found or too large."""
+    """Return where the frame has the size of the records; None if this position is not found or is too large."""
     is_flexible = m.ProduceRequest.is_flexible(request.api_version)
     records = request.message.topic_data[0].partition_data[0].records
     size = write_varint(len(records) + 1) if is_flexible else _INT32.pack(len(records))
@@ -221,7 +221,7 @@ def _size_position(request: Request) -> int | None:
 
 
 def _offsets_position(response: Any, version: int) -> int | None:
-    """Return the position of the three offsets in the encoded response; None if they do not follow each other.
+    """Return the position of the three offsets in the encoded response; None if the offsets are not adjacent.
 
     The position is found by comparing two encoded responses that differ only in these offsets.
     """

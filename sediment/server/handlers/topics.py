@@ -156,7 +156,7 @@ class TopicHandlers:
 
 
 class _Deletion:
-    """The topics of a DeleteTopics request; `names` maps names to ids, and `refused` contains the other results."""
+    """The topics of a DeleteTopics request; `names` maps names to ids, and `refused` has the results for all others."""
 
     def __init__(self, catalog: LiveCatalog) -> None:
         self.names: dict[str, UUID] = {}

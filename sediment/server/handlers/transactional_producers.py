@@ -43,7 +43,7 @@ from sediment.server.transactions.transitions import ProducerOf
 
 _LOGGER = logging.getLogger(__name__)
 
-# The first versions of APIs that differ from earlier versions.
+# The versions in which an API first differs from its earlier versions.
 _INIT_KNOWS_FENCED = 4
 _KNOWS_FENCED = 2
 _BATCHED_ADD_PARTITIONS = 4
@@ -302,7 +302,7 @@ class TransactionalProducerHandlers:
 
 
 class _Gathered:
-    """The results of the parts of a request, from several threads; `done` gets all results in request order."""
+    """The results of the parts of a request, which several threads add; `done` gets all results in request order."""
 
     def __init__(
         self, count: int, done: Callable[[list[tuple[Any, Mapping[TopicPartition, ErrorCode]]]], object]
@@ -361,7 +361,7 @@ def _written(codes: Mapping[TopicPartition, ErrorCode]) -> list[Any]:
 
 
 def _known(code: ErrorCode, version: int, first_version: int) -> ErrorCode:
-    """Return the code, but INVALID_PRODUCER_EPOCH for a client that does not support PRODUCER_FENCED."""
+    """Return the code; if the client does not know PRODUCER_FENCED, return INVALID_PRODUCER_EPOCH in its place."""
     is_unknown = code is ErrorCode.PRODUCER_FENCED and version < first_version
     return ErrorCode.INVALID_PRODUCER_EPOCH if is_unknown else code
 

@@ -1,6 +1,6 @@
 """The topics to which a live server applies retention and the cleaner, as one line for an operator.
 
-A topic's config has no policy or no limit if no source states one (`jobs.settings.server_settings`).
+If no source states a policy or a limit, it is missing from the topic's config (`jobs.settings.server_settings`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def describe_deletions(
     offsets_retention_minutes: int | None,
     transactional_id_expiration_ms: int | None,
 ) -> str:
-    """Return a line with the topics to which retention and the cleaner apply, and with the reasons for all others.
+    """Return a line with the topics to which retention and the cleaner apply, and why they skip the others.
 
     `cleans` is True if the cleaner is on; the cleaner also applies the retention of compacted topics.
     """

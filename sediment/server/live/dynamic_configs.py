@@ -247,7 +247,7 @@ def _check_group(name: str, configs: Mapping[str, str], server: ServerConfig) ->
             ErrorCode.INVALID_CONFIG,
             f"Invalid value {reset} for configuration {_RESET}: the value is neither latest, earliest nor by_duration",
         )
-    # If the group does not set a key, this check uses Kafka's default, not the server's value, as Kafka does.
+    # As in Kafka, if the group does not set a key, this check uses Kafka's default, not the server's value.
     for (kind, rest), (least, most) in _group_limits(server).items():
         key = f"{kind}.{rest}"
         _check_limit(key, values[key], f"group.{kind}.min.{rest}", f"group.{kind}.max.{rest}", least, most)

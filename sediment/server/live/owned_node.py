@@ -12,9 +12,11 @@ The checks, with the reason for a refusal or the remedy:
   any other folder to -stray.
 * No checkpoint lists a partition without a folder.  The server would create the partition empty, but another directory
   may have its records.
-* A partition without a folder was added by a server after the last run of a broker, or the marker of a clean stop
-  proves that no broker has used the directory.  Otherwise, too, another directory may have its records.
-* The folder of such a partition would be in an entry of log.dirs.  A broker would not find the folder elsewhere.
+* A partition may lack a folder only if a server added the partition after the last run of a broker, or if the marker of
+  a clean stop proves that no broker has used the directory.  If neither is true, another directory may have the
+  partition's records.
+* The folder of such a partition would be created in an entry of log.dirs.  A broker would not find the folder
+  elsewhere.
 * Every entry of log.dirs is given, if log.dirs is known.  A missing folder may be in another entry.
 
 The metadata of a node that has been started is in its metadata log.  `clone` and `adopt` make nodes that were never
@@ -191,8 +193,9 @@ def directories_for_partitions(
 
     `log_dirs` contains the entries of the node's `log.dirs`, if they are known.  In a copy of the directories, no path
     equals an entry.  The directory with the metadata is then left out if `metadata_apart` is True, because the node's
-    `metadata.log.dir` is not an entry of its `log.dirs`.  If `log.dirs` is not known either, this directory gets
-    partitions only if it is the only directory, or if it is in `used`, the directories that have partitions.
+    `metadata.log.dir` is not an entry of its `log.dirs`.  If `metadata_apart` is False and `log_dirs` is empty, this
+    directory gets partitions only if it is the only directory, or if it is in `used`, the directories that have
+    partitions.
     """
     entries = {path.resolve() for path in log_dirs}
     named = tuple(path for path in paths if path.resolve() in entries)
@@ -423,7 +426,7 @@ def _marked_folders(
     found: Mapping[TopicPartition, Path],
     fs: Fs,
 ) -> Iterator[Path]:
-    """Yield the folders with -delete that remain from a server's deletion, interrupted creation or move.
+    """Yield the folders with -delete that a server's deletion, an interrupted creation or a move has left.
 
     `found` maps each partition to its log directory.
     """

@@ -156,7 +156,7 @@ def changed_configs(
 
 
 def internal_topic_configs(name: str, stated: Mapping[str, Value]) -> Mapping[str, str]:
-    """Return the configs that Kafka gives to a new internal topic; `stated` has the values of stated broker keys.
+    """Return the configs that Kafka gives to a new internal topic; `stated` has the broker keys that are set.
 
     The topic inherits all other configs from the broker.
 
@@ -199,7 +199,7 @@ _LAGS = ("min.compaction.lag.ms", "max.compaction.lag.ms")
 
 
 def checked_value(key: Key, text: str) -> Value:
-    """Return the value of `key` that a text states.
+    """Return the value of `key` that the text represents.
 
     Raises:
         ApiError: Kafka refuses the text.

@@ -233,8 +233,8 @@ class TopicStore:
         """Return a directory for each new partition: the preferred directory, or the one with the fewest partitions.
 
         Raises:
-            ApiError: no log directory may get partitions, or every such directory has failed.  With several log
-                directories, the error may also be that partition records at this metadata.version name no directory.
+            ApiError: no log directory may get partitions, or every such directory has failed.  The error is also raised
+                if there are several log directories, but partition records cannot name one at this metadata.version.
         """
         level = self._catalog.metadata.features[METADATA_VERSION]
         if level < DIRECTORIES_SINCE and len(self._manager.directories()) > 1:
@@ -360,7 +360,7 @@ class TopicStore:
 
     # -------------------------------------------------------------------------------------------------- log directories
     def prefer_directory(self, partition: TopicPartition, path: Path) -> None:
-        """Remember the log directory for a partition that does not exist yet, for at most MOST_PREFERRED partitions."""
+        """Remember the directory for a log that does not exist yet; keep only the MOST_PREFERRED newest entries."""
         with self._guard:
             self._preferred.pop(partition, None)
             self._preferred[partition] = path
@@ -493,7 +493,7 @@ class TopicStore:
         """Check the configs that result from new metadata records; return a function that applies these configs.
 
         Raises:
-            ApiError: the configs contradict each other, or change too many threads.
+            ApiError: the configs contradict each other, or change a thread count by more than a factor of 2.
         """
         before = self._catalog.metadata
         after = before.with_records(values)

@@ -36,7 +36,7 @@ class _Never:
 
 
 def warm_up_appends() -> None:
-    """Append to a tiny log, with every kernel that appends of producers use; leave no file.
+    """Append to a tiny log, with every kernel that an append of a producer may use; leave no file.
 
     Raises:
         OSError: temporary files cannot be written.

@@ -8,7 +8,8 @@ The size limits are checked before memory is reserved for a frame:
 
 * The limit before authentication is 64 KiB.
 * The limit of a Produce request is `socket.request.max.bytes`.
-* The limit of all other requests is 8 MiB, because a small array of structures can grow many times when decoded.
+* The limit of all other requests is 8 MiB, because a small array of structures can become many times larger when it is
+  decoded.
 
 Invariants: a frame gets memory only after its size and API key were checked.  At most one `receive_into` reads past the
 end of a frame.  So later requests remain in the socket buffer while a connection waits for a response.

@@ -128,7 +128,7 @@ class KafkaChannel:
         self.processor.deliver(self, send, request)
 
     def send_token(self, token: bytes) -> None:
-        """Pass a SASL token, which is a frame without a header, to the processor."""
+        """Pass a SASL token to the processor; the token is a frame without a header."""
         self.processor.deliver(self, ResponseSend([token]), None)
 
     def close(self, request: Request | None, error: BaseException) -> None:

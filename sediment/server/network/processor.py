@@ -11,9 +11,9 @@ requests take long on average, for example on a slow disk, all frames go through
 connections then do not wait for slow requests.  A single slow request does not have this effect, because on a busy
 machine any thread is sometimes delayed.
 
-The processor checks these deadlines several times within the shortest of them:
+The processor checks these deadlines at intervals of at most a quarter of the shortest one:
 
-* An authentication may take `sediment.request.receive.timeout.ms`.  A frame may take a second longer for each MiB.
+* An authentication may take `sediment.request.receive.timeout.ms`.  For each MiB, a frame may take one more second.
 * A connection may be idle for `connections.max.idle.ms`.  A peer that reads no bytes has the same deadline.
 
 A peer may close a connection that waits for a response.  The processor then also closes the connection, unless further
@@ -367,7 +367,7 @@ class Processor:
         self._unfinished[channel] = None
 
     def _read_run(self, channel: KafkaChannel, repeated: RepeatedRequest) -> bool:
-        """Receive bytes, and answer in one go the received requests that repeat an earlier request.
+        """Receive bytes; if the received requests repeat an earlier request, answer them together.
 
         The requests use no memory of `FrameMemory`, because their frames are not stored.  Return True if `read` must
         read the rest of the received bytes, or the next bytes.
@@ -412,7 +412,7 @@ class Processor:
         return False
 
     def _answer_runs(self, channel: KafkaChannel, repeated: RepeatedRequest, received_ns: int, end: int) -> int:
-        """Answer the requests in the first `end` received bytes, run by run; return their size in bytes.
+        """Answer requests in the first `end` received bytes, run by run; return the size of the answered requests.
 
         If the socket does not accept all responses, the connection sends the rest later.
         """
@@ -533,9 +533,9 @@ class Processor:
     def _waiting_for(self, descriptor: int) -> Callable[[], bool]:
         """Return a function that waits until this socket accepts bytes, or returns False if there is other work.
 
-        Any event of the epoll descriptor also ends the wait, so no other connection is delayed.  If epoll watched this
-        socket for writing, every wait would end at once.  In this case, the function returns False without a wait.  All
-        waits of one send share one time limit.
+        Any event of the epoll descriptor also ends the wait, so no other connection is delayed.  If epoll already
+        watches this socket for writing, every wait would end at once, so the function returns False without a wait.
+        All waits of one send share one time limit.
         """
         watched = select.poll()
         watched.register(descriptor, select.POLLOUT)
@@ -587,7 +587,7 @@ class Processor:
 
     # --------------------------------------------------------------------------------------------- memory and deadlines
     def _retry_starved(self) -> None:
-        """Let connections that wait for memory read again; any thread may call this method."""
+        """Resume the reads of connections that wait for memory; any thread may call this method."""
         self._post(self._read_starved)
 
     def _read_starved(self) -> None:

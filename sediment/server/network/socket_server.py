@@ -4,7 +4,8 @@
 * `start` starts the handlers and the processors.
 * `open` listens, and starts the acceptor.
 * `stop_accepting` stops the acceptor, and closes the listening socket.
-* `stop` closes idle connections, finishes the current requests, sends their responses, and then closes the rest.
+* `stop` closes idle connections, finishes the current requests, sends their responses, and then closes all other
+  connections.
 
 Source: Kafka's SocketServer.
 """

@@ -48,7 +48,7 @@ class TransportLayer(Protocol):
 
     @property
     def has_buffered(self) -> bool:
-        """True if received bytes are buffered, because the socket no longer reports these bytes."""
+        """True if received bytes are buffered; the socket no longer reports these bytes."""
         ...
 
     def handshake(self) -> bool:

@@ -3,7 +3,7 @@
     1. no process may hold the lock of a directory, and all directories belong to one cluster
     2. `-delete`, `-stray` and `-future` directories and the metadata log are left out
     3. partitions with the same name in several directories are replicas of one partition.  `engine.replicas` chooses
-       the replica to serve.  Its high watermark is the largest of all replicas, but at most its log end
+       the replica to serve.  Its high watermark is the highest one of any replica, but at most its log end
     4. topic ids, configs and features come from the metadata log.  Without a metadata log, ids come from
        `partition.metadata`, or are derived from the topic name
     5. clients see only the selected partitions.  The server itself reads all partitions of the coordinators' topics

@@ -68,7 +68,7 @@ class Run(NamedTuple):
 class UnreadableRange:
     """Bytes [start_position, end_position) of a segment in which no batch can be read.
 
-    `from_offset` is the offset after the last batch before this range.
+    `from_offset` is one above the last offset before this range.
     """
 
     path: str
@@ -173,8 +173,8 @@ class FrozenSegment:
     def _has_batch_from(self, opened: OpenSegment, offset: int) -> bool:
         """Return True if the segment has a batch that ends at or above `offset`.
 
-        A search from an index entry cannot prove the opposite, because the entry may point into a record.  So the first
-        call reads all headers, from the first byte, and stores the offset after the last batch.
+        If a search from an index entry finds no such batch, this proves nothing, because the entry may point into a
+        record.  So the first call reads all headers, from the first byte, and stores the offset after the last batch.
 
         Raises:
             CorruptDataError: a header is malformed.

@@ -7,7 +7,8 @@ The check uses the open file, because this is cheaper than a check of the path. 
 a removal changes the file's ctime.
 
 Invariants
-* If the offset index is missing, each open of the file creates an index in memory, by a scan up to the first bad batch.
+* If the offset index is missing, a scan up to the first bad batch creates an index in memory each time the file is
+  opened.
 * Files are opened for reading only.  Indexes are read and never mapped, because this process would crash if another
   process truncated a mapped file.
 * At most `max_files` files are open, and at most `max_index_bytes` of indexes are in memory, for any number of logs.

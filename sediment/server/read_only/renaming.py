@@ -3,7 +3,7 @@
 * With NEW=OLD, the topic OLD is served as NEW.
 * With NEW=DIR:OLD, DIR's partitions of OLD are served as NEW, separate from OLD in other directories.
 
-From the same directory, a renamed topic is served only under its new name.
+In each directory in which a topic is renamed, the topic is served only under its new name.
 
 Invariant: both names are checked before they become part of a path.
 """

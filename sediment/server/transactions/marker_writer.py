@@ -65,7 +65,7 @@ class MarkerWriter:
         self._wall_ms = wall_ms
 
     def write(self, marker: Marker, partitions: Iterable[TopicPartition], then: Callable[[Codes], object]) -> None:
-        """Append a marker to each partition; call `then`, now or later, when each is replicated or has failed."""
+        """Append a marker to each partition; call `then` (maybe later) when all are replicated or have failed."""
         batch = marker.batch(self._wall_ms())
         codes: dict[TopicPartition, ErrorCode] = {}
         appends = []

@@ -15,9 +15,9 @@ Before `load`, every request gets COORDINATOR_LOAD_IN_PROGRESS.  If the partitio
 requests of this id get UNKNOWN_SERVER_ERROR.
 
 One lock guards all ids.  A thread holds it while Python code reads or replaces states.  No thread holds it while a
-record or a marker is appended, or while a response is sent.  With one lock for each id, no more threads could run,
-because this code runs under Python's global lock.  No thread waits until a record or a marker is on disk.  A thread
-waits for the disk only when it reserves a block of producer ids, once per 1,000 ids.
+record or a marker is appended, or while a response is sent.  One lock for each id would not make threads run in
+parallel, because this code runs under Python's global lock.  No thread waits until a record or a marker is on disk.  A
+thread waits for the disk only when it reserves a block of producer ids, once per 1,000 ids.
 
 Invariants: at most one change of a transactional id is in progress.  No producer gets an epoch above LAST_USABLE_EPOCH.
 Memory used for clients stays within `sediment.transactions.max.bytes`; the memory is reserved before a change is
@@ -181,7 +181,7 @@ class TransactionCoordinator:
         return None if entry is None else entry.current
 
     def error_of(self, transactional_id: str) -> ErrorCode:
-        """Return the error for every request of a transactional id, or NONE.
+        """Return the error that every request of a transactional id gets; NONE if the requests can be served.
 
         After any result except COORDINATOR_LOAD_IN_PROGRESS, `find` finds every stored transaction.
         """
@@ -198,7 +198,7 @@ class TransactionCoordinator:
     def initialize(
         self, transactional_id: str, timeout_ms: int, expected: ProducerOf | None, respond: InitAnswer
     ) -> None:
-        """Respond with a producer's id and next epoch; `expected` is the producer that continues after an error.
+        """Respond with a producer's id and next epoch; `expected` is set for a producer that continues after an error.
 
         POLICY_VIOLATION: `sediment.transactions.max.bytes` is reached.
         """
@@ -512,7 +512,7 @@ class TransactionCoordinator:
         self._markers.write(marker, sorted(partitions), partial(self._written, entry))
 
     def _written(self, entry: _Entry, codes: Codes) -> None:
-        """Retry failed markers that may still be written; if there are none, store the end of the transaction."""
+        """Retry the failed markers that can still be written; if there are none, store the end of the transaction."""
         transactional_id = entry.current.transactional_id
         for name, code in codes.items():
             if code in _NEVER_WRITTEN:
@@ -548,7 +548,7 @@ class TransactionCoordinator:
 
     # ----------------------------------------------------------------------------------------------------- expiration
     def remove_expired(self) -> None:
-        """Remove the transactional ids that were not used for `transactional.id.expiration.ms`, if it is set."""
+        """If `transactional.id.expiration.ms` is set, remove the transactional ids that were unused for this time."""
         now_ms, expiration_ms = self._clock.now_ms(), self._config.transactional_id_expiration_ms
         if expiration_ms is None:
             return

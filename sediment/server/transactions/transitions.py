@@ -63,7 +63,7 @@ def needs_producer_id_to_initialize(current: Transaction, expected: ProducerOf |
 def initialize(
     current: Transaction, timeout_ms: int, expected: ProducerOf | None, new_producer_id: int, now_ms: int
 ) -> Outcome:
-    """Return the transaction with the next epoch; `expected` is the producer that continues after an error.
+    """Return the transaction with the next epoch; `expected` is set for a producer that continues after an error.
 
     `new_producer_id` is used if `needs_producer_id_to_initialize` returns True.  An open transaction must first be
     fenced.

@@ -170,7 +170,7 @@ def join(
 
 
 def _supports(group: ConsumerGroup, request: JoinRequest) -> bool:
-    """Return True if every classic member supports the same one of the request's protocols."""
+    """Return True if the request has a protocol that all classic members support."""
     if request.protocol_type != CONSUMER_PROTOCOL or not request.protocols:
         return False
     supported = [_names(member) for member in group.classic_members]
@@ -383,6 +383,6 @@ def _downgraded_member(
 
 
 def _common_protocol(members: Sequence[ClassicMember]) -> str:
-    """Return the first protocol of the first member that all members support."""
+    """Return the first of the first member's protocols that is supported by all members."""
     names = [frozenset(name for name, _ in each.protocols) for each in members]
     return next(name for name, _ in members[0].protocols if all(name in supported for supported in names))

@@ -139,7 +139,7 @@ class Change:
 
     @property
     def after(self) -> ConsumerGroup:
-        """The group after the records that were added so far."""
+        """The group in the state that results from the records added so far."""
         return self._after or self.before
 
     @property
@@ -327,7 +327,7 @@ def existing_static_member(group: ConsumerGroup, instance_id: str, member_id: st
 
 
 def _check_epoch(member: ConsumerMember, epoch: int, owned: Assignment | None) -> None:
-    """Accept the member's epoch, and its previous epoch if the member may have missed the response with the new one."""
+    """Accept the member's epoch, or its previous epoch if it may have missed the response with the new epoch."""
     if epoch == member.epoch:
         return
     is_repeated = epoch == member.previous_epoch and owned is not None
@@ -504,7 +504,7 @@ def needs_resolution(group: ConsumerGroup, now: Circumstances) -> bool:
 
 
 def resolve_regexes(group: ConsumerGroup, found: Mapping[str, ResolvedRegex], now: Circumstances) -> Change:
-    """Return the change for the topics that regular expressions match; `now` describes the time of the match."""
+    """Return the change that stores which topics the regular expressions match; `now` is from the time of the match."""
     change = Change(group)
     raises = False
     for regex in sorted(found.keys() & group.subscribed_regexes):

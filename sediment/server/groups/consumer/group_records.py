@@ -6,7 +6,7 @@
 * ConsumerGroupTargetAssignmentMember: the target assignment of a member.
 * ConsumerGroupCurrentMemberAssignment: the epoch, the state and the current assignment of a member.
 * ConsumerGroupRegularExpression: the topics that a regular expression matches.
-* ConsumerGroupPartitionMetadata: a record that Kafka 4.0 and before wrote; this server only deletes it.
+* ConsumerGroupPartitionMetadata: a record that Kafka wrote up to version 4.0; this server only deletes it.
 
 A record without a value deletes the record with the same key.
 
@@ -137,7 +137,7 @@ def regex_tombstone(group_id: str, regex: str) -> GroupRecord:
 
 
 def partition_metadata_tombstone(group_id: str) -> GroupRecord:
-    """Return the record that deletes a ConsumerGroupPartitionMetadata, which Kafka 4.0 and before wrote."""
+    """Return the record that deletes a ConsumerGroupPartitionMetadata, which Kafka wrote up to version 4.0."""
     return GroupRecord(m.ConsumerGroupPartitionMetadataKey(group_id=group_id), None)
 
 

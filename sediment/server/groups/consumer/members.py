@@ -162,7 +162,7 @@ def reconciled(member: ConsumerMember, target: Target) -> ConsumerMember:
     partitions.
 
     Raises:
-        ApiError: FENCED_MEMBER_EPOCH: the member's state is unknown, and it has partitions.
+        ApiError: FENCED_MEMBER_EPOCH: the state of the member is unknown, and the member has partitions.
     """
     if member.state is MemberState.STABLE:
         if member.epoch != target.epoch:
