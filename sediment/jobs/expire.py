@@ -115,7 +115,7 @@ class DeletedSegment:
 
 @dataclass(frozen=True, slots=True)
 class ExpiryReport:
-    """Report of one partition.  Offsets and `segments` (base offsets) describe the log after the run; None: unknown.
+    """Report of one partition.  Offsets and `segments` (base offsets) describe the log after the run, if known.
 
     `messages_archived` counts the records of the deleted segments that were found in the archive; None without an
     archive.

@@ -61,7 +61,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class ReadSummary:
-    """Summary of a part: its error, or its numbers of records and `emissions`.
+    """Summary of a part: its error, or how many records were read and how many `emissions` were made.
 
     An emission is a yield of rows; these rows have different keys.
     """

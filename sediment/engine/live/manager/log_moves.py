@@ -106,7 +106,7 @@ def _assign(
 def _switch(manager: ManagerState, current: PartitionLog | None, future: PartitionLog) -> None:
     """Rename the folders, and use the future log; `current` is None if its folder was already renamed.
 
-    If this fails, the partition is offline: the folder in the directory that the metadata names is not in use.
+    If this fails, the partition is offline, because the metadata names a directory whose folder is not in use.
 
     Raises:
         StorageError: a disk failed.
