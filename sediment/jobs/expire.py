@@ -538,7 +538,7 @@ class _ExpiryRun:
     def _begin_originals(
         self, target: Path, expiring: Sequence[ExpiryTask]
     ) -> tuple[BackupLinks | None, list[ExpiryTask], list[ExpiryReport]]:
-        """Return the backup links, the partitions in their durable catalogue, and reports of the other partitions."""
+        """Return the backup links, the partitions that their catalogue durably lists, and reports of the others."""
         listed: list[ExpiryTask] = []
         failed: list[ExpiryReport] = []
         before: list[OriginalPartition] = []

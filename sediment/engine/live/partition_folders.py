@@ -133,7 +133,7 @@ def is_unfinished(folder: Path, fs: Fs) -> bool:
 
 
 def folder_aside(partition: TopicPartition, state: DirectoryState) -> str:
-    """Return a new name for a partition's folder while the folder is not in use yet, or not in use any more."""
+    """Return a new folder name for a partition; it means that the folder is not in use yet, or not in use any more."""
     return aside_directory_name(partition, state, uuid.uuid4().hex)
 
 

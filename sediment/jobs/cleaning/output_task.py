@@ -52,7 +52,7 @@ class PublishTask(PartitionOutput):
 
 @dataclass(frozen=True, slots=True)
 class PublishResult:
-    """Outcome of a partition: its `files` in the output; after a failure, only the `error` (reason code, text).
+    """Outcome of a partition: its `files` in the output; after a failure, the `error` (reason code, text) instead.
 
     If the partition was cleaned, `cleaning` is the result, and `listing` is the log before the run; otherwise, both are
     None.  `left` names source files that must still be copied.

@@ -56,7 +56,7 @@ def quarantined(listing: LogListing, mark: Uncleanable) -> PartitionReport:
 
 
 def settled(task: CleaningTask, result: CleaningResult) -> tuple[PartitionReport, int | None]:
-    """Return the report of `result`, whose swap must already be committed; also return the new first dirty offset.
+    """Return the report of `result`, whose swap (if any) is already committed, and also the new first dirty offset.
 
     The offset is None if the entry in the cleaner checkpoint stays unchanged.
     """

@@ -84,7 +84,7 @@ class LatestPerKey:
         self._tasks = tasks
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Map batches of one column of numbers to rows of SPARK_SCHEMA."""
+        """Map batches with one column, which contains numbers, to rows of SPARK_SCHEMA."""
         fs = Fs()
         for batch in batches:
             for task in batch.column(0).to_pylist():

@@ -133,7 +133,7 @@ class _Proof:
 
 @dataclass(frozen=True, slots=True)
 class _Selection:
-    """The verdicts on one partition, their common action, and the number of scanned records (both None if unknown)."""
+    """The verdicts on one partition; also their common action and the number of scanned records, or None if unknown."""
 
     action: str | None
     verdicts: Verdicts
