@@ -76,7 +76,7 @@ def open_directories(
         NotALogDirectoryError, CorruptCheckpointError: as in `open_directory`.
         CorruptBatchError, UnsupportedDataError, SourceChangedError: the metadata log cannot be read.
         UsageError: a pattern matches nothing, or `--metadata` names a directory without a metadata log.
-        SettingsError: there is no metadata, and either a `--set cleanup.policy` without a topic would apply to several
+        SettingsError: metadata is missing, and either a `--set cleanup.policy` without a topic would apply to several
             topics, or a KRaft node's directory would be changed.
     """
     directories = [open_directory(path, selection, fs) for path in paths]
