@@ -170,7 +170,7 @@ class LogConfig:
         return min(self.compaction.max_compaction_lag_ms, self.segment_ms) if self.compacts else self.segment_ms
 
     def random_segment_jitter_ms(self, draw_below: Callable[[int], int]) -> int:
-        """Return how many ms before `segment.ms` a new segment rolls.
+        """Return how many ms earlier than `segment.ms` a new segment rolls.
 
         `draw_below(n)` returns a random number from 0 to n - 1.
 

@@ -269,7 +269,7 @@ def replicas_of_one_topic(
     advice_if_several: str,
     on_unreadable: OnUnreadable,
 ) -> tuple[list[Replica], str | None]:
-    """Return the replicas that have the topic's id, and the id; `known` is the id in the cluster's metadata, or None.
+    """Return the replicas with the topic's id, and then this id; `known` is the id in the cluster's metadata, or None.
 
     Raises:
         UsageError: the replicas have several topic ids, and the cluster's metadata contains no id for the topic.

@@ -564,7 +564,7 @@ def _is_rewritten(partition: PartitionReport) -> bool:
 
 
 def _after(partition: PartitionReport, number: int) -> int | None:
-    """Return `number`, a figure of the log after the run; return None if the run changed nothing."""
+    """Return `number`, which describes the log after the run; return None if the run changed nothing."""
     return number if _is_rewritten(partition) else None
 
 

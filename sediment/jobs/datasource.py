@@ -91,7 +91,7 @@ def register(spark: SparkSession) -> None:
     Spark finds the data source without this call if its Python has this package (`pyspark_kafkalog`).
 
     Raises:
-        AnalysisException: another data source has the name.
+        AnalysisException: another data source already has this name.
         UsageError: Spark runs another Python, and that Python lacks this package.
     """
     from pyspark.sql import SparkSession
@@ -301,8 +301,8 @@ def _batches(
     if not isinstance(partition, _TaskPartition):
         return  # Spark's placeholder for a plan without partitions
     skipped: list[UnreadableRange] = []
-    # A stream continues at its next offsets in the new files. A frame must not continue in new files, because its rows
-    # would come from planned and new files.
+    # A stream continues at its next offsets in the new files. A frame must not continue in new files, because some of
+    # its rows would come from the planned files and some from new files.
     yield from read_rows(
         request, partition.value, Fs(), on_unreadable=skipped.append, on_lost=on_lost, follow=on_lost is not None
     )
@@ -370,7 +370,7 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @in_one_sentence
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Return the next offset of each partition, which is never below its entry in `start`.
+        """Return the next offset of each partition; this offset is never below the partition's entry in `start`.
 
         The batch from `start` to these offsets has about `limit` offsets, but at least one of each partition with data.
         """

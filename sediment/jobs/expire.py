@@ -115,7 +115,7 @@ class DeletedSegment:
 
 @dataclass(frozen=True, slots=True)
 class ExpiryReport:
-    """Report of one partition.  Offsets and `segments` (base offsets) describe the log after the run; None: unknown.
+    """Report of one partition.  Offsets and `segments` (base offsets) describe the log after the run, if known.
 
     `messages_archived` counts the records of the deleted segments that were found in the archive; None without an
     archive.
@@ -538,7 +538,7 @@ class _ExpiryRun:
     def _begin_originals(
         self, target: Path, expiring: Sequence[ExpiryTask]
     ) -> tuple[BackupLinks | None, list[ExpiryTask], list[ExpiryReport]]:
-        """Return the backup links, the partitions in their durable catalogue, and reports of the other partitions."""
+        """Return the backup links, the partitions that their catalogue durably lists, and reports of the others."""
         listed: list[ExpiryTask] = []
         failed: list[ExpiryReport] = []
         before: list[OriginalPartition] = []

@@ -1,4 +1,4 @@
-"""`sediment originals DIR`: the runs that kept their originals in DIR, their sizes, and which runs can be undone.
+"""`sediment originals DIR`: the runs that kept originals in DIR, the size of these files, and which runs can be undone.
 
 Nothing is changed and no lock is taken.  A run is restorable if `restore` would accept it now, either alone or after
 the newer runs of the same partition are undone.

@@ -132,7 +132,7 @@ class RestoreRunReport(RunReport[RestoreReport]):
 
 
 def _after(partition: RestoreReport, number: int) -> int | None:
-    """Return `number`, a figure of the log after the run; return None if the partition was not restored."""
+    """Return `number`, which describes the log after the run; return None if the partition was not restored."""
     return number if partition.status == RESTORED else None
 
 
@@ -378,7 +378,7 @@ class _RestoreRun:
 
     # ------------------------------------------------------------------------------------------------------------- plan
     def _planned(self, chain: _Chain, history: History) -> _Chain | RestoreReport:
-        """Return the runs to undo with the report of the restore, or the report of an unchanged partition."""
+        """Return the runs to undo, with the report of the restore; or return the report of an unchanged partition."""
         try:
             return self._plan_chain(chain, history)
         except (SedimentError, OSError) as error:

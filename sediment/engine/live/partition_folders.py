@@ -121,7 +121,7 @@ def remove_folder(folder: Path, fs: Fs) -> None:
 
 
 def is_unfinished(folder: Path, fs: Fs) -> bool:
-    """Return True if the folder has exactly the files that an interrupted step 1 leaves, which contain no record.
+    """Return True if the folder has exactly the files that an interrupted step 1 leaves; they contain no record.
 
     Raises:
         OSError: the folder cannot be read.
@@ -133,7 +133,7 @@ def is_unfinished(folder: Path, fs: Fs) -> bool:
 
 
 def folder_aside(partition: TopicPartition, state: DirectoryState) -> str:
-    """Return a new name for a partition's folder that is not in use yet, or not in use any more."""
+    """Return a new folder name for a partition; it means that the folder is not in use yet, or not in use any more."""
     return aside_directory_name(partition, state, uuid.uuid4().hex)
 
 

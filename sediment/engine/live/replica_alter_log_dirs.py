@@ -74,7 +74,7 @@ class ReplicaAlterLogDirs:
         self._manager.scheduler.schedule_once(_TASK, lambda: self._take_turn(target), delay_ms=delay_ms)
 
     def _take_turn(self, target: Path) -> None:
-        """Continue the next move to a directory, and schedule the turn of the move after it."""
+        """Take the turn of the first waiting move to a directory, and schedule the turn of the next one."""
         with self._guard:
             move = self._waiting[target].popleft()
         delay_ms: int | None = BACKOFF_MS

@@ -100,7 +100,7 @@ class Scheduler:
         return self._schedule(ScheduledTask(name, task, max(period_ms, 1)), delay_ms)
 
     def run_due(self) -> None:
-        """Run the tasks that are due or become due in this thread; the scheduler must have no threads."""
+        """Run, in this thread, the tasks that are due or become due meanwhile; the scheduler must have no threads."""
         self._queue.run(blocking=False)
 
     def close(self) -> None:

@@ -25,10 +25,11 @@ def check_topic(topic: str) -> None:
 
 
 def check_partition(partition: TopicPartition) -> None:
-    """Check a topic and partition number, and check that a directory can have their name.
+    """Check a topic and a partition number, and check that TOPIC-NUMBER can be the name of a directory.
 
     Raises:
-        UsageError: Kafka does not allow the topic or partition, or their name is too long for a directory.
+        UsageError: Kafka does not allow the topic or the partition, or TOPIC-NUMBER is too long for the name of a
+            directory.
     """
     check_topic(partition.topic)
     if not 0 <= partition.partition <= INT32_MAX:

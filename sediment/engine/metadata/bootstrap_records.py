@@ -77,7 +77,7 @@ def merge_records(values: Sequence[bytes], changes: Iterable[bytes]) -> list[byt
 
 
 def _without_topics(values: Sequence[bytes], removed: set[uuid.UUID]) -> list[bytes]:
-    """Leave out the partitions and configs of the topics in `removed`, and the topics that were removed long before."""
+    """Leave out partitions and configs of the topics in `removed`; also leave out topics that were removed long ago."""
     names = _names_of(values)
     before = [_decoded(value).topic_id for value in values if record_type(value) == _REMOVE_TOPIC]
     forgotten = set(before[:-_MOST_REMOVED])

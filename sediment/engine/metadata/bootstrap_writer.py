@@ -118,14 +118,14 @@ class BootstrapWriter:
             self._values = changed
 
     def _is_still(self, identity: tuple[int, int, int] | None) -> bool:
-        """Return True if the path still refers to the old file; this check opens no file, as a read would do."""
+        """Return True if the path still refers to the old file; unlike a read, this check opens no file."""
         try:
             return self._fs.identity(str(self._path)) == identity
         except OSError:
             return False
 
     def close(self) -> None:
-        """Refuse later changes; no file is open between two calls."""
+        """Refuse later changes; there is nothing to close, because no file is open between two calls."""
         with self._guard:
             self._is_closed = True
 
@@ -134,7 +134,7 @@ def _check_fits(values: Sequence[bytes]) -> None:
     """Check that a controller can copy the records of the file to its log.
 
     Raises:
-        UsageError: they are too many for one batch, and the cluster does not support metadata transactions.
+        UsageError: there are too many records for one batch, and the cluster does not support metadata transactions.
     """
     if len(values) <= _MOST_RECORDS_AT_ONCE:
         return

@@ -109,7 +109,7 @@ class MetadataLogWriter:
 
     @property
     def position(self) -> MetadataPosition:
-        """The last leader epoch, and the log end offset, because a sole voter's log has only committed records."""
+        """The last leader epoch and the log end offset; in the log of a sole voter, every record is committed."""
         return MetadataPosition(self._log.latest_epoch, self._log.log_end_offset)
 
     def append(self, values: Sequence[bytes]) -> None:

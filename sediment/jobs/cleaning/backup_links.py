@@ -1,4 +1,4 @@
-"""Catalogue of the original files that a run keeps: its creation and its completion."""
+"""Creation and completion of the catalogue that lists the original files that a run keeps."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def catalogue_of_run(
     *,
     restores: str | None = None,
 ) -> Catalogue:
-    """Return the first catalogue of a run of `command`, which lists no files yet.
+    """Return the first catalogue, still without files, of a run of `command`.
 
     `checkpoints` is keyed by log directory.  Call this before the run removes a file.  `restores` is the id of the run
     that a restore undoes.
@@ -79,8 +79,8 @@ def begin_originals(
 ) -> tuple[BackupLinks, list[tuple[LogListing, str, str]]]:
     """Write the catalogue of the files that a run may replace; call this before the run replaces a file.
 
-    Returns the originals, and the listing, reason code and text of each partition with unreadable files.  Partitions
-    with unreadable files are not in the catalogue and must not be changed.
+    Returns the originals, and one tuple (listing, reason code, text) for each partition with unreadable files.
+    Partitions with unreadable files are not in the catalogue and must not be changed.
 
     Raises:
         OSError: the catalogue could not be written, so no file may be replaced.

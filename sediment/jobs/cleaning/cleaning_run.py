@@ -1,6 +1,6 @@
 """Base class of both kinds of `compact` runs (in place, and to an output), and steps that other commands share.
 
-Invariant: every selected partition has one report, in the order of log directories and names.
+Invariant: every selected partition has one report; the reports are ordered by log directory and name.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class PublishTask(PartitionOutput):
 
 @dataclass(frozen=True, slots=True)
 class PublishResult:
-    """Outcome of a partition: its `files` in the output, or None and the `error` (reason code, text).
+    """Outcome of a partition: its `files` in the output; after a failure, the `error` (reason code, text) instead.
 
     If the partition was cleaned, `cleaning` is the result, and `listing` is the log before the run; otherwise, both are
     None.  `left` names source files that must still be copied.
@@ -115,7 +115,7 @@ def _staying(task: PublishTask, cleaning: CleaningTask, swap: PreparedSwap | Non
 # ---------------------------------------------------------------------------------------------- in a working directory
 @contextmanager
 def _working_directory(task: PublishTask, on_bytes: OnBytes) -> Iterator[Path]:
-    """Yield a directory with links to, or copies of, the partition's files.
+    """Yield a directory that contains the partition's files as links or as copies.
 
     The caller may rename these files, but must not write to them.
     """
@@ -221,7 +221,7 @@ class OutputPlace:
         return publish_partition(replace(self.publishing, cleaning=whole), attempt)
 
     def discard(self) -> None:
-        """Leave the files of splits in the output; its completion removes all files that no manifest names."""
+        """Leave the files of splits in the output; a completed output keeps only the files that the manifest names."""
 
     def done(self, swap: PreparedSwap, files: Sequence[ManifestFile]) -> PublishResult:
         """Return the result of a partition whose splits are published."""

@@ -56,7 +56,7 @@ def quarantined(listing: LogListing, mark: Uncleanable) -> PartitionReport:
 
 
 def settled(task: CleaningTask, result: CleaningResult) -> tuple[PartitionReport, int | None]:
-    """Return the report of `result` and the new first dirty offset; a swap in `result` must already be committed.
+    """Return the report of `result`, whose swap (if any) is already committed, and also the new first dirty offset.
 
     The offset is None if the entry in the cleaner checkpoint stays unchanged.
     """
@@ -69,7 +69,7 @@ def settled(task: CleaningTask, result: CleaningResult) -> tuple[PartitionReport
 def partly_committed(
     task: CleaningTask, result: CleaningResult, swap: PreparedSwap, groups: int, code: str, reason: str
 ) -> PartitionReport:
-    """Return the report of a failed partition of which only the first `groups` groups of `swap` were committed."""
+    """Return the report of a partition that failed after the first `groups` groups of `swap` were committed."""
     report = uncommitted(task, result)
     done = replace(swap, groups=swap.groups[:groups])
     if not done.parts():

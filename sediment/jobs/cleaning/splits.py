@@ -145,7 +145,7 @@ def clean_partition_in_splits(sc: Any, place: SplitPlace[Outcome]) -> Outcome:
 
 
 def _failed(sc: Any, place: SplitPlace[Outcome], error: SedimentError | OSError) -> Outcome:
-    """Return the failed result, or clean a corrupt partition as a whole if --on-corruption is keep."""
+    """Clean a corrupt partition as a whole if --on-corruption is keep; otherwise, return the failed result."""
     result = failed_task(place.task, error)
     keeps = result.uncleanable is not None and place.task.options.on_corruption == KEEP
     return _whole(sc, place) if keeps else place.failed(result)

@@ -70,7 +70,7 @@ def start_partition(task: CleaningTask, attempt: str) -> Pending[CleaningResult]
 def start_cleaning(
     task: CleaningTask, fs: Fs, on_bytes: OnBytes, attempt: str, writer: WriteBehind
 ) -> Pending[CleaningResult]:
-    """Clean one partition except for the last writes of `writer`; call `on_bytes` with each number of bytes read.
+    """Clean one partition except for the last writes of `writer`; pass the size of each read to `on_bytes`.
 
     Raises:
         SedimentError, OSError: the partition cannot be cleaned; no `.part` file of the attempt remains.

@@ -387,7 +387,7 @@ class _CloneRun:
         return with_compaction(row, finished.clone.compaction, self._left_alone.get(finished.partition.source.topic))
 
     def _orphans(self, plan: ClonePlan, finished: Iterable[_Finished]) -> list[str]:
-        """Describe open transactions that no coordinator will end, because the clone has none or the log was cut."""
+        """Describe open transactions that no coordinator will end: the clone has no coordinator, or the log was cut."""
         orphans = [
             each
             for each in finished

@@ -242,7 +242,7 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 
 
 def nearest_name(name: str, known: Mapping[str, _Named]) -> _Named | None:
-    """Return the value of the key in `known` that is most similar to `name`; None if none is similar."""
+    """Find the key in `known` that is most similar to `name`, and return its value; return None if none is similar."""
     found = difflib.get_close_matches(name, known, n=1, cutoff=_SIMILAR)
     return known[found[0]] if found else None
 

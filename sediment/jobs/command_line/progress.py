@@ -59,7 +59,7 @@ class _Bar(ABC):
 
 
 class _Speed(ProgressColumn):
-    """The average speed since the start: rich's own column shows the speed between two partitions that end together."""
+    """The average speed since the start; rich's own column jumps when two partitions end at the same time."""
 
     def render(self, task: Task) -> Text:
         if not task.elapsed or not task.completed:

@@ -179,7 +179,7 @@ def parse_kafka_options(given: Mapping[str, str]) -> KafkaOptions:
 
 
 def refuse_broker_option(name: str) -> None:
-    """Refuse `name`, in lower case, if it is an option of Spark's Kafka source that has no meaning for files.
+    """Refuse an option of Spark's Kafka source that has no meaning for files; `name` is in lower case.
 
     Raises:
         UsageError: `name` is such an option.
@@ -212,7 +212,7 @@ def parse_boolean(given: Mapping[str, str], name: str) -> bool | None:
     """Return the boolean value of an option; None if the option is not given.
 
     Raises:
-        UsageError: the option has another value.
+        UsageError: the value is neither true nor false.
     """
     text = given.get(name.lower())
     if text is None:

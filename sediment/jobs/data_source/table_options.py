@@ -2,7 +2,7 @@
 
 * CREATE TABLE passes the user's options and Spark's properties of the table.  The source returns a schema that contains
   the user's options.
-* Each query passes no options.  The source reads the options from the schema that the catalog kept.
+* A later query passes no options.  The source reads the options from the schema that the catalog kept.
 
 Spark 4.2 gives a Python source the options of a table only when the table is created.  Spark keeps the schema that the
 source returned, including the metadata of its columns, and passes the schema to every query.  Therefore, this module

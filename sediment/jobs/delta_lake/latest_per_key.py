@@ -61,7 +61,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class ReadSummary:
-    """Summary of a part: its error, or its numbers of records and `emissions`.
+    """Summary of a part: its error, or how many records were read and how many `emissions` were made.
 
     An emission is a yield of rows; these rows have different keys.
     """
@@ -84,7 +84,7 @@ class LatestPerKey:
         self._tasks = tasks
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Map batches of one column of numbers to rows of SPARK_SCHEMA."""
+        """Map batches with one column, which contains numbers, to rows of SPARK_SCHEMA."""
         fs = Fs()
         for batch in batches:
             for task in batch.column(0).to_pylist():

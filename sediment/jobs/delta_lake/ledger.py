@@ -1,4 +1,4 @@
-"""The ledger: two Delta tables, `runs` and `partitions`, that record every run and that any Delta reader can query.
+"""The ledger: the Delta tables `runs` and `partitions`, which record every run; any Delta reader can query them.
 
     PATH/partitions     a row per partition of a run      written first
     PATH/runs           a row per run                     written last, so a run in it is complete

@@ -167,9 +167,9 @@ def _tombstones_may_be_gone(
 ) -> bool:
     """Return True if the cleaner may have removed a tombstone that the table has not read.
 
-    A tombstone at or above `next_offset` is cleaned for the first time after the refresh that ended at this offset.
-    After its first cleaning, the cleaner keeps the tombstone for delete.retention.ms (kafka-log 02 §6.3, §6.4).  If
-    that setting is unknown, it may have been 0.
+    The refresh that ended at `next_offset` came before the first cleaning of any tombstone at or above this offset.
+    After its first cleaning, the cleaner keeps a tombstone for delete.retention.ms (kafka-log 02 §6.3, §6.4).  If that
+    setting is unknown, it may have been 0.
     """
     cleaned = facts.cleaner_unknown or (
         facts.first_dirty_offset is not None and facts.first_dirty_offset > progress.next_offset

@@ -101,7 +101,7 @@ class SnapshotTable:
         return progress
 
     def _remove_empty_log(self) -> None:
-        """Remove a `_delta_log` without a commit, which a failed creation left; Delta would treat it as a table."""
+        """Remove a `_delta_log` that has no commit: a failed creation left it, and Delta would treat it as a table."""
         context = self._spark.sparkContext
         assert context._jvm is not None
         folder = context._jvm.org.apache.hadoop.fs.Path(self.path, _DELTA_LOG)

@@ -29,7 +29,7 @@ _OWN_SESSIONS = "Spark sessions that you start yourself"
 
 
 def spark_checks() -> Iterator[Check]:
-    """Yield the checks; skip those that need PySpark if it is missing."""
+    """Yield the checks; if PySpark is missing, skip those that need it."""
     has_spark = importlib.util.find_spec("pyspark") is not None
     yield _java(is_needed=has_spark)
     if not has_spark:

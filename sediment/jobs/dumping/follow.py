@@ -138,7 +138,7 @@ class Follower:
             yield from self._read(source, Bounds(first_offset=start, end_offset=end), None)
 
     def _go_back(self, source: Source, start: int) -> None:
-        """If the log end offset is below `start`, the next offset to read, go back to the log end offset.
+        """Go back to the log end offset if it is below the next offset to read, `start`.
 
         A last stable offset below `start` does not prove a truncation.  The high watermark can decrease.  A broker may
         also write a high watermark to its checkpoint after this process has read records above that high watermark.

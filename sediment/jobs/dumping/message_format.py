@@ -106,8 +106,8 @@ class MessageFormat:
     def line(self, row: _Row, *, for_terminal: bool) -> bytes:
         r"""Return a record in this format.
 
-        For a terminal, control characters and bytes that are not UTF-8 in the record's content are escaped, as in
-        `\x1b`.
+        For a terminal, the record's content has escapes, such as `\x1b`, in place of control characters and of bytes
+        that are not UTF-8.
         """
         known = decoded(row) if self._decodes else {}
         return b"".join(

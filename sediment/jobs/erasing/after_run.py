@@ -63,7 +63,7 @@ class ScannedPartition:
 def scan_again(
     run: ScanRun, keys: Iterable[bytes], erased: Sequence[ErasedPartition], fs: Fs
 ) -> Mapping[Path, ScannedPartition | CleaningResult]:
-    """Scan all segments of the partitions again; return a result or a failure by partition directory."""
+    """Scan all segments of the partitions again; return, by partition directory, a result or a failure."""
     found: dict[Path, list[ScannedSegment]] = {each.listing.path: [] for each in erased}
     failed: dict[Path, CleaningResult] = {}
     items: list[SecondScan] = []

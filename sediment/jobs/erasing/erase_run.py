@@ -133,7 +133,7 @@ class _Proof:
 
 @dataclass(frozen=True, slots=True)
 class _Selection:
-    """The verdicts on one partition, their common action, and the number of scanned records; None: unknown."""
+    """The verdicts on one partition; also their common action and the number of scanned records, or None if unknown."""
 
     action: str | None
     verdicts: Verdicts
@@ -676,9 +676,10 @@ def _named_if_not_written(what: str, output: str | None) -> Iterator[None]:
 
 
 def _without_unchanged(rehearsed: PlannedPartition) -> PlannedPartition:
-    """Return the plan without the segments that the rewrite in memory left unchanged; the plan keeps their results.
+    """Return the plan without the segments that the rewrite in memory left unchanged, but with their results.
 
-    A partition whose rewrite in memory failed counts as failed, because the question did not count its records.
+    A partition whose rewrite in memory failed counts as failed, because the confirmed number does not include its
+    records.
     """
     if rehearsed.failure is not None:
         return PlannedPartition(rehearsed.selected, replace(rehearsed.plan, segments=()), failure=rehearsed.failure)

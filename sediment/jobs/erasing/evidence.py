@@ -152,7 +152,7 @@ def document_of(
 
 
 def hmac_of_rows(secret: bytes, rows: Mapping[str, Iterable[int]]) -> str:
-    """Return the HMAC, in hex, of a table's rows, given as offsets by partition."""
+    """Return the HMAC of a table's rows, in hex; the rows are given as offsets by partition."""
     digest = hmac.new(secret, digestmod=hashlib.sha256)
     for partition, offsets in sorted(rows.items()):
         for offset in sorted(offsets):

@@ -76,7 +76,7 @@ class RecordScan(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class KeysAt:
-    """Records at `offsets`, ascending, by the directory of the partition."""
+    """Records at given offsets; `offsets` has the ascending offsets for each partition directory."""
 
     offsets: Offsets
     columns: tuple[str, ...] = ("key",)

@@ -23,7 +23,7 @@ _MOST_OFFSETS = 100
 
 @dataclass(frozen=True, slots=True)
 class RecordsNotReached:
-    """Matching records that were not erased, for one reason: their number, and at most 100 of the lowest offsets."""
+    """Matching records that were not erased, for one reason: their number, and their lowest offsets, at most 100."""
 
     reason_code: str
     records: int

@@ -52,7 +52,7 @@ class SecondScan:
 
 @dataclass(frozen=True, slots=True)
 class ScannedSegment:
-    """Result of one segment: its `records`, the offsets that still match, int64[n], and its files."""
+    """Result of one segment: the number of its records, its files, and the offsets that still match, int64[n]."""
 
     base_offset: int
     records: int

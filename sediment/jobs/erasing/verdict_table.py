@@ -43,7 +43,7 @@ class GivenVerdict:
 
 
 def action_of(name: str) -> Action:
-    """Return the action with one of the names in ACTIONS; `replace` is the replacement of a value."""
+    """Return the action that one of ACTIONS names; the name `replace` means that the value is replaced, not the key."""
     return _ACTIONS[name]
 
 
@@ -85,7 +85,7 @@ def _verdict(row: GivenVerdict, action: str, replacement: bytes | None) -> Verdi
 
 
 def read_verdicts(path: str) -> Mapping[TopicPartition, tuple[GivenVerdict, ...]]:
-    """Return the rows of the table at `path`, a Delta table, a Parquet file or directory, or a CSV file.
+    """Return the rows of the table at `path`, which is a Delta table, a Parquet file or directory, or a CSV file.
 
     Raises:
         UsageError: the table cannot be read, has no rows, lacks a column or has a value of the wrong kind.

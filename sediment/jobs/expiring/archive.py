@@ -115,7 +115,7 @@ def check(path: str, log_dirs: Iterable[Path]) -> None:
 
 
 def _torn_commit(path: str) -> Path | None:
-    """Return the newest commit file of a local table if it is incomplete; nothing depends on such a commit."""
+    """Return the newest commit file of a local table if this file is incomplete; nothing depends on such a commit."""
     if is_uri(path):
         return None
     fs, log = Fs(), Path(path) / "_delta_log"

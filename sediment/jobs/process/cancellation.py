@@ -84,7 +84,7 @@ class _OtherErrors:
     """A `sys.unraisablehook` that prints no message if `__del__` of an object misses an attribute.
 
     A signal can interrupt a library while it makes an object.  Python deletes the unfinished object later, possibly
-    when the process ends, and would print the traceback of this error.
+    when the process ends, and would then print a traceback, because the object lacks an attribute.
     """
 
     def __init__(self, hook: Callable[[Any], object]) -> None:

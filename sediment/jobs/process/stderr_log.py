@@ -163,7 +163,7 @@ def stream_of_log() -> IO[str]:
 
 
 def _sentences(*, quiet: bool, repeats: bool) -> None:
-    """Log warnings and errors to stderr as text (with `quiet`, only errors); only `repeats` shows a message twice."""
+    """Log warnings and errors to stderr as text (with `quiet`, only errors); without `repeats`, show each one once."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setLevel(logging.ERROR if quiet else logging.NOTSET)
     if not repeats:

@@ -141,7 +141,7 @@ class CopyTask:
 
 @dataclass(frozen=True, slots=True)
 class CopyResult:
-    """Outcome of a copy: the `files` in the output, or None and the `error` (reason code, text)."""
+    """Outcome of a copy: the `files` in the output; after a failure, the `error` (reason code, text) instead."""
 
     files: tuple[ManifestFile, ...] | None
     error: tuple[str, str] | None = None

@@ -27,7 +27,7 @@ INTERNAL = {"internal": True}
 
 
 def arrow_table(row_type: type, rows: Sequence[Any]) -> pa.Table:
-    """Return the table of `rows`, instances of the dataclass `row_type`, with a column for each of its fields."""
+    """Return `rows` as a table; they are instances of the dataclass `row_type`, and each of its fields has a column."""
     import pyarrow as pa
 
     return pa.Table.from_pylist([asdict(row) for row in rows], schema=pa.schema(_arrow_fields(row_type)))

@@ -62,7 +62,7 @@ def text_column(name: str, of: Callable[[Row], str], *, rank: int = 0) -> TableC
 
 
 def number_column(name: str, of: Callable[[Row], int | None], *, rank: int = 0, about: str = "") -> TableColumn[Row]:
-    """Return a column of numbers; the row of a topic shows the sum.  The cell of None is blank."""
+    """Return a column of numbers; the row of a topic shows the sum.  If a value is None, its cell is blank."""
     return TableColumn(name, lambda rows: _total(rows, of, lambda total: f"{about}{total:,}"), of, rank)
 
 
@@ -76,7 +76,7 @@ def offset_column(name: str, of: Callable[[Row], int | None], *, rank: int = 0) 
 
 
 def bytes_column(name: str, of: Callable[[Row], int | None], *, rank: int = 0) -> TableColumn[Row]:
-    """Return a column of sizes in bytes; the row of a topic shows the sum.  The cell of None is blank."""
+    """Return a column of sizes in bytes; the row of a topic shows the sum.  If a value is None, its cell is blank."""
     return TableColumn(name, lambda rows: _total(rows, of, human_bytes), of, rank)
 
 

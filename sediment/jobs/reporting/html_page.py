@@ -592,7 +592,7 @@ def _whole(partition: Mapping[str, Any], name: str) -> int | None:
 
 
 def _size(partition: Mapping[str, Any]) -> int | None:
-    """Return the size of the log before the run, or its size if the command does not change the log; None: unknown."""
+    """Return the size of the log before the run, or its only size if the command changes nothing; None if unknown."""
     known = (_whole(partition, name) for name in ("bytes_before", "bytes"))
     return next((size for size in known if size is not None), _segment_bytes(partition))
 

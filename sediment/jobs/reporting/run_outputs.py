@@ -30,7 +30,8 @@ def check_output_file(file: Path, option: str, log_dirs: Iterable[Path]) -> None
     """Check that `file` can be written after the run.
 
     Raises:
-        UsageError: `file` is a directory, its directory is missing, or it is inside a log directory or a partition.
+        UsageError: `file` is a directory, is inside a log directory or a partition, or would be in a directory that is
+            missing.
     """
     if file.is_dir() or not file.parent.is_dir():
         what = "this is a directory" if file.is_dir() else "its directory is missing"

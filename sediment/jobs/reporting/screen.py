@@ -227,7 +227,7 @@ class Screen:
     ) -> None:
         """Print the reasons of the failed rows, then one line for the rows that a stopped run did not finish.
 
-        A row is a `noun` with this `name` (default: the name of its partition).
+        `noun` is the word for a row, and `name` returns the name of a row (default: the name of its partition).
         """
         name_of = name or (lambda row: row.partition)
         self.failures((name_of(row), row.reason) for row in rows if row.status in BAD_STATUSES and not is_stopped(row))
@@ -313,7 +313,7 @@ def _bytes_before(row: object) -> int | None:
 def _layout(
     columns: Sequence[TableColumn[Row]], cells: Sequence[Sequence[str]], width: int
 ) -> tuple[list[int], list[int] | None]:
-    """Return the width of each column, and the indexes of the columns that fit into `width`; None: print lists.
+    """Return the column widths, and the indexes of the columns that fit into `width` (None if rows must become lists).
 
     The width of the first column ignores names that would leave no room for the other columns of rank 0.  It also
     ignores the longest of many names if another column then fits.

@@ -115,7 +115,7 @@ class Place(Protocol):
         ...
 
     def reading(self, listing: LogListing) -> AbstractContextManager[Fs]:
-        """Yield file operations that read the partition; errors show its directory with the path that reports show."""
+        """Yield file operations that read the partition; errors name its directory by the same path as reports."""
         ...
 
     def publish(self, fs: Fs, group: CleanedGroup) -> tuple[ManifestFile, ...]:

@@ -126,7 +126,7 @@ def is_of_other_directories(settings: Settings, directories: Sequence[Path], fs:
     """Return True if the `--config` file belongs to a broker with other log directories.
 
     The file belongs to the broker of the given directories under two conditions.  Its `log.dirs` contains at least one
-    of these directories, and each directory that `log.dirs` lacks is a `metadata.log.dir` without partitions.
+    of these directories, and each of the others is a `metadata.log.dir` without partitions.
 
     Raises:
         SettingsError: an entry is not a path.

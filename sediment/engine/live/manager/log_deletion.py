@@ -116,7 +116,7 @@ def _delete_in(manager: ManagerState, directory: LogDirectory, logs: Sequence[Pa
         if not log.is_offline:
             usable.append(log)
         elif manager.fs.exists(log.directory):
-            # A change of this log was interrupted; its folder can be renamed without the log.
+            # A change of this log was interrupted: close its files, and rename its folder without a call to the log.
             log.close_handlers()
             delete_folder(manager, directory, log.directory, log.partition)
     rename_aside(manager, usable, directory, DirectoryState.DELETE)

@@ -77,8 +77,8 @@ def load_logs(manager: ManagerState, progress: Callable[[LoadProgress], None], s
                     # As in Kafka: a malformed line in a checkpoint file causes an IOException there.
                     manager.failures.take_offline(jobs[job], error)
                 except StorageError as error:
-                    # The log has already reported a disk failure; an error with another cause is not a disk
-                    # failure.
+                    # If the cause is an OSError, the log has already reported the disk failure; raise every other error
+                    # again.
                     if not isinstance(error.__cause__, OSError):
                         raise
     finally:

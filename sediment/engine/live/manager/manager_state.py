@@ -46,7 +46,7 @@ class DeletedFolder:
 
 
 class ManagerState:
-    """The logs of one engine, and what its parts need to work on them; see `LogManager` for the parameters."""
+    """The logs of one engine, and what the parts of a `LogManager` need for them; see there for the parameters."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class ManagerState:
         return [log for log in every if _is_in(log, directory)]
 
     def candidates(self, log_dir: Path | None) -> list[LogDirectory]:
-        """Return the online directories for a new log, that with the fewest logs first; or only `log_dir`, if given.
+        """Return the online directories for a new log, sorted by their number of logs; or only `log_dir`, if given.
 
         Raises:
             UsageError: `log_dir` does not belong to this engine.
@@ -149,7 +149,7 @@ class ManagerState:
         return [directory for directory in chosen if not directory.is_offline]
 
     def config_of(self, topic: str) -> LogConfig:
-        """Return the config of a topic; a config from `LogManager.update_topic_config` comes first."""
+        """Return the config of a topic; if `LogManager.update_topic_config` has set one, return that config."""
         return self.overrides.get(topic) or self.topic_config(topic)
 
     def open_log(
