@@ -76,8 +76,8 @@ def open_directories(
         NotALogDirectoryError, CorruptCheckpointError: as in `open_directory`.
         CorruptBatchError, UnsupportedDataError, SourceChangedError: the metadata log cannot be read.
         UsageError: a pattern matches nothing, or `--metadata` names a directory without a metadata log.
-        SettingsError: metadata is missing, and either a `--set cleanup.policy` without a topic would apply to several
-            topics, or a KRaft node's directory would be changed.
+        SettingsError: metadata is missing, and a `--set cleanup.policy` without a topic would apply to several topics.
+            With `in_place`, also for the directory of a KRaft node without metadata or of another node than --config.
     """
     directories = [open_directory(path, selection, fs) for path in paths]
     if not allow_empty:
