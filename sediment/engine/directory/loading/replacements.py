@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NewSegment:
-    """A `.log.swap` file; by its batch lengths, its offsets are at or above `base_offset` and below `next_offset`.
+    """A `.log.swap` file; `next_offset` is the offset after the last batch to which the batch lengths lead.
 
     `good_bytes` counts the bytes before the first bad batch.  `problem` is a clause that describes the first problem;
     None for a whole segment.
@@ -185,9 +185,9 @@ class OldSegments:
     def hold(self, new: NewSegment) -> bool:
         """Return True if the old logs contain good batches for the whole range of the new segment's good batches.
 
-        A cleaning copies a corrupt batch unchanged, so the first batch of a new segment may be bad.  In this case, also
-        return True if an old log has the same base offset, and the lengths in its batch headers lead from batch to
-        batch at least up to the new segment's end offset.
+        A cleaning copies a corrupt batch unchanged, so the first batch of a new segment may be bad.  In this case, look
+        at the old log with the same base offset.  Also return True if the lengths in the headers of its batches lead at
+        least up to the new segment's end offset.
         """
         if new.good_bytes == 0 and new.base_offset in self._names:
             path = self._directory / self._names[new.base_offset]
