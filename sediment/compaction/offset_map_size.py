@@ -1,4 +1,4 @@
-"""The size of Kafka's offset map, in bytes for each cleaner thread, in slots, and in keys.
+"""The size of the offset map of a Kafka cleaner thread: its bytes, its slots, and its keys.
 
     log.cleaner.dedupe.buffer.size / log.cleaner.threads = bytes of a thread, at most 2^31 - 1
     bytes / 24 = slots, and slots x log.cleaner.io.buffer.load.factor = keys; all are rounded down

@@ -124,7 +124,7 @@ class KeyRun:
 
 @dataclass(frozen=True, slots=True)
 class SurvivorBitmap:
-    """One bit for each record of the split `of`, by record number; the bit is 1 if the record survives."""
+    """The survivors among the records of a split: bit n is 1 if record number n survives; `of` identifies the split."""
 
     bits: npt.NDArray[np.uint8]
     of: SplitContents
@@ -200,7 +200,7 @@ def _sort_by_range(
     following: npt.NDArray[np.int64],
     order: npt.NDArray[np.int64],
 ) -> None:
-    """Write the indexes of the keys, sorted by range, to `order`, and the range starts to `edges`, int64[ranges + 1].
+    """Sort the indexes of the keys by range into `order`; write the start of each range to `edges`, int64[ranges + 1].
 
     Keys of a range keep their order.  `edges` must be all zeros; `following`, int64[ranges], is working memory.
     """
@@ -219,8 +219,8 @@ def _sort_by_range(
 def pack_run(run: KeyRun, ranges: int) -> Iterator[tuple[int, bytes]]:
     """Yield (range, blob) for each range of hashes that contains keys of the run; blobs keep the keys' order.
 
-    A blob is little-endian.  It begins with two uint32: its number within the range, and the number of its keys.  Then
-    follow the hashes (16 bytes each), the mapped bits, and the steps.
+    A blob is little-endian.  It begins with two uint32: the number of the blob within the range, and the number of keys
+    in the blob.  Then follow the hashes (16 bytes each), the mapped bits, and the steps.
     """
     keys_per_blob = _keys_per_blob(ranges)
     edges = np.zeros(ranges + 1, dtype=np.int64)
@@ -284,7 +284,7 @@ def _fold(
 
 @dataclass(frozen=True, slots=True, order=True)
 class _SpilledBlob:
-    """A blob at `position` of the spill file; blobs are sorted by run, then by `index`, the number in the run."""
+    """A blob at `position` of the spill file; blobs are sorted by run, then by their `index` in the run."""
 
     number: RunNumber
     index: int

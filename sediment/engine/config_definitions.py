@@ -1,8 +1,9 @@
 """The table of Kafka's configuration keys for logs (kafka-log 06 §1 to §5).
 
-A topic key has one or more broker keys.  Its default is the value of the first of these broker keys that is set, in the
-unit of that broker key.  Types, defaults and ranges are those of Kafka 4.2.0's ConfigDefs; `warn_below` and comments
-mark the exceptions.  The table also contains the configs of internal topics, and the keys that Kafka has removed.
+A topic key has one or more broker keys.  The first of these broker keys that is set gives the topic key its default, in
+the unit of that broker key.  Types, defaults and ranges are those of Kafka 4.2.0's ConfigDefs; `warn_below` and
+comments mark the exceptions.  The table also contains the configs of internal topics, and the keys that Kafka has
+removed.
 
 `log_config` checks values against each other.  `jobs.settings.resolve` and `server.live.topic_configs` refuse unknown
 keys.

@@ -131,7 +131,7 @@ def find_survivors(
     first: int,
     surviving: npt.NDArray[np.bool_],
 ) -> int:
-    """Set `surviving`, bool[batches], for each batch with records that a sweep BY_BITMAP must read.
+    """Set `surviving`, bool[batches], to True for each batch that a sweep BY_BITMAP must read, otherwise to False.
 
     `first` is the value of RECORDS before the chunk.  Return the value of RECORDS after the chunk.
     """
@@ -207,7 +207,7 @@ def keep_by_offset(
     tables: npt.NDArray[np.int64],
     kept: npt.NDArray[np.uint8],
 ) -> int:
-    """Mark the records that the rules above keep, with a filled map; return the number of these records."""
+    """Filter by a filled map: mark the records that the rules above keep; return the number of these records."""
     total = 0
     for index in range(count):
         kept[index] = 0

@@ -41,7 +41,7 @@ class BatchEncoder:
     """The encoder for the chunks of one segment or group; `source` adds the positions of batches to errors.
 
     Compressed records of a batch may expand to `limit_bytes`.  `max_message_bytes` limits the uncompressed size of
-    merged batches.  It also limits a batch that becomes larger than its original.
+    merged batches.  It also limits the size of a batch that becomes larger than its original.
     """
 
     def __init__(self, source: BatchLocator, encoding: Encoding, limit_bytes: int, max_message_bytes: int) -> None:

@@ -139,7 +139,7 @@ def mark_batches(
 
 @kernel
 def _skip_to(position: int, positions: Int64s, index: int) -> int:
-    """Return the index of the first of the ascending `positions` that is at or after `position`; start at `index`."""
+    """Search the ascending `positions` from `index` on; return the index of the first one at or after `position`."""
     while index < positions.size and positions[index] < position:
         index += 1
     return index

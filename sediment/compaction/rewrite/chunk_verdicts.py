@@ -46,7 +46,7 @@ class VerdictTable:
         return int(self.offsets.size)
 
     def not_applied(self) -> NotReached:
-        """Return the verdicts without a record, and the tombstones for records without a key."""
+        """Return the verdicts for which no record was found, and the tombstones for records without a key."""
         is_met = self.columns.seen | self.excluded
         return NotReached.joined(
             [

@@ -128,7 +128,7 @@ def match_keys(
     matches: MatchColumns,
     state: Int64s,
 ) -> int:
-    """Search the wanted batches at and after CURSOR, and append the records with keys in the table to `matches`.
+    """Search the wanted batches at and after CURSOR, and append to `matches` the records whose keys are in the table.
 
     `records`, int64[n, RECORD_FIELDS], and `hashes`, uint64[n, 2], are working memory.  Return DONE, a request for a
     payload or room, or a decoder's status.  A request or a decoder's status concerns the batch at CURSOR, which the

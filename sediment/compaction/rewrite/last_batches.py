@@ -10,7 +10,7 @@ from sediment.segment_io.segment.reader import Rows
 
 
 def with_last_of_producers(before: Int64s, rows: Rows) -> Int64s:
-    """Return (producer id, position) of the last five batches of each producer in `before` and then `rows`.
+    """Append `rows` to `before`; return (producer id, position) of the last five batches of each producer.
 
     `before`, int64[n, 2], is an earlier result; `rows` are data batches of producers.
     """

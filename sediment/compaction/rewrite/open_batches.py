@@ -69,7 +69,7 @@ class BatchOpener:
         return self.batches
 
     def open_batch(self, ordinal: int) -> None:
-        """Set the payload of batch `ordinal`, which has none yet, and of some of the next batches.
+        """Set the payloads of batch `ordinal` and some of the next batches; batch `ordinal` must have no payload yet.
 
         Raises:
             CorruptBatchError: the records cannot be decompressed or decoded.

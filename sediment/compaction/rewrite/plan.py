@@ -58,8 +58,8 @@ class Reach:
     def not_reached(self, offsets: Int64s) -> NotReached:
         """Return the ascending `offsets`, each with the reason why its verdict is not applied.
 
-        An offset below the bound gets the same reason as the bound itself, because its batch ends at or above the
-        bound.
+        An offset below the bound gets the same reason as the bound itself, because the batch of this offset ends at or
+        above the bound.
         """
         at = np.maximum(offsets, self.bound)
         reasons = np.full(offsets.size, Reason.OPEN_TRANSACTION, dtype=np.uint8)
@@ -131,7 +131,7 @@ class RewriteStats:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MatchedRecords:
-    """Result of a search by key: the ascending `offsets` of the matches, int64[n], among `scanned` data records."""
+    """The matches of a search by key: their ascending `offsets`, int64[n]; `scanned` data records were searched."""
 
     offsets: Int64s
     scanned: int
@@ -202,7 +202,7 @@ def collect_rewrite(plan: RewritePlan, segments: Iterable[RewrittenSegment]) -> 
 def _next_dirty_offset(view: LogView, verdicts: Verdicts) -> int:
     """Return the cleaner checkpoint, lowered to the first record with a new key.
 
-    An older record may have the same key, so the next cleaning must start at that record.
+    An older record may have the same key, so the next cleaning must start at the record with the new key.
     """
     checkpoint = view.log_start_offset if view.first_dirty_checkpoint is None else view.first_dirty_checkpoint
     new_keys = verdicts.offsets[verdicts.actions == Action.REPLACE_KEY]

@@ -23,7 +23,8 @@ A batch with a new tombstone loses its delete horizon, so that the cleaner write
 the tombstone could be dropped before consumers have read it.
 
 The loop is resumable.  If the caller must do some work, the loop returns a status that requests this work.  At the next
-call, the loop continues.  If a call processes a batch again, the repetition only sets marks of verdicts a second time.
+call, the loop continues.  If this call processes a batch a second time, the only effect is that marks of verdicts are
+set again.
 
 Invariant: a batch without changed records is copied byte for byte.
 """
@@ -157,9 +158,9 @@ def rewrite_batches(
 ) -> int:
     """Write the batches at and after CURSOR to the output; return DONE, a request, or the status of a bad batch.
 
-    If a batch loses all its records and `keeps_header`, bool[batches], is True for it, its header is kept.  Otherwise
-    the batch is dropped.  `raw` is working memory for records to be compressed; `compressors` comes from
-    `find_compressors`, or is all zeros.
+    `keeps_header` is bool[batches].  If a batch loses all its records, its header is kept if `keeps_header` is True for
+    the batch; otherwise the batch is dropped.  `raw` is working memory for records to be compressed; `compressors`
+    comes from `find_compressors`, or is all zeros.
     """
     out = np.int64(output.ctypes.data)
     while state[CURSOR] < batches.headers.size:

@@ -199,7 +199,7 @@ class _SegmentRewrite:
 
 
 def _verdicts_of(rows: Rows, last_offset: int, offsets: Int64s) -> tuple[Int64s, Int64s]:
-    """Return, for each batch after `last_offset`, the range [low, high) of verdicts that may concern the batch.
+    """Return the range [low, high) of the verdicts that may concern a batch, for each batch after `last_offset`.
 
     The first offset of a compressed message of magic 0 or 1 is unknown, but it is above the previous batch's last
     offset.

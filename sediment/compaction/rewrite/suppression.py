@@ -122,7 +122,7 @@ def _checked_hmac(value: Any) -> str:
 
 # ----------------------------------------------------------------------------------------------------------- the search
 def find_suppressed(source: Source, keys: SuppressedKeys, fs: Fs) -> Int64s:
-    """Return the offsets, int64[n] ascending, of the data records of `source` that have a suppressed key and a value.
+    """Find the data records of `source` with a suppressed key and a value; return their ascending offsets, int64[n].
 
     Data of aborted and of open transactions is included.
 

@@ -53,9 +53,9 @@ class Verdict:
 class Verdicts:
     """Verdicts as columns, sorted by offset, with at most one verdict for each offset.
 
-    `offsets` is int64[n], `actions` uint8[n] of `Action`.  Replacement n is `replacements`[edges[n] : edges[n + 1]].
-    `edges` is int64[n + 1], and `replacements` is uint8[m].  For actions that replace nothing, the replacement is
-    empty.
+    `offsets` is int64[n], and `actions` is uint8[n] with the values of `Action`.  Replacement n is
+    `replacements`[edges[n] : edges[n + 1]].  `edges` is int64[n + 1], and `replacements` is uint8[m].  For actions that
+    replace nothing, the replacement is empty.
 
     Raises:
         UsageError: the columns do not match each other, or the offsets are negative or do not increase.
@@ -92,7 +92,7 @@ class Verdicts:
 
     @classmethod
     def of(cls, verdicts: Iterable[Verdict]) -> Verdicts:
-        """Return the columns of `verdicts`, in any order.
+        """Return the columns of `verdicts`, which may be in any order.
 
         Raises:
             UsageError: two verdicts have the same offset.

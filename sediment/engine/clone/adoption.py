@@ -72,7 +72,7 @@ def has_metadata_log(log_dir: Path, fs: Fs) -> bool:
 
 # ----------------------------------------------------------------------------------------------------------- partitions
 def survey_partition(partition: ClonedPartition, config: LogConfig, fs: Fs, *, now_ms: int) -> PartitionClone:
-    """Return the partition as `adopt_partition` would change it, but without transaction markers; change nothing.
+    """Return what `adopt_partition` would return if it ended no transactions; change nothing.
 
     Raises:
         CorruptDataError, UnsupportedDataError: a broker would refuse to load the partition.
@@ -136,7 +136,7 @@ def check_no_open_transaction(clone: PartitionClone) -> None:
 def _load(
     name: TopicPartition, replica: Replica, directory: Path, config: LogConfig, fs: Fs, now_ms: int
 ) -> tuple[LoadedLog, LoadedLog]:
-    """Load a log, write its producer snapshot, and load the log again; return the second result and the first."""
+    """Load a log, write its producer snapshot, and load the log again; return both results, the second one first."""
     checkpoints = _checkpoints_of(replica)
     note_producers_of_bare_copy(name, directory, checkpoints, fs)
     first = load_log(name, directory, config, checkpoints, fs, now_ms=now_ms, verify_trusted=True)
@@ -147,8 +147,9 @@ def _load(
 def _checkpoints_of(replica: Replica) -> PartitionCheckpoints:
     """Return the checkpoints with which a log is loaded.
 
-    A log without a recovery point is a bare copy; it is loaded as after a clean stop.  Otherwise, loading would verify
-    the copy from its first batch, and would cut off everything after a corrupt batch, including good batches.
+    A log without a recovery point is a bare copy; it is loaded as after a clean stop.  If it were loaded as after a
+    crash, the load would verify the copy from its first batch, and would cut off everything after a corrupt batch,
+    including good batches.
     """
     found, listed = replica.checkpoints, replica.directory.checkpoints.recovery_point or {}
     return replace(found, clean_shutdown=found.clean_shutdown or replica.partition not in listed)

@@ -1,7 +1,7 @@
 """The steps that build the directory of a clone, from the claim to the manifest.
 
     1. claim         write .sediment-output under the directory's lock; remove the files of an unfinished clone
-    2. partitions    build each in a separate folder, and then rename this folder; the partitions have no order
+    2. partitions    build each in a separate folder, and then rename this folder; their order does not matter
     3. checkpoints   write recovery points and high watermarks (both are log ends), log starts and cleaner checkpoints
     4. start files   write server.properties, bootstrap.checkpoint and the marker of a clean stop
     5. owner         write meta.properties, without which no broker starts on the directory

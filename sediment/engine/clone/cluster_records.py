@@ -117,7 +117,7 @@ def security_records(metadata: ClusterMetadata | None, parts: frozenset[Part]) -
 
 
 def next_producer_id(metadata: ClusterMetadata | None, known: Iterable[int]) -> int:
-    """Return the first producer id of a free block; neither this id nor a higher one is assigned or in `known`."""
+    """Return the first producer id of a free block; all ids that are assigned or in `known` are lower."""
     least = max(known, default=-1) + 1
     block_start = -(-least // PRODUCER_ID_BLOCK) * PRODUCER_ID_BLOCK
     return max(block_start, 0 if metadata is None else metadata.next_producer_id)

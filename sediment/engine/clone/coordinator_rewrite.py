@@ -104,7 +104,7 @@ class _Changes:
         self.first.append(Verdict(record.offset, Action.DROP))
 
     def replace(self, record: _Record, key: Any, value: Any | None) -> None:
-        """Replace the key, the value or both, if they differ from those of the record."""
+        """Replace the record's key by `key`, and its value by `value`, if they differ."""
         encoded = encode_coordinator_key(key)
         if encoded != record.key:
             self.first.append(Verdict(record.offset, Action.REPLACE_KEY, encoded))
@@ -157,7 +157,7 @@ def rewrite_coordinator_log(
 
 
 def committing_producers(topic: SourceTopic, until_ms: int | None, fs: Fs) -> frozenset[int]:
-    """Return the producers whose transaction was being committed at `until_ms`; if it is None, at the end of the log.
+    """Return the producers whose transaction was being committed at `until_ms`, or at the end of the log if it is None.
 
     Raises:
         CorruptDataError: a batch cannot be read.

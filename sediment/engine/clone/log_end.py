@@ -124,7 +124,7 @@ def _cut(log: PartitionLog, offset: int, fs: Fs) -> None:
 
 
 def _spanning_batch(log: PartitionLog, offset: int, fs: Fs) -> tuple[int, bytes] | None:
-    """Return the batch that begins below `offset` and ends at or above it, as its base offset and its bytes."""
+    """Find the batch that begins below `offset` and ends at or above it; return its base offset and its bytes."""
     base = max((each for each in log.base_offsets if each <= offset), default=log.first_base_offset)
     path = log.directory / segment_file_name(base, SegmentFileKind.LOG)
     for rows in HeaderScan(path):

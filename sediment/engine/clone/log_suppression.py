@@ -26,7 +26,7 @@ from sediment.segment_io.partition.sources import Source
 
 @dataclass(frozen=True, slots=True)
 class LogSuppression:
-    """The outcome of a suppression: the number of records, and the new cleaner checkpoint if there is one."""
+    """The outcome of a suppression: the number of suppressed records, and the new cleaner checkpoint, if any."""
 
     records: int
     first_dirty: int | None

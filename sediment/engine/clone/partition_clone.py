@@ -334,8 +334,8 @@ def note_producers(
 ) -> bool:
     """Write the producer snapshot at the log end if there is none; return True if one was written.
 
-    If a broker starts after a clean stop without this snapshot, it forgets every producer, and an open transaction
-    never ends.  The producers are rebuilt from the batches if the copy has no snapshot.
+    If this snapshot is missing when a broker starts after a clean stop, the broker forgets every producer, and an open
+    transaction never ends.  The producers are rebuilt from the batches if the copy has no snapshot.
     """
     snapshot = directory / segment_file_name(log_end_offset, SegmentFileKind.SNAPSHOT)
     if fs.exists(snapshot):
@@ -357,7 +357,7 @@ def note_producers(
 def note_producers_of_bare_copy(
     partition: TopicPartition, directory: Path, checkpoints: PartitionCheckpoints, fs: Fs
 ) -> None:
-    """Write the producer snapshot at the end of a log without snapshots, durably, before the log is loaded.
+    """Write a durable producer snapshot at the log end before the log is loaded, if the log has no snapshots.
 
     Otherwise, loading after a clean stop would assume that the log has no producers.  The load would write an empty
     snapshot, which later starts would read.

@@ -175,7 +175,7 @@ def fetch_partition(replica: Replica, fs: Fs) -> None:
 
 
 def _by_rank(replicas: Sequence[Replica], fs: Fs) -> tuple[Replica, ...]:
-    """Return the replicas with the highest leader epoch and log end, best first."""
+    """Return the replicas that have the leader epoch and log end of the best replica, best first."""
     if len(replicas) == 1:
         return tuple(replicas)
     ranks = [(rank_of(replica, fs), replica) for replica in replicas]

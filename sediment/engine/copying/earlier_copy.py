@@ -31,7 +31,7 @@ class EarlierFiles:
     damage: str | None = None
 
     def are(self, files: Iterable[ManifestFile]) -> bool:
-        """Return True if `files`, all files of a partition, have the names and digests of the earlier files."""
+        """Compare all files of a partition with the earlier files; return True if names and digests are the same."""
         digests = {name: file.sha256 for name, file in self.files.items()}
         return None not in digests.values() and {name_in_folder(file): file.sha256 for file in files} == digests
 
@@ -40,7 +40,7 @@ class EarlierFiles:
         return None if self.beside is None else file.held_in or self.beside
 
     def path(self, file: ManifestFile) -> Path | None:
-        """Return the local path of `file`, which this copy contains or references in another copy.
+        """Return the local path of `file`; this copy contains the file, or refers to another copy that contains it.
 
         Return None if the copy that contains the file is not local.
         """

@@ -9,7 +9,7 @@ To put a file into a copy, the methods that `CopyRules` allows are tried in this
 A file is unchanged if the earlier copy has a file of the same name, partition, topic id and size, and if one of the
 following checks succeeds:
 
-    trusted   size, modification time, inode and ctime are the same as in the earlier copy's stamp; it is not read
+    trusted   size, modification time, inode and ctime equal the earlier copy's stamp of the file; the file is not read
     compared  the SHA-256 is the same as in the earlier copy; the file is read but not written
 
 Only files of closed segments are trusted or compared.  A broker still writes to the files of other segments.  The

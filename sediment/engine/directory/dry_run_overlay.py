@@ -38,7 +38,7 @@ class OverlayFs(Fs):
 
 @contextmanager
 def overlay_of(directory: Path) -> Iterator[Path]:
-    """Create a temporary directory for a `with` block; it has the name of `directory` and a link to each of its files.
+    """Create a temporary directory of the same name for a `with` block, with a link to each file of `directory`.
 
     Sub-directories of the overlay are empty, and dangling links are copied unchanged.
     """

@@ -169,7 +169,7 @@ class ProducerStateManager:
             self._last_snapshot_offset = self.map_end_offset
 
     def truncate_and_reload(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Drop the snapshots outside the log; unless the map ends at `log_end_offset`, load the newest one left.
+        """Drop the snapshots outside the log; load the newest remaining one, unless the map ends at `log_end_offset`.
 
         If a snapshot is corrupt, drop it and try the next one.
 
@@ -259,8 +259,8 @@ class ProducerStateManager:
     def remove_stray_snapshots(self, base_offsets: Sequence[int]) -> None:
         """Drop each snapshot whose offset is not the base offset of a segment.
 
-        If the largest of these offsets is at or above the last segment's base offset, its snapshot is kept: a clean
-        stop wrote it at the log end.
+        If the largest of these offsets is at or above the last segment's base offset, the snapshot at this offset is
+        kept.  A clean stop wrote this snapshot at the log end.
 
         Source: kafka-log 05 §6 (removeStraySnapshots).
         """

@@ -44,7 +44,7 @@ class Removals:
     def submit(
         self, directory: Path, remove: Callable[[], None], describe: Callable[[Exception], SedimentError]
     ) -> None:
-        """Call `remove` for files of `directory` in the background; `describe` converts its error.
+        """Call `remove` for files of `directory` in the background; `describe` converts an error of `remove`.
 
         If too many removals are unfinished, wait first.
         """

@@ -181,7 +181,8 @@ def _not_removed(
 def _make_durable(swap: PreparedSwap, fs: Fs) -> None:
     """Sync the parts of a swap and their names before the first rename.
 
-    If a sync fails, it may have dropped dirty pages, and a second sync may still succeed.  So the commit must end.
+    If a sync fails, it may have dropped dirty pages, but a second sync could still succeed.  So the commit must end at
+    the first failure.
     """
     directory = Path(swap.directory)
     for part in swap.parts():

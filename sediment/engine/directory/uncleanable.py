@@ -66,9 +66,10 @@ class Uncleanable:
 def uncleanable_after(
     error: SedimentError, listing: LogListing, *, reason_code: str, reason: str, since_ms: int
 ) -> Uncleanable:
-    """Return the mark for `error`; it covers the segment whose file the error names, or all segments if it names none.
+    """Return the mark for `error`.
 
-    The active segment is left out unless the error names it, because a broker still appends to it.
+    The mark covers the segment whose file the error names, or all segments if the error names no file.  The active
+    segment is left out unless the error names it, because a broker still appends to it.
     """
     named = parse_segment_file(Path(error.path).name) if error.path else None
     at_fault = tuple(s for s in listing.segments if named is not None and s.base_offset == named.base_offset)

@@ -1,6 +1,6 @@
 """The copy of a live log into its future log, which will replace the live log in another log directory.
 
-Batches of the live log are read from the future log's end on, and appended as a follower appends them.  The future
+The batches of the live log that the future log lacks are read, and appended as a follower appends them.  The future
 log's high watermark and log start follow those of the live log, and never exceed them.
 
 Source: Kafka's ReplicaAlterLogDirsThread.processPartitionData, Partition.appendRecordsToFollowerOrFutureReplica.

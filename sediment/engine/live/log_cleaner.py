@@ -268,7 +268,7 @@ class LogCleaner:
 
 
 class _ThrottledFs(Fs):
-    """The engine's filesystem for a cleaning; `pace` is called with the number of bytes before each write."""
+    """The engine's filesystem for a cleaning; before each write, `pace` is called with the number of bytes."""
 
     def __init__(self, fs: Fs, pace: Callable[[int], None]) -> None:
         self._inner = fs

@@ -322,8 +322,8 @@ class LogManager:
     def checkpoint_log_starts(self, log_dirs: Collection[Path] | None = None) -> frozenset[Path]:
         """Write the log start offsets of the logs that do not start at the base of their first segment (LM-06).
 
-        Return the directories in which these offsets could not be written.  If `log_dirs` is None, write them in every
-        directory.
+        Return the directories in which these offsets could not be written.  If `log_dirs` is None, write the log start
+        offsets of every directory.
         """
         return offset_checkpoints.write_log_starts(self._state, log_dirs)
 
@@ -511,7 +511,7 @@ class LogManager:
 
         Raises:
             CommitStateUnknownError: raised by `assign`; the future log was deleted.
-            SedimentError: raised by `assign`, and nothing changed; or see `future_log.copy_next`.
+            SedimentError: raised by `assign`, and nothing changed; or raised by `future_log.copy_next`.
             StorageError: a disk failed; after step 2, the partition is offline until the next start.
 
         Source: Kafka's Partition.maybeReplaceCurrentWithFutureReplica, LogManager.replaceCurrentWithFutureLog.
@@ -519,7 +519,7 @@ class LogManager:
         return log_moves.replace_current_with_future_log(self._state, partition, assign, on_replaced)
 
     def promote_future_logs(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """Replace logs with their future logs, after a crash in step 3 or 4 of a replacement; return the partitions.
+        """Replace each log whose replacement was interrupted by a crash in step 3 or 4; return the partitions.
 
         A log with a higher end than its future log is not replaced.
 

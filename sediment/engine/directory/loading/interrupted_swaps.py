@@ -9,7 +9,7 @@ Kafka's loader decides by file names alone (kafka-log 05 §2); the docstring of 
 
 Invariants of `finish_interrupted`: if every new segment is whole, the result is the same as that of Kafka's loader.  If
 `finish_interrupted` is itself interrupted at any step, it can be called again.  A new segment that is not whole may
-replace a whole old segment only if the caller knows that a restore wrote it.
+replace a whole old segment only if the caller knows that a restore wrote the new segment.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def finish_interrupted(directory: Path, fs: Fs, *, restored: Collection[str] = (
     * An old log between two new segments is kept if it ends before the second new segment begins.
     * An index of an old segment is deleted if the new segment with the same base offset has no index of that kind; the
       new segment may be empty.  Kafka would keep a transaction index whose markers no longer exist.  Consumers would
-      then treat later transactions of those producers as aborted.
+      then treat later transactions of the producers in this index as aborted.
     * A name with several suffixes, such as `N.log.cleaned.swap`, is processed until no suffix is left. Kafka removes
       one suffix at each start.
 
@@ -182,7 +182,7 @@ def _new_segments(directory: Path, swaps: Sequence[str], old: OldSegments, fs: F
 
 
 def _unfit_indexes(directory: Path, swaps: Sequence[str], rest: Sequence[str], fs: Fs) -> dict[str, str]:
-    """Return the indexes in `swaps` that contradict logs with their final names; map each name to the contradiction."""
+    """Find the indexes in `swaps` that contradict a log under its final name; map their names to the contradictions."""
     unfit = {}
     for name in swaps:
         file = parse_segment_file(name)
@@ -204,7 +204,7 @@ def _old_segments(directory: Path, rest: Sequence[str], fs: Fs) -> OldSegments:
 
 
 def _first_to_undo(directory: Path, new: Sequence[NewSegment], old: OldSegments) -> NewSegment | None:
-    """Return the first new segment that is not whole if the replacement must be undone; None if it can be completed.
+    """Return the first new segment that is not whole, if the replacement must be undone; otherwise return None.
 
     Raises:
         CorruptDataError: the replacement can be neither completed nor undone without a loss of records.

@@ -151,9 +151,9 @@ class LoadState:
         self.epochs = epochs
 
     def like(self) -> Path:
-        """Return a path; new files get its owner, group and mode.
+        """Return the path whose owner, group and mode new files get.
 
-        It is the path of a file, or of the directory if that contains no file.
+        It is the path of a file in the directory, or of the directory itself if it contains no file.
         """
         if self.segments:
             return self.path(self.segments[0])

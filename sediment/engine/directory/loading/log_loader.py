@@ -18,8 +18,8 @@ After a load, every index is trimmed to its entries.  LocalLog then extends the 
 appends.
 
 Invariants
-* After an unclean stop, the log may be cut at or above the recovery point, as a broker would.  In a trusted part of the
-  log, only a tail without a batch is cut off; other corruption is reported.
+* After an unclean stop, the log may be cut at or above the recovery point, as a broker would cut it.  In a trusted part
+  of the log, only a tail without a batch is cut off; other corruption is reported.
 * After every change, Sediment and a broker can load the directory.  After a crash at any step, another load leads to
   the same result.  Therefore later segments are removed before a segment is cut, and the offset index of a segment is
   written last.

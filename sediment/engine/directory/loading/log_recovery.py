@@ -103,7 +103,7 @@ def _scan_ahead(state: LoadState, segment: LoadingSegment) -> ScannedAhead | Non
 
 
 def settle_ends(state: LoadState) -> tuple[int, int]:
-    """Return (recovery point, log end offset), with at least one segment.
+    """Return (recovery point, log end offset); afterwards, the log has at least one segment.
 
     Source: kafka-log 05 §3 steps 3 to 5.
     """

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NewSegment:
-    """A `.log.swap` file; by its batch lengths, its offsets are at or above `base_offset` and below `next_offset`.
+    """A `.log.swap` file; `next_offset` is the offset after the last batch to which the batch lengths lead.
 
     `good_bytes` counts the bytes before the first bad batch.  `problem` is a clause that describes the first problem;
     None for a whole segment.

@@ -112,7 +112,7 @@ def verify_segment(
 
 
 def repair_segment(state: LoadState, segment: LoadingSegment, verified: VerifiedSegment, reason: str) -> None:
-    """Write the indexes of a verified segment, and cut off its end if necessary; index repairs get `reason`."""
+    """Write the indexes of a verified segment, and cut off its end if necessary; `reason` explains index repairs."""
     scan = verified.scan
     aborted = encode_transaction_index(verified.aborted)
     if aborted or segment.ref.transaction_index_bytes is not None:

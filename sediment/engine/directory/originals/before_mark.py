@@ -7,8 +7,8 @@ never changed, or its links are missing.
 Several runs may use the same directory, for example if the first run was interrupted.  Then the mark has the clock of
 the first run, which `verify` needs.
 
-Format: one JSON object with `log_dir`, `partitions`, which has a fingerprint for each partition name, `now_ms` and
-`is_reused`.  Earlier versions wrote only the path, or no `now_ms`.
+Format: one JSON object with `log_dir`, `partitions`, `now_ms` and `is_reused`; `partitions` has a fingerprint for each
+partition name.  Earlier versions wrote only the path, or no `now_ms`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from sediment.segment_io.partition.sources import find_sources
 class BeforeMark:
     """The resolved path of the log directory, and the fingerprints of its partitions before the first run.
 
-    `now_ms` is the clock of the first run; None: an earlier version wrote the mark.  `is_reused` is True if a later run
-    has used the directory.
+    `now_ms` is the clock of the first run, or None if an earlier version of Sediment wrote the mark.  `is_reused` is
+    True if a later run has used the directory.
     """
 
     log_dir: str

@@ -1,4 +1,4 @@
-"""Restore of a partition's files to their state before a run; every step is one that other changes use too.
+"""Restore of a partition's files to their state before a run; every step is also part of other changes.
 
     1  parts              create part files from the originals: link closed logs, copy other files
     2  originals          keep the files that this run removes as originals of this run

@@ -165,7 +165,7 @@ class _RefusedError(Exception):
 
 
 class _Planner:
-    """The input of one plan: the logs by base offset, `before` the run, `after` the run, and as `found` on disk."""
+    """The input of one plan: the logs by base offset, in three states: before the run, after the run, and on disk."""
 
     def __init__(
         self,
@@ -286,7 +286,7 @@ class _Planner:
         return found != self._new.get(found.name) and found.name in self._copies
 
     def _is_made(self, name: str, file: OriginalFile) -> bool:
-        """Return True if a file is in its state after the run, and this is not also its state before the run."""
+        """Return True if a file is in its state after the run, and that state differs from its state before the run."""
         found = self._live.get(name)
         return _is_same(found, file) and not self._is_as_before(found)
 

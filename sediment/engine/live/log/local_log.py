@@ -266,7 +266,7 @@ class LocalLog:
         self.last_snapshot_offset = max(self.snapshots, default=self.offsets.log_start)
 
     def write_snapshot(self, offset: int, *, synced: bool, producers: LogProducers | None = None) -> None:
-        """If `needs_snapshot`, write a snapshot at `offset`; it contains `producers`, by default the log's."""
+        """Write a snapshot of `producers` (by default the log's) at `offset`, if `needs_snapshot` returns True."""
         if not needs_snapshot(offset, self.last_snapshot_offset):
             return
         path = self.directory / segment_file_name(offset, _SNAPSHOT)

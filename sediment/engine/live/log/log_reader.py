@@ -36,7 +36,7 @@ from sediment.segment_io.partition.log_view import LogView, SegmentTimes
 def read(
     log: LocalLog, start_offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
 ) -> FetchedData:
-    """Return a slice of at most `max_bytes` of the segment with `start_offset`, or of the next segment with data.
+    """Return at most `max_bytes` from the segment that contains `start_offset`, or from the next segment with data.
 
     Raises:
         OffsetOutOfRangeError: `start_offset` is outside the log.

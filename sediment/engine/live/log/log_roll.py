@@ -3,7 +3,7 @@
     size          an append rolls if the segment would become larger than segment.bytes
     age           an append rolls if the segment is older than max_segment_ms minus the jitter; the age is counted from
                   the timestamp of the first batch to that of the append, or from the creation of the segment
-    index         an append rolls if an index is full (`Segment.open_to_append`), a time index one entry early
+    index         an append rolls if an index is full; a time index is full one entry early (`Segment.open_to_append`)
     offset        an append rolls if an offset is above the base offset + 2^31 - 1
     base offset   it is the higher of the append's first offset and the log end
     roll          complete and trim the old segment (`Segment.become_inactive`), create the new one, write a snapshot of

@@ -146,7 +146,7 @@ class PartitionLog:
         `clock` returns milliseconds since the epoch.  `on_failure` is called once with the OSError that takes the log
         offline.  `on_readable_change` is called as described in this module's invariants.  `random_jitter(n)` returns a
         random number from 0 to n - 1.  `verify_transactions` is the value of
-        `transaction.partition.verification.enable`.  If partition.metadata is missing, `topic_id` is written to it.
+        `transaction.partition.verification.enable`.  If partition.metadata is missing, it is created with `topic_id`.
         After a crash, `recovery_threads` threads verify segments.
 
         Raises:
@@ -623,7 +623,7 @@ class PartitionLog:
         *,
         min_one_message: bool = False,
     ) -> FetchedData:
-        """Return a slice of at most `max_bytes` of the segment with `start_offset`, or of the next segment with data.
+        """Return at most `max_bytes` from the segment that contains `start_offset`, or from the next segment with data.
 
         With `min_one_message`, the first batch is returned complete even if it is larger than `max_bytes`.
 

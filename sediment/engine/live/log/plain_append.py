@@ -1,7 +1,7 @@
 """The append of plain batches of a client: the most frequent append, made by one compiled call and few Python steps.
 
     1  check     a kernel verifies the checksum, the header and every record, without the lock
-    2  decide    the append must not change a leader epoch, open a segment or need a flush; its producer must be known,
+    2  decide    the append must change no leader epoch, open no segment and need no flush; its producer must be known,
                  and the batch must be the next one of this producer
     3  write     write offset and leader epoch into the header, then the batch and its index entries; then set the log
                  end and the producer's state

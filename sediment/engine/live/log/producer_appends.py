@@ -7,8 +7,8 @@
     transaction     the first batch needs a verification; later batches must be transactional
     marker          the transaction version decides which epoch is allowed; an old coordinator epoch is refused, except
                     in replication
-    ended           the last stable offset of the index entry is the first offset of the first open transaction of
-                    another producer; without one, it is the offset after the marker
+    ended           in the index entry, the last stable offset is where the first open transaction of another producer
+                    begins; without such a transaction, it is the offset after the marker
     map end offset  it is the log end offset; `LocalLog.write_snapshot` writes snapshots
     expired         a producer without an open transaction is removed after producer.id.expiration.ms (`remove_expired`)
     late            a transaction is late if it is open longer than transaction.max.timeout.ms plus 5 minutes
@@ -162,7 +162,7 @@ class _EndedTransaction:
 
 @dataclass(slots=True)
 class ProducerUpdate:
-    """The changes of an append; if the append repeats a stored batch, `duplicate` is that batch; nothing changes."""
+    """The changes of an append; if it repeats a stored batch, `duplicate` is that batch, and nothing changes."""
 
     producers: dict[int, Producer] = field(default_factory=dict)
     begun: dict[int, int] = field(default_factory=dict)
@@ -190,7 +190,7 @@ class LogProducers:
     def state(self, end_offset: int) -> ProducerState:
         """Return an immutable copy of the state of all producers.
 
-        `completed` of the copy are the ended transactions whose marker is at or above the high watermark.
+        In the copy, `completed` contains the ended transactions whose marker is at or above the high watermark.
         """
         entries = {key: producer.entry() for key, producer in self._producers.items()}
         remembered = {
@@ -344,8 +344,8 @@ class LogProducers:
         last = base_sequence + delta
         if not batches or batches[-1][0] != base_sequence - 1 or last > INT32_MAX or batches[0][0] >= base_sequence:
             return None
-        # The sequences of five batches pass INT32_MAX at most once; if they did, the first would be at or above
-        # `base_sequence`.  So the sequences ascend, and no remembered batch has this last sequence.
+        # In five batches, the sequences wrap from INT32_MAX to 0 at most once.  If they had wrapped, the first would be
+        # at or above `base_sequence`.  So the sequences ascend, and no remembered batch has this last sequence.
         if len(batches) >= REMEMBERED_BATCHES:
             batches = batches[1 - REMEMBERED_BATCHES :]
         batches += (_new_tuple(RememberedBatch, (last, last_offset, delta, timestamp_ms)),)

@@ -85,8 +85,8 @@ class CheckedRun(NamedTuple):
 class Segment:
     """One segment, identified by its base offset.
 
-    If the records have no timestamps, the age of the segment is measured from `created_ms`, when this object was
-    created.
+    If the records have no timestamps, the age of the segment is measured from `created_ms`, the time at which this
+    object was created.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class Segment:
 
     # ----------------------------------------------------------------------------------------------------------- append
     def append(self, batches: Batches) -> None:
-        """Write batches after the last one, and their index entries.
+        """Append batches to the file, and append their index entries.
 
         Source: kafka-log 01 §7.5.
         """
@@ -198,7 +198,7 @@ class Segment:
         self.size_bytes = position + batches.size_bytes
 
     def append_one(self, batch: memoryview, last_offset: int, timestamp_ms: int) -> None:
-        """Write one batch after the last one, and its index entries; `timestamp_ms` is its largest timestamp."""
+        """Append one batch and its index entries; `timestamp_ms` is the largest timestamp of the batch."""
         if not self._knows_timestamps:
             self._learn_timestamps()
         position, size_bytes, fields = self.size_bytes, len(batch), self._fields
@@ -363,7 +363,7 @@ class Segment:
         return find_in_file(self.file, position, self.size_bytes, what, target)
 
     def find_timestamp(self, target_ms: int, start_offset: int) -> FoundRecord | None:
-        """Return the first record at or above `start_offset` with a timestamp of at least `target_ms`, or None.
+        """Return the first record at or above `start_offset` with a timestamp of at least `target_ms`; else None.
 
         Raises:
             CorruptBatchError: a batch before this record is malformed.
@@ -381,7 +381,7 @@ class Segment:
         return first_record_at(self.file, position, self.size_bytes, largest.timestamp_ms)
 
     def upper_bound(self, position: int) -> OffsetPosition | None:
-        """Return an index offset that is above all records before byte `position`; None if the index has none."""
+        """Find an index entry with an offset above all records before byte `position`; return None if there is none."""
         return self.offset_index.fetch_upper_bound(position)
 
     # --------------------------------------------------------------------------------------------------------- truncate

@@ -5,7 +5,7 @@
                refused
     record     a record has a key if the topic is compacted; its CreateTime is -1, or is within the limits
                message.timestamp.before.max.ms and message.timestamp.after.max.ms
-    errors     the error lists all bad records; if one timestamp is bad, it is an error of timestamps
+    errors     the error lists all bad records; if one timestamp is bad, the whole error is about timestamps
     codec      compression.type sets the codec; `producer` keeps the batch's.  An uncompressed control batch is never
                compressed.
     in place   if the codec is the same and the offset deltas are 0, 1, 2 …, only header fields change (`stamp_batch`);
