@@ -72,7 +72,7 @@ _LEAST_MS = 24 * 3_600_000
 # --------------------------------------------------------------------------------------------------------------- report
 @dataclass(frozen=True, slots=True)
 class VacuumReport(OriginalsReport):
-    """The originals of one partition that one run kept; `status` is the decision about these originals."""
+    """The originals that one run kept for one partition; `status` is the decision about these originals."""
 
     finished_ms: int | None = field(default=None, metadata=INTERNAL)
 

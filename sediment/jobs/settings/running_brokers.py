@@ -22,7 +22,7 @@ def warn_of_running(directories: Iterable[SelectedDirectory]) -> dict[str, str]:
     """Warn of directories whose lock another process holds; commands that take no lock call this function.
 
     Returns:
-        The reason why segments beyond the recovery point are not cleaned, by the path of each such directory.
+        For the path of each of these directories, the reason why segments beyond the recovery point are not cleaned.
     """
     running = {}
     for directory in directories:

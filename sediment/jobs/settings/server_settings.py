@@ -123,7 +123,7 @@ def _states(properties: Mapping[str, str], wanted: Mapping[str, str]) -> dict[st
 
 
 def config_of_topic(settings: Settings, metadata: ClusterMetadata, topic: str) -> LogConfig:
-    """Return the effective config of a topic; `settings` are those of the node with `metadata`.
+    """Return the effective config of a topic; `settings` are the settings of the node, and include `metadata`.
 
     Raises:
         SettingsError: values contradict each other, or the metadata has a value that Kafka would refuse.

@@ -353,7 +353,7 @@ _stopping: list[threading.Thread] = []
 
 
 def _stop(sc: SparkContext) -> None:
-    """Stop Spark in the JVM now; stop PySpark's context, which waits a second for accumulators, in the background."""
+    """Stop Spark in the JVM now, and PySpark's context in the background, where it waits a second for accumulators."""
     from py4j.protocol import Py4JError
 
     address = sc._accumulatorServer.server_address

@@ -5,7 +5,7 @@ faster with pages of 2 MiB, because there are 512 times fewer pages than with 4 
 provides plain pages.
 
 On a virtual machine whose host reclaims free memory, the first access to a page is slow.  It can take twenty times as
-long as to zero an existing page, especially with huge pages.  Therefore a process that cleans several partitions in
+long as zeroing an existing page, especially with huge pages.  Therefore a process that cleans several partitions in
 turn reuses its memory.
 """
 
