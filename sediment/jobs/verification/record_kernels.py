@@ -479,8 +479,7 @@ def count_wrong_keys(table: Int64s, counts: Int64s) -> None:
 
 @kernel
 def _with_view(word: int, shift: int, in_before: bool, in_after: bool, same_value: bool, is_tombstone: bool) -> int:
-    """Return a key's word after a record; `in_before` means that BEFORE's view has it, `in_after` that AFTER's has
-    it."""
+    """Return a key's word after a record; `in_before` means that BEFORE's view has it, `in_after` that AFTER's does."""
     view = word >> shift
     if in_before:
         view |= COMMITTED_BEFORE

@@ -118,7 +118,8 @@ def choose_snapshot(snapshots: Iterable[int], *, log_start_offset: int, log_end_
 
 @dataclass(frozen=True, slots=True)
 class LoadedProducers:
-    """The state from which a replay starts, at `state.end_offset`, and the corrupt snapshots that were skipped."""
+    """The state from which a replay starts, and the corrupt snapshots that were skipped; `state.end_offset` is the
+    start."""
 
     state: ProducerState
     corrupt_snapshots: tuple[int, ...]

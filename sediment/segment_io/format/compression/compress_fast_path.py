@@ -67,7 +67,7 @@ def find_compressors(codec: int | None = None, level: int | None = None) -> Tool
 
 
 def compressors_found() -> dict[str, bool]:
-    """Return by codec, for the codecs that need a library's function, whether this function was found."""
+    """Return, by codec, True if the codec's function was found in its library."""
     tools = find_compressors()
     registers = {"lz4": _LZ4_COMPRESS, "gzip": _GZIP_COMPRESS, "zstd": _ZSTD_COMPRESS}
     return {codec: bool(tools[register]) for codec, register in registers.items()}
