@@ -77,7 +77,7 @@ class _Found(NamedTuple):
 
 # ------------------------------------------------------------------------------------------------------------- pairing
 def _pair_up(options: CommonOptions, fs: Fs) -> tuple[list[_Found], list[PairReport], BeforeMark]:
-    """Return the partitions in both directories, a report of each partition in only one, and the mark of --keep-before.
+    """Return the partitions in both directories, a report of each that is in only one, and the mark of --keep-before.
 
     The mark is empty if no run of --keep-before made BEFORE or its log directory.
 

@@ -1,6 +1,6 @@
 """Detection of log directories that a broker or another run is using while a command reads them.
 
-Such a directory has no clean-shutdown marker, like a directory after a crash, but it needs no repair.
+Like a directory after a crash, such a directory has no clean-shutdown marker, but it needs no repair.
 """
 
 from __future__ import annotations

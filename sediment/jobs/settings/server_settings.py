@@ -10,8 +10,9 @@
 
 Invariants:
 - A key of the broker never replaces a topic's own config.
-- An internal topic has only its own policy and retention limits.  Its other configs are those of the broker, as in
-  Kafka: the coordinators create their topics without `delete.retention.ms` and without compaction lags.
+- The policy and the retention limits of an internal topic come only from the topic's own configs.  Its other configs
+  are those of the broker, as in Kafka: the coordinators create their topics without `delete.retention.ms` and without
+  compaction lags.
 - The file of another node is refused.  A file whose `log.dirs` are other directories deletes nothing.
 - A clone with a hold stays on hold until the lines for the hold are removed from its server.properties, or until
 `--set` overrides them.

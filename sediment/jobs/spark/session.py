@@ -273,8 +273,8 @@ _launched: list[_Launched] = []
 def _launch_gateway(*given: Any) -> Any:
     """Call PySpark's `launch_gateway`; if it is interrupted, end the JVM.
 
-    PySpark then removes the directory to which the JVM writes its port.  Without this directory, the JVM fails before
-    it waits for the end of its stdin, but the thread of its gateway would keep the JVM running forever.
+    PySpark then removes the directory to which the JVM writes its port.  Without this directory, the JVM's main thread
+    fails before it waits for the end of its stdin, but the gateway's thread would keep the JVM running forever.
     """
     java_gateway: Any = importlib.import_module("pyspark.java_gateway")
     popen, java_gateway.Popen = java_gateway.Popen, _Launched

@@ -170,7 +170,7 @@ class ScannedSegment:
 
 @dataclass(slots=True)
 class _Producer:
-    """The last batch of a producer, and its last batch of data: (base offset, epoch, largest timestamp)."""
+    """`last` is a producer's last batch: (base offset, epoch, largest timestamp); `data` is its last batch of data."""
 
     last: tuple[int, int, int]
     data: tuple[int, int] | None

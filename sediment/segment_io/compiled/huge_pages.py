@@ -100,7 +100,7 @@ class PageReserve:
             self._most_bytes = self._in_use_bytes
 
     def _take(self, size_bytes: int, *, most_bytes: int | None) -> tuple[npt.NDArray[np.uint8], bool]:
-        """Return (between `size_bytes` and `most_bytes` of memory, True if the memory is new)."""
+        """Return (memory, True if the memory is new); the memory has at least `size_bytes` and at most `most_bytes`."""
         with self._lock:
             self._settle()
             fitting = [

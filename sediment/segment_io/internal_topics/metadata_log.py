@@ -158,8 +158,7 @@ class ClusterMetadata:
 
     @property
     def kraft_version(self) -> int:
-        """The level of the feature kraft.version: 1 with a dynamic quorum, 0 with a static one or if it is
-        unreadable."""
+        """The level of the feature kraft.version: 1 with a dynamic quorum, 0 with a static one or if unreadable."""
         try:
             value = self.quorum_records[CONTROL_KRAFT_VERSION]
             return int(m.KRaftVersionRecord.decode(value, 0).k_raft_version)
@@ -470,8 +469,8 @@ class MetadataImage:
     """The topics and configs after the applied records; the changes of a transaction are applied at its end.
 
     In a metadata log, a server adds partitions and removes topics in a SERVER_TRANSACTION.  In a bootstrap checkpoint,
-    only a server removes topics.  A server adds partitions after a NoOpRecord.  Every start of a broker writes an
-    election to the log.  So if records follow the last election, no broker has run since these records were written.
+    only a server removes topics, and a server adds its partitions after a NoOpRecord.  Every start of a broker writes
+    an election to the log.  So if records follow the last election, no broker has run since these records were written.
     """
 
     def __init__(self, *, is_bootstrap: bool = False) -> None:

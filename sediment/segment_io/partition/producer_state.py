@@ -139,7 +139,7 @@ class ProducerState:
         return cls(end_offset, {entry.producer_id: entry for entry in entries})
 
     def batches(self, producer_id: int) -> tuple[RememberedBatch, ...]:
-        """Return, oldest first, those batches of a producer that would be recognised as duplicates."""
+        """Return those batches of a producer that would be recognised as duplicates, oldest first."""
         entry = self.entries.get(producer_id)
         return self.remembered.get(producer_id, () if entry is None else entry.batches)
 

@@ -51,8 +51,8 @@ _ZSTD_CONTINUE, _ZSTD_FLUSH, _ZSTD_END = range(3)
 def find_compressors(codec: int | None = None, level: int | None = None) -> Tools:
     """Return int64[COMPRESSOR_REGISTERS]: the addresses of the libraries' functions, with new contexts.
 
-    Each codec has Kafka's default level, except `codec` if `level` is given.  The contexts exist as long as the array,
-    and only one thread at a time may use them.
+    Each codec has Kafka's default level; if `level` is given, `codec` has this level instead.  The contexts exist as
+    long as the array, and only one thread at a time may use them.
     """
     tools = np.zeros(COMPRESSOR_REGISTERS, dtype=np.int64)
     if codec != CODEC_LZ4 or level in (None, LZ4_LEVEL):
