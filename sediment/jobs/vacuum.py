@@ -1,4 +1,4 @@
-"""`sediment vacuum DIR`: remove the originals of old runs, which can then no longer be undone.
+"""`sediment vacuum DIR`: remove the originals of old runs; these runs can then no longer be undone.
 
 Invariants: a file is removed only if a catalogue lists it with its inode, size and time.  No symbolic link is followed.
 The originals of a pinned run, or of a run that has not ended, are kept.  A vacuum that asks for confirmation

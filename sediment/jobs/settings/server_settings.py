@@ -144,7 +144,7 @@ def config_of_topic(settings: Settings, metadata: ClusterMetadata, topic: str) -
 
 
 def stated_broker_values(settings: Settings, metadata: ClusterMetadata, node_id: int) -> Mapping[str, Value]:
-    """Return the values that sources give for broker keys, by key, except values that Kafka would refuse."""
+    """Return the broker keys that a source sets, with their values; leave out values that Kafka would refuse."""
     of_node = settings.of_node(metadata, node_id)
     found: dict[str, Value] = {}
     for name in BROKER_KEYS:

@@ -47,7 +47,7 @@ _END_COLUMNS = frozenset({"logEndOffset", "lag"})
 def read_groups(
     request: TableRequest, sources: Sequence[Source], fs: Fs, on_unreadable: Callable[[UnreadableRange], None]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of each source, by group, topic and partition; no batch is empty.
+    """Yield the rows of each source, sorted by group, topic and partition; no batch is empty.
 
     Raises:
         CorruptBatchError, UnsupportedDataError: corruption is not skipped, and a batch cannot be read or a record

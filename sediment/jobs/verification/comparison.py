@@ -74,7 +74,7 @@ class Side:
 
     @property
     def readable_bytes(self) -> int:
-        """Upper bound of the bytes to read, without bytes beyond 32-bit positions, which only a sparse file has."""
+        """Upper bound of the bytes to read; bytes beyond 32-bit positions, as in a sparse file, do not count."""
         return sum(min(segment.ref.log_bytes, INT32_MAX) for segment in self.segments)
 
 

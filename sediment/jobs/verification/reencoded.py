@@ -44,7 +44,7 @@ class MergedBatches:
 
 
 def window_end(after: r.Batches, end: int | None) -> int | None:
-    """Return the largest offset, at most `end`, that no batch of AFTER spans, so that both logs can be divided there.
+    """Return the largest offset up to `end` that no batch of AFTER spans, so that both logs can be divided there.
 
     `after` are the waiting batches of AFTER. If `end` is None, the logs are not divided, and the result is None.
     """

@@ -288,7 +288,7 @@ def write_rebased_records(
 def write_joined_header(
     target: int, first_header: int, size_bytes: int, codec: int, last_delta: int, count: int, max_timestamp: int
 ) -> None:
-    """Write the header, with CRC, of a merged batch of `size_bytes`; its records are already in place.
+    """Write the header of a merged batch of `size_bytes`, with its CRC; its records are already in place.
 
     Fields that a merge does not change come from the header of the first batch.
     """

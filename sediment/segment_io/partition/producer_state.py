@@ -88,7 +88,7 @@ class ProducerEntry:
         return (RememberedBatch(self.last_sequence, self.last_offset, self.offset_delta, self.timestamp_ms),)
 
     def is_expired(self, now_ms: int, expiration_ms: int | None) -> bool:
-        """Return True if the producer was idle for `expiration_ms` or longer and has no open transaction.
+        """Return True if the producer was idle for at least `expiration_ms` and has no open transaction.
 
         If `expiration_ms` is None, no producer expires.
 

@@ -4,7 +4,8 @@ The function calls the codecs' C libraries by address.  It supports neither snap
 lz4 at levels other than Kafka's default.  It also does not support codecs whose library is missing.
 `batch_codecs.compress` handles these cases.
 
-Invariants: `batch_codecs.compress` returns the same bytes for the same records.  Nothing is written outside the target.
+Invariants: the function writes exactly the bytes that `batch_codecs.compress` returns for the same records.  Nothing is
+written outside the target.
 """
 
 from __future__ import annotations
