@@ -82,7 +82,7 @@ def broker(path: str | Path | None = None, *, port: int = 0, **configs: object) 
 
 @contextmanager
 def _temporary_directory() -> Iterator[Path]:
-    """Make a temporary directory, and remove it at the end, but not in a forked process."""
+    """Make a temporary directory, and remove it at the end; a forked process does not remove it."""
     process = os.getpid()
     directory = Path(tempfile.mkdtemp(prefix="sediment-broker-")).absolute()
     try:

@@ -284,7 +284,7 @@ def _plan(
 
 
 def _check_unchanged(planned: Sequence[_Planned]) -> None:
-    """Refuse the result of the tasks if files were replaced in between, because the rows may mix two states of a log.
+    """Refuse the result of the tasks if files were replaced meanwhile, because the rows may mix two states of a log.
 
     Raises:
         SourceChangedError: a planned segment was replaced or removed.
@@ -309,7 +309,7 @@ def _changed(partition: str, path: str | None) -> SourceChangedError:
 
 # ------------------------------------------------------------------------------------------------------------- reading
 def _stale_rows(planned: Sequence[_Planned]) -> Column | None:
-    """Return the condition that selects rows to delete if their key is not found; None if it selects no row."""
+    """Return the condition for rows that are deleted if no new row has their key; None if no row is deleted."""
     from pyspark.sql import functions as f
 
     rebuilt: dict[str, list[int]] = {}
@@ -592,8 +592,8 @@ def parse_as_of(offsets: Sequence[str], timestamp_ms: int | None, partitions: Se
     """Return the point in time of `--as-of-offset [TOPIC-N:]OFFSET …` or `--as-of-ms`; None without either.
 
     Raises:
-        UsageError: an option is malformed, or an offset names no partition although `partitions` does not have exactly
-            one name.
+        UsageError: an option is malformed, or an offset names no partition, which is allowed only if `partitions` has
+            exactly one name.
     """
     if not offsets and timestamp_ms is None:
         return None

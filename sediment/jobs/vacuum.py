@@ -1,4 +1,4 @@
-"""`sediment vacuum DIR`: remove the originals of old runs, which can then no longer be undone.
+"""`sediment vacuum DIR`: remove the originals of old runs; these runs can then no longer be undone.
 
 Invariants: a file is removed only if a catalogue lists it with its inode, size and time.  No symbolic link is followed.
 The originals of a pinned run, or of a run that has not ended, are kept.  A vacuum that asks for confirmation
@@ -72,7 +72,7 @@ _LEAST_MS = 24 * 3_600_000
 # --------------------------------------------------------------------------------------------------------------- report
 @dataclass(frozen=True, slots=True)
 class VacuumReport(OriginalsReport):
-    """The originals of one partition that one run kept; `status` is the decision about these originals."""
+    """The originals that one run kept for one partition; `status` is the decision about these originals."""
 
     finished_ms: int | None = field(default=None, metadata=INTERNAL)
 

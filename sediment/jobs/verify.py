@@ -77,7 +77,7 @@ class _Found(NamedTuple):
 
 # ------------------------------------------------------------------------------------------------------------- pairing
 def _pair_up(options: CommonOptions, fs: Fs) -> tuple[list[_Found], list[PairReport], BeforeMark]:
-    """Return the partitions in both directories, a report of each partition in only one, and the mark of --keep-before.
+    """Return the partitions in both directories, a report of each that is in only one, and the mark of --keep-before.
 
     The mark is empty if no run of --keep-before made BEFORE or its log directory.
 
@@ -148,7 +148,7 @@ def _side(source: Source, fs: Fs, checkpoints: LogDirCheckpoints | None = None) 
 
 
 def _kept(before: Path, mark: BeforeMark, fs: Fs) -> tuple[Source, ...]:
-    """Return the partitions of BEFORE; if the run changed nothing, BEFORE contains only the mark of --keep-before."""
+    """Return the partitions of BEFORE; after a run that changed nothing, it contains only the mark of --keep-before."""
     try:
         return find_sources([before], fs)
     except NotALogDirectoryError:
@@ -296,7 +296,7 @@ def _reports(pairs: Sequence[Pair], options: CommonOptions) -> Iterator[PairRepo
 def verify(options: CommonOptions, *, since_ms: int | None, reencoded: bool = False) -> VerificationReport:
     """Compare the two `log_dirs` of `options`.
 
-    `options.now_ms` is the exact time of the cleaning if it was given; otherwise, the cleaning may be earlier.
+    If `options.now_ms` was given, it is the exact time of the cleaning; otherwise, the cleaning may have been earlier.
     `since_ms` is the time of the first of several cleanings.  If `since_ms` is None and several runs of --keep-before
     used BEFORE, the time of the first of these runs is used.  In all other cases, None means a single cleaning.
     With `reencoded`, batches may have another codec or size.

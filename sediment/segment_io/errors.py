@@ -219,7 +219,7 @@ class RecordValidationError(InvalidRecordError):
     """Records of a batch break the rules of their topic (Kafka's RecordValidationException).
 
     `record_errors` are pairs (index of the record in its batch, reason), sorted by index.  `has_invalid_timestamp` is
-    True if one of the reasons is an invalid timestamp; for these, Kafka raises InvalidTimestampException.
+    True if one of the reasons is an invalid timestamp; in this case, Kafka raises InvalidTimestampException.
     """
 
     def __init__(

@@ -555,7 +555,7 @@ class _FileWriter:
     O_DIRECT.  If this succeeds, all later bytes are copied to aligned blocks.  A thread writes full blocks while the
     caller fills another block.  So the device is busy while the caller prepares the next chunks.
 
-    If the device refuses a direct write or writes less than requested, the rest of this block and of the file is
+    If the device refuses a direct write or writes less than requested, the rest of this block and all later bytes are
     written through the page cache.
     """
 

@@ -81,7 +81,7 @@ class _Hdfs(FileSystemHandler):  # type: ignore[misc]
         return [self._info(path) for path in paths]
 
     def get_file_info_selector(self, selector: FileSelector) -> list[FileInfo]:
-        """Return the state of everything in a folder or, with `recursive`, below it."""
+        """Return the state of everything in a folder; with `recursive`, also of everything in its subfolders."""
         base = selector.base_dir or "/"
         if self._info(base).type != FileType.Directory:
             if selector.allow_not_found:

@@ -5,9 +5,9 @@
     files                      name, size_bytes, sha256; in an incremental copy also held_in and source
 
 The manifest is written last, so a directory without a manifest is not a complete copy.  In an incremental copy, a file
-may still be in an earlier copy.  Then `held_in` names the directory of the earlier copy, next to the directory of this
-copy.  `source` is the stamp of the source file: inode, size and times.  A later incremental copy compares the stamp
-with the file in the source.
+may still be in an earlier copy.  Then `held_in` names the directory of the earlier copy, which is next to the directory
+of this copy.  `source` is the stamp of the source file: inode, size and times.  A later incremental copy compares the
+stamp with the file in the source.
 
 A copy may have a million files.  So the document is written in pieces, and has one line for each partition and each
 file.

@@ -26,7 +26,7 @@ def printable(text: str) -> str:
 
 
 def printable_json(text: str) -> str:
-    r"""Return JSON in which the same characters are escaped, for example as `\u009b`; the value does not change."""
+    r"""Return JSON with the same characters escaped as in `printable`, but as `\u009b`; the value does not change."""
     return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 

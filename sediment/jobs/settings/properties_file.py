@@ -56,7 +56,7 @@ def read_quorum_keys(path: Path) -> dict[str, str]:
 
 
 def quorum_keys_of(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the `QUORUM_KEYS` of a broker's properties; if there are any, `broker.id` is the default of `node.id`."""
+    """Return the `QUORUM_KEYS` of a broker's properties; if it has any, `broker.id` is the default of `node.id`."""
     found = {key: properties[key] for key in QUORUM_KEYS & properties.keys()}
     if found and _BROKER_ID in properties:
         found.setdefault(_NODE_ID, properties[_BROKER_ID])
@@ -66,7 +66,7 @@ def quorum_keys_of(properties: Mapping[str, str]) -> dict[str, str]:
 def stated_node_id(properties: Mapping[str, str]) -> int | None:
     """Return the node id in a broker's properties: `node.id`, or else `broker.id`; None if neither is set.
 
-    A negative `broker.id` without `node.id` gives no id, because brokers before Kafka 4.0 then generated an id.
+    A negative `broker.id` without `node.id` gives no id, because brokers before Kafka 4.0 generated an id in this case.
 
     Raises:
         SettingsError: an id is not a number, or the two ids differ; a broker refuses such a file, too.

@@ -93,7 +93,7 @@ class _Given:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The given settings by source; every mapping contains the text of each value by Kafka's key."""
+    """The given settings by source; every mapping has Kafka's keys, and the texts of their values."""
 
     config_file: Mapping[str, str] = field(default_factory=dict)
     is_broker_file: bool = False
@@ -472,7 +472,7 @@ def _read_file(path: Path) -> _ConfigFile:
 
 
 def _read_sets(sets: Sequence[str]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
-    """Return the values for all topics, and the values by topic."""
+    """Return the values that are given for all topics, and by topic the values that are given for one topic."""
     for_all: dict[str, str] = {}
     for_topics: dict[str, dict[str, str]] = {}
     for given in sets:

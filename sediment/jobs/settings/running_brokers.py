@@ -1,6 +1,6 @@
 """Detection of log directories that a broker or another run is using while a command reads them.
 
-Such a directory has no clean-shutdown marker, like a directory after a crash, but it needs no repair.
+Like a directory after a crash, such a directory has no clean-shutdown marker, but it needs no repair.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def warn_of_running(directories: Iterable[SelectedDirectory]) -> dict[str, str]:
     """Warn of directories whose lock another process holds; commands that take no lock call this function.
 
     Returns:
-        The reason why segments beyond the recovery point are not cleaned, by the path of each such directory.
+        For the path of each of these directories, the reason why segments beyond the recovery point are not cleaned.
     """
     running = {}
     for directory in directories:

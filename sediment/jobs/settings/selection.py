@@ -35,8 +35,8 @@ class Selection:
         """Check that every glob selects a partition in `names`; with both options, the partition must match both.
 
         Raises:
-            UsageError: a glob matches nothing, or matches only names that the globs of the other option exclude; the
-                error gives the nearest names.
+            UsageError: a glob matches nothing, or matches only names that are excluded by the globs of the other
+                option; the error gives the nearest names.
         """
         known = list(names)
         check_patterns(self.partitions, known, where=where)

@@ -10,8 +10,9 @@
 
 Invariants:
 - A key of the broker never replaces a topic's own config.
-- An internal topic has only its own policy and retention limits.  Its other configs are those of the broker, as in
-  Kafka: the coordinators create their topics without `delete.retention.ms` and without compaction lags.
+- The policy and the retention limits of an internal topic come only from the topic's own configs.  Its other configs
+  are those of the broker, as in Kafka: the coordinators create their topics without `delete.retention.ms` and without
+  compaction lags.
 - The file of another node is refused.  A file whose `log.dirs` are other directories deletes nothing.
 - A clone with a hold stays on hold until the lines for the hold are removed from its server.properties, or until
 `--set` overrides them.
@@ -123,7 +124,7 @@ def _states(properties: Mapping[str, str], wanted: Mapping[str, str]) -> dict[st
 
 
 def config_of_topic(settings: Settings, metadata: ClusterMetadata, topic: str) -> LogConfig:
-    """Return the effective config of a topic; `settings` are those of the node with `metadata`.
+    """Return the effective config of a topic; `settings` are the settings of the node, and include `metadata`.
 
     Raises:
         SettingsError: values contradict each other, or the metadata has a value that Kafka would refuse.
@@ -143,7 +144,7 @@ def config_of_topic(settings: Settings, metadata: ClusterMetadata, topic: str) -
 
 
 def stated_broker_values(settings: Settings, metadata: ClusterMetadata, node_id: int) -> Mapping[str, Value]:
-    """Return the values that sources give for broker keys, by key, except values that Kafka would refuse."""
+    """Return the broker keys that a source sets, with their values; leave out values that Kafka would refuse."""
     of_node = settings.of_node(metadata, node_id)
     found: dict[str, Value] = {}
     for name in BROKER_KEYS:

@@ -75,7 +75,7 @@ def warn_of_unstated_lag(directories: Iterable[SelectedDirectory]) -> None:
 
 
 def warn_of_topics_without_lag(topics: Iterable[tuple[str, Settings]]) -> None:
-    """Warn of compacted topics without a stated `min.compaction.lag.ms`, given each topic with its settings."""
+    """Warn of compacted topics without a stated `min.compaction.lag.ms`; `topics` has each topic with its settings."""
     unstated = {topic: settings for topic, settings in topics if _lacks_lag(settings, topic)}
     if unstated:
         topic = min(unstated)

@@ -99,7 +99,7 @@ def _locked(folder: Path, *, wait: bool) -> Iterator[None]:
     """Lock the cache folder.
 
     Raises:
-        OSError: the folder cannot be made or opened, or another process holds the lock and `wait` is False.
+        OSError: the folder cannot be made or opened, or `wait` is False and another process holds the lock.
     """
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -13,7 +13,7 @@ _DAEMON = "pyspark.daemon"
 
 
 class _DaemonTraceback:
-    """Replacement of the `traceback` module in `pyspark.daemon`, without the tracebacks of closed sockets."""
+    """Replacement for the `traceback` module in `pyspark.daemon`, to print no tracebacks of closed sockets."""
 
     format_exc = staticmethod(traceback.format_exc)
 

@@ -273,8 +273,8 @@ _launched: list[_Launched] = []
 def _launch_gateway(*given: Any) -> Any:
     """Call PySpark's `launch_gateway`; if it is interrupted, end the JVM.
 
-    PySpark then removes the directory to which the JVM writes its port.  Without this directory, the JVM fails before
-    it waits for the end of its stdin, but the thread of its gateway would keep the JVM running forever.
+    PySpark then removes the directory to which the JVM writes its port.  Without this directory, the JVM's main thread
+    fails before it waits for the end of its stdin, but the gateway's thread would keep the JVM running forever.
     """
     java_gateway: Any = importlib.import_module("pyspark.java_gateway")
     popen, java_gateway.Popen = java_gateway.Popen, _Launched
@@ -353,7 +353,7 @@ _stopping: list[threading.Thread] = []
 
 
 def _stop(sc: SparkContext) -> None:
-    """Stop Spark in the JVM now; stop PySpark's context, which waits a second for accumulators, in the background."""
+    """Stop Spark in the JVM now, and PySpark's context in the background, where it waits a second for accumulators."""
     from py4j.protocol import Py4JError
 
     address = sc._accumulatorServer.server_address

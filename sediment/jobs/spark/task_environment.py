@@ -68,7 +68,7 @@ class TaskOfRun(Protocol):
 
 @contextmanager
 def task_environment(task: TaskOfRun) -> Iterator[tuple[Fs, OnBytes]]:
-    """Yield the file operations of a task, and the callback for the bytes that it reads.
+    """Yield the file operations of a task, and the callback that it calls with the number of bytes that it read.
 
     Raises:
         SourceChangedError: another run works in the directory, or another disk is mounted there.

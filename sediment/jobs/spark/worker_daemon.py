@@ -53,7 +53,7 @@ def warm_up() -> None:
 
 
 def silent_once_nobody_listens(worker: _Worker) -> _Worker:
-    """Wrap `worker` to print no traceback after the JVM has ended, because a session does not wait for idle workers."""
+    """Wrap `worker` so that it prints no traceback after the JVM has ended; a session does not wait for idle ones."""
 
     def run(*arguments: Any) -> int:
         try:

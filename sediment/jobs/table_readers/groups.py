@@ -1,7 +1,7 @@
 """The table `groups`: committed offsets, members and lag of the groups in `__consumer_offsets`.
 
-A replay of a partition of `__consumer_offsets` gives its groups.  With the ends of the partitions in the same log
-directory, each group gives its rows.
+A replay of a partition of `__consumer_offsets` gives its groups.  The rows of a group come from the group itself, and
+from the ends of the partitions in the same log directory.
 
 Each group is stored in one partition of `__consumer_offsets`, so the rows of each partition are independent.
 Partitions of other topics have no rows.
@@ -47,11 +47,11 @@ _END_COLUMNS = frozenset({"logEndOffset", "lag"})
 def read_groups(
     request: TableRequest, sources: Sequence[Source], fs: Fs, on_unreadable: Callable[[UnreadableRange], None]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of each source, by group, topic and partition; no batch is empty.
+    """Yield the rows of each source, sorted by group, topic and partition; no batch is empty.
 
     Raises:
-        CorruptBatchError, UnsupportedDataError: a batch cannot be read or a record cannot be decoded, and
-            corruption is not skipped.
+        CorruptBatchError, UnsupportedDataError: corruption is not skipped, and a batch cannot be read or a record
+            cannot be decoded.
         SourceChangedError: the files were replaced while they were read.
     """
     columns = request.selected()

@@ -37,7 +37,7 @@ _NOT_STATED = "NOT_STATED"
 
 
 def read_topics(request: TableRequest, sources: Sequence[Source], fs: Fs) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the topics of `sources`, by log directory and topic.
+    """Yield the rows of the topics of `sources`, one log directory after another; in each, sort the rows by topic.
 
     Raises:
         SettingsError: the file cannot be read, or Kafka would refuse a stated value.

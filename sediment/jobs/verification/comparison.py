@@ -74,7 +74,7 @@ class Side:
 
     @property
     def readable_bytes(self) -> int:
-        """Upper bound of the bytes to read, without bytes beyond 32-bit positions, which only a sparse file has."""
+        """Upper bound of the bytes to read; bytes beyond 32-bit positions, as in a sparse file, do not count."""
         return sum(min(segment.ref.log_bytes, INT32_MAX) for segment in self.segments)
 
 
@@ -94,7 +94,7 @@ class PairSettings:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The same partition before and after, the settings of its topic, and the number of CPUs that it may use."""
+    """The same partition before and after, its topic's settings, and the number of CPUs that a comparison may use."""
 
     name: str
     before: Side
@@ -289,7 +289,7 @@ def _segment_facts(segment: LiveSegment, found: ScannedSegment | None) -> Segmen
 
 
 def _checksum_differences(before: HeaderFacts, after: HeaderFacts) -> list[Difference]:
-    """Return the unreadable batches, including those with a wrong checksum, that are only in AFTER."""
+    """Return the unreadable batches that are only in AFTER; a batch with a wrong checksum counts as unreadable."""
     known = {batch.identity for batch in before.unreadable}
     return [
         Difference("crc", batch.base_offset, batch.what) for batch in after.unreadable if batch.identity not in known

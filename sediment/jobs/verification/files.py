@@ -45,7 +45,7 @@ _CHUNK_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class FilesToCheck:
-    """Files of one pair to check: the small files, and the logs of the `untouched` segments, by base offset.
+    """Files to check for one pair: the small files, and the logs of the `untouched` segments, by base offset.
 
     `corrupt` are base offsets of segments of AFTER with unreadable batches; their indexes are not checked.
     `first_open` is the first offset of an open transaction, or None.  Producers that were idle since `idle_since_ms`

@@ -1,7 +1,7 @@
 r"""The first pass over a log: check the checksums, and collect from the headers the facts that the rules need.
 
 `check_batches` checks the batches of each span.  Readable batches give the segments, the transactions and the last
-batches of producers.  Of unreadable batches, the pass keeps a hash of their bytes.
+batches of producers.  For unreadable batches, the pass keeps a hash of their bytes.
 
 Invariants: memory use is two chunks, the facts of each segment and producer, and about 30 bytes for each transactional
 batch.  A batch counts as readable only if its checksum is correct.
@@ -72,7 +72,7 @@ class Transactions:
     def decide(bases: Int64s, producers: Int64s, kinds: npt.NDArray[np.int8]) -> Transactions:
         """Return the data batches among the given batches; `kinds` is _DATA, CONTROL_ABORT or CONTROL_COMMIT.
 
-        The first later marker of its producer commits or aborts a batch.
+        A batch is committed or aborted by the first later marker of its producer.
         """
         order = np.lexsort((bases, producers))
         bases, producers, kinds = bases[order], producers[order], kinds[order]
@@ -170,7 +170,7 @@ class ScannedSegment:
 
 @dataclass(slots=True)
 class _Producer:
-    """The last batch of a producer, and its last batch of data: (base offset, epoch, largest timestamp)."""
+    """`last` is a producer's last batch: (base offset, epoch, largest timestamp); `data` is its last batch of data."""
 
     last: tuple[int, int, int]
     data: tuple[int, int] | None

@@ -1,7 +1,7 @@
 r"""Compiled loops that decode the records of two logs and compare the logs in offset order.
 
 The records of BEFORE and AFTER are merged by offset and key.  The merge counts the differences of single records, and
-keeps their first offsets.  For each key it also keeps a word: the views, and the record without a reason.
+keeps their first offsets.  For each key it also keeps a word, which is described below.
 
 Because offsets ascend, one 64-bit integer for each key (its word) is enough:
 
@@ -274,7 +274,7 @@ def describe_batches(
 ) -> int:
     """Fill `batches`, rows of `rules.BATCH`, from rows[first:end] except the rows to `skip`; return the batch count.
 
-    Every batch gets the marker and the outcome of a batch without a decided transaction.
+    Every batch gets NO_MARKER and NO_OUTCOME, as if no marker had decided its transaction.
     """
     count = 0
     for index in range(first, end):
@@ -341,7 +341,7 @@ def _equal_fields(one: Int64s, i: int, other: Int64s, j: int, start: int, count:
 
 @kernel
 def equal_headers(one: int, other: int) -> bool:
-    """Return True if the headers at two addresses, with checked bounds, are equal; 0 means no headers."""
+    """Return True if the headers at two addresses are equal; 0 means no headers, and the bounds are already checked."""
     count = 0
     other_count = 0
     if one > 0:
@@ -479,7 +479,7 @@ def count_wrong_keys(table: Int64s, counts: Int64s) -> None:
 
 @kernel
 def _with_view(word: int, shift: int, in_before: bool, in_after: bool, same_value: bool, is_tombstone: bool) -> int:
-    """Return a key's word after a record; `in_before` and `in_after` are True if that log's view has the record."""
+    """Return a key's word after a record; `in_before` means that BEFORE's view has it, `in_after` that AFTER's does."""
     view = word >> shift
     if in_before:
         view |= COMMITTED_BEFORE
@@ -503,7 +503,9 @@ def _joined_views(earlier: int, later: int, shift: int) -> int:
 
 @kernel
 def join_keys(earlier: Int64s, later: Int64s, first: int, state: Int64s) -> tuple[int, int]:
-    """Add the keys in later[first:], the table of a range of offsets, to the table of the offsets below this range.
+    """Add the keys in later[first:] to `earlier`.
+
+    `later` is the table of a range of offsets, and `earlier` is the table of the offsets below this range.
 
     USED and SUPERSEDED in `state` belong to `earlier`, and change as in a single pass over both ranges.
 

@@ -160,7 +160,7 @@ def count_in_ranges(
 
 
 def offset_ranges(before: Sequence[LogPart], after: Sequence[LogPart], count: int) -> list[tuple[int, int]]:
-    """Return up to `count` ranges [low, high), which contain all offsets and have about the same number of bytes.
+    """Return up to `count` ranges [low, high) of about equally many bytes, which together contain all offsets.
 
     Parts of both logs ascend; every range but the first begins with a part of BEFORE.
     """
@@ -488,7 +488,7 @@ class _Judge:
 
 
 def _joined(before: Batches, after: Batches) -> tuple[Batches, Batches, Batches, Batches]:
-    """Return three groups of batches: with a base offset only in BEFORE, only in AFTER, and in both."""
+    """Return three groups of batches: those whose base offset is only in BEFORE, only in AFTER, or in both."""
     if not len(before) or not len(after):
         return before, after, before[:0], after[:0]
     slots = np.minimum(np.searchsorted(before["base"], after["base"]), len(before) - 1)

@@ -240,7 +240,7 @@ class RecordStream:
 
 
 def _crosses(rows: Rows, offset: int) -> bool:
-    """Return True if a batch of `rows` has offsets below `offset`, and offsets at or above it."""
+    """Return True if one batch of `rows` has offsets on both sides: below `offset`, and at or above `offset`."""
     return bool(((rows["base_offset"] < offset) & (rows["last_offset"] >= offset)).any())
 
 

@@ -3,8 +3,8 @@
     BEFORE   | A | B | C | D | E |        A' has the offsets of A to C, so it must agree with each of them
     AFTER    |     A'    | D'| E |        D' has other bytes, but the same records
 
-The rules for a pair of batches then apply to A' and to one row for A to C.  The rules for records apply unchanged, so a
-re-encoded batch can neither lose nor change a record.
+One row replaces A to C, and the rules for a pair of batches apply to A' and this row.  The rules for records apply
+unchanged, so a re-encoded batch can neither lose nor change a record.
 
 Only data batches of magic 2 in the cleaned range may be re-encoded.  Pure: this module opens no file.
 """
@@ -44,7 +44,7 @@ class MergedBatches:
 
 
 def window_end(after: r.Batches, end: int | None) -> int | None:
-    """Return the largest offset, at most `end`, that no batch of AFTER spans, so that both logs can be divided there.
+    """Return the largest offset up to `end` that no batch of AFTER spans, so that both logs can be divided there.
 
     `after` are the waiting batches of AFTER. If `end` is None, the logs are not divided, and the result is None.
     """

@@ -143,7 +143,7 @@ class PairRules:
         return saturated(self.since_ms + self.delete_retention_ms)
 
     def idle_since_ms(self) -> int:
-        """Return the largest last timestamp, in ms, with which a producer counts as expired."""
+        """Return a time in ms; a producer counts as expired if its last timestamp is not after this time."""
         if self.producer_id_expiration_ms is None:
             return -INT64_MAX
         return max(self.now_ms - self.producer_id_expiration_ms, -INT64_MAX)

@@ -5,7 +5,7 @@ faster with pages of 2 MiB, because there are 512 times fewer pages than with 4 
 provides plain pages.
 
 On a virtual machine whose host reclaims free memory, the first access to a page is slow.  It can take twenty times as
-long as to zero an existing page, especially with huge pages.  Therefore a process that cleans several partitions in
+long as zeroing an existing page, especially with huge pages.  Therefore a process that cleans several partitions in
 turn reuses its memory.
 """
 
@@ -100,7 +100,7 @@ class PageReserve:
             self._most_bytes = self._in_use_bytes
 
     def _take(self, size_bytes: int, *, most_bytes: int | None) -> tuple[npt.NDArray[np.uint8], bool]:
-        """Return (between `size_bytes` and `most_bytes` of memory, True if the memory is new)."""
+        """Return (memory, True if the memory is new); the memory has at least `size_bytes` and at most `most_bytes`."""
         with self._lock:
             self._settle()
             fitting = [

@@ -89,7 +89,7 @@ class RecordContent(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BatchHead:
-    """The header fields of a batch that cannot be derived from its records."""
+    """The fields in the header of a batch whose values cannot be derived from its records."""
 
     base_offset: int = 0
     leader_epoch: int = NO_LEADER_EPOCH

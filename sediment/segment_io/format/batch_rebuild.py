@@ -3,8 +3,8 @@
 kafka-log 02 §6.4 lists which fields of a batch are kept and which are recomputed.  The caller passes packed rows: the
 rows of the kept records are first (`pack_kept`).  A record is written as length, attributes 0, timestamp delta and
 offset delta.  The record's other bytes are copied, unless an edit replaces the key or the value.  The target needs
-`rebuilt_bound` free bytes.  For edited records it needs `edited_bound`, and for records that are appended to an earlier
-batch, `rebased_bound`.
+`rebuilt_bound` free bytes.  For edited records it needs `edited_bound`; for records that are appended to an earlier
+batch it needs `rebased_bound`.
 
     base timestamp    the delete horizon, or the timestamp of the first kept record       `kept_timestamps`
     bit 6             set if the batch has a delete horizon; `compaction.kernels.delete_horizon` decides this
@@ -81,7 +81,7 @@ def rebuilt_bound(payload_bytes: int, records: int) -> int:
 
 @kernel
 def rebuild_room(size_bytes: int, payload_bytes: int, records: int, codec: int) -> tuple[int, int]:
-    """Return the memory to rebuild a batch: (bytes for its raw and compressed records, bytes for the rebuilt batch)."""
+    """Return the memory for a rebuild: (bytes for the raw and compressed records, bytes for the rebuilt batch)."""
     bound = max(size_bytes, rebuilt_bound(payload_bytes, records))
     if codec == 0:
         return 0, bound
@@ -288,7 +288,7 @@ def write_rebased_records(
 def write_joined_header(
     target: int, first_header: int, size_bytes: int, codec: int, last_delta: int, count: int, max_timestamp: int
 ) -> None:
-    """Write the header, with CRC, of a merged batch of `size_bytes`; its records are already in place.
+    """Write the header of a merged batch of `size_bytes`, with its CRC; its records are already in place.
 
     Fields that a merge does not change come from the header of the first batch.
     """

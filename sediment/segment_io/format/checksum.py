@@ -1,7 +1,7 @@
 """CRC-32C as a compiled loop, with the same results as the crc32c library; the check of a batch's checksum.
 
 The CPU can begin a CRC-32C instruction in every cycle, but each takes three cycles.  Therefore the loop interleaves
-three streams.  To join the states of two streams, the first state is advanced over zero bytes, as many as the second
+three streams.  To join the states of two streams, the first state is advanced over as many zero bytes as the second
 stream has bytes.  This advance is a linear operation, so a few table look-ups are enough.  A CPU without the
 instruction needs eight table look-ups per word.
 """

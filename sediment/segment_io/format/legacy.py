@@ -1,4 +1,4 @@
-"""Decoding of messages of magic 0 and 1, plain or in compressed wrappers, into the record rows of `record_decoder`.
+"""Decoding of messages of magic 0 and 1 into the record rows of `record_decoder`, also from compressed wrappers.
 
 `layout` contains the fields of a message (kafka-log 01 §5).  A log entry consists of offset, length and message.  A row
 is int64[RECORD_FIELDS], as in `record_decoder.decode_records`, with two differences.  OFFSET_DELTA and TIMESTAMP_DELTA

@@ -164,7 +164,7 @@ def aside_directory_name(partition: TopicPartition, state: DirectoryState, uniqu
 
 
 def future_directory_name(partition: TopicPartition, unique: str) -> str:
-    """Return the name of the directory of a future log: `topic-N.<unique>-future`, which may be too long for a file.
+    """Return the name of the directory of a future log: `topic-N.<unique>-future`; it may be too long for a file name.
 
     `unique` is a UUID without dashes, 32 hexadecimal digits.
 

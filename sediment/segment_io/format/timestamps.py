@@ -52,7 +52,7 @@ def with_delete_horizon(attributes: int, has_horizon: bool) -> int:
 
 
 def have_delete_horizon(rows: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-    """Return, for each row of `batch_headers`, True if the batch has a delete horizon."""
+    """Return True for each row of `batch_headers` whose batch has a delete horizon."""
     found: npt.NDArray[np.bool_] = (rows["attributes"] & DELETE_HORIZON_BIT != 0) & (rows["magic"] >= MAGIC_V2)
     return found
 

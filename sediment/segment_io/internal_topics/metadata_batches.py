@@ -1,4 +1,4 @@
-"""Batches of metadata records: they are uncompressed, and their records have no keys and the same timestamp.
+"""Batches of metadata records: they are uncompressed, and their records have no keys and share one timestamp.
 
 A controller applies all records of a batch or none.  If an atomic change needs several batches, it needs a metadata
 transaction:

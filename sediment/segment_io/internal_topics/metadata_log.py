@@ -123,12 +123,12 @@ class ClusterMetadata:
     leader epoch.  `features` has the finalized levels.  `scram_credentials` has the credential records by mechanism
     number and user.  `next_producer_id` is above every producer id that the controller gave to a broker.  `acls` has
     the ACL records by id.  `quotas` has the quota records by (entity, key); an entity consists of (type, name) pairs.
-    `quorum_records` has, by control type, the values of the last KRaftVersionRecord and of the last VotersRecord, as in
-    the log.  `has_open_transaction` is True if the log ends inside a metadata transaction.  `is_bootstrap` is True if
-    the state comes from `bootstrap.checkpoint`.  For each partition, `directory_ids` has the ids of its replicas' log
-    directories, if the records state them.  `new_partitions` are the partitions that `sediment serve` added since a
-    broker last ran; after a crash, their folders may be missing.  `removed_topic_ids` are the ids of topics that
-    `sediment serve` removed since a broker last ran, except topics that were added again.
+    `quorum_records` has the values of the last KRaftVersionRecord and the last VotersRecord by control type, as the log
+    contains them.  `has_open_transaction` is True if the log ends inside a metadata transaction.  `is_bootstrap` is
+    True if the state comes from `bootstrap.checkpoint`.  For each partition, `directory_ids` has the ids of its
+    replicas' log directories, if the records state them.  `new_partitions` are the partitions that `sediment serve`
+    added since a broker last ran; after a crash, their folders may be missing.  `removed_topic_ids` are the ids of
+    topics that `sediment serve` removed since a broker last ran, except topics that were added again.
     """
 
     topic_ids: Mapping[str, str]
@@ -158,7 +158,7 @@ class ClusterMetadata:
 
     @property
     def kraft_version(self) -> int:
-        """The level of the feature kraft.version: 1 with a dynamic quorum; 0 with a static quorum or if unreadable."""
+        """The level of the feature kraft.version: 1 with a dynamic quorum, 0 with a static one or if unreadable."""
         try:
             value = self.quorum_records[CONTROL_KRAFT_VERSION]
             return int(m.KRaftVersionRecord.decode(value, 0).k_raft_version)
@@ -469,8 +469,8 @@ class MetadataImage:
     """The topics and configs after the applied records; the changes of a transaction are applied at its end.
 
     In a metadata log, a server adds partitions and removes topics in a SERVER_TRANSACTION.  In a bootstrap checkpoint,
-    only a server removes topics.  A server adds partitions after a NoOpRecord.  Every start of a broker writes an
-    election to the log.  So if records follow the last election, no broker has run since these records were written.
+    only a server removes topics, and a server adds its partitions after a NoOpRecord.  Every start of a broker writes
+    an election to the log.  So if records follow the last election, no broker has run since these records were written.
     """
 
     def __init__(self, *, is_bootstrap: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Checks that index files and snapshots match their log, by the rules of DumpLogSegments (kafka-log 01 §7.6, §8).
+"""The check that index files and snapshots match their log, by the rules of DumpLogSegments (kafka-log 01 §7.6, §8).
 
     offset index        a batch begins at each position; the offset is the last offset of the batch or of its append
     time index          the first batch that ends at or above an entry's offset has the entry's timestamp; earlier

@@ -242,7 +242,7 @@ class _Opening:
     def _scanned_tail(self, active: SegmentRef, position: int, indexed_offset: int) -> _Tail | None:
         """Return the end of the segment, scanned from `position`.
 
-        Return None unless a batch begins at `position` and ends at or below `indexed_offset`.
+        Return None if no batch begins at `position`, or if the batch there ends above `indexed_offset`.
         """
         tail = None
         for rows in self._batches(active, position):

@@ -65,7 +65,7 @@ def find_partitions(log_dir: object, names: Iterable[str]) -> Mapping[str, tuple
 
 
 def holds_live_partition(names: Iterable[str]) -> bool:
-    """Return True if one of `names`, the names of sub-directories, is the name of a live partition."""
+    """Return True if the name of a live partition is among `names`, which are the names of sub-directories."""
     return any(map(_is_live_partition, names))
 
 

@@ -102,7 +102,7 @@ def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
 
 
 def snapshots_in_range(snapshots: Iterable[int], *, log_start_offset: int, log_end_offset: int) -> tuple[int, ...]:
-    """Return, in ascending order, the snapshots that a log with these ends may load; all other snapshots are stale.
+    """Return the snapshots that a log with these ends may load, in ascending order; all other snapshots are stale.
 
     A log may load snapshots above the log start offset and not above the log end offset.  Source: kafka-log 04 §3.1, 05
     §6 (truncateAndReload).
@@ -118,7 +118,7 @@ def choose_snapshot(snapshots: Iterable[int], *, log_start_offset: int, log_end_
 
 @dataclass(frozen=True, slots=True)
 class LoadedProducers:
-    """The state from which a replay starts, at `state.end_offset`, and the corrupt snapshots that were skipped."""
+    """The state from which a replay starts (at `state.end_offset`), and the corrupt snapshots that were skipped."""
 
     state: ProducerState
     corrupt_snapshots: tuple[int, ...]

@@ -88,7 +88,7 @@ class ProducerEntry:
         return (RememberedBatch(self.last_sequence, self.last_offset, self.offset_delta, self.timestamp_ms),)
 
     def is_expired(self, now_ms: int, expiration_ms: int | None) -> bool:
-        """Return True if the producer was idle for `expiration_ms` or longer and has no open transaction.
+        """Return True if the producer was idle for at least `expiration_ms` and has no open transaction.
 
         If `expiration_ms` is None, no producer expires.
 
@@ -139,7 +139,7 @@ class ProducerState:
         return cls(end_offset, {entry.producer_id: entry for entry in entries})
 
     def batches(self, producer_id: int) -> tuple[RememberedBatch, ...]:
-        """Return the batches of a producer that would be recognised as duplicates, oldest first."""
+        """Return those batches of a producer that would be recognised as duplicates, oldest first."""
         entry = self.entries.get(producer_id)
         return self.remembered.get(producer_id, () if entry is None else entry.batches)
 

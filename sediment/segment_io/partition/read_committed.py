@@ -4,7 +4,7 @@ r"""The end of a log in use, and the range that READ_COMMITTED consumers read, w
             |                                        \-> aborted transactions since the snapshot
     every transaction index ------------------------------> aborted transactions
 
-Unlike `log_view`, this module is for logs in use.  An aborted transaction may not be in the index yet, so aborted
+Unlike `log_view`, this module is for logs in use.  The index may still lack an aborted transaction, so aborted
 transactions that the replay finds are added.
 
 Invariants: every aborted transaction with records in the range is returned with the range, and no transaction with

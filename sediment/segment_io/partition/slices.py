@@ -135,9 +135,9 @@ def plan_slices(source: Source, bounds: Bounds, fs: Fs, *, slice_bytes: int = SL
 def slices_from_end(source: Source, bounds: Bounds, fs: Fs) -> Iterator[Slice]:
     """Yield the slices that can contain records within `bounds`, in descending order.
 
-    The slices cover the same bytes as the slices of `plan_slices`.  The last slice of a segment is small, and every
-    other slice is larger than the slice after it.  The position of a cut is looked up only when the caller requests the
-    slice.
+    The slices cover the same bytes as the slices of `plan_slices`.  The last slice of a segment is small, and each
+    earlier slice is larger than the slice after it.  The position of a cut is looked up only when the caller requests
+    the slice.
 
     Raises:
         NotALogDirectoryError: the directory or the named segment does not exist.

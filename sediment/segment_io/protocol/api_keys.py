@@ -143,7 +143,7 @@ def supported_versions(api_key: int) -> VersionRange:
 def advertised_versions(api_key: int) -> VersionRange:
     """Return the versions of an API that a broker lists in its ApiVersions response.
 
-    These are the supported versions; but for Produce, the list begins at LOWEST_OFFERED_PRODUCE_VERSION.
+    These are the supported versions, except that the list for Produce begins at LOWEST_OFFERED_PRODUCE_VERSION.
 
     Raises:
         KeyError: no API has this key.

@@ -90,8 +90,8 @@ class Message(Structure):
         """Return the message as chunks; each field of records becomes a separate chunk, and is not copied.
 
         Raises:
-            ProtocolError: a value does not fit its field, or `version` is not one of VERSIONS.  Also if a field is set
-                that the version does not have, and the field is not ignorable.
+            ProtocolError: a value does not fit its field, or `version` is not one of VERSIONS.  Also if the version
+                does not have a field that is set and is not ignorable.
         """
         encoder = self._ENCODERS.get(version)
         if encoder is None:

@@ -53,7 +53,7 @@ def repeated_requests(
     end_bytes: int,
     rows: RunRows,
 ) -> int:
-    """Find the complete requests, at the start of the received bytes [0, end), that repeat the kept request.
+    """Find the complete requests that repeat the kept request, at the start of the received bytes [0, end).
 
     `kept`, uint8[n], is the start of the kept request, up to the size of its records; correlation ids are not compared.
     A request ends with `end_bytes` zeros.  A request of more than `largest_bytes` ends the search.

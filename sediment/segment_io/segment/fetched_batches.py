@@ -8,7 +8,7 @@ Batches may have any magic and codec.  A fetch may begin below the requested off
 
 Invariants
 * A batch's checksum is verified before any of its records is used.
-* All whole batches before a corrupt batch are yielded before `CorruptBatchError` is raised.
+* If a batch is corrupt, all whole batches before it are yielded, and then `CorruptBatchError` is raised.
 * Memory use is one copy of the bytes, one run of records, and one decompressed batch of limited size.
 
 Source: Kafka's MemoryRecords.batches, DefaultRecordBatch, AbstractLegacyRecordBatch and CompletedFetch.
@@ -227,8 +227,8 @@ def batches(data: Buffer) -> Iterator[Batch]:
 def next_offset(data: Buffer, from_offset: int) -> int:
     """Return the offset at which the next read begins: the offset after the last whole batch of `data`.
 
-    If that offset is below `from_offset`, return `from_offset`.  The records do not show this offset, because a cleaned
-    log has gaps and batches without records.
+    If that offset is below `from_offset`, return `from_offset`.  The records do not show where the next read begins,
+    because a cleaned log has gaps and batches without records.
 
     Raises:
         CorruptBatchError: a batch is malformed or fails its checksum.

@@ -1,4 +1,4 @@
-"""Compiled search over batch headers for the first batch with an offset or timestamp.
+"""Compiled search over batch headers for the first batch that reaches an offset or a timestamp.
 
 Invariants: as in `batch_headers`, lengths are checked before they are used, and the result is a status.
 """

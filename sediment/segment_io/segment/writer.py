@@ -2,7 +2,8 @@
 
 Index entries follow the rule of `format.index_appends` (kafka-log 01 §7.5).  If an index is full, Kafka fails.
 Sediment does not fail.  `lay_out_segments` keeps the entries that fit, because look-ups also work in an index with
-fewer entries.  `write_segments` begins another segment, so that a broker can rebuild the indexes, too.
+fewer entries.  `write_segments` begins another segment, so that a broker that rebuilds the indexes does not fail,
+either.
 
 A batch that would exceed Kafka's limits on file size or offsets begins another segment (`lay_out_segments`).  No file
 is preallocated.

@@ -370,7 +370,7 @@ def _decompress_zstd(payload: memoryview, limit_bytes: int) -> Buffer:
 def _zstd_bound(payload: memoryview) -> int:
     """Return an upper bound for the decompressed size of `payload`, from block headers; every frame must be complete.
 
-    The block headers are scanned first, because the library accepts a truncated frame, as a shorter one, without an
+    The block headers are scanned first, because the library takes a truncated frame for a shorter one, without an
     error.
     """
     bound = 0

@@ -4,7 +4,8 @@ The function calls the codecs' C libraries by address.  It supports neither snap
 lz4 at levels other than Kafka's default.  It also does not support codecs whose library is missing.
 `batch_codecs.compress` handles these cases.
 
-Invariants: `batch_codecs.compress` returns the same bytes for the same records.  Nothing is written outside the target.
+Invariants: the function writes exactly the bytes that `batch_codecs.compress` returns for the same records.  Nothing is
+written outside the target.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ _ZSTD_CONTINUE, _ZSTD_FLUSH, _ZSTD_END = range(3)
 def find_compressors(codec: int | None = None, level: int | None = None) -> Tools:
     """Return int64[COMPRESSOR_REGISTERS]: the addresses of the libraries' functions, with new contexts.
 
-    Each codec has Kafka's default level, except `codec` if `level` is given.  The contexts exist as long as the array,
-    and only one thread at a time may use them.
+    Each codec has Kafka's default level; if `level` is given, `codec` has this level instead.  The contexts exist as
+    long as the array, and only one thread at a time may use them.
     """
     tools = np.zeros(COMPRESSOR_REGISTERS, dtype=np.int64)
     if codec != CODEC_LZ4 or level in (None, LZ4_LEVEL):
@@ -67,7 +68,7 @@ def find_compressors(codec: int | None = None, level: int | None = None) -> Tool
 
 
 def compressors_found() -> dict[str, bool]:
-    """Return, for each codec with a function in a library, True if the function was found."""
+    """Return, by codec, True if the codec's function was found in its library."""
     tools = find_compressors()
     registers = {"lz4": _LZ4_COMPRESS, "gzip": _GZIP_COMPRESS, "zstd": _ZSTD_COMPRESS}
     return {codec: bool(tools[register]) for codec, register in registers.items()}

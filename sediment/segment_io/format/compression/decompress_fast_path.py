@@ -91,7 +91,7 @@ def find_tools() -> Tools:
 
 
 def decompressors_found() -> dict[str, bool]:
-    """Return, for lz4, gzip and zstd, True if the codec's library function was found."""
+    """Return, by codec (lz4, gzip and zstd), True if the codec's function was found in its library."""
     tools = find_tools()
     registers = {"lz4": _LZ4_DECOMPRESS, "gzip": _GZIP_DECOMPRESS, "zstd": _ZSTD_DECOMPRESS}
     return {codec: bool(tools[register]) for codec, register in registers.items()}
