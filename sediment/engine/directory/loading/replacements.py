@@ -173,7 +173,7 @@ class OldSegments:
         return any(self.have_records(base) for base in bases)
 
     def reach(self, base_offset: int) -> bool:
-        """Return True if a non-empty log begins at `offset`, or if the batches of an earlier log lead past `offset`."""
+        """Return True if a non-empty log begins at `base_offset`, or the batches of an earlier log lead past it."""
         index = bisect_right(self._bases, base_offset)
         if index == 0:
             return False
