@@ -111,7 +111,7 @@ class Chunk:
 
     `source` contains `size_bytes` bytes of the file, read from `position`.  Batch n begins at `origins`[n] of `source`.
     If the chunk has no message of magic 0 or 1, `buffer` is the same memory as `source`.  Otherwise `buffer` contains
-    the converted batches.  A compressed message becomes only a header there, without records.
+    the converted batches.  There, a compressed message is only a header without records.
 
     `payloads`, int64[batches, 2], contains the address and the size in bytes of each batch's decompressed records;
     NOT_DECOMPRESSED marks a batch without an address.  `payloads` is empty if no batch is compressed.  If a batch
@@ -184,7 +184,7 @@ class ChunkReader:
         self._records = 0
 
     def skip_batches_without_survivors(self, survivors: ByteArray) -> None:
-        """Begin to skip the decompression of batches without survivors.
+        """Skip the decompression of batches without survivors from now on.
 
         `survivors` is the bitmap that is passed to `sweep_chunk`.
         """

@@ -157,7 +157,7 @@ def estimate_distinct(counts: Int64s, total: float) -> float:
 
 
 def _is_skewed(counts: Int64s) -> bool:
-    """Return True if the keys are not equally frequent, by a chi-square test of their counts at 97.5 %."""
+    """Return True if a chi-square test of the keys' counts (at 97.5 %) shows that they are not equally frequent."""
     freedom = counts.size - 1
     if freedom < 1:
         return False
