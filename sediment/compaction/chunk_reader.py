@@ -505,7 +505,7 @@ def lazy_pool(stack: ExitStack, name: str) -> Callable[[], ThreadPoolExecutor]:
 
 
 def boundaries_between(positions: npt.NDArray[np.int64], last_boundary: int, *, times: int = 1) -> Iterator[int]:
-    """Choose boundaries among ascending `positions`, at least `times` * CHUNK_BYTES apart; yield the chosen indexes."""
+    """Yield the indexes of boundaries chosen from ascending `positions`, at least `times` * CHUNK_BYTES apart."""
     while True:
         index = int(np.searchsorted(positions, last_boundary + times * CHUNK_BYTES))
         if index >= positions.size:

@@ -217,7 +217,7 @@ class _Rules:
         return reached[found] if found < len(reached) else None
 
     def _bounds(self, now_ms: int) -> dict[BlockingRule, int]:
-        """Return the first uncleanable offset that each rule permits; rules that do not depend on time come first."""
+        """Return each rule's first uncleanable offset; the rules that do not depend on time come first."""
         bounds = {}
         if self.view.unverified_from_offset is not None:
             bounds[BlockingRule.UNCLEAN] = self.view.unverified_from_offset

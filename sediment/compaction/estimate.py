@@ -171,7 +171,7 @@ def _is_skewed(counts: Int64s) -> bool:
 def estimate_cleaning(sample: SampledBatches, log_bytes: int, *, now_ms: int, horizon_ms: int | None) -> Estimate:
     """Estimate the result of cleaning a log of `log_bytes`, from a `sample` spread evenly over the log.
 
-    `horizon_ms` is the delete horizon that cleaning writes into batches without a horizon, or None.
+    `horizon_ms` is the delete horizon that cleaning writes into batches without a horizon; None if it writes none.
     """
     rows = sample.rows
     sampled_bytes = int(rows["size_bytes"].sum())
