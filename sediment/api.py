@@ -80,7 +80,7 @@ def plan(
         codec: also estimate the size after `reencode` with this codec: none, gzip, snappy, lz4 or zstd.
         level: compression level, as in Kafka's `compression.<codec>.level`; default: Kafka's default.
         batch_bytes: also estimate the size after `reencode` with merged batches of up to this size.
-        originals: a directory of `keep_originals`; also report how much disk space its originals use.
+        originals: also report how much disk space is used by the originals in this directory of `keep_originals`.
         partitions: names or globs of partitions to select, such as `orders-*`.
         topics: names or globs of topics to select; if `partitions` is also given, a partition must match both.
         allow_empty_selection: accept a name or glob that matches nothing.
@@ -252,7 +252,7 @@ def erase(
             compacted topics, `drop` in others.
         replacement: file with the bytes of the new value.
         all_versions: in compacted topics, also drop older records with the same key.
-        tombstones_out: write the keys that got a tombstone to this file.
+        tombstones_out: write to this file the keys that got a tombstone.
         suppress_out: before erasing, add the keys of `keys_file` to this file as HMACs; `clone` and `restore` accept
             the file as `suppress`.
         evidence: after the run, scan everything again and write signed evidence to this file.
@@ -610,8 +610,8 @@ def recover(
         log_dirs: as for `plan`.
         dry_run: change nothing; report the repairs that would be made.
         threads: load this many partitions at a time in each directory.
-        keep_originals: first make hard links in this directory to the segment files of all logs whose directories have
-            no suffix such as `-future`; at the end, remove the links to unchanged files.
+        keep_originals: first make hard links in this directory to all segment files, except those of logs with a suffix
+            such as `-future`; at the end, remove the links to unchanged files.
         partitions: names or globs of partitions to select, such as `orders-*`.
         topics: names or globs of topics to select; if `partitions` is also given, a partition must match both.
         allow_empty_selection: accept a name or glob that matches nothing.
@@ -936,7 +936,7 @@ def dump(
     master: str | None = None,
     spark: SparkSession | None = None,
 ) -> TableDump:
-    """Return the contents of segments, or of the files beside them, as a table; each use of it reads the files again.
+    """Return the contents of segments, or of the files beside them, as a table that reads them again at each use.
 
     Args:
         paths: log directories, directories of partitions, files of segments, or globs of them.
@@ -957,7 +957,7 @@ def dump(
             batch.
         limit: return at most this many rows; default: all.
         to: write all rows as Parquet into this new directory.
-        master: URL of a Spark master; a session that this call starts there writes the Parquet.
+        master: URL of a Spark master, for a session that this call starts to write the Parquet.
         spark: a running session that writes the Parquet; it is never stopped.
 
     Raises:
@@ -985,7 +985,7 @@ def history(
         run: id of a single run to return.
         partitions: names or globs of the partitions to return.
         last: return at most this many runs.
-        replay: files with the JSON reports of runs; before reading, add the runs that the ledger lacks.
+        replay: files with the JSON reports of runs; those runs that the ledger lacks are added before it is read.
 
     Raises:
         UsageError: the ledger or the run does not exist.

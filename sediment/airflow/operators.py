@@ -145,7 +145,7 @@ class SedimentOperator(SparkSubmitOperator):
         return 0
 
     def _get_hook(self) -> Any:
-        """Return the parent's hook; replace its private method for output lines, so that the reader gets the lines."""
+        """Return the parent's hook; replace the hook's private method so that the reader gets the output lines."""
         hook = super()._get_hook()
         log, output = hook._process_spark_submit_log, self._output
         hook._process_spark_submit_log = lambda lines: log(output.other_lines(lines))

@@ -111,7 +111,7 @@ class Chunk:
 
     `source` contains `size_bytes` bytes of the file, read from `position`.  Batch n begins at `origins`[n] of `source`.
     If the chunk has no message of magic 0 or 1, `buffer` is the same memory as `source`.  Otherwise `buffer` contains
-    the converted batches.  A compressed message becomes only a header there, without records.
+    the converted batches.  There, a compressed message is only a header without records.
 
     `payloads`, int64[batches, 2], contains the address and the size in bytes of each batch's decompressed records;
     NOT_DECOMPRESSED marks a batch without an address.  `payloads` is empty if no batch is compressed.  If a batch
@@ -184,7 +184,7 @@ class ChunkReader:
         self._records = 0
 
     def skip_batches_without_survivors(self, survivors: ByteArray) -> None:
-        """Begin to skip the decompression of batches without survivors.
+        """Skip the decompression of batches without survivors from now on.
 
         `survivors` is the bitmap that is passed to `sweep_chunk`.
         """
@@ -505,7 +505,7 @@ def lazy_pool(stack: ExitStack, name: str) -> Callable[[], ThreadPoolExecutor]:
 
 
 def boundaries_between(positions: npt.NDArray[np.int64], last_boundary: int, *, times: int = 1) -> Iterator[int]:
-    """Choose boundaries among ascending `positions`, at least `times` * CHUNK_BYTES apart; yield the chosen indexes."""
+    """Yield the indexes of boundaries chosen from ascending `positions`, at least `times` * CHUNK_BYTES apart."""
     while True:
         index = int(np.searchsorted(positions, last_boundary + times * CHUNK_BYTES))
         if index >= positions.size:

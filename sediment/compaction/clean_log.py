@@ -23,9 +23,9 @@ If the caller does not want to rely on 128-bit hashes, whole keys are compared b
 A caller that cleans several partitions in turn may sweep the next partition while the last output of the previous
 partition is being written.
 
-The upper bound of a cleaning is the first uncleanable offset, even if the map ends at a lower offset (`kernel_driver`
-sets it).  The last batch below the upper bound keeps its header (`kernels.batch_retention`).  An empty dirty range has
-no groups (`grouping.plan_cleaning`).
+The upper bound of a cleaning, set in `kernel_driver`, is the first uncleanable offset, even if the map ends at a lower
+offset.  The last batch below the upper bound keeps its header (`kernels.batch_retention`).  An empty dirty range has no
+groups (`grouping.plan_cleaning`).
 
 Invariants
 * Nothing is renamed here.  Every file that is read is checked against the plan.
@@ -126,7 +126,7 @@ def clean_log(
     exact_keys: bool = False,
     encoding: Encoding | None = None,
 ) -> PreparedSwap:
-    """Clean the groups of `plan` into synced `.part` files next to their sources; wait until all are written.
+    """Clean the groups of `plan` into synced `.part` files next to their sources; wait until all files are written.
 
     Arguments and errors are the same as for `sweep_log`.
     """
@@ -160,8 +160,8 @@ def sweep_log(
 
     `task_memory_bytes` limits the memory; if it is set, every output is written before this function returns.  Before
     each chunk is swept, `progress` is called with the size of the chunk.  An exception from `progress` ends the call.
-    With `keep_unreadable`, unreadable batches are kept unchanged.  A record is also kept if the unknown content of
-    these batches could decide whether it is dropped.  Each group lists its unreadable batches in `unreadable`, and the
+    With `keep_unreadable`, unreadable batches are kept unchanged.  A record is also kept if dropping it would be wrong
+    for some possible content of these batches.  Each group lists its unreadable batches in `unreadable`, and the
     checkpoint is not raised above them.  With `exact_keys`, two keys are equal only if their bytes are equal, and all
     keys are kept in memory.  Otherwise two keys are equal if their hashes are equal.  With `encoding`, the batches of
     cleaned segments are re-encoded with this codec or batch size.
@@ -264,7 +264,7 @@ class _Attempts:
 def scan_log(
     plan: CleaningPlan, fs: Fs, *, only_if_needed: bool, progress: Progress | None = None
 ) -> dict[int, ChunkBoundaries]:
-    """Run only the forward scan, for splits; return the chunk boundaries of each segment by its base offset.
+    """Run only the forward scan, for splits; return each segment's chunk boundaries, keyed by its base offset.
 
     With `only_if_needed`, skip the scan and return an empty dict if no file of the partition mentions transactions.
 

@@ -75,7 +75,8 @@ def cleanable_range(
     `force` ignores the dirty ratio; `from_start` ignores the cleaner checkpoint.  The view needs
     `first_batch_timestamp_ms` if `max.compaction.lag.ms` is set.
 
-    Source: kafka-log 02 §2.1-§2.3.  Kafka has no bound after an unclean stop, because a broker repairs the log first.
+    Source: kafka-log 02 §2.1-§2.3.  Kafka does not limit the range after an unclean stop, because a broker repairs the
+    log first.
     """
     first_dirty, force_checkpoint = _first_dirty(view, from_start=from_start)
     rules = _Rules(view, config, force, first_dirty, force_checkpoint, _Segments.of(view))
@@ -85,7 +86,7 @@ def cleanable_range(
 
 
 def _explain(cleanable: CleanableRange, view: LogView, config: CompactionConfig) -> str:
-    """Return a sentence for an operator that names the blocking rule or the range that can be cleaned."""
+    """Return a sentence for an operator; it names the blocking rule or the range that can be cleaned."""
     match cleanable.blocked_by:
         case None:
             return (
@@ -164,7 +165,7 @@ class _Segments:
         return range(self.holding(offset), self.active)
 
     def bytes_between(self, offset: int, end: int) -> int:
-        """Return the size of the segments from the segment that contains `offset` up to index `end`, exclusive."""
+        """Return the size of the segments from the one that contains `offset` to the one before index `end`."""
         return max(self.bytes_below[end] - self.bytes_below[self.holding(offset)], 0)
 
     def clean_bytes(self, first_dirty_offset: int) -> int:
@@ -216,7 +217,7 @@ class _Rules:
         return reached[found] if found < len(reached) else None
 
     def _bounds(self, now_ms: int) -> dict[BlockingRule, int]:
-        """Return the first uncleanable offset that each rule permits; rules that do not depend on time come first."""
+        """Return each rule's first uncleanable offset; the rules that do not depend on time come first."""
         bounds = {}
         if self.view.unverified_from_offset is not None:
             bounds[BlockingRule.UNCLEAN] = self.view.unverified_from_offset

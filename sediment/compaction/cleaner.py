@@ -199,7 +199,7 @@ class CleaningPass:
         return cleaned
 
     def _check_split_start(self, split: Split) -> None:
-        """Check that no offset of the split is below the split's first segment, where the next older split ends.
+        """Check that no offset of the split is below its first segment; the next older split ends at that segment.
 
         Raises:
             FallbackRequiredError: such an offset exists, so offsets do not increase from split to split.

@@ -71,7 +71,7 @@ _UNDECIDED = UNMAPPED | TOMBSTONES_STAY
 
 @dataclass(frozen=True, slots=True)
 class CorruptRegions:
-    """The unreadable batches of a partition, in log order, by base offset of their segment.
+    """The unreadable batches of a partition in log order, keyed by the base offset of their segment.
 
     `untouchable` contains the base offsets of segments that must not be replaced.  A broker may read a wrong last
     offset from the batch headers of such a segment.  If a crash interrupted the replacement, a broker would use the
@@ -94,7 +94,7 @@ class CorruptLogScan:
     """The result of a forward scan of a partition with corrupt regions.
 
     `boundaries` are keyed by the base offset of the segment.  `certain_end_offset` is the base offset of a segment.
-    Below this offset, corruption does not change the result, so a later round need not read those records again.
+    Below this offset, corruption does not change the result, so a later round need not read the records below it again.
     """
 
     boundaries: dict[int, ChunkBoundaries]
@@ -162,7 +162,7 @@ class _BatchCheck:
 
 @dataclass(slots=True)
 class _SegmentReading:
-    """A reader of the batches of one segment, one by one; all offsets of the segment are below `end_offset`."""
+    """A reader that reads the batches of one segment one by one; all offsets of the segment are below `end_offset`."""
 
     segment: SegmentRef
     end_offset: int
@@ -213,7 +213,7 @@ class _SegmentReading:
         return ends
 
     def _indexed_after(self, position: int) -> int:
-        """Return the position of the first good batch with an index entry after `position`, else the segment's end."""
+        """Return the position of the first good batch after `position` that is in the index, else the segment's end."""
         if self.index is not None:
             for slot in range(len(self.index)):
                 offset, indexed = self.index[slot].offset, self.index[slot].position
@@ -341,7 +341,7 @@ def _keep_producers(plan: CleaningPlan, scans: Mapping[int, _SegmentScan]) -> No
 class _SegmentScan:
     """The headers of one segment's readable batches, and its unreadable byte ranges.
 
-    `batch_flags` has one uint8 for each batch, and for each piece of an unreadable range.  `last_batches` maps a
+    `batch_flags` has one uint8 for each batch and one for each piece of an unreadable range.  `last_batches` maps a
     producer id to the index of the producer's last batch.
     """
 

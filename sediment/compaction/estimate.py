@@ -157,7 +157,7 @@ def estimate_distinct(counts: Int64s, total: float) -> float:
 
 
 def _is_skewed(counts: Int64s) -> bool:
-    """Return True if the keys are not equally frequent, by a chi-square test of their counts at 97.5 %."""
+    """Return True if a chi-square test of the keys' counts (at 97.5 %) shows that they are not equally frequent."""
     freedom = counts.size - 1
     if freedom < 1:
         return False
@@ -171,7 +171,7 @@ def _is_skewed(counts: Int64s) -> bool:
 def estimate_cleaning(sample: SampledBatches, log_bytes: int, *, now_ms: int, horizon_ms: int | None) -> Estimate:
     """Estimate the result of cleaning a log of `log_bytes`, from a `sample` spread evenly over the log.
 
-    `horizon_ms` is the delete horizon that cleaning writes into batches without a horizon, or None.
+    `horizon_ms` is the delete horizon that cleaning writes into batches without a horizon; None if it writes none.
     """
     rows = sample.rows
     sampled_bytes = int(rows["size_bytes"].sum())

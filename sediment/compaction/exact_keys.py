@@ -1,4 +1,4 @@
-"""The proof that different keys of a partition have different hashes: if two hashes are equal, it compares whole keys.
+"""The proof that different keys of a partition have different hashes: if two hashes are equal, whole keys are compared.
 
     slot      | hash of a key | address |          24 bytes: an offset map with addresses instead of offsets
                                    |
@@ -101,9 +101,9 @@ def prove_chunk(
     records: npt.NDArray[np.int64],
     state: npt.NDArray[np.int64],
 ) -> int:
-    """Check the keys of the batches below CURSOR, last batch first; store those at or above `first_mapped_offset`.
+    """Check the keys of the batches below CURSOR, last batch first; store keys at or above `first_mapped_offset`.
 
-    If memory is missing, the caller provides more memory and repeats the call.  No key is stored twice, because the
+    If more memory is needed, the caller provides it and repeats the call.  No key is stored twice, because the
     keys of a batch are stored only when the memory for the whole batch is available.
     """
     base = chunk.ctypes.data

@@ -259,7 +259,7 @@ class GroupOutput:
         )
 
     def used_bytes(self) -> int:
-        """Return the number of bytes of memory that the output needs from the call of `take` until it is written."""
+        """Return how many bytes of memory the output needs from the call of `take` until the output is written."""
         encoder_bytes = 0 if self._writer.encoding is None else ENCODER_BYTES
         return self.buffer.size - self._start + encoder_bytes
 

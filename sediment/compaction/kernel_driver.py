@@ -106,7 +106,7 @@ class KernelDriver:
 
     # --------------------------------------------------------------------------------------------------------- a split
     def begin_split(self, end_offset: int | None, run_limit: int) -> None:
-        """Prepare a split below `end_offset` (None for the newest split).
+        """Prepare to sweep a split that ends at `end_offset` (None for the newest split).
 
         A run has at most `run_limit` keys, unless one batch has more.
         """
@@ -270,8 +270,8 @@ class KernelDriver:
 
     def _compress(self, batches: Batches, output: GroupOutput) -> None:
         if self._compressors is _NO_COMPRESSORS:
-            # These tools are loaded at the first request to compress. Then the sweep compresses batches itself, if
-            # possible.
+            # These tools are loaded at the first request to compress. From then on, the sweep compresses batches
+            # itself, if possible.
             self._compressors = find_compressors()
         codec = int(self.state[registers.PENDING_CODEC])
         raw = self._memory.raw.data[: int(self.state[registers.RAW_BYTES])]

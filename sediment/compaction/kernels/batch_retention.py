@@ -9,7 +9,7 @@
 
 `delete_horizon` decides on delete horizons.  `batch_rebuild` writes rebuilt batches.  Its `write_empty_batch` writes
 the headers that are kept without records, and these have no horizon.  `record_retention` has the rules for records.
-`sweep` applies the rules of both modules.
+`sweep` applies the rules of this module and of `record_retention`.
 
 Invariant: a rule depends only on header fields, batch flags and the last batches of active producers.
 """
@@ -75,7 +75,7 @@ def keeps_header(header: Header, flags: int, first_uncleanable_offset: int, prod
 
 @inlined_kernel
 def is_copied(header: Header, flags: int, retained: int, gets_horizon: bool) -> bool:
-    """Return True if a batch that keeps `retained` records is copied, because a rebuild would not change it."""
+    """Return True if a rebuild would not change a batch that keeps `retained` records, so that the batch is copied."""
     return retained == header.record_count and not gets_horizon and flags & LEGACY == 0
 
 

@@ -71,9 +71,9 @@ def collect_keys(
 ) -> int:
     """Collect the latest occurrence of every key in the batches below CURSOR, last batch first.
 
-    The second sweep, which filters BY_BITMAP, can keep only the occurrences collected here.  `run` receives the keys
-    starting at index RUN_KEYS.  RECORDS is the number of records read so far, and therefore also the number (from 0) of
-    the next record.
+    The second sweep, which filters BY_BITMAP, can keep only the occurrences collected here.  The keys are written to
+    `run`, from index RUN_KEYS on.  RECORDS is the number of records read so far, and therefore also the number (from 0)
+    of the next record.
     """
     base = np.int64(batches.buffer.ctypes.data)
     while state[CURSOR] > 0:
