@@ -321,7 +321,8 @@ def _write_parquet(batches: Iterator[pa.RecordBatch], schema: pa.Schema, to: Pat
                 writer.write_batch(batch)
     except BaseException:
         Fs().unlink(part, missing_ok=True)
-        to.rmdir()
+        with contextlib.suppress(OSError):
+            to.rmdir()
         raise
 
 
@@ -347,8 +348,8 @@ def _write_with_spark(query: RowQuery, options: DumpOptions, to: Path) -> None:
             reader.load([_path(source) for source in query.sources]).write.parquet(str(to))
     except BaseException:
         # Remove only the files of this run, because another process may have written to the directory at the same time.
+        shutil.rmtree(to / "_temporary", ignore_errors=True)  # Spark may have removed it when it gave up the write
         with contextlib.suppress(OSError):
-            shutil.rmtree(to / "_temporary")
             to.rmdir()
         raise
 

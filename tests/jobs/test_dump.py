@@ -238,8 +238,9 @@ def test_an_output_that_exists_or_fails_is_left_or_removed(log_dir, tmp_path):
     assert "the output already exists" in result.stderr
     log = log_dir / "t-0" / f"{0:020d}.log"
     log.write_bytes(log.read_bytes()[:70] + b"\xff" + log.read_bytes()[71:])
-    assert run(log_dir, "--what", "records", "--to", tmp_path / "new").exit_code == 1
-    assert not (tmp_path / "new").exists()
+    for more in ((), ("--master", "local[1]")):
+        assert run(log_dir, "--what", "records", "--to", tmp_path / "new", *more).exit_code == 1
+        assert not (tmp_path / "new").exists()
 
 
 # --------------------------------------------------------------------------------------------------------------- checks
