@@ -186,8 +186,8 @@ class OldSegments:
         """Return True if the old logs contain good batches for the whole range of the new segment's good batches.
 
         A cleaning copies a corrupt batch unchanged, so the first batch of a new segment may be bad.  In this case, also
-        return True if an old log has the same base offset, and the lengths in its batch headers lead from batch to
-        batch at least up to the new segment's end offset.
+        read the lengths in the batch headers of the old log with the same base offset.  Return True if they lead from
+        batch to batch at least up to the new segment's end offset.
         """
         if new.good_bytes == 0 and new.base_offset in self._names:
             path = self._directory / self._names[new.base_offset]
