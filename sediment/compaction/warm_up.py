@@ -70,7 +70,7 @@ def _clean(directory: Path, config: CompactionConfig, *, exact_keys: bool = Fals
 
 
 def _rewrite(directory: Path, config: CompactionConfig) -> None:
-    """Rewrite the log by a verdict, re-encode the log, and search the log for a key."""
+    """Rewrite the log without some records, re-encode it, and search it for a key."""
     # Imported here, because workers that only clean do not need these modules.
     from sediment.compaction.reencode.plan import Encoding
     from sediment.compaction.reencode.segment_reencode import reencode_log

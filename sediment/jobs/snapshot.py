@@ -687,14 +687,14 @@ def _table_write(report: SnapshotReport, logs: Sequence[_Log]) -> TableWrite:
     "as_of_offsets",
     multiple=True,
     metavar="[TOPIC-N:]OFFSET",
-    help="Write the latest value of each key up to this offset; --to must name a table that no usual snapshot is "
-    "written to.",
+    help="Write the latest value of each key up to this offset; snapshots without this option must not use "
+    "the same table.",
 )
 @click.option(
     "--as-of-ms",
     type=click.IntRange(min=0),
-    help="Write the latest value of each key as of this timestamp, in ms since the epoch; --to must name a separate "
-    "table.",
+    help="Write the latest value of each key as of this timestamp, in ms since the epoch; snapshots without this "
+    "option must not use the same table.",
 )
 @click.option("--from-start", is_flag=True, help="Read the selected partitions again from their log start.")
 @click.option(

@@ -60,7 +60,7 @@ _ALL_ENTERED = -1
 class KeyMatches:
     """The records found in one segment, in log order.
 
-    `offsets` is int64[n].  `keys`, int64[n], are the indexes of their keys in the set.  `tombstones`, bool[n], is True
+    `offsets` is int64[n].  `keys`, int64[n], has the index of each record's key in the set.  `tombstones`, bool[n], is True
     for records without a value.  `scanned` is the number of data records in the segment.
     """
 

@@ -85,7 +85,7 @@ class CloneRequest:
     port: int
     target_version: str
     properties_file: Path | None = None
-    """Path of a second `server.properties`; None: write this file only to the clone."""
+    """Path for a second copy of the clone's `server.properties`; None: write no second copy."""
 
 
 @dataclass(frozen=True, slots=True)

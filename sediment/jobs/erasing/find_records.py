@@ -51,9 +51,9 @@ _NO_OFFSETS = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Result of a part of a partition: number of `scanned` records, and the matches' ascending `offsets`, int64[n].
+    """Result of the search in one part of a partition.
 
-    `keys` are the keys of the matches, if the scan requested keys.
+    `scanned` is the number of records read.  `offsets`, int64[n], are the ascending offsets of the matches.  `keys` are the keys of the matches, if the scan requested keys.
     """
 
     scanned: int

@@ -35,7 +35,7 @@ _REPLACEMENT_SUFFIXES = (SWAP_SUFFIX, CLEANED_SUFFIX)
 
 @dataclass(frozen=True, slots=True)
 class PartitionOutput:
-    """One partition to write: `files` are the files in its folder in `source`, by name, as the driver listed them."""
+    """One partition to write; `files` maps names to the files in its folder in `source`, as the driver listed them."""
 
     partition: TopicPartition
     source: Store

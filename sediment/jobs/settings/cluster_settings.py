@@ -15,7 +15,7 @@ the node's directories.  These places are searched, in this order:
 
 1. the directory that `--metadata` names;
 2. the log directory itself;
-3. the directories of the run with the same cluster and node id in meta.properties;
+3. the other directories of the run whose meta.properties has the same cluster id and node id;
 4. `metadata.log.dir` and `log.dirs` of the `--config` file, if the cluster and the node id are the same.
 
 Invariants: a run changes a KRaft node's directory only with the node's metadata, or with a `--set topic:` for every
@@ -77,7 +77,8 @@ def open_directories(
         CorruptBatchError, UnsupportedDataError, SourceChangedError: the metadata log cannot be read.
         UsageError: a pattern matches nothing, or `--metadata` names a directory without a metadata log.
         SettingsError: metadata is missing, and a `--set cleanup.policy` without a topic would apply to several topics.
-            With `in_place`, also for the directory of a KRaft node without metadata or of another node than --config.
+            With `in_place`, the error is also raised in two other cases.  A KRaft node's directory has no metadata.  Or
+            `--config` is the file of another node.
     """
     directories = [open_directory(path, selection, fs) for path in paths]
     if not allow_empty:

@@ -33,7 +33,7 @@ RUN_SEQUENCE = 8
 RUN_FIELDS = 9
 
 MOST_IN_RUN = 256
-"""The largest number of requests that are answered together; during this time, other connections wait."""
+"""The largest number of requests that are answered together; other connections wait until these are answered."""
 
 RunRows = npt.NDArray[np.int64]
 

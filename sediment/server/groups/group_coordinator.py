@@ -161,7 +161,7 @@ class _Group:
     """The bytes of the members when they were last counted."""
 
     offsets_bytes: int = 0
-    """Memory of the offsets that clients committed."""
+    """The bytes of the offsets that clients committed."""
 
     without_members: TimeWithoutMembers = field(default_factory=TimeWithoutMembers)
 
@@ -326,7 +326,7 @@ class GroupCoordinator:
             self._forget(group)
 
     def _delete_records(self, group: _Group, partitions: Sequence[tuple[str, int]], *, wait: bool) -> None:
-        """Delete a group and its offsets of `partitions` from the store; `commit_guard` is held."""
+        """Delete a group, and its offsets for `partitions`, from the store; the caller holds `commit_guard`."""
         store = self._group_store
         if store is not None and group.has_records and store.partition_of(group.group_id) is not None:
             keys = None if group.consumer is None else [each.encoded()[0] for each in group.consumer.tombstones()]
@@ -552,7 +552,7 @@ class GroupCoordinator:
         growth: int,
         append: Callable[[Sequence[Commit]], Sequence[Commit]],
     ) -> ErrorCode:
-        """Store commits and make them pending; `commit_guard` is held, and `growth` bytes are reserved."""
+        """Store commits and make them pending; the caller holds `commit_guard` and has reserved `growth` bytes."""
         group.has_records = True
         # A marker that is appended before the commits are in memory would not apply to them.
         with self._pending_guard(self._partition_of(group)):

@@ -1,4 +1,4 @@
-"""Restore of a partition's files to their state before a run; every step is also part of other changes.
+"""Restore of a partition's files to their state before a run, with the steps that other changes also use.
 
     1  parts              create part files from the originals: link closed logs, copy other files
     2  originals          keep the files that this run removes as originals of this run
@@ -131,7 +131,7 @@ def plan_partition(
 
 
 def _copies(live: Files, kept: Files, directory: Path, folder: Path, fs: Fs) -> frozenset[str]:
-    """Return the names of live files that are copies of their originals; read only files that may be copies."""
+    """Return the names of live files that are copies of their originals; files that cannot be copies are not read."""
     return frozenset(
         name
         for name, file in kept.items()
@@ -214,7 +214,7 @@ def _chunks(path: Path) -> Iterator[bytes]:
 
 
 def _groups(restore: PartitionRestore, listing: LogListing, parts: dict[int, PartSegment]) -> tuple[CleanedGroup, ...]:
-    """Return the groups of the swap; if `parts` is not given, the new segments list no files."""
+    """Return the groups of the swap; a new segment that is not in `parts` gets no files."""
     sources = {segment.base_offset: segment for segment in listing.segments}
     return tuple(
         CleanedGroup(
