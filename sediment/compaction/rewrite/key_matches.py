@@ -60,8 +60,8 @@ _ALL_ENTERED = -1
 class KeyMatches:
     """The records found in one segment, in log order.
 
-    `offsets` is int64[n].  `keys`, int64[n], has the index of each record's key in the set.  `tombstones`, bool[n], is True
-    for records without a value.  `scanned` is the number of data records in the segment.
+    `offsets` is int64[n].  `keys`, int64[n], has the index of each record's key in the set.  `tombstones`, bool[n], is
+    True for records without a value.  `scanned` is the number of data records in the segment.
     """
 
     offsets: Int64s

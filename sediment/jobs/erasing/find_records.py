@@ -53,7 +53,8 @@ _NO_OFFSETS = np.zeros(0, dtype=np.int64)
 class Found:
     """Result of the search in one part of a partition.
 
-    `scanned` is the number of records read.  `offsets`, int64[n], are the ascending offsets of the matches.  `keys` are the keys of the matches, if the scan requested keys.
+    `scanned` is the number of records read.  `offsets`, int64[n], are the ascending offsets of the matches.  `keys` are
+    the keys of the matches, if the scan requested keys.
     """
 
     scanned: int
