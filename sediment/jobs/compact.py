@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sediment.compaction.prepared_swap import PreparedSwap
+from sediment.compaction.prepared_swap import CleanedGroup, PreparedSwap
 from sediment.compaction.strategy import KeyEquality
 from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted
 from sediment.engine.directory.lock import DirectoryLock, place_run_token, remove_run_token
@@ -45,7 +45,7 @@ from sediment.engine.directory.originals.backup_links import (
 )
 from sediment.engine.directory.removals import Removals, wait_for_all
 from sediment.engine.directory.spool import check_announced, spool_swap
-from sediment.engine.directory.swap import commit, count_committed, discard_parts
+from sediment.engine.directory.swap import commit, discard_parts
 from sediment.engine.directory.uncleanable import Uncleanable, read_uncleanable, update_uncleanable
 from sediment.jobs.cleaning.backup_links import begin_originals, end_originals
 from sediment.jobs.cleaning.cleaning_run import CleaningRun, perform_run, update_cleaner_checkpoint
@@ -186,9 +186,11 @@ class _CompactionRun(CleaningRun):
 
     def _with_removal(self, report: PartitionReport) -> PartitionReport:
         error = self._not_removed.get(Path(report.log_dir, report.partition))
-        if error is None or report.status != COMPACTED:
+        if error is None or not _is_rewritten(report):
             return report
         code, reason = describe(error)
+        if report.status == FAILED:
+            code, reason = report.reason_code or code, f"{report.reason}; {reason}"
         left = replace(report, status=FAILED, reason_code=code, reason=reason)
         log_partition(self.run_id, "compact", left)
         return left
@@ -503,30 +505,24 @@ class _CompactionRun(CleaningRun):
     def _settle(self, task: CleaningTask, result: CleaningResult) -> tuple[PartitionReport, int | None]:
         """Commit one partition; return its report, and its new first dirty offset if the checkpoint must change."""
         if result.swap is not None and not self._own.dry_run:
+            done: list[CleanedGroup] = []
             try:
-                finished = not self._stop.is_set() and self._commit(task, result.swap)
+                finished = not self._stop.is_set() and self._commit(task, result.swap, done)
             except TASK_ERRORS as error:
-                return self._partly_committed(task, result, result.swap, *describe(error)), None
+                return partly_committed(task, result, result.swap, done, *describe(error)), None
             if not finished:
-                return self._partly_committed(task, result, result.swap, STOPPED, _STOPPED), None
+                return partly_committed(task, result, result.swap, done, STOPPED, _STOPPED), None
         if result.swap is not None and self._own.hand_off is not None:
             result = replace(
                 result, reason_code=HANDED_OFF, reason=f"in {self._own.hand_off}, for the engine to commit"
             )
         return settled(task, result)
 
-    def _partly_committed(
-        self, task: CleaningTask, result: CleaningResult, swap: PreparedSwap, code: str, reason: str
-    ) -> PartitionReport:
-        """Return the report of a partition whose commit failed or was stopped, with the groups that are done."""
-        try:
-            groups = count_committed(swap, self._fs)
-        except OSError:
-            groups = 0
-        return partly_committed(task, result, swap, groups, code, reason)
+    def _commit(self, task: CleaningTask, swap: PreparedSwap, done: list[CleanedGroup]) -> bool:
+        """Commit a swap, or leave it to the engine that owns the directory; return False if a stop prevented it.
 
-    def _commit(self, task: CleaningTask, swap: PreparedSwap) -> bool:
-        """Commit a swap, or leave it to the engine that owns the directory; return False if a stop prevented it."""
+        Each replaced group is added to `done`, even if the commit of a later group fails.
+        """
         if self._own.hand_off is not None:
             spool_swap(swap, self._own.hand_off, self.run_id, self._fs)
             self._handed_over[task.listing.path] = {part.part_name for part in swap.parts()}
@@ -537,7 +533,14 @@ class _CompactionRun(CleaningRun):
             if swap.parts():
                 self._keep_before(swap.partition, task.listing.path.parent)
         lock = self._locks[task.listing.path.parent]
-        return commit(swap, self._fs, before_group=lock.check, should_stop=self._stop.is_set, removals=self._removals)
+        return commit(
+            swap,
+            self._fs,
+            before_group=lock.check,
+            should_stop=self._stop.is_set,
+            after_group=done.append,
+            removals=self._removals,
+        )
 
     def _keep_before(self, partition: TopicPartition, log_dir: Path) -> None:
         """Hard-link a partition before this run changes it, even if an interrupted run has already changed it."""

@@ -59,6 +59,7 @@ def commit(
     *,
     before_group: Callable[[], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
+    after_group: Callable[[CleanedGroup], None] | None = None,
     removals: Removals | None = None,
 ) -> bool:
     """Replace the source segments of each group by its parts; the directory's lock must be held.
@@ -90,6 +91,8 @@ def commit(
     8. For each old base that is not a new base, rename its snapshot to `.snapshot.deleted`.  Then unlink the `.deleted`
        files.  If `removals` is given, it unlinks these files while the next group is committed.
        Start: as after step 7; the loader removes snapshots without a segment.
+
+    After step 7, the group is replaced; `after_group` is called with it after the renames of step 8.
 
     Step 8 need not be durable, because the next start removes the remaining files.  A group without parts is not
     changed.  To keep the old files, hard-link them first (`originals`).  The caller writes the cleaner checkpoint after
@@ -126,6 +129,8 @@ def commit(
             if _is_untouched(directory, group, fs):
                 raise
             raise _interrupted(swap.partition, directory, group, error) from error
+        if after_group is not None:
+            after_group(group)
         remove = partial(_remove, directory, replaced, fs)
         not_removed = partial(_not_removed, swap.partition, directory, group)
         if removals is not None:
@@ -136,23 +141,6 @@ def commit(
         except Exception as error:
             raise not_removed(error) from error
     return True
-
-
-def count_committed(swap: PreparedSwap, fs: Fs) -> int:
-    """Return how many groups of an incomplete commit are done; they precede the others.
-
-    A group without parts counts as done.
-
-    Raises:
-        OSError: the directory cannot be read.
-    """
-    directory = Path(swap.directory)
-    for done, group in enumerate(swap.groups):
-        for part in _parts([group]):
-            unfinished = (part.part_name, part.final_name + CLEANED_SUFFIX, part.final_name + SWAP_SUFFIX)
-            if any(fs.exists(directory / name) for name in unfinished):
-                return done
-    return len(swap.groups)
 
 
 def _interrupted(

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sediment.compaction.prepared_swap import CleanStats, PreparedSwap, UnreadableBatch
+from sediment.compaction.prepared_swap import CleanedGroup, CleanStats, PreparedSwap, UnreadableBatch
 from sediment.engine.directory.uncleanable import Uncleanable
 from sediment.jobs.cleaning.options import CleaningTask
 from sediment.jobs.cleaning.result import CleaningResult
@@ -67,17 +67,18 @@ def settled(task: CleaningTask, result: CleaningResult) -> tuple[PartitionReport
 
 
 def partly_committed(
-    task: CleaningTask, result: CleaningResult, swap: PreparedSwap, groups: int, code: str, reason: str
+    task: CleaningTask, result: CleaningResult, swap: PreparedSwap, done: Sequence[CleanedGroup], code: str, reason: str
 ) -> PartitionReport:
-    """Return the report of a partition that failed after the first `groups` groups of `swap` were committed."""
+    """Return the report of a failed partition of which only the groups in `done` were replaced."""
     report = uncommitted(task, result)
-    done = replace(swap, groups=swap.groups[:groups])
-    if not done.parts():
+    if not done:
         return replace(report, status=FAILED, reason_code=code, reason=reason)
     total = sum(bool(group.parts) for group in swap.groups)
-    report = _with_swap(report, task.listing, done)
-    reason = f"{reason}; {report.groups_rewritten} of {counted(total, 'group')} of segments were replaced"
-    return replace(report, status=FAILED, reason_code=code, reason=reason, next_dirty_offset=None)
+    verb = "is" if len(done) == 1 else "are"
+    replaced = f"{len(done)} of {counted(total, 'group')} of segments {verb} replaced"
+    report = _with_swap(report, task.listing, replace(swap, groups=tuple(done)))
+    reasons = "; ".join(filter(None, (replaced, reason, report.reason)))
+    return replace(report, status=FAILED, reason_code=code, reason=reasons, next_dirty_offset=None)
 
 
 def uncommitted(task: CleaningTask, result: CleaningResult) -> PartitionReport:

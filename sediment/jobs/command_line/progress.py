@@ -14,6 +14,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -58,23 +59,42 @@ class _Bar(ABC):
         """Remove the bar."""
 
 
+@dataclass(slots=True)
+class _WorkStart:
+    """Time and completed bytes when the work began, after the start of Spark and the choice of partitions."""
+
+    seconds: float
+    completed: float = 0.0
+
+    def speed(self, now_seconds: float, completed: float) -> float:
+        """Return the average number of bytes per second since then; 0 if nothing is done yet."""
+        passed = now_seconds - self.seconds
+        return max(completed - self.completed, 0.0) / passed if passed > 0 else 0.0
+
+
 class _Speed(ProgressColumn):
-    """The average speed since the start; rich's own column jumps when two partitions end at the same time."""
+    """The average speed; rich's own column jumps when two partitions end at the same time."""
+
+    def __init__(self, work: _WorkStart) -> None:
+        super().__init__(Column(no_wrap=True))
+        self._work = work
 
     def render(self, task: Task) -> Text:
-        if not task.elapsed or not task.completed:
-            return Text("")
-        return Text(f"{human_bytes(int(task.completed / task.elapsed))}/s", style="progress.data.speed")
+        speed = self._work.speed(task.get_time(), task.completed)
+        return Text(f"{human_bytes(int(speed))}/s" if speed else "", style="progress.data.speed")
 
 
 class _TimeLeft(ProgressColumn):
-    """The time left at the average speed since the start."""
+    """The time left at the average speed."""
+
+    def __init__(self, work: _WorkStart) -> None:
+        super().__init__(Column(no_wrap=True))
+        self._work = work
 
     def render(self, task: Task) -> Text:
-        if not task.elapsed or not task.completed or not task.total:
-            return Text("-:--", style="progress.remaining")
-        left = _seconds_left(task.completed, task.total, task.elapsed)
-        return Text(_minutes(left), style="progress.remaining")
+        speed = self._work.speed(task.get_time(), task.completed)
+        left = _minutes(_seconds_left(task.completed, task.total or 0, speed)) if speed else "-:--"
+        return Text(left, style="progress.remaining")
 
 
 class _TerminalBar(_Bar):
@@ -85,8 +105,9 @@ class _TerminalBar(_Bar):
         total: float,
         label: str,
         clock: Callable[[], float],
+        work: _WorkStart,
     ) -> None:
-        bar, times = BarColumn(bar_width=None), (TimeElapsedColumn(), _TimeLeft(Column(no_wrap=True)))
+        bar, times = BarColumn(bar_width=None), (TimeElapsedColumn(), _TimeLeft(work))
         columns = (TextColumn("{task.description}"), bar, *counts, *times)
         self._bars = Bars(*columns, console=console, transient=True, get_time=clock)
         self._task = self._bars.add_task(label, total=total)
@@ -104,10 +125,11 @@ class _TerminalBar(_Bar):
 class _Lines(_Bar):
     """One line every ten seconds, for a file or a pipe; a shorter run prints none."""
 
-    def __init__(self, console: Console, unit: str, clock: Callable[[], float]) -> None:
+    def __init__(self, console: Console, unit: str, clock: Callable[[], float], work: _WorkStart) -> None:
         self._console = console
         self._unit = unit
         self._clock = clock
+        self._work = work
         self._started = clock()
         self._next = self._started + _LINE_SECONDS
 
@@ -122,26 +144,30 @@ class _Lines(_Bar):
         now = self._clock()
         if now >= self._next:
             self._next = now + _LINE_SECONDS
-            line = progress_line(label, completed, total, now - self._started, unit=self._unit)
+            speed = self._work.speed(now, completed)
+            line = progress_line(label, completed, total, now - self._started, unit=self._unit, speed=speed)
             self._console.print(line, soft_wrap=True, highlight=False)
 
     def stop(self) -> None:
         pass
 
 
-def progress_line(label: str, completed: float, total: float, seconds: float, *, unit: str) -> str:
-    """Return the progress line after `completed` of `total`; for sizes, it includes the speed and the time left."""
+def progress_line(label: str, completed: float, total: float, seconds: float, *, unit: str, speed: float) -> str:
+    """Return the progress line after `completed` of `total`; for sizes, it includes the speed and the time left.
+
+    `speed` is in bytes per second; 0 if it is not known.
+    """
     if unit != _BYTES:
         return f"{label}: {completed:,.0f} of {total:,.0f}{unit} in {_minutes(seconds)}"
     done = f"{label}: {human_bytes(int(completed))} of {human_bytes(int(total))} in {_minutes(seconds)}"
-    if not completed or not seconds:
+    if not speed:
         return done
-    left = _seconds_left(completed, total, seconds)
-    return f"{done}, {human_bytes(int(completed / seconds))}/s, about {_minutes(left)} left"
+    left = _seconds_left(completed, total, speed)
+    return f"{done}, {human_bytes(int(speed))}/s, about {_minutes(left)} left"
 
 
-def _seconds_left(completed: float, total: float, seconds: float) -> float:
-    return max(total - completed, 0) * seconds / completed
+def _seconds_left(completed: float, total: float, speed: float) -> float:
+    return max(total - completed, 0) / speed
 
 
 def _minutes(seconds: float) -> str:
@@ -174,17 +200,18 @@ def _bar(
     unit: str,
     total: float,
     label: str,
-    clock: Callable[[], float] = time.monotonic,
+    clock: Callable[[], float],
+    work: _WorkStart,
 ) -> _Bar | None:
     """Return a progress bar or progress lines; None if the caller would see neither."""
     if console.quiet:
         return None
     if console.is_terminal:
-        return _TerminalBar(console, counts, total, label, clock)
+        return _TerminalBar(console, counts, total, label, clock, work)
     make_bar = _bars_of_notebook()
     if make_bar is not None:
         return _NotebookBar(make_bar, unit, total, label)
-    return None if isinstance(console, LogConsole) else _Lines(console, unit, clock)
+    return None if isinstance(console, LogConsole) else _Lines(console, unit, clock, work)
 
 
 def _bars_of_notebook() -> Callable[..., Any] | None:
@@ -223,8 +250,10 @@ class Progress:
         self._under_way: Callable[[], int] | None = None
         self._over = threading.Event()
         self._poller: threading.Thread | None = None
-        counts = (DownloadColumn(table_column=Column(no_wrap=True)), _Speed(Column(no_wrap=True)))
-        self._bar = _bar(console, counts, _BYTES, total_bytes, self._label(), clock) if partitions else None
+        self._clock = clock
+        self._work = _WorkStart(clock())
+        counts = (DownloadColumn(table_column=Column(no_wrap=True)), _Speed(self._work))
+        self._bar = _bar(console, counts, _BYTES, total_bytes, self._label(), clock, self._work) if partitions else None
 
     def __enter__(self) -> Progress:
         if self._bar is not None:
@@ -232,7 +261,11 @@ class Progress:
         return self
 
     def watch(self, under_way: Callable[[], int]) -> None:
-        """While the bar is shown, poll `under_way` for the number of bytes that are done in unfinished partitions."""
+        """While the bar is shown, poll `under_way` for the number of bytes that are done in unfinished partitions.
+
+        The work begins with this call, so the speed is the average since then.
+        """
+        self._work.seconds, self._work.completed = self._clock(), self._done_bytes
         if self._bar is not None:
             self._under_way = under_way
             self._poller = threading.Thread(target=self._poll, name="sediment-progress", daemon=True)
@@ -270,7 +303,7 @@ class Progress:
 def stages_of(sc: Any, console: Console) -> Iterator[None]:
     """Show a bar of the tasks in the stages that the SparkContext `sc` runs during the block."""
     counts = (TextColumn("{task.completed:.0f}/{task.total:.0f} tasks"),)
-    bar = _bar(console, counts, " tasks", 1, "Spark")
+    bar = _bar(console, counts, " tasks", 1, "Spark", time.monotonic, _WorkStart(time.monotonic()))
     if bar is None:
         yield
         return

@@ -228,7 +228,7 @@ def _checked(each: PartitionEvidence, log_dir: Path | None, evidence: Evidence, 
         return CheckedPartition(each.partition, each.log_dir, status, code, reason, **more)
 
     if each.status not in DONE:
-        return result(SKIPPED, each.status, "the evidence says that this partition was not changed")
+        return result(SKIPPED, each.status, "the evidence does not say that the records of this partition are erased")
     if log_dir is None:
         return result(SKIPPED, "not-given", "no LOG_DIR contains this partition, so its files were not checked")
     check = _PartitionCheck(each, log_dir, evidence, fs)

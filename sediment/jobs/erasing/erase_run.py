@@ -472,7 +472,10 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
 
     # -------------------------------------------------------------------------------------------------- after the run
     def _finish(self, reports: list[EraseReport]) -> list[EraseReport]:
-        reports = [replace(each, records_erased=0) if each.status == FAILED else each for each in reports]
+        reports = [
+            replace(each, records_erased=0) if each.status == FAILED and not each.segments_rewritten else each
+            for each in reports
+        ]
         replicas = self._replicas(reports)
         selected = [partition for each in self._directories for partition in each.partitions]
         tiered = {partition for partition in selected if self._is_tiered(partition)}
@@ -629,8 +632,13 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
             self._bytes_to_rewrite += sum(each.group.sources[0].log_bytes for each in done if each.group.parts)
         selection = self._selection_of(planned, done)
         not_reached = NotReached.joined([findings.not_reached, *(each.rewritten.not_reached for each in done)])
-        erased = sum(each.rewritten.stats.matched for each in done)
         is_failed = report.status not in ("", UNCHANGED)
+        replaced = {group.sources[0].base_offset for group in planned.replaced}
+        erased = sum(
+            each.rewritten.stats.matched
+            for each in done
+            if not is_failed or each.group.sources[0].base_offset in replaced
+        )
         if not is_failed and not self._is_counting:
             reached = not_reached.reasons == Reason.NO_RECORD
             self._erased[planned.listing.path] = ErasedPartition(
@@ -641,7 +649,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
             action=selection.action,
             records_scanned=findings.records if selection.scanned is None else selection.scanned,
             records_matched=len(selection.verdicts),
-            records_erased=0 if is_failed else erased,
+            records_erased=erased,
             keys_with_older_records=older,
             not_reached=records_not_reached(not_reached),
         )

@@ -233,10 +233,10 @@ class Screen:
         self.failures((name_of(row), row.reason) for row in rows if row.status in BAD_STATUSES and not is_stopped(row))
         stopped = [name_of(row) for row in rows if is_stopped(row)]
         if stopped:
-            verb = "is" if len(stopped) == 1 else "are"
+            verb, them = ("is", "it") if len(stopped) == 1 else ("are", "them")
             self.say(
                 f"stopped: {len(stopped)} of {counted(len(rows), noun)} {verb} not done; run the same command again to "
-                f"finish them: {named(stopped)}",
+                f"finish {them}: {named(stopped)}",
                 style="yellow",
             )
 

@@ -129,7 +129,13 @@ class LogDirectories(Destination):
         if lowered is not None:
             lock.check()
             update_cleaner_checkpoint(self._fs, log_dir, {partition: lowered})
-        return commit(swap, self._fs, before_group=lock.check, should_stop=self._stop.is_set)
+        return commit(
+            swap,
+            self._fs,
+            before_group=lock.check,
+            should_stop=self._stop.is_set,
+            after_group=planned.replaced.append,
+        )
 
     def mark(self, listing: LogListing, mark: Uncleanable) -> None:
         """Write the mark to the log directory."""

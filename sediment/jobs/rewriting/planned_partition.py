@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from sediment.compaction.prepared_swap import CleanedGroup
 from sediment.engine.log_config import LogConfig
 from sediment.jobs.cleaning.result import CleaningResult
 from sediment.jobs.rewriting.partition_task import PartitionPlan, SegmentResult
@@ -31,7 +32,10 @@ class SelectedPartition:
 
 @dataclass(slots=True)
 class PlannedPartition:
-    """A partition with its plan, the results of its segments so far, and their files in an output."""
+    """A partition with its plan, the results of its segments so far, and their files in an output.
+
+    `replaced` are the groups that a commit in place has replaced, even if the commit of a later group failed.
+    """
 
     selected: SelectedPartition
     plan: PartitionPlan
@@ -39,6 +43,7 @@ class PlannedPartition:
     files: list[ManifestFile] = field(default_factory=list)
     failure: CleaningResult | None = None
     finished: int = 0
+    replaced: list[CleanedGroup] = field(default_factory=list)
 
     @property
     def listing(self) -> LogListing:

@@ -376,7 +376,8 @@ class RewritingRun(ABC, Generic[Own, Report]):
                         style="red",
                         markup=False,
                     )
-        with_segments = listed(listing, status, why.reason_code, why.reason)
+        replaced = 0 if planned is None else len(planned.replaced)
+        with_segments = replace(listed(listing, status, why.reason_code, why.reason), segments_rewritten=replaced)
         return self._logged(self._as_it_is(with_segments, listing), planned)
 
     def _as_it_is(self, report: RewriteReport, listing: LogListing) -> RewriteReport:

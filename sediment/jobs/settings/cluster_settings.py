@@ -216,7 +216,7 @@ def _check_known(directory: SelectedDirectory) -> None:
     uncovered = sorted(topic for topic in topics if "cleanup.policy" not in settings.topic_sets.get(topic, {}))
     if uncovered:
         first, *others = uncovered
-        more = f", and the same for {_named(others)}, or select fewer topics with --topic" if others else ""
+        more = f", and the same for {_named(others)}, or select fewer topics" if others else ""
         raise SettingsError(
             f"this is a directory of KRaft node {meta.node_id}, but {METADATA_PARTITION}, which contains its topics' "
             "configs, was not found",

@@ -2,7 +2,7 @@ import errno
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, combinations, count, pairwise, product
+from itertools import chain, combinations, count, product
 from pathlib import Path
 
 import pytest
@@ -11,8 +11,9 @@ from sediment.compaction.prepared_swap import CleanedGroup, CleanStats, PartSegm
 from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted
 from sediment.engine.directory.originals.backup_links import link_replaced_files
 from sediment.engine.directory.repair import Repair
-from sediment.engine.directory.swap import commit, count_committed, discard_parts
+from sediment.engine.directory.swap import commit, discard_parts
 from sediment.segment_io.errors import (
+    CommitStateUnknownError,
     CorruptDataError,
     LockLostError,
     ReplacedFilesLeftError,
@@ -519,49 +520,52 @@ def test_old_files_are_kept_as_links_that_are_durable_before_the_first_rename(
     assert {path.stat().st_nlink for path in kept} == {1}, "the log has none of them any more"
 
 
-def replaced(swap: PreparedSwap) -> int:
-    """Return the number of committed groups, without those that keep their segments."""
-    return sum(bool(group.parts) for group in swap.groups[: count_committed(swap, Fs())])
+def with_parts(swap: PreparedSwap) -> list[CleanedGroup]:
+    return [group for group in swap.groups if group.parts]
 
 
 def test_a_stop_ends_a_commit_between_two_groups(scenario: tuple[Path, Scenario]):
     directory, given = scenario
     asked: list[int] = []
+    done: list[CleanedGroup] = []
     swap = prepare(directory, given.groups, Fs())
-    assert commit(swap, Fs(), should_stop=lambda: asked.append(0) or len(asked) > 2) is False
-    assert committed_groups(directory, given) == replaced(swap) == 2
+    should_stop = lambda: asked.append(0) or len(asked) > 2  # noqa: E731
+    assert commit(swap, Fs(), should_stop=should_stop, after_group=done.append) is False
+    assert committed_groups(directory, given) == 2
+    assert done == with_parts(swap)[:2]
     discard_parts(directory, "run", Fs())
     assert not list(directory.glob("*.part"))
 
 
 def test_a_lost_lock_ends_a_commit_between_two_groups(scenario: tuple[Path, Scenario]):
     directory, given = scenario
-    asked: list[int] = []
+    done: list[CleanedGroup] = []
 
     def check() -> None:
-        asked.append(0)
-        if len(asked) > 1:
+        if done:
+            finish_interrupted(directory, Fs())  # the new owner of the lock removes the parts
             raise LockLostError("lost")
 
-    with pytest.raises(LockLostError):
-        commit(swap := prepare(directory, given.groups, Fs()), Fs(), before_group=check)
-    assert committed_groups(directory, given) == replaced(swap) == 1
-
-
-def test_a_group_counts_as_committed_once_all_its_files_have_their_final_names(scenario: tuple[Path, Scenario]):
-    directory, given = scenario
     swap = prepare(directory, given.groups, Fs())
-    counts: list[int] = []
+    with pytest.raises(LockLostError):
+        commit(swap, Fs(), before_group=check, after_group=done.append)
+    assert committed_groups(directory, given) == 1
+    assert done == with_parts(swap)[:1]
 
-    class CountingFs(Fs):
-        def rename(self, source: Path, target: Path) -> None:
-            super().rename(source, target)
-            counts.append(replaced(swap))
 
-    commit(swap, CountingFs())
-    assert counts == sorted(counts)
-    assert set(counts) == set(range(len(given.groups) + 1))
-    assert all(high - low <= 1 for low, high in pairwise(counts))
+def test_a_group_is_reported_only_after_its_last_rename_is_durable(scenario: tuple[Path, Scenario]):
+    directory, given = scenario
+    done: list[CleanedGroup] = []
+
+    class LastSyncFails(Fs):
+        def sync_directory(self, path: Path) -> None:
+            if not list(path.glob("*.swap")) and list(path.glob("*.deleted")):
+                raise OSError(errno.EIO, "the disk does not answer")
+            super().sync_directory(path)
+
+    with pytest.raises(CommitStateUnknownError):
+        commit(prepare(directory, given.groups, Fs()), LastSyncFails(), after_group=done.append)
+    assert done == []
 
 
 def test_a_swap_without_parts_touches_nothing(scenario: tuple[Path, Scenario]):

@@ -131,8 +131,8 @@ def test_a_stop_between_two_groups_reports_what_is_replaced(tmp_path, plain, mon
     partition = outcome.partitions()["plain-0"]
     assert (outcome.status, partition["status"], partition["reason_code"]) == (1, "failed", "stopped")
     assert partition["reason"] == (
-        "the run was stopped before this partition was done; "
-        f"1 of {whole['groups_rewritten']} groups of segments were replaced"
+        f"1 of {whole['groups_rewritten']} groups of segments is replaced; "
+        "the run was stopped before this partition was done"
     )
     logs = sorted((log_dir / "plain-0").glob("*.log"))
     assert partition["segments"] == [int(log.stem) for log in logs]
@@ -308,11 +308,10 @@ def test_a_missing_directory_is_refused(tmp_path):
     assert_refused(sediment("compact", tmp_path / "nowhere"), 2, "no such directory", str(tmp_path / "nowhere"))
 
 
-def test_a_directory_that_is_not_a_log_directory_is_refused(tmp_path):
+def test_a_directory_that_is_not_a_log_directory_is_refused(tmp_path, caplog):
     (tmp_path / "letters").mkdir()
-    outcome = sediment("compact", tmp_path)
-    assert_refused(outcome, 2, "not a Kafka log directory")
-    assert "letters" not in outcome.stderr
+    assert_refused(sediment("compact", tmp_path), 2, "not a Kafka log directory")
+    assert not [message for message in caplog.messages if "letters" in message]
 
 
 def test_a_partition_directory_is_refused_with_what_to_write_instead(log_dir):
@@ -524,5 +523,7 @@ def test_sigterm_finishes_reports_and_exits_1(tmp_path):
     assert {p["reason_code"] for p in partitions} == {None, "stopped"}
     changed = [p for p in stopped if tree(log_dir / p["partition"]) != tree(case.before)]
     assert len(changed) <= 16  # the run commits up to 16 partitions at the same time
-    assert all("groups of segments were replaced" in partition["reason"] for partition in changed)
+    assert all(
+        "segments is replaced" in each["reason"] or "segments are replaced" in each["reason"] for each in changed
+    )
     assert not list(log_dir.rglob("*.part"))

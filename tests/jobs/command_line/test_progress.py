@@ -48,23 +48,26 @@ def test_a_bar_of_large_counts_fits_one_line_of_80_columns():
         assert wait_for(console, "215.6/622.2 kB")
 
 
-def test_a_bar_shows_the_average_speed_since_the_start():
-    console, clock = terminal(), Clock()
-    with Progress(console, partitions=4, total_bytes=4_000_000, clock=clock) as progress:
-        clock.seconds = 10
-        progress.advance(1_000_000)
-        clock.seconds = 10.001
-        progress.advance(1_000_000)
-        assert wait_for(console, "200.0 kB/s")
-        assert wait_for(console, "0:10")
-
-
 class Clock:
     def __init__(self):
         self.seconds = 0.0
 
     def __call__(self):
         return self.seconds
+
+
+def test_a_bar_shows_the_average_speed_since_the_work_began():
+    console, clock = terminal(), Clock()
+    with Progress(console, partitions=4, total_bytes=8_000_000, clock=clock) as progress:
+        progress.advance(2_000_000)  # a partition that is left out
+        clock.seconds = 30  # Spark starts
+        progress.watch(lambda: 0)
+        clock.seconds = 40
+        progress.advance(1_000_000)
+        clock.seconds = 40.001  # two partitions end together
+        progress.advance(1_000_000)
+        assert wait_for(console, "200.0 kB/s")
+        assert wait_for(console, "0:20")
 
 
 def test_a_file_gets_a_line_every_ten_seconds_and_none_of_a_short_run():
@@ -87,8 +90,8 @@ def test_the_log_of_a_caller_gets_no_progress():
 
 
 def test_a_line_has_no_speed_before_the_first_byte_and_counts_tasks_as_such():
-    assert progress_line("cleaning", 0, 5, 3700, unit="B") == "cleaning: 0 B of 5 B in 1:01:40"
-    assert progress_line("Spark", 3, 5, 10, unit=" tasks") == "Spark: 3 of 5 tasks in 0:10"
+    assert progress_line("cleaning", 0, 5, 3700, unit="B", speed=0) == "cleaning: 0 B of 5 B in 1:01:40"
+    assert progress_line("Spark", 3, 5, 10, unit=" tasks", speed=0) == "Spark: 3 of 5 tasks in 0:10"
 
 
 def test_what_is_under_way_counts_before_it_is_done():

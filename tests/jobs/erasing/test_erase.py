@@ -23,6 +23,7 @@ from sediment.jobs.erasing.erasure import EraseSegments
 from sediment.jobs.erasing.options import EraseOptions
 from sediment.jobs.erasing.report import EraseRunReport, print_report
 from sediment.jobs.reporting.screen import screen_text
+from sediment.jobs.rewriting import in_place
 from sediment.jobs.rewriting.partition_task import SegmentTask, WrittenSegment
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.settings.selection import Selection
@@ -348,6 +349,24 @@ def test_a_stop_leaves_the_other_partitions_unchanged_and_no_file_of_the_run(log
     assert [(each.status, each.reason_code) for each in report.partitions] == [("failed", "stopped")] * 2
     assert [each.records_erased for each in report.partitions] == [0, 0]
     assert tree(logs) == before
+
+
+def test_a_stop_between_two_segments_reports_the_records_that_are_erased(logs, keys, monkeypatch):
+    stop = threading.Event()
+
+    class StoppingFs(Fs):
+        def rename(self, source: Path, target: Path) -> None:
+            super().rename(source, target)
+            if source.name.endswith(".log.swap"):
+                stop.set()
+
+    monkeypatch.setattr(in_place, "Fs", StoppingFs)
+    report = run_erase(common(logs), EraseOptions(keys_file=keys), stop=stop)
+    rows = [(each.status, each.reason_code, each.segments_rewritten, each.records_erased) for each in report.partitions]
+    assert rows == [("failed", "stopped", 1, 2), ("failed", "stopped", 0, 0)]
+    assert [record[1] for _, record in sorted(records(logs / "people-0").items())] == [
+        None, b"value", None, b"value", b"value", b"value"
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
