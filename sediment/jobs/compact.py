@@ -176,13 +176,16 @@ class _CompactionRun(CleaningRun):
             reports.extend(self._clean_and_commit(tasks))
             if self._originals is not None:
                 self._finish_removals()
-                reports = self.concluded(reports)
-                end_originals(self._originals, reports)
+                end_originals(self._originals, map(self._with_removal, reports))
         return reports
 
     def concluded(self, reports: Sequence[PartitionReport]) -> list[PartitionReport]:
         """Return the reports, with a failure for each partition whose replaced files could not be removed."""
-        return list(map(self._with_removal, reports))
+        concluded = list(map(self._with_removal, reports))
+        for before, after in zip(reports, concluded, strict=True):
+            if after is not before:
+                log_partition(self.run_id, "compact", after)
+        return concluded
 
     def _with_removal(self, report: PartitionReport) -> PartitionReport:
         error = self._not_removed.get(Path(report.log_dir, report.partition))
@@ -191,9 +194,7 @@ class _CompactionRun(CleaningRun):
         code, reason = describe(error)
         if report.status == FAILED:
             code, reason = report.reason_code or code, f"{report.reason}; {reason}"
-        left = replace(report, status=FAILED, reason_code=code, reason=reason)
-        log_partition(self.run_id, "compact", left)
-        return left
+        return replace(report, status=FAILED, reason_code=code, reason=reason)
 
     def _finish_commits(self) -> None:
         """Wait for commits that still run after an interruption; each ends after its current group of segments."""

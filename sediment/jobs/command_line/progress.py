@@ -72,27 +72,32 @@ class _WorkStart:
         return max(completed - self.completed, 0.0) / passed if passed > 0 else 0.0
 
 
-class _Speed(ProgressColumn):
-    """The average speed; rich's own column jumps when two partitions end at the same time."""
+class _WorkColumn(ProgressColumn):
+    """A column that depends on the average speed."""
 
     def __init__(self, work: _WorkStart) -> None:
         super().__init__(Column(no_wrap=True))
         self._work = work
 
     def render(self, task: Task) -> Text:
-        speed = self._work.speed(task.get_time(), task.completed)
+        return self.render_at(self._work.speed(task.get_time(), task.completed), task)
+
+    @abstractmethod
+    def render_at(self, speed: float, task: Task) -> Text:
+        """Return the text at `speed`, in bytes per second; 0 if nothing is done yet."""
+
+
+class _Speed(_WorkColumn):
+    """The average speed; rich's own column jumps when two partitions end at the same time."""
+
+    def render_at(self, speed: float, task: Task) -> Text:
         return Text(f"{human_bytes(int(speed))}/s" if speed else "", style="progress.data.speed")
 
 
-class _TimeLeft(ProgressColumn):
+class _TimeLeft(_WorkColumn):
     """The time left at the average speed."""
 
-    def __init__(self, work: _WorkStart) -> None:
-        super().__init__(Column(no_wrap=True))
-        self._work = work
-
-    def render(self, task: Task) -> Text:
-        speed = self._work.speed(task.get_time(), task.completed)
+    def render_at(self, speed: float, task: Task) -> Text:
         left = _minutes(_seconds_left(task.completed, task.total or 0, speed)) if speed else "-:--"
         return Text(left, style="progress.remaining")
 

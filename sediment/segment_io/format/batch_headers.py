@@ -170,8 +170,8 @@ def read_headers(
 
     Returns:
         (status, number of rows, position after the last row's batch, size of the batch at that position or 0).  The
-        status is INCOMPLETE at the end of the buffer, and ROWS_FULL if `rows` is full.  Otherwise it states what is
-        wrong with the batch at that position.
+        status is INCOMPLETE at the end of the buffer, and ROWS_FULL if `rows` is full.  Any other status
+        is the fault of the batch at that position.
     """
     filled = 0
     while filled < rows.size:

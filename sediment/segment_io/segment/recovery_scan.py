@@ -155,8 +155,8 @@ def _scan_batches(
 
     Returns:
         (status, position after the last good batch, size of the batch there or 0).  The status is INCOMPLETE at the end
-        of the buffer.  Otherwise it states what is wrong with the batch at the position, or it is ROWS_FULL.  ROWS_FULL
-        means that `rows` or `epochs` is full, and the caller must empty the full array.
+        of the buffer.  It is ROWS_FULL if `rows` or `epochs` is full; the caller must then empty the full array.  Any
+        other status is the fault of the batch at the position.
     """
     while True:
         if progress[_ROWS] == rows.size or progress[_EPOCHS] == epochs.shape[0]:

@@ -146,6 +146,28 @@ def test_a_stop_between_two_groups_reports_what_is_replaced(tmp_path, plain, mon
     assert "stopped" in shown and "172.6 kB → " in shown and "172.6 kB shrank to " in shown
 
 
+@pytest.mark.parametrize("keeps_originals", [False, True])
+def test_an_old_file_that_is_left_after_a_stop_is_reported_once(tmp_path, plain, monkeypatch, keeps_originals):
+    class InterruptedFs(Fs):
+        def rename(self, source: Path, target: Path) -> None:
+            super().rename(source, target)
+            if source.name.endswith(".log.swap"):
+                signal.raise_signal(signal.SIGTERM)
+
+        def unlink(self, path: Path, *, missing_ok: bool = False) -> None:
+            if path.name.endswith(".log.deleted"):
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+            super().unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(compact_command, "Fs", InterruptedFs)
+    log_dir = make_log_dir(tmp_path / "logs", {plain.partition: plain.before})
+    more = [f"--keep-originals={tmp_path / 'kept'}"] if keeps_originals else []
+    partition = compact(log_dir, plain, *more).partitions()["plain-0"]
+    assert (partition["status"], partition["reason_code"]) == ("failed", "stopped")
+    assert "the run was stopped before this partition was done; the group of segments at offset" in partition["reason"]
+    assert partition["reason"].count("could not be removed") == 1
+
+
 def test_a_second_run_has_nothing_to_do_even_with_force(log_dir, plain):
     compact(log_dir, plain)
     before = tree(log_dir)
