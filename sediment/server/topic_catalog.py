@@ -131,8 +131,12 @@ class ServedTopic(Protocol):
         """The logs of the topic's partitions, by number."""
 
     @property
-    def missing(self) -> frozenset[int]:
-        """Numbers of the partitions whose logs could not be created; clients see such a partition without a leader."""
+    def missing(self) -> Mapping[int, ErrorCode]:
+        """The partitions without a log here, by number, each with the error for a request that needs the log.
+
+        Clients see such a partition without a leader.  They use the number of all partitions to map keys to partitions,
+        and some clients read nothing from a topic whose numbers have a gap.
+        """
 
     @property
     def configs(self) -> Mapping[str, str]:
@@ -202,5 +206,5 @@ def has_partition(topic: ServedTopic | None, number: int) -> bool:
 
 def code_without_log(topic: ServedTopic | None, number: int) -> ErrorCode:
     """Return the error for a partition without a log; `topic` is None if the topic does not exist."""
-    is_missing = topic is not None and number in topic.missing
-    return ErrorCode.KAFKA_STORAGE_ERROR if is_missing else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return unknown if topic is None else topic.missing.get(number, unknown)

@@ -103,6 +103,45 @@ def test_a_group_goes_on_at_the_offsets_of_the_directory(served: Served) -> None
         assert positions[0].offset == len(recorded["orders-0"])
 
 
+@pytest.mark.parametrize(
+    ("kept", "elsewhere", "without"),
+    [("payments-0", "payments-1", None), ("payments-1", "payments-0", "__cluster_metadata-0")],
+)
+def test_consumers_read_the_partitions_of_one_of_several_brokers(
+    kept: str, elsewhere: str, without: str | None, tmp_path: Path
+) -> None:
+    directory = unpacked(tmp_path / "data")
+    for folder in filter(None, (elsewhere, without)):
+        shutil.rmtree(directory / folder)
+    wanted = {seen[0] for seen in expected()["records"][UNCOMMITTED][kept]}
+    with serving(directory, "--read-only") as server:
+        with confluent_consumer(
+            server.bootstrap, auto_offset_reset="earliest", isolation_level=UNCOMMITTED
+        ) as consumer:
+            states = consumer.list_topics("payments", timeout=60).topics["payments"].partitions
+            assert {number: each.leader == -1 for number, each in states.items()} == {
+                split(kept)[1]: False,
+                split(elsewhere)[1]: True,
+            }
+            consumer.subscribe(["payments"])
+            found: set[int] = set()
+            while found != wanted:
+                message = consumer.poll(30)
+                assert message is not None, wanted - found
+                if message.error() is None:
+                    assert message.partition() == split(kept)[1]
+                    found.add(message.offset())
+        with closing(
+            KafkaConsumer("payments", bootstrap_servers=server.bootstrap, auto_offset_reset="earliest", group_id="k")
+        ) as other:
+            found = set()
+            while found != wanted:
+                records = other.poll(timeout_ms=30_000)
+                assert list(records) == [Partition(*split(kept))]
+                found |= {record.offset for record in records[Partition(*split(kept))]}
+            assert len(other.assignment()) == 2
+
+
 def test_a_producer_is_refused_at_once(served: Served) -> None:
     reports = []
     producer = confluent.Producer({"bootstrap.servers": served.bootstrap, "message.timeout.ms": "30000"})

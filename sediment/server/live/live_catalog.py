@@ -16,6 +16,7 @@ from sediment.engine.live.log.partition_log import PartitionLog
 from sediment.segment_io.format.checkpoints import parse_uuid
 from sediment.segment_io.format.names import INTERNAL_TOPICS, TopicPartition
 from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
+from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.live.partition import Partition
 from sediment.server.topic_catalog import FutureLog, ServedDirectory
 
@@ -31,7 +32,7 @@ class LiveTopic:
     id: uuid.UUID
     partitions: Mapping[int, Partition]
     configs: Mapping[str, str]
-    missing: frozenset[int]
+    missing: Mapping[int, ErrorCode]
     all_partitions: Mapping[int, Partition | None]
 
     @property
@@ -130,7 +131,7 @@ class LiveCatalog:
                     topic_id,
                     partitions,
                     metadata.topic_configs.get(name, {}),
-                    missing=frozenset(numbered.keys() - partitions.keys()),
+                    missing=dict.fromkeys(numbered.keys() - partitions.keys(), ErrorCode.KAFKA_STORAGE_ERROR),
                     all_partitions=found,
                 )
         self._topics = _Topics(metadata, dict(sorted(by_name.items())), by_id)

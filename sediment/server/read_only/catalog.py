@@ -6,12 +6,15 @@
        the replica to serve.  Its high watermark is the highest one of any replica, but at most its log end
     4. topic ids, configs and features come from the metadata log.  Without a metadata log, ids come from
        `partition.metadata`, or are derived from the topic name
-    5. clients see only the selected partitions.  The server itself reads all partitions of the coordinators' topics
+    5. clients read only the selected partitions.  The server itself reads all partitions of the coordinators' topics
+    6. clients see every other partition of a served topic without a leader.  The metadata log states the numbers of a
+       topic's partitions.  Without it, the highest number of a folder implies them
 
 If a small file or a partition cannot be read, it is skipped, and a warning states the consequences.
 
 Invariants: nothing is written, and no lock is taken.  A name that a client sent is never used to open a file.  To open
 a partition, the catalog only lists its directory and reads one small file.  All other files are read on first use.
+The names of folders imply at most _MOST_IMPLIED partitions, because one name may state a number of 31 bits.
 
 Source: kafka-log 01 §1, §9, §10; 04 §4.
 """
@@ -23,7 +26,7 @@ import fnmatch
 import logging
 import resource
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -65,6 +68,7 @@ from sediment.segment_io.partition.checkpoint_files import (
 from sediment.segment_io.partition.listing import LogListing, list_log
 from sediment.segment_io.partition.live_segments import as_loaded
 from sediment.segment_io.partition.partition_directories import check_patterns
+from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.read_only.frozen_log import FrozenLog
 from sediment.server.read_only.frozen_segment import UnreadableRange
 from sediment.server.read_only.open_segments import OpenSegments
@@ -78,6 +82,7 @@ _NAMESPACE = uuid.UUID("d5a7a4e6-6c0c-5b3f-9a55-0b9e5c1f7a10")
 _DEFAULT_NODE_ID = 1
 _MOST_OPEN_FILES = 4096
 _MAX_INDEX_BYTES = 256 << 20
+_MOST_IMPLIED = 200_000  # as many partitions as Kafka recommends for one cluster
 _NAMES_SHOWN = 5
 _ADVICE_IF_IN_USE = "stop the broker, or serve a snapshot or a copy of the directory"
 _NOT_NEEDED = "it has no effect here"
@@ -125,23 +130,23 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Topic:
-    """A topic under the name that clients use, with its partitions in the directories."""
+    """A topic under the name that clients use, with its partitions in the directories.
+
+    `numbers` are the numbers of all its partitions.  `missing` is empty for a topic that only the server itself reads.
+    """
 
     name: str
     id: uuid.UUID
     partitions: Mapping[int, FrozenLog]
     configs: Mapping[str, str] = field(default_factory=dict)
     left_out: tuple[LeftOut, ...] = ()
+    numbers: frozenset[int] = frozenset()
+    missing: Mapping[int, ErrorCode] = field(default_factory=dict)
 
     @property
     def unreadable(self) -> frozenset[int]:
         """The numbers of the partitions without a readable replica."""
         return frozenset(each.partition.partition for each in self.left_out) - self.partitions.keys()
-
-    @property
-    def missing(self) -> frozenset[int]:
-        """Empty, because only a server that creates logs can have a partition without a log."""
-        return frozenset()
 
     @property
     def is_internal(self) -> bool:
@@ -245,7 +250,8 @@ def open_catalog(directories: Sequence[Path], options: CatalogOptions, fs: Fs) -
         check_patterns(options.partitions, names, where=", ".join(map(str, served)))
     segments = OpenSegments(fs, max_files=_max_open_files(), max_index_bytes=_MAX_INDEX_BYTES)
     by_topic = _replicas_by_topic(opened, options.renamings)
-    found = [_topic(name, replicas, metadata, options, segments, fs) for name, replicas in by_topic.items()]
+    numbering = _Numbering()
+    found = [_topic(name, replicas, metadata, options, segments, numbering, fs) for name, replicas in by_topic.items()]
     if metadata is not None:
         _warn_of_absent(metadata, {each.partition.topic for replicas in by_topic.values() for each in replicas})
     selected = [_selected(each, options) for each in found]
@@ -261,10 +267,13 @@ def open_catalog(directories: Sequence[Path], options: CatalogOptions, fs: Fs) -
 
 
 def _selected(topic: Topic, options: CatalogOptions) -> Topic:
-    """Return the topic with only the partitions that clients may read."""
+    """Return the topic as clients see it: they may read only the selected partitions."""
     chosen = {number: log for number, log in topic.partitions.items() if options.selects(log.partition)}
     left_out = tuple(each for each in topic.left_out if options.selects(each.partition))
-    return replace(topic, partitions=chosen, left_out=left_out)
+    selected = replace(topic, partitions=chosen, left_out=left_out)
+    missing = dict.fromkeys(sorted(topic.numbers - chosen.keys()), ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    missing.update(dict.fromkeys(selected.unreadable, ErrorCode.KAFKA_STORAGE_ERROR))
+    return replace(selected, missing=missing)
 
 
 def _warn_of_unreadable(file: Path, error: SedimentError | OSError) -> None:
@@ -342,6 +351,30 @@ def _replicas_by_topic(
 _TopicKey = tuple[Path, str]
 
 
+class _Numbering:
+    """The numbers of the partitions of each topic; it counts the partitions that only the names of folders imply."""
+
+    def __init__(self) -> None:
+        self._left = _MOST_IMPLIED
+
+    def numbers(self, topic: str, found: Collection[int], stated: Collection[int]) -> frozenset[int]:
+        """Return the numbers of all partitions; `stated` comes from the metadata log, and is empty without one."""
+        if stated:
+            return frozenset(found) | frozenset(stated)
+        implied = max(found) + 1 - len(found)
+        if implied > self._left:
+            _LOGGER.warning(
+                "topic %s: partition %d implies %d partitions that are not in the directories, which is too many to "
+                "list; clients see only the partitions in the directories",
+                topic,
+                max(found),
+                implied,
+            )
+            return frozenset(found)
+        self._left -= implied
+        return frozenset(range(max(found) + 1))
+
+
 def _renamed(renaming: Renaming, replicas: Sequence[Replica], directories: Sequence[ClusterDirectory]) -> list[Replica]:
     wanted = None if renaming.directory is None else renaming.directory.absolute()
     if wanted is not None and wanted not in (directory.path for directory in directories):
@@ -366,6 +399,7 @@ def _topic(
     metadata: ClusterMetadata | None,
     options: CatalogOptions,
     segments: OpenSegments,
+    numbering: _Numbering,
     fs: Fs,
 ) -> Topic:
     stored = replicas[0].partition.topic
@@ -391,25 +425,23 @@ def _topic(
         if stored in COORDINATOR_TOPICS or options.selects(each[0].partition)
     }
     logs = {number: log for number, log in found.items() if log is not None}
-    expected = (
-        frozenset(range(max(by_number) + 1))
-        if known is None or metadata is None
-        else metadata.partitions.get(stored, frozenset())
-    )
-    missing = sorted(expected - by_number.keys())
-    if missing and is_wanted:
+    stated_numbers = {} if known is None or metadata is None else metadata.replicas.get(stored, {})
+    numbers = numbering.numbers(name, by_number.keys(), stated_numbers)
+    absent = sorted(numbers - by_number.keys())
+    if absent and is_wanted:
         _LOGGER.warning(
-            "topic %s: the directories contain only %d of its %d partitions, and these are served; missing: %s",
+            "topic %s: the directories contain only %d of its %d partitions, and these are served; clients see the "
+            "others without a leader: %s",
             name,
             len(by_number),
-            len(expected | by_number.keys()),
-            _shortened([str(number) for number in missing]),
+            len(numbers),
+            _shortened([str(number) for number in absent]),
         )
     topic_id = uuid.uuid5(_NAMESPACE, name)
     if stored_id is not None and name == stored:
         topic_id = uuid.UUID(bytes=parse_uuid(stored_id))
     configs = {} if metadata is None else metadata.topic_configs.get(stored, {})
-    return Topic(name, topic_id, logs, configs, tuple(left_out))
+    return Topic(name, topic_id, logs, configs, tuple(left_out), numbers)
 
 
 # ---------------------------------------------------------------------------------------------------------- partitions

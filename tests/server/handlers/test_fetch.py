@@ -174,6 +174,15 @@ def test_unknown_topics_partitions_and_offsets_have_their_own_errors(
     assert answer.error_code != ErrorCode.NONE
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_partition_of_another_broker_has_no_leader_here(version: int, tmp_path: Path) -> None:
+    write_partition(tmp_path, "t-1", 1)
+    with served(tmp_path) as (client, catalog):
+        elsewhere, here = fetch(client, catalog, (0, 0), (1, 0), version=version)
+        assert (elsewhere.error_code, data(elsewhere)) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, b"")
+        assert (here.error_code, len(data(here)) > 0) == (ErrorCode.NONE, True)
+
+
 def test_other_leader_epochs_are_fenced_or_unknown(tmp_path: Path) -> None:
     write_partition(tmp_path / "logs", "t-0", 10, epoch=4)
     write_epochs(tmp_path / "logs" / "t-0", (2, 0), (4, 5))

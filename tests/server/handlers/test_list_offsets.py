@@ -100,9 +100,14 @@ def test_a_record_at_or_above_the_end_of_the_isolation_is_not_found(tmp_path: Pa
 
 def test_errors_are_those_of_the_partition(tmp_path: Path) -> None:
     write_partition(tmp_path, "t-0", 1, epoch=2)
+    write_partition(tmp_path, "t-2", 1)
     with served(tmp_path) as (client, _):
         unknown = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1, -1)
-        assert listed(client, -1, partition=1) == unknown
+        assert listed(client, -1, partition=3) == unknown
+        for version in VERSIONS:
+            elsewhere = listed(client, -1, partition=1, version=version)
+            assert elsewhere == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1, -1)
+        assert epoch_end(client, 0, 3, partition=1)[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert listed(client, -1, topic="../t") == unknown
         assert listed(client, -1, epoch=1)[0] == ErrorCode.FENCED_LEADER_EPOCH
         assert listed(client, -1, epoch=3)[0] == ErrorCode.UNKNOWN_LEADER_EPOCH

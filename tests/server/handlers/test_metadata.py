@@ -51,8 +51,9 @@ def test_all_topics_are_listed_with_this_server_as_their_leader(version: int, cl
         assert response.cluster_id == catalog.cluster_id
     if version >= 10:
         assert [topic.topic_id for topic in response.topics] == [topic.id for topic in catalog.topics()]
-    first, second = response.topics[1].partitions
-    assert (first.partition_index, second.partition_index) == (0, 2)
+    first, elsewhere, second = response.topics[1].partitions
+    assert (first.partition_index, elsewhere.partition_index, second.partition_index) == (0, 1, 2)
+    assert (elsewhere.error_code, elsewhere.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
     assert (second.error_code, second.leader_id) == (ErrorCode.NONE, NODE.id)
     assert list(second.replica_nodes) == list(second.isr_nodes) == [NODE.id]
     assert second.leader_epoch == (6 if version >= 7 else -1)
@@ -163,8 +164,8 @@ def described(client: Client, *names: str, limit: int = 2000, cursor: tuple[str,
 def test_partitions_are_described_page_by_page(cluster: tuple[Client, Catalog]) -> None:
     client, _ = cluster
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert described(client) == ([("__consumer_offsets", 0, [0]), ("a", 0, [0, 2]), ("b", 0, [0])], None)
-    assert described(client, "b", "zz", "a", "a") == ([("a", 0, [0, 2]), ("b", 0, [0]), ("zz", unknown, [])], None)
+    assert described(client) == ([("__consumer_offsets", 0, [0]), ("a", 0, [0, 1, 2]), ("b", 0, [0])], None)
+    assert described(client, "b", "zz", "a", "a") == ([("a", 0, [0, 1, 2]), ("b", 0, [0]), ("zz", unknown, [])], None)
     found, cursor = [], None
     for _ in range(10):
         page, cursor = described(client, limit=1, cursor=cursor)
@@ -172,8 +173,12 @@ def test_partitions_are_described_page_by_page(cluster: tuple[Client, Catalog]) 
         found += [(name, number) for name, _, numbers in page for number in numbers]
         if cursor is None:
             break
-    assert found == [("__consumer_offsets", 0), ("a", 0), ("a", 2), ("b", 0)]
-    assert described(client, cursor=("a", 1)) == ([("a", 0, [2]), ("b", 0, [0])], None)
+    assert found == [("__consumer_offsets", 0), ("a", 0), ("a", 1), ("a", 2), ("b", 0)]
+    assert described(client, cursor=("a", 2)) == ([("a", 0, [2]), ("b", 0, [0])], None)
+    request = m.DescribeTopicPartitionsRequest
+    response = client.ask(request(topics=[request.TopicRequest(name="a")]), 0)
+    led = [(each.error_code, each.leader_id) for each in only(response.topics).partitions]
+    assert led == [(0, NODE.id), (ErrorCode.LEADER_NOT_AVAILABLE, -1), (0, NODE.id)]
 
 
 def test_what_tools_ask_besides_is_answered(cluster: tuple[Client, Catalog]) -> None:
@@ -182,11 +187,12 @@ def test_what_tools_ask_besides_is_answered(cluster: tuple[Client, Catalog]) -> 
     assert (response.error_code, response.topics) == (ErrorCode.NONE, ())
     for version in supported_versions(ApiKey.ELECT_LEADERS):
         request = m.ElectLeadersRequest
-        wanted = [request.TopicPartitions(topic="a", partitions=[0, 1])]
+        wanted = [request.TopicPartitions(topic="a", partitions=[0, 1, 3])]
         answer = client.ask(request(topic_partitions=wanted), version)
         results = only(answer.replica_election_results).partition_result
         assert [each.error_code for each in results] == [
             ErrorCode.ELECTION_NOT_NEEDED,
+            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ]
     for version in supported_versions(ApiKey.DESCRIBE_QUORUM):

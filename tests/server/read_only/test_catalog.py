@@ -17,6 +17,7 @@ from sediment.engine.live.log.fetched_data import Isolation
 from sediment.segment_io.errors import DirectoryInUseError, NotALogDirectoryError, UsageError
 from sediment.segment_io.format.checkpoints import parse_uuid
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.read_only.catalog import Catalog, CatalogOptions, open_catalog
 from sediment.server.read_only.renaming import Renaming, parse_renaming
 from tests.corpus import load_loading_case
@@ -34,8 +35,10 @@ from tests.server.read_only.logs import content
 READ = {"isolation": Isolation.HIGH_WATERMARK, "min_one": True}
 
 
-def catalog_of(*directories: Path, to_log_end: bool = False, renamings: tuple[str, ...] = ()) -> Catalog:
-    options = CatalogOptions(to_log_end, tuple(parse_renaming(text) for text in renamings))
+def catalog_of(
+    *directories: Path, to_log_end: bool = False, renamings: tuple[str, ...] = (), partitions: tuple[str, ...] = ()
+) -> Catalog:
+    options = CatalogOptions(to_log_end, tuple(parse_renaming(text) for text in renamings), partitions)
     return open_catalog(directories, options, Fs())
 
 
@@ -115,14 +118,42 @@ def test_ids_configs_and_features_come_from_the_metadata_log(tmp_path: Path, cap
     assert "only 1 of its 2 partitions" in caplog.text
 
 
-def test_an_incomplete_topic_has_the_partitions_that_exist_and_the_start_says_so(
+def test_an_incomplete_topic_has_all_numbers_and_the_start_says_so(
     log_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for name in ("t-1", "t-4"):
+    for name in ("t-1", "t-4", "u-0"):
         write_partition(log_dir, name, 1)
-    assert names(catalog_of(log_dir)) == {"t": [1, 4]}
+    catalog = catalog_of(log_dir)
+    assert names(catalog) == {"t": [1, 4], "u": [0]}
+    assert catalog.topic("t").missing == dict.fromkeys([0, 2, 3], ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert catalog.topic("u").missing == {}
     assert "only 2 of its 5 partitions" in caplog.text
     assert "0, 2, 3" in caplog.text
+
+
+def test_partitions_that_are_not_selected_are_listed_without_a_leader(log_dir: Path) -> None:
+    for name in ("t-0", "t-1", "t-2", "u-0"):
+        write_partition(log_dir, name, 1)
+    found = catalog_of(log_dir, partitions=("t-1",)).topics()
+    assert [(topic.name, list(topic.partitions)) for topic in found] == [("t", [1])]
+    assert found[0].missing == dict.fromkeys([0, 2], ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+
+def test_the_metadata_log_states_the_number_of_partitions(tmp_path: Path) -> None:
+    log_dir = kraft_dir(tmp_path / "broker")
+    shutil.rmtree(log_dir / "compacted-1")
+    (topic,) = (each for each in catalog_of(log_dir).topics() if each.name == "compacted")
+    assert (list(topic.partitions), list(topic.missing)) == ([0], [1])
+
+
+def test_the_name_of_a_folder_cannot_make_the_server_list_millions_of_partitions(
+    log_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("backup-20240101", "t-2147483647", "t-0", "u-1"):
+        write_partition(log_dir, name, 1)
+    found = {topic.name: (list(topic.partitions), list(topic.missing)) for topic in catalog_of(log_dir).topics()}
+    assert found == {"backup": ([20240101], []), "t": ([0, 2147483647], []), "u": ([1], [0])}
+    assert "partition 20240101 implies 20240101 partitions that are not in the directories" in caplog.text
 
 
 def test_ids_come_from_partition_metadata_without_a_metadata_log(log_dir: Path) -> None:

@@ -152,6 +152,7 @@ def test_a_partition_that_cannot_be_listed_is_left_out_and_the_others_are_served
     catalog = served(log_dir, UnreadableFs(log_dir / "t-1"))
     assert {topic.name: list(topic.partitions) for topic in catalog.topics()} == {"t": [0], "u": [0]}
     assert catalog.partition("t", 1) is None
+    assert catalog.topic("t").missing == {1: ErrorCode.KAFKA_STORAGE_ERROR}
     [line] = [record.getMessage() for record in caplog.records]
     path = log_dir / "t-1"
     assert line == f"left out: the partition in {path}, which cannot be read: {path}: Permission denied"
