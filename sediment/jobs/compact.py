@@ -37,17 +37,17 @@ from sediment.compaction.strategy import KeyEquality
 from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted
 from sediment.engine.directory.lock import DirectoryLock, place_run_token, remove_run_token
 from sediment.engine.directory.originals.backup_links import (
-    BackupLinks,
     backup_directory,
     originals_directory,
     snapshot_log_dir,
     snapshot_partition,
 )
+from sediment.engine.directory.originals.kept_in import kept_in
 from sediment.engine.directory.removals import Removals, wait_for_all
 from sediment.engine.directory.spool import check_announced, spool_swap
 from sediment.engine.directory.swap import commit, discard_parts
 from sediment.engine.directory.uncleanable import Uncleanable, read_uncleanable, update_uncleanable
-from sediment.jobs.cleaning.backup_links import begin_originals, end_originals
+from sediment.jobs.cleaning.backup_links import KeptOriginals, begin_originals
 from sediment.jobs.cleaning.cleaning_run import CleaningRun, perform_run, update_cleaner_checkpoint
 from sediment.jobs.cleaning.estimates import find_resources
 from sediment.jobs.cleaning.options import AUTO, FAIL, KEEP, STRATEGIES, CleaningTask, CompactOptions, parse_strategy
@@ -150,7 +150,9 @@ class _CompactionRun(CleaningRun):
         self._marks: dict[Path, Mapping[TopicPartition, Uncleanable]] = {}
         self._handed_over: dict[Path, set[str]] = {}
         self._running: Mapping[str, str] = {}
-        self._originals: BackupLinks | None = None
+        self._originals: KeptOriginals | None = None
+        self.originals = kept_in(own.keep_originals, options.log_dirs, shares=True)
+        self.before = kept_in(own.keep_before, options.log_dirs, shares=False)
         self._keeping = threading.Lock()  # all partitions share the directories for kept files
         self._committers = ThreadPoolExecutor(_COMMITS_AT_ONCE, thread_name_prefix="sediment-commit")
         self._commits: list[Future[tuple[PartitionReport, int | None]]] = []
@@ -176,7 +178,7 @@ class _CompactionRun(CleaningRun):
             reports.extend(self._clean_and_commit(tasks))
             if self._originals is not None:
                 self._finish_removals()
-                end_originals(self._originals, map(self._with_removal, reports))
+                self.catalogue = self._originals.end(map(self._with_removal, reports))
         return reports
 
     def concluded(self, reports: Sequence[PartitionReport]) -> list[PartitionReport]:
@@ -211,13 +213,13 @@ class _CompactionRun(CleaningRun):
 
         Returns the tasks in the catalogue, and reports for the tasks whose files cannot be read.
         """
-        if self._own.keep_originals is None or self._own.dry_run:
+        if self.originals is None or self._own.dry_run:
             return list(tasks), []
         self._originals, failed = begin_originals(
             self._options,
             "compact",
             self.run_id,
-            self._own.keep_originals,
+            self.originals,
             [task.listing for task in tasks],
             self._fs,
         )
@@ -234,8 +236,8 @@ class _CompactionRun(CleaningRun):
         own = self._own
         options.open_directories(self._fs, in_place=not own.dry_run)
         for path in options.log_dirs:
-            for backup in filter(None, (own.keep_originals, own.keep_before)):
-                outside_log_dirs(str(backup), [path])
+            for kept in filter(None, (self.originals, self.before)):
+                outside_log_dirs(str(kept.of(path)), options.log_dirs)
             if not own.dry_run:
                 check_filesystem(path, allow_network=own.allow_network_fs)
         if own.hand_off is not None:
@@ -243,14 +245,14 @@ class _CompactionRun(CleaningRun):
             self._stack.enter_context(DirectoryLock(own.hand_off))
         if not own.dry_run:
             for path in options.log_dirs:
-                if own.keep_originals is not None:
-                    self._stack.enter_context(originals_directory(own.keep_originals, path, self._fs))
-                if own.keep_before is not None:
-                    self._stack.enter_context(backup_directory(own.keep_before, path, self._fs))
+                if self.originals is not None:
+                    self._stack.enter_context(originals_directory(self.originals.of(path), path, self._fs))
+                if self.before is not None:
+                    self._stack.enter_context(backup_directory(self.before.of(path), path, self._fs))
                 if own.hand_off is None:
                     self._locks[path] = self._stack.enter_context(DirectoryLock(path))
-                if own.keep_before is not None:
-                    snapshot_log_dir(path, own.keep_before, options.now_ms, self._fs)
+                if self.before is not None:
+                    snapshot_log_dir(path, self.before.of(path), options.now_ms, self._fs)
                 place_run_token(path, self.run_id)
                 self._stack.callback(remove_run_token, path)
         self._stack.callback(self._finish_removals)
@@ -337,7 +339,8 @@ class _CompactionRun(CleaningRun):
             Progress(self._options.messages(), len(tasks), total_bytes, phase="cleaning")
         )
         try:
-            sc = self._stack.enter_context(spark_context(self._options.master, "sediment compact"))
+            with progress.starting_spark():
+                sc = self._stack.enter_context(spark_context(self._options.master, "sediment compact"))
         except RunStopped:
             return [
                 self._logged(report) for report in self._settle_all([TaskResult(task, None, None) for task in tasks])
@@ -545,8 +548,8 @@ class _CompactionRun(CleaningRun):
 
     def _keep_before(self, partition: TopicPartition, log_dir: Path) -> None:
         """Hard-link a partition before this run changes it, even if an interrupted run has already changed it."""
-        if self._own.keep_before is not None:
-            snapshot_partition(partition, log_dir, self._own.keep_before, self._fs)
+        if self.before is not None:
+            snapshot_partition(partition, log_dir, self.before.of(log_dir), self._fs)
 
 
 def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
@@ -636,7 +639,10 @@ def _summary(report: CompactionRunReport) -> str:
     else:
         verb = "would shrink" if report.dry_run else "shrank"
     size = f"; {human_bytes(before)} {verb} to {human_bytes(after)}" if rewritten else ""
-    return f"{done}{size} in {report.seconds:.1f} s (run {report.run_id})"
+    kept = f"; the replaced files are in {report.originals}" if report.catalogue else ""
+    if report.before and rewritten and not report.dry_run:
+        kept += f"; the files before the run are in {report.before}"
+    return f"{done}{size}{kept} in {report.seconds:.1f} s (run {report.run_id})"
 
 
 @click.command("compact", cls=ConfiguredCommand)
@@ -681,14 +687,14 @@ def _summary(report: CompactionRunReport) -> str:
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
     help="Before files are replaced, hard-link them into DIR (on the same filesystem) and list them there in a "
-    "catalogue, so that `restore` can undo the run.",
+    "catalogue, so that `restore` can undo the run.  {log_dir} in DIR stands for each log directory.",
 )
 @click.option(
     "--keep-before",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
     help="Before a partition changes, hard-link all its files into DIR, so that `verify DIR LOG_DIR` can check the "
-    "run; use a new DIR for each run.",
+    "run; use a new DIR for each run.  With several log directories, a name keeps each beside itself.",
 )
 @click.option(
     "--max-bytes",

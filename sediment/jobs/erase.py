@@ -144,8 +144,7 @@ def perform(
                 "--check excludes the selection of records", advice="leave out --keys-file, --where and --verdicts"
             )
         return check(options, checked, public_key)
-    kept = None if keep_originals is None else keep_originals.absolute()
-    return erase(options, EraseOptions(keep_originals=kept, **own), confirm=confirm, stop=stop)
+    return erase(options, EraseOptions(keep_originals=keep_originals, **own), confirm=confirm, stop=stop)
 
 
 @click.command("erase", cls=ConfiguredCommand)

@@ -48,8 +48,9 @@ from sediment.engine.directory.loading.interrupted_swaps import finish_interrupt
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.engine.directory.originals.backup_links import BackupLinks, originals_directory
 from sediment.engine.directory.originals.catalogue import OriginalPartition, partition_before
+from sediment.engine.directory.originals.kept_in import KeptIn, kept_in
 from sediment.engine.log_config import LogConfig
-from sediment.jobs.cleaning.backup_links import catalogue_of_run, end_originals
+from sediment.jobs.cleaning.backup_links import KeptOriginals
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.confirmation import ask_on_terminal, may_ask
 from sediment.jobs.command_line.options import CommonOptions, common_options, lineage_option, screen_options
@@ -234,7 +235,7 @@ class ExpireOptions:
     """Options of `expire` in addition to the common options.
 
     `archive` is the path or URI of a Delta table that first receives the records of the segments to delete.
-    `keep_originals` is a directory on the same filesystem that first receives hard links to the files of these
+    `keep_originals` is a directory, or a pattern with `{log_dir}`, that first receives hard links to the files of these
     segments.  `lineage` is the destination of OpenLineage events about the archive.
     """
 
@@ -290,7 +291,7 @@ def perform(
     own = ExpireOptions(
         dry_run=dry_run,
         archive=archive,
-        keep_originals=None if keep_originals is None else keep_originals.absolute(),
+        keep_originals=keep_originals,
         allow_network_fs=allow_network_fs,
         lineage=lineage,
     )
@@ -318,6 +319,7 @@ class _ExpiryRun:
         self._fs = fs
         self._locks: dict[Path, DirectoryLock] = {}
         self._only_looks = own.dry_run or confirm is not None
+        self._kept_in = kept_in(own.keep_originals, options.log_dirs, shares=True)
         self._catalogue: Path | None = None
         self._started = time.monotonic()
 
@@ -344,13 +346,13 @@ class _ExpiryRun:
         if self._own.archive is not None and expiring:
             expiring, unarchived = self._archived(self._own.archive, expiring)
             reports += unarchived
-        originals: BackupLinks | None = None
-        if self._own.keep_originals is not None and expiring:
-            originals, expiring, unlisted = self._begin_originals(self._own.keep_originals, expiring)
+        originals: KeptOriginals | None = None
+        if self._kept_in is not None and expiring:
+            originals, expiring, unlisted = self._begin_originals(self._kept_in, expiring)
             reports += unlisted
         reports += self._delete_all(expiring, originals)
         if originals is not None:
-            self._catalogue = end_originals(originals, reports)
+            self._catalogue = originals.end(reports)
         self._drop_redundant_starts(directories, reports)
         return reports
 
@@ -364,7 +366,7 @@ class _ExpiryRun:
             dry_run=self._own.dry_run if dry_run is None else dry_run,
             archive=self._own.archive,
             partitions=in_order(reports),
-            originals=None if self._own.keep_originals is None else str(self._own.keep_originals),
+            originals=None if self._kept_in is None else str(self._kept_in),
             catalogue=None if self._catalogue is None else str(self._catalogue),
         )
 
@@ -372,12 +374,13 @@ class _ExpiryRun:
         """Check every directory and the selection before any change; then lock the directories and read them again."""
         options = self._options
         directories = options.open_directories(self._fs, in_place=not self._own.dry_run)
-        if self._own.keep_originals is not None:
-            outside_log_dirs(str(self._own.keep_originals), options.log_dirs)
+        if self._kept_in is not None:
+            for path in options.log_dirs:
+                outside_log_dirs(str(self._kept_in.of(path)), options.log_dirs)
         if not self._own.dry_run:
             for path in options.log_dirs:
-                if self._own.keep_originals is not None:
-                    self._stack.enter_context(originals_directory(self._own.keep_originals, path, self._fs))
+                if self._kept_in is not None:
+                    self._stack.enter_context(originals_directory(self._kept_in.of(path), path, self._fs))
                 self._locks[path] = self._stack.enter_context(DirectoryLock(path))
             directories = options.open_directories(self._fs, in_place=True)
         else:
@@ -536,8 +539,8 @@ class _ExpiryRun:
 
     # -------------------------------------------------------------------------------------------------------- originals
     def _begin_originals(
-        self, target: Path, expiring: Sequence[ExpiryTask]
-    ) -> tuple[BackupLinks | None, list[ExpiryTask], list[ExpiryReport]]:
+        self, kept_in: KeptIn, expiring: Sequence[ExpiryTask]
+    ) -> tuple[KeptOriginals | None, list[ExpiryTask], list[ExpiryReport]]:
         """Return the backup links, the partitions that their catalogue durably lists, and reports of the others."""
         listed: list[ExpiryTask] = []
         failed: list[ExpiryReport] = []
@@ -554,10 +557,8 @@ class _ExpiryRun:
                 listed.append(replace(each, files=names))
             except (SedimentError, OSError) as error:
                 failed.append(_left_alone(each, *describe(error), self._fs))
-        header = catalogue_of_run(self._options, "expire", self.run_id, checkpoints, before)
-        originals = BackupLinks(target, header, self._fs)
         try:
-            originals.begin()
+            originals = KeptOriginals(self._options, "expire", self.run_id, kept_in, checkpoints, before, self._fs)
         except (SedimentError, OSError) as error:
             code, text = describe(error)
             reason = f"the catalogue of originals cannot be written, and nothing was deleted: {text}"
@@ -565,7 +566,7 @@ class _ExpiryRun:
         return originals, listed, failed
 
     # ----------------------------------------------------------------------------------------------------------- delete
-    def _delete_all(self, expiring: Sequence[ExpiryTask], originals: BackupLinks | None) -> list[ExpiryReport]:
+    def _delete_all(self, expiring: Sequence[ExpiryTask], originals: KeptOriginals | None) -> list[ExpiryReport]:
         reports = []
         total_bytes = sum(each.plan.deleted_bytes for each in expiring)
         progress = self._stack.enter_context(
@@ -578,7 +579,8 @@ class _ExpiryRun:
                 if self._stop.is_set():
                     reports += [_left_alone(each, *_STOPPED, self._fs) for each in group]
                     continue
-                reports += delete_group(log_dir, group, self._locks[log_dir], self._fs, originals)
+                links = None if originals is None else originals.of(log_dir)
+                reports += delete_group(log_dir, group, self._locks[log_dir], self._fs, links)
                 for each in group:
                     progress.advance(each.plan.deleted_bytes)
         return reports
@@ -773,7 +775,7 @@ def _as_it_is(report: ExpiryReport, each: ExpiryTask, fs: Fs) -> ExpiryReport:
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
     help="Before files are deleted, hard-link them into DIR (on the same filesystem) and list them there in a "
-    "catalogue, so that `restore` can undo the run.",
+    "catalogue, so that `restore` can undo the run.  {log_dir} in DIR stands for each log directory.",
 )
 @click.option(
     "--yes", is_flag=True, help="Delete without asking; otherwise, the command asks first if it runs on a terminal."

@@ -463,7 +463,10 @@ def _plan_each(
     quick = None if options.asks_for_spark else _quick(tasks)
     tasks = quick or tasks
     with Progress(options.messages(), len(tasks), sum(task.weight() for task in tasks), phase="planning") as progress:
-        sc = None if quick is not None else stack.enter_context(spark_context(options.master, "sediment plan"))
+        sc = None
+        if quick is None:
+            with progress.starting_spark():
+                sc = stack.enter_context(spark_context(options.master, "sediment plan"))
         cleaned_bytes = sum(task.cleaning.weight() for task in tasks if task.is_cleaned())
         resources = find_resources(sc, cleaned_bytes, asked=None)
         tasks = [replace(task, cleaning=replace(task.cleaning, resources=resources)) for task in tasks]

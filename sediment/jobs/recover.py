@@ -35,11 +35,12 @@ from sediment.engine.directory.dry_run_overlay import OverlayFs, overlay_of
 from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted
 from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
 from sediment.engine.directory.lock import DirectoryLock
-from sediment.engine.directory.originals.backup_links import BackupLinks, originals_directory
+from sediment.engine.directory.originals.backup_links import originals_directory
 from sediment.engine.directory.originals.catalogue import OriginalPartition, partition_before, segment_file_names
+from sediment.engine.directory.originals.kept_in import KeptIn, kept_in
 from sediment.engine.directory.repair import Repair
 from sediment.engine.log_config import LogConfig
-from sediment.jobs.cleaning.backup_links import catalogue_of_run, end_originals
+from sediment.jobs.cleaning.backup_links import KeptOriginals
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.options import CommonOptions, common_options, screen_options
 from sediment.jobs.command_line.progress import Progress
@@ -390,24 +391,25 @@ def recover(
     run_id = new_run_id()
     fs = Fs()
     directories = _open_directories(options, fs)
-    target = None if keep_originals is None else keep_originals.absolute()
-    if target is not None:
-        outside_log_dirs(str(target), options.log_dirs)
+    kept = kept_in(keep_originals, options.log_dirs, shares=True)
+    if kept is not None:
+        for path in options.log_dirs:
+            outside_log_dirs(str(kept.of(path)), options.log_dirs)
     reports: list[RecoveryReport] = []
     clean: list[str] = []
     with ExitStack() as stack:
         locks: dict[Path, DirectoryLock] = {}
         if not dry_run:
             for directory in directories:
-                if target is not None:
-                    stack.enter_context(originals_directory(target, directory.path, fs))
+                if kept is not None:
+                    stack.enter_context(originals_directory(kept.of(directory.path), directory.path, fs))
                 locks[directory.path] = stack.enter_context(DirectoryLock(directory.path))
             # Read again, because a broker may have written files until it released the lock.
         directories = _open_directories(options, fs)
         per_directory = [(directory, *_logs_to_load(directory, options, fs)) for directory in directories]
-        originals: BackupLinks | None = None
-        if target is not None and not dry_run:
-            originals, per_directory = _keep_originals(target, run_id, per_directory, options, fs)
+        originals: KeptOriginals | None = None
+        if kept is not None and not dry_run:
+            originals, per_directory = _keep_originals(kept, run_id, per_directory, options, fs)
         logs = [log for _, some, _ in per_directory for log in some]
         progress = stack.enter_context(
             Progress(options.messages(), len(logs), sum(log.log_bytes for log in logs), phase="loading")
@@ -425,7 +427,7 @@ def recover(
                     clean.append(str(directory.path))
             elif directory.checkpoints.clean_shutdown:
                 clean.append(str(directory.path))
-        catalogue = None if originals is None else end_originals(originals, reports)
+        catalogue = None if originals is None else originals.end(reports)
     return RecoveryRunReport(
         run_id=run_id,
         command="recover",
@@ -434,7 +436,7 @@ def recover(
         dry_run=dry_run,
         clean_directories=tuple(sorted(clean)),
         partitions=in_order(reports),
-        originals=None if target is None else str(target),
+        originals=None if kept is None else str(kept),
         catalogue=None if catalogue is None else str(catalogue),
     )
 
@@ -443,8 +445,8 @@ _PerDirectory = list[tuple[SelectedDirectory, list[_LogToLoad], bool]]
 
 
 def _keep_originals(
-    target: Path, run_id: str, per_directory: _PerDirectory, options: CommonOptions, fs: Fs
-) -> tuple[BackupLinks, _PerDirectory]:
+    kept_in: KeptIn, run_id: str, per_directory: _PerDirectory, options: CommonOptions, fs: Fs
+) -> tuple[KeptOriginals, _PerDirectory]:
     """Link the segment files of every log except future replicas, with a catalogue, before any log is loaded.
 
     Returns:
@@ -470,20 +472,19 @@ def _keep_originals(
             except (SedimentError, OSError) as error:
                 listed.append(replace(log, failure=describe(error)))
         prepared.append((directory, listed, is_whole))
-    originals = BackupLinks(target, catalogue_of_run(options, "recover", run_id, checkpoints, before), fs)
-    originals.begin()
+    originals = KeptOriginals(options, "recover", run_id, kept_in, checkpoints, before, fs)
     kept: _PerDirectory = []
     for directory, logs, is_whole in prepared:
         kept.append((directory, [_kept(log, originals, fs) for log in logs], is_whole))
     return originals, kept
 
 
-def _kept(log: _LogToLoad, originals: BackupLinks, fs: Fs) -> _LogToLoad:
+def _kept(log: _LogToLoad, originals: KeptOriginals, fs: Fs) -> _LogToLoad:
     """Link the files of a log; return the log, with a failure if its files cannot be linked."""
     if log.failure is not None or log.state is not DirectoryState.LIVE:
         return log
     try:
-        originals.keep(log.path, segment_file_names(log.path, fs))
+        originals.of(log.path.parent).keep(log.path, segment_file_names(log.path, fs))
     except (SedimentError, OSError) as error:
         return replace(log, failure=describe(error))
     return log
@@ -615,7 +616,8 @@ def _is_verified(partition: RecoveryReport) -> bool:
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
     help="Before the repair, hard-link all segment files into DIR (on the same filesystem), so that `restore` can "
-    "undo the run; afterwards, keep only the links to files that the repair changed.",
+    "undo the run; afterwards, keep only the links to files that the repair changed.  {log_dir} in DIR stands for each "
+    "log directory.",
 )
 def command(options: CommonOptions, dry_run: bool, threads: int | None, keep_originals: Path | None) -> None:
     """Load every partition of LOG_DIR... as a broker does at its start, and repair it.

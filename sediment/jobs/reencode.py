@@ -119,8 +119,9 @@ def print_report(report: ReencodeRunReport, screen: Screen) -> None:
 
 def _summary(report: ReencodeRunReport) -> str:
     counts = status_counts(report.partitions, dry_run=report.dry_run) or "no partitions"
-    before = sum(row.bytes_before for row in report.partitions)
-    after = sum(row.bytes_before if row.bytes_after is None else row.bytes_after for row in report.partitions)
+    encoded = [row for row in report.partitions if row.bytes_after is not None]
+    before = sum(row.bytes_before for row in encoded)
+    after = sum(row.bytes_after or 0 for row in encoded)
     verb = "would become" if report.dry_run else "became"
     kept = f"; the replaced files are in {report.originals}" if report.catalogue else ""
     return (
@@ -172,6 +173,7 @@ def reencode(options: CommonOptions, own: ReencodeOptions, *, stop: threading.Ev
         DirectoryInUseError: a broker or another run uses a directory.
     """
     own.validate(options)
+    kept = own.kept_in(options)
     started = time.monotonic()
     with ExitStack() as stack:
         run = _ReencodeRun(options, own, stop or threading.Event(), stack)
@@ -187,7 +189,7 @@ def reencode(options: CommonOptions, own: ReencodeOptions, *, stop: threading.Ev
             level=own.level,
             batch_bytes=own.batch_bytes,
             output=None if own.output is None else without_secret(own.output),
-            originals=None if own.keep_originals is None else str(own.keep_originals),
+            originals=None if kept is None else str(kept),
             catalogue=None if run.catalogue is None else str(run.catalogue),
             seconds_by_stage=run.timer.seconds(),
         )
@@ -197,8 +199,7 @@ def perform(
     options: CommonOptions, *, stop: threading.Event, keep_originals: Path | None, **own: Any
 ) -> ReencodeRunReport:
     """Parse the options of the command, then call `reencode`."""
-    kept = None if keep_originals is None else keep_originals.absolute()
-    return reencode(options, ReencodeOptions(keep_originals=kept, **own), stop=stop)
+    return reencode(options, ReencodeOptions(keep_originals=keep_originals, **own), stop=stop)
 
 
 class _ReencodeRun(RewritingRun[ReencodeOptions, ReencodeReport]):

@@ -12,10 +12,12 @@ from sediment.engine.directory.originals.backup_links import BackupLinks
 from sediment.engine.directory.originals.catalogue import (
     Catalogue,
     OriginalPartition,
+    catalogue_file,
     log_dir_before,
     partition_before,
     segment_file_names,
 )
+from sediment.engine.directory.originals.kept_in import KeptIn
 from sediment.jobs.command_line.shown_values import without_secret
 from sediment.jobs.reporting.error_text import describe
 from sediment.segment_io.errors import SedimentError
@@ -24,6 +26,7 @@ from sediment.segment_io.partition.checkpoint_files import LogDirCheckpoints, re
 from sediment.segment_io.partition.listing import LogListing
 
 if TYPE_CHECKING:
+    from sediment.compaction.prepared_swap import PreparedSwap
     from sediment.jobs.command_line.options import CommonOptions
 
 _LOGGER = logging.getLogger(__name__)
@@ -74,16 +77,68 @@ def catalogue_of_run(
     )
 
 
+class KeptOriginals:
+    """The originals of one run, with a catalogue in each directory that keeps them."""
+
+    def __init__(
+        self,
+        options: CommonOptions,
+        command: str,
+        run_id: str,
+        kept_in: KeptIn,
+        checkpoints: Mapping[Path, LogDirCheckpoints],
+        partitions: Iterable[OriginalPartition],
+        fs: Fs,
+    ) -> None:
+        """Write the catalogues; call this before the run replaces a file.
+
+        Raises:
+            OSError: a catalogue could not be written, so no file may be replaced.
+        """
+        self._kept_in = kept_in
+        self._run_id = run_id
+        self._links: dict[Path, BackupLinks] = {}
+        partitions = list(partitions)
+        for target in {kept_in.of(path): None for path in checkpoints}:
+            here = {path: found for path, found in checkpoints.items() if kept_in.of(path) == target}
+            of_target = [partition for partition in partitions if Path(partition.log_dir) in here]
+            if of_target:
+                catalogue = catalogue_of_run(options, command, run_id, here, of_target)
+                self._links[target] = BackupLinks(target, catalogue, fs)
+                self._links[target].begin()
+
+    def of(self, log_dir: Path) -> BackupLinks:
+        """Return the links of a log directory that has partitions in the catalogues."""
+        return self._links[self._kept_in.of(log_dir)]
+
+    def keep_swap(self, swap: PreparedSwap) -> None:
+        """Link the files that a swap replaces.
+
+        Raises:
+            UsageError, OSError: see `BackupLinks.keep_swap`.
+        """
+        self.of(Path(swap.directory).parent).keep_swap(swap)
+
+    def end(self, reports: Iterable[Reported]) -> Path | None:
+        """Complete the catalogues; return their path, with `{log_dir}` in it if a pattern names the directories.
+
+        Returns None if no file was removed.
+        """
+        reports = list(reports)
+        ended = [end_originals(links, reports) for links in self._links.values()]
+        return catalogue_file(Path(str(self._kept_in)), self._run_id) if any(ended) else None
+
+
 def begin_originals(
-    options: CommonOptions, command: str, run_id: str, target: Path, listings: Iterable[LogListing], fs: Fs
-) -> tuple[BackupLinks, list[tuple[LogListing, str, str]]]:
-    """Write the catalogue of the files that a run may replace; call this before the run replaces a file.
+    options: CommonOptions, command: str, run_id: str, kept_in: KeptIn, listings: Iterable[LogListing], fs: Fs
+) -> tuple[KeptOriginals, list[tuple[LogListing, str, str]]]:
+    """Write the catalogues of the files that a run may replace; call this before the run replaces a file.
 
     Returns the originals, and one tuple (listing, reason code, text) for each partition with unreadable files.
-    Partitions with unreadable files are not in the catalogue and must not be changed.
+    Partitions with unreadable files are in no catalogue and must not be changed.
 
     Raises:
-        OSError: the catalogue could not be written, so no file may be replaced.
+        OSError: a catalogue could not be written, so no file may be replaced.
     """
     failed: list[tuple[LogListing, str, str]] = []
     before: list[OriginalPartition] = []
@@ -95,9 +150,7 @@ def begin_originals(
             before.append(partition_before(listing.partition, listing.path, known, names, None, fs))
         except (SedimentError, OSError) as error:
             failed.append((listing, *describe(error)))
-    originals = BackupLinks(target, catalogue_of_run(options, command, run_id, checkpoints, before), fs)
-    originals.begin()
-    return originals, failed
+    return KeptOriginals(options, command, run_id, kept_in, checkpoints, before, fs), failed
 
 
 def end_originals(originals: BackupLinks, reports: Iterable[Reported]) -> Path | None:

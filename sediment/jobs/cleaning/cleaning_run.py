@@ -15,6 +15,7 @@ from typing import Any
 
 from sediment.compaction.config import CompactionConfig
 from sediment.engine.config_definitions import DOUBLE_MAX
+from sediment.engine.directory.originals.kept_in import KeptIn
 from sediment.jobs.cleaning.options import CleaningTask, CompactOptions
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.reporting.error_text import describe_lost_task
@@ -41,6 +42,9 @@ class CleaningRun(ABC):
         self._stop = stop
         self._stack = stack
         self._started = time.time()
+        self.originals: KeptIn | None = None
+        self.before: KeptIn | None = None
+        self.catalogue: Path | None = None
 
     @abstractmethod
     def perform(self) -> list[PartitionReport]:
@@ -109,6 +113,9 @@ def perform_run(
         seconds=time.monotonic() - started,
         dry_run=own.dry_run,
         partitions=in_order(run.concluded(reports)),
+        originals=None if run.originals is None else str(run.originals),
+        catalogue=None if run.catalogue is None else str(run.catalogue),
+        before=None if run.before is None else str(run.before),
         seconds_by_stage=run.timer.seconds(),
     )
 

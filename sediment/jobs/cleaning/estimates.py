@@ -71,5 +71,5 @@ def check_headroom(plan: CleaningPlan, fs: Fs, writer: WriteBehind, estimate: Ca
             f"the disk has {free} bytes free and the surviving records need about {needed}",
             partition=str(listing.partition),
             path=str(listing.path),
-            advice="free some space and run again; nothing was changed",
+            advice="free some space, for example with `sediment expire`, and run again; nothing was changed",
         )

@@ -88,8 +88,6 @@ class CompactOptions:
             return
         for log_dir in filter(is_uri, common.given_log_dirs):
             raise UsageError("a URI source is read-only", path=log_dir, advice="give --output a destination")
-        if self.keep_before is not None and len(common.log_dirs) != 1:
-            raise UsageError("--keep-before keeps only one log directory", advice="run once for each LOG_DIR")
         if (
             self.keep_before is not None
             and self.keep_originals is not None

@@ -123,7 +123,8 @@ class OutputRun(CleaningRun):
         reports = []
         with Progress(self._options.messages(), len(tasks), total_bytes, phase="cleaning") as progress:
             try:
-                sc = self._stack.enter_context(spark_context(self._options.master, "sediment compact"))
+                with progress.starting_spark():
+                    sc = self._stack.enter_context(spark_context(self._options.master, "sediment compact"))
             except RunStopped:
                 return [self._lost(task, None, None) for task in tasks]
             self.timer.lap(SPARK)

@@ -265,6 +265,17 @@ class Progress:
             self._bar.start()
         return self
 
+    @contextmanager
+    def starting_spark(self) -> Iterator[None]:
+        """Say during the block that Spark starts, so that a bar that stands still is explained."""
+        phase, self._phase = self._phase, "starting Spark, "
+        self._show()
+        try:
+            yield
+        finally:
+            self._phase = phase
+            self._show()
+
     def watch(self, under_way: Callable[[], int]) -> None:
         """While the bar is shown, poll `under_way` for the number of bytes that are done in unfinished partitions.
 

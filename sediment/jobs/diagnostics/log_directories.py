@@ -129,7 +129,12 @@ def _space(directory: SelectedDirectory, fs: Fs) -> Check:
             f"{human_bytes(free)} free, and the largest partition, {largest}, has {human_bytes(sizes[largest])}; a run "
             "writes new segments before it removes old ones"
         )
-        return warned(name, text, "free some space, or write to another disk with compact --output", log_dir=log_dir)
+        return warned(
+            name,
+            text,
+            "free some space, for example with `sediment expire`, or write to another disk with compact --output",
+            log_dir=log_dir,
+        )
     return passed(name, f"{human_bytes(free)} free", log_dir=log_dir)
 
 

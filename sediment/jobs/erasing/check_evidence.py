@@ -332,7 +332,9 @@ def print_check(report: CheckReport, screen: Screen) -> None:
     screen.partitions(report.partitions, COLUMNS)
     for problem in report.problems:
         screen.say(f"{report.evidence}: {problem}", style="red")
-    screen.failures((each.partition, problem) for each in report.partitions for problem in each.problems)
+    screen.failures(
+        ((each.partition, problem) for each in report.partitions for problem in each.problems), noun="problem"
+    )
     notes: dict[str, list[str]] = {}
     for each in report.partitions:
         for note in each.notes:

@@ -192,7 +192,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
 
     def report(self, reports: Sequence[EraseReport], *, dry_run: bool | None = None) -> EraseRunReport:
         """Return the report of the run so far."""
-        kept = self._own.keep_originals
+        kept = self._own.kept_in(self._options)
         return EraseRunReport(
             run_id=self.run_id,
             command=self.command,
@@ -479,7 +479,8 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         replicas = self._replicas(reports)
         selected = [partition for each in self._directories for partition in each.partitions]
         tiered = {partition for partition in selected if self._is_tiered(partition)}
-        kept = self._own.keep_originals if self.catalogue is not None else None
+        kept_in = self._own.kept_in(self._options) if self.catalogue is not None else None
+        kept = [] if kept_in is None else list(dict.fromkeys(map(kept_in.of, self._options.log_dirs)))
         shown = [self._destination.shown(str(each.path)) for each in self._directories]
         local = [
             replace(directory, path=Path(path))

@@ -89,7 +89,7 @@ class Replicas:
 def places_of(
     directories: Iterable[SelectedDirectory],
     replicas: Mapping[TopicPartition, Replicas],
-    originals: Path | None,
+    originals: Iterable[Path],
     tiered: Collection[TopicPartition],
     fs: Fs,
 ) -> tuple[Place, ...]:
@@ -97,10 +97,10 @@ def places_of(
     found: list[Place] = []
     for directory in directories:
         found += _in_directory(directory, fs)
-    if originals is not None:
-        found.append(
-            Place("kept-originals", str(originals), f"this run kept the replaced files: sediment vacuum {originals}")
-        )
+    found += [
+        Place("kept-originals", str(path), f"this run kept the replaced files: sediment vacuum {path}")
+        for path in originals
+    ]
     if tiered:
         names = ", ".join(map(str, sorted(tiered)))
         advice = f"remote storage contains segments of {names}: delete them there, as with kafka-delete-records"

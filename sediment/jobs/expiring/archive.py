@@ -495,7 +495,8 @@ def archive_segments(
         total_bytes = sum(work.size_bytes for work in works)
         progress = stack.enter_context(Progress(options.messages(), len(works), total_bytes, phase="archiving"))
         try:
-            sc = stack.enter_context(spark_context(options.master, "sediment expire"))
+            with progress.starting_spark():
+                sc = stack.enter_context(spark_context(options.master, "sediment expire"))
         except RunStopped:
             return dict.fromkeys(wanted, (STOPPED, "the run was stopped before this partition was done"))
         stack.enter_context(cancel_when(stop, sc, run_id))

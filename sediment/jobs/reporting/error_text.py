@@ -24,7 +24,10 @@ def describe(error: SedimentError | OSError) -> tuple[str, str]:
     name = None if error.filename is None else error_line(public_uri(str(error.filename)))
     where = "" if name is None else f" ({name})"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "no-space", f"the disk is full{where}; free some space and run again"
+        return (
+            "no-space",
+            f"the disk is full{where}; free some space and run again (`sediment expire` needs none)",
+        )
     if error.errno in (errno.EACCES, errno.EPERM):
         return "no-permission", f"no permission{f' for {name}' if name else ''}; run as the broker's user or as root"
     if error.errno in (errno.EMFILE, errno.ENFILE):

@@ -340,7 +340,9 @@ def _tiles(
 ) -> tuple[tuple[str, str, str], ...]:
     """Return the figures for the top of the page, each as name, value and note."""
     tiles = [("partitions", f"{len(partitions):,}", "")]
-    changed = [p for p in partitions if None not in (_whole(p, "bytes_before"), _whole(p, "bytes_after"))]
+    sized = [p for p in partitions if None not in (_whole(p, "bytes_before"), _whole(p, "bytes_after"))]
+    # As on the screen, partitions that the run left alone are not part of the sum.
+    changed = [p for p in sized if _tone(str(p["status"])) == "good" or p["bytes_before"] != p["bytes_after"]] or sized
     if changed:
         before, after = (sum(p[key] for p in changed) for key in ("bytes_before", "bytes_after"))
         share = _share(before, after, "would be saved" if only_would else "saved")

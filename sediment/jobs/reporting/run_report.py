@@ -253,12 +253,16 @@ class CompactionRunReport(RunReport[PartitionReport]):
     """Report of a run of `compact`.
 
     For the driver's own stages, `seconds_by_stage` contains their wall time.  For the stages of tasks, it contains the
-    sum over all tasks, which may run in parallel.
+    sum over all tasks, which may run in parallel.  `originals` and `before` are the directories of --keep-originals and
+    --keep-before, with `{log_dir}` in them if each log directory has its own.  `catalogue` lists the originals.
     """
 
     row_type: ClassVar[type] = PartitionReport
 
     dry_run: bool
+    originals: str | None = field(default=None, metadata=AFTER_PARTITIONS)
+    catalogue: str | None = field(default=None, metadata=AFTER_PARTITIONS)
+    before: str | None = field(default=None, metadata=AFTER_PARTITIONS)
     seconds_by_stage: Mapping[str, float] = field(default_factory=dict, metadata=AFTER_PARTITIONS)
 
 

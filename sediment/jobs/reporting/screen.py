@@ -240,16 +240,22 @@ class Screen:
                 style="yellow",
             )
 
-    def failures(self, rows: Iterable[tuple[str, str | None]]) -> None:
-        """Print the reasons of failed partitions, (name, reason); partitions with the same reason share a line."""
+    def failures(self, rows: Iterable[tuple[str, str | None]], *, noun: str | None = None) -> None:
+        """Print the reasons of failed partitions, (name, reason); partitions with the same reason share a line.
+
+        `noun` is the word for a row if a partition can have several.
+        """
         names: dict[str | None, list[str]] = {}
         for name, reason in rows:
             names.setdefault(reason, []).append(name)
         for reason, found in list(names.items())[:_MOST_LINES]:
             self.say(f"{named(found)}: {reason}", style="red")
-        left = sum(len(found) for found in list(names.values())[_MOST_LINES:])
-        if left:
-            self.say(f"{left} more partitions failed; --json gives their reasons", style="red")
+        left = [name for found in list(names.values())[_MOST_LINES:] for name in found]
+        if left and noun is None:
+            self.say(f"{counted(len(left), 'more partition')} failed; --json gives their reasons", style="red")
+        elif left and noun is not None:
+            rest = f"{counted(len(left), f'further {noun}')} in {counted(len(set(left)), 'partition')}"
+            self.say(f"{rest}; --json lists them", style="red")
 
 
 def screen_text(show: Callable[[Screen], object], view: View | None = None) -> str:

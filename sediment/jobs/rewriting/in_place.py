@@ -15,10 +15,10 @@ from typing import Any
 from sediment.compaction.prepared_swap import PreparedSwap
 from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted
 from sediment.engine.directory.lock import DirectoryLock, place_run_token, remove_run_token
-from sediment.engine.directory.originals.backup_links import BackupLinks, originals_directory
+from sediment.engine.directory.originals.backup_links import originals_directory
 from sediment.engine.directory.swap import commit, discard_parts
 from sediment.engine.directory.uncleanable import Uncleanable, update_uncleanable
-from sediment.jobs.cleaning.backup_links import begin_originals, end_originals
+from sediment.jobs.cleaning.backup_links import KeptOriginals, begin_originals
 from sediment.jobs.cleaning.cleaning_run import update_cleaner_checkpoint
 from sediment.jobs.cleaning.result import CleaningResult, failure
 from sediment.jobs.command_line.options import CommonOptions
@@ -56,14 +56,16 @@ class LogDirectories(Destination):
         self._stack = stack
         self._fs = Fs()
         self._locks: dict[Path, DirectoryLock] = {}
-        self._originals: BackupLinks | None = None
+        self._originals: KeptOriginals | None = None
 
     def open(self) -> list[SelectedDirectory]:
         """Check every directory before any change; read each directory again under its lock."""
         options, own = self._options, self._own
         options.open_directories(self._fs, in_place=not own.dry_run)
-        if own.keep_originals is not None:
-            outside_log_dirs(str(own.keep_originals), options.log_dirs)
+        kept = own.kept_in(options)
+        if kept is not None:
+            for path in options.log_dirs:
+                outside_log_dirs(str(kept.of(path)), options.log_dirs)
         if own.dry_run:
             directories = options.open_directories(self._fs)
             warn_of_refusals(directories)
@@ -71,8 +73,8 @@ class LogDirectories(Destination):
             return directories
         for path in options.log_dirs:
             check_filesystem(path, allow_network=own.allow_network_fs)
-            if own.keep_originals is not None:
-                self._stack.enter_context(originals_directory(own.keep_originals, path, self._fs))
+            if kept is not None:
+                self._stack.enter_context(originals_directory(kept.of(path), path, self._fs))
             self._locks[path] = self._stack.enter_context(DirectoryLock(path))
         directories = options.open_directories(self._fs, in_place=True)
         check_stopped_cleanly(directories)
@@ -112,10 +114,11 @@ class LogDirectories(Destination):
     def begin(self, planned: Sequence[PlannedPartition]) -> list[tuple[LogListing, CleaningResult]]:
         """Write the catalogue of originals; leave out partitions whose files cannot be read."""
         listings = [each.listing for each in planned if each.plan.segments]
-        if self._own.keep_originals is None or not listings:
+        kept = self._own.kept_in(self._options)
+        if kept is None or not listings:
             return []
         self._originals, unlisted = begin_originals(
-            self._options, self._command, self._run_id, self._own.keep_originals, listings, self._fs
+            self._options, self._command, self._run_id, kept, listings, self._fs
         )
         return [(listing, failure(code, text)) for listing, code, text in unlisted]
 
@@ -154,5 +157,5 @@ class LogDirectories(Destination):
     def complete(self, reports: Sequence[RewriteReport], _spark: Callable[[], Any]) -> dict[int, tuple[str, str]]:
         """Complete the catalogue of originals."""
         if self._originals is not None:
-            self.catalogue = end_originals(self._originals, reports)
+            self.catalogue = self._originals.end(reports)
         return {}

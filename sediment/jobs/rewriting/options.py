@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from sediment.compaction.reencode.plan import Encoding
+from sediment.engine.directory.originals.kept_in import KeptIn, kept_in
 from sediment.jobs.command_line.units import ByteSize
 from sediment.jobs.delta_lake.paths import is_uri, local_directory
 from sediment.jobs.reporting.run_outputs import check_output_file
@@ -28,7 +29,7 @@ class RewriteOptions:
 
     dry_run: bool = False
     keep_originals: Path | None = None
-    """Directory on the same filesystem that first receives links to the replaced files."""
+    """Directory, or pattern with `{log_dir}`, that first receives links to the replaced files."""
 
     allow_network_fs: bool = False
     output: str | None = None
@@ -39,6 +40,10 @@ class RewriteOptions:
         """Directory of the output; None without an output, or if the output is not on this machine."""
         path = None if self.output is None else local_directory(self.output)
         return None if path is None else Path(path).absolute()
+
+    def kept_in(self, common: CommonOptions) -> KeptIn | None:
+        """Return where the replaced files of each log directory are kept; None without --keep-originals."""
+        return kept_in(self.keep_originals, common.log_dirs, shares=True)
 
     def validate(self, common: CommonOptions) -> None:
         """Check that the options are compatible with the log directories of `common`.
@@ -121,7 +126,7 @@ def rewrite_options(command: _Command) -> _Command:
                 type=click.Path(path_type=Path, file_okay=False),
                 metavar="DIR",
                 help="Before files are replaced, hard-link them into DIR (on the same filesystem) and list them there "
-                "in a catalogue, so that `restore` can undo the run.",
+                "in a catalogue, so that `restore` can undo the run.  {log_dir} in DIR stands for each log directory.",
             ),
             click.option(
                 "--output",

@@ -257,7 +257,7 @@ def _check_free_space(task: RewriteTask, plan: PartitionPlan, fs: Fs) -> None:
             f"the disk has {free} bytes free and the new segments need about {needed}",
             partition=str(task.listing.partition),
             path=str(task.listing.path),
-            advice="free some space and run again; nothing was changed",
+            advice="free some space, for example with `sediment expire`, and run again; nothing was changed",
         )
 
 

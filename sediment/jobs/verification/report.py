@@ -107,9 +107,12 @@ def print_report(report: VerificationReport, screen: Screen) -> None:
     screen.partitions(report.partitions, COLUMNS, is_empty=_is_empty)
     screen.failures((p.partition, p.reason) for p in report.partitions if p.status == FAILED)
     screen.failures(
-        (partition.partition, f"{difference.check}{_place(difference)}: {difference.what}")
-        for partition in report.partitions
-        for difference in partition.differences
+        (
+            (partition.partition, f"{difference.check}{_place(difference)}: {difference.what}")
+            for partition in report.partitions
+            for difference in partition.differences
+        ),
+        noun="difference",
     )
     # The files of a skipped partition are not compared, so the report has no size of them.
     screen.reasons((p for p in report.partitions if p.status == SKIPPED), size_of=lambda _: None)

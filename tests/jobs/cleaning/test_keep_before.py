@@ -63,6 +63,33 @@ def test_a_second_run_into_the_same_directory_keeps_what_the_first_found(given, 
     assert {each["status"] for each in outcome.report["partitions"]} == {"correct"}, outcome.stdout
 
 
+def test_each_of_several_disks_keeps_its_own_files_beside_itself(cases, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    disks = [
+        corpus_log_dir(tmp_path / f"disk{number}" / "logs", [(case, case.rounds[0])])
+        for number, case in enumerate(cases)
+    ]
+    log_dirs = [log_dir for log_dir, _ in disks]
+    sets = [word for _, words in disks for word in words]
+    before = {log_dir: tree(log_dir) for log_dir in log_dirs}
+    kept = ("--keep-before=before", "--keep-originals={log_dir}-originals")
+    outcome = sediment("compact", *log_dirs, "--force", "--json", NOW, *kept, *sets)
+    assert outcome.status == 0, outcome.stderr
+    assert outcome.report["before"] == "{log_dir}-before"
+    assert outcome.report["originals"] == "{log_dir}-originals"
+    assert outcome.report["catalogue"] == f"{{log_dir}}-originals/catalogue-{outcome.report['run_id']}.json"
+    for log_dir, words in disks:
+        assert tree(log_dir) != before[log_dir]
+        verified = sediment("verify", f"{log_dir}-before", log_dir, "--json", NOW, *words)
+        assert {row["status"] for row in verified.report["partitions"]} == {"correct"}, verified.stdout
+        run = ("--from", f"{log_dir}-originals", "--run", outcome.report["run_id"], "--yes")
+        restored = sediment("restore", log_dir, "--json", *run)
+        assert restored.status == 0, restored.stderr
+        assert {name: tree(log_dir)[name] for name in before[log_dir] if ".log" in name} == {
+            name: content for name, content in before[log_dir].items() if ".log" in name
+        }
+
+
 def test_a_partition_that_is_not_changed_is_not_kept(given, tmp_path):
     log_dir, sets = given
     assert sediment("compact", log_dir, "--force", NOW, *sets).status == 0
@@ -84,7 +111,7 @@ def test_places_that_will_not_do_are_refused(given, tmp_path):
     assert (outcome.status, "log directory" in outcome.stderr) == (2, True)
     other = make_log_dir(tmp_path / "other", {})
     outcome = sediment("compact", log_dir, other, "--keep-before", tmp_path / "before", *sets)
-    assert (outcome.status, "one log directory" in outcome.stderr) == (2, True)
+    assert (outcome.status, "several log directories" in outcome.stderr) == (2, True)
     assert tree(log_dir) == before
 
 

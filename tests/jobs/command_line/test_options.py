@@ -114,7 +114,10 @@ def test_a_fault_is_one_line_of_json_with_its_trace(tmp_path):
             "OSError(24, 'Too many', 'x')",
             "too many open files (x); raise the limit, for example: ulimit -n 65536",
         ),
-        ("OSError(28, 'No space left on device')", "the disk is full; free some space and run again"),
+        (
+            "OSError(28, 'No space left on device')",
+            "the disk is full; free some space and run again (`sediment expire` needs none)",
+        ),
         ("KeyboardInterrupt", "the run was stopped before it was done; run again"),
     ],
 )

@@ -23,5 +23,5 @@ PARTITION = TopicPartition("t", 0)
 )
 def test_only_replicas_that_the_run_does_not_read_are_named(replicas: Replicas, advice: str | None) -> None:
     """A partition that the run read and skipped has its reason in the report, and its own broker is not another one."""
-    found = places_of([], {PARTITION: replicas}, None, (), Fs())
+    found = places_of([], {PARTITION: replicas}, (), (), Fs())
     assert [place.advice.partition(";")[0] for place in found] == ([] if advice is None else [advice])

@@ -387,3 +387,10 @@ def test_bytes_that_a_run_adds_are_more_and_both_bars_are_drawn():
     assert (page.sizes[0].inner, round(page.sizes[0].width)) == (100, 67)
     assert (page.rows[0].size_bar.inner, round(page.rows[0].size_bar.width)) == (100, 67)
     assert source.count('x="66.67" width="33.33"') == 2
+
+
+def test_the_sum_of_bytes_leaves_out_partitions_that_the_run_left_alone_as_the_screen_does():
+    compacted = partition("t-0", bytes_before=1000, bytes_after=100)
+    skipped = partition("t-1", status="skipped", bytes_before=5000, bytes_after=5000)
+    page = make_page(document(compacted, skipped))
+    assert [tile[1] for tile in page.tiles if tile[0] == "bytes"] == ["1.0\u00a0kB → 100\u00a0B"]

@@ -254,6 +254,13 @@ def test_rows_of_equal_size_stay_in_the_order_of_partitions(numbers: list[int]) 
     assert shown_names == sorted(shown_names, key=by_number)
 
 
+def test_differences_left_out_are_counted_with_their_partitions() -> None:
+    text = StringIO()
+    screen = Screen(SafeConsole(file=text, width=200))
+    screen.failures(((f"t-{number % 4}", f"difference {number}") for number in range(35)), noun="difference")
+    assert text.getvalue().splitlines()[-1] == "5 further differences in 4 partitions; --json lists them"
+
+
 def test_a_terminal_shows_failures_above_the_other_rows() -> None:
     rows = [Row("a"), Row("b", "failed", "corrupt-batch"), Row("c"), Row("d", "quarantined", "corrupt-batch")]
     assert names(shown(rows, terminal=True)) == ["b", "d", "a", "c"]
