@@ -373,10 +373,7 @@ REMOVED_KEYS = frozenset(
 BROKER_FILE_MARKS = frozenset({"process.roles", "node.id", "broker.id", "zookeeper.connect", "log.dirs", "log.dir"})
 """Keys that occur only in a broker's properties file."""
 
-KRAFT_FILE_MARKS = frozenset({"process.roles", "node.id"})
-"""Keys that occur only in the properties file of a KRaft node."""
-
-QUORUM_KEYS = KRAFT_FILE_MARKS | {"controller.quorum.voters"}
+QUORUM_KEYS = frozenset({"process.roles", "node.id", "controller.quorum.voters"})
 """Keys that define the role of a KRaft node in its quorum."""
 
 # Prefixes of Kafka's broker keys that do not concern log files; a prefix consists of complete words between dots.

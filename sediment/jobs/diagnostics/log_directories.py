@@ -157,24 +157,26 @@ def _settings(paths: Sequence[Path], settings: Settings, fs: Fs) -> Check:
     except (SedimentError, OSError) as error:
         return failed(name, describe(error)[1], None)
     if unstated:
-        named = ", ".join(unstated[:_MOST_NAMED]) + (f" and {len(unstated) - _MOST_NAMED} more" if unstated[3:] else "")
+        topics = sorted(unstated)
+        more = f" and {len(topics) - _MOST_NAMED} more" if topics[_MOST_NAMED:] else ""
+        named = ", ".join(topics[:_MOST_NAMED]) + more
         text = f"cleanup.policy is not stated for {named}; compact and expire leave them alone"
-        return warned(name, text, "give the broker's file with --config FILE, or --set TOPIC:cleanup.policy=…")
+        return warned(name, text, unstated[topics[0]].how_to_state("TOPIC", "cleanup.policy"))
     return passed(name, "the cleanup.policy of every topic is stated")
 
 
-def _unstated_topics(directories: Sequence[SelectedDirectory], fs: Fs) -> list[str]:
-    """Return the topics whose cleanup.policy is not stated.
+def _unstated_topics(directories: Sequence[SelectedDirectory], fs: Fs) -> dict[str, Settings]:
+    """Return the topics whose cleanup.policy is not stated, each with its settings.
 
     Raises:
         SettingsError: the settings of a topic contradict each other.
     """
-    found = set()
+    found = {}
     for directory in directories:
         topics = {partition.topic: partition for partition in directory.partitions}
         for topic, partition in topics.items():
             settings = directory.settings_of(partition, fs)
             reason = why_not_compacted(partition, settings, settings.for_topic(topic))
             if reason is not None and reason[0] == "policy-unknown":
-                found.add(topic)
-    return sorted(found)
+                found[topic] = settings
+    return found

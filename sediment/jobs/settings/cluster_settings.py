@@ -18,6 +18,9 @@ the node's directories.  These places are searched, in this order:
 3. the other directories of the run whose meta.properties has the same cluster id and node id;
 4. `metadata.log.dir` and `log.dirs` of the `--config` file, if the cluster and the node id are the same.
 
+A broker of ZooKeeper has its topics' configs there.  A metadata log in its directory is left from a migration, and
+counts only if `--metadata` names it.
+
 Invariants: a run changes a KRaft node's directory only with the node's metadata, or with a `--set topic:` for every
 selected topic.  A checkpoint without topics, as on a formatted node, is not metadata.
 
@@ -52,7 +55,7 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger(__name__)
 
-_KRAFT_VERSION = 1  # of meta.properties
+_ZOOKEEPER_VERSION, _KRAFT_VERSION = 0, 1  # of meta.properties
 _MOST_NAMED = 3
 
 
@@ -161,6 +164,13 @@ def _metadata_of(
         _check_cluster(directory, settings.metadata_dir, fs)
     places = tuple(_metadata_places(directory, directories, settings, fs))
     logs = tuple(place for place in places if _holds_log(place, fs))
+    if settings.metadata_dir is None and is_of_zookeeper(settings, directory.meta):
+        if logs:
+            _LOGGER.warning(
+                "%s is ignored, because this is a broker of ZooKeeper: a metadata log from a migration may be outdated",
+                logs[0] / str(METADATA_PARTITION),
+            )
+        return None
     if not logs and not is_new_directory(fs, directory.path):
         return None
     found = (_metadata(place, known, fs) for place in logs or places)
@@ -214,6 +224,12 @@ def _check_known(directory: SelectedDirectory) -> None:
         return
     topics = {partition.topic for partition in directory.partitions}
     uncovered = sorted(topic for topic in topics if "cleanup.policy" not in settings.topic_sets.get(topic, {}))
+    if uncovered and settings.is_zookeeper:
+        raise SettingsError(
+            f"--config is the file of a broker of ZooKeeper, and this is a directory of KRaft node {meta.node_id}",
+            path=str(directory.path),
+            advice="give the file with which the node ran last",
+        )
     if uncovered:
         first, *others = uncovered
         more = f", and the same for {_named(others)}, or select fewer topics" if others else ""
@@ -252,10 +268,19 @@ def _read_metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
     return read_cluster_metadata(log_dir, fs)
 
 
+def is_of_zookeeper(settings: Settings, meta: MetaProperties | None) -> bool:
+    """Return True if the configs of a directory's topics are in ZooKeeper, by the `--config` file or meta.properties.
+
+    A file of a KRaft node decides alone, because meta.properties keeps its version until the first start with KRaft.
+    """
+    return settings.is_zookeeper or (not settings.quorum and meta is not None and meta.version == _ZOOKEEPER_VERSION)
+
+
 def _with_settings(
     directory: SelectedDirectory, settings: Settings, metadata: ClusterMetadata | None, fs: Fs
 ) -> SelectedDirectory:
     if metadata is None:
+        settings = replace(settings, is_zookeeper=is_of_zookeeper(settings, directory.meta))
         return replace(directory, settings=settings)
     meta = directory.meta
     if meta is None and settings.metadata_dir is not None:

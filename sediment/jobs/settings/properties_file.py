@@ -84,6 +84,16 @@ def stated_node_id(properties: Mapping[str, str]) -> int | None:
     return next(iter(ids.values()), None)
 
 
+def is_zookeeper_file(properties: Mapping[str, str]) -> bool:
+    """Return True if these are the properties of a broker whose topic configs are in ZooKeeper.
+
+    A node that is migrated to KRaft has `process.roles`, even while it still has `zookeeper.connect`.
+    """
+    if "process.roles" in properties:
+        return False
+    return "zookeeper.connect" in properties or (_BROKER_ID in properties and _NODE_ID not in properties)
+
+
 def _whole_number(key: str, text: str) -> int:
     number = read_value(ValueType.INT, text)
     if not isinstance(number, int):

@@ -31,7 +31,6 @@ from sediment.engine.config_definitions import (
     BROKER_KEYS,
     DYNAMIC_BROKER_KEYS,
     INTERNAL_TOPIC_CONFIGS,
-    KRAFT_FILE_MARKS,
     REMOVED_KEYS,
     TOPIC_KEYS,
     BrokerName,
@@ -41,7 +40,13 @@ from sediment.engine.config_definitions import (
     read_value,
 )
 from sediment.engine.log_config import LogConfig
-from sediment.jobs.settings.properties_file import quorum_keys_of, read_properties, shown_key, stated_node_id
+from sediment.jobs.settings.properties_file import (
+    is_zookeeper_file,
+    quorum_keys_of,
+    read_properties,
+    shown_key,
+    stated_node_id,
+)
 from sediment.retention.policy import RetentionConfig
 from sediment.segment_io.errors import SettingsError
 from sediment.segment_io.format.layout import INT32_MAX
@@ -58,6 +63,9 @@ _LEAST_LOAD_FACTOR = 2e-8  # with this load factor, the largest offset map can f
 _NO_RETENTION = -1
 _POLICY_KEYS = ("cleanup.policy", "log.cleanup.policy")
 _DELETING_KEYS = ("cleanup.policy", "retention.ms", "retention.bytes", "delete.retention.ms")
+_KEPT_ELSEWHERE = frozenset({*_DELETING_KEYS, "min.compaction.lag.ms", "producer.id.expiration.ms"})
+"""Keys whose value in a broker's file counts only if the configs of the topic and of the broker are known."""
+
 _SAME_AS_RETENTION = -2
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -99,8 +107,14 @@ class Settings:
     is_broker_file: bool = False
     """True if `--config` is a broker's own file; for a key that the file lacks, the broker uses Kafka's default."""
 
-    is_kraft_file: bool = False
-    """True if this broker is a KRaft node; its file contains only defaults, and the metadata has the topic configs."""
+    holds_defaults: bool = False
+    """True if topics may override the values of `--config` elsewhere, because the file, or a part of it, is a broker's.
+
+    False for a file that a user wrote for Sediment: it has no other keys than `conf/sediment.properties`.
+    """
+
+    is_zookeeper: bool = False
+    """True if the configs of topics and brokers are in ZooKeeper, by the `--config` file or the directory."""
 
     node_id: int | None = None
     """The `node.id` in the `--config` file, or its `broker.id`; None if the file has neither."""
@@ -146,12 +160,13 @@ class Settings:
 
         Source: kafka-log 06.
         """
-        file = _read_file(config_file) if config_file is not None else _ConfigFile({}, frozenset(), None, {})
+        file = _read_file(config_file) if config_file is not None else _ConfigFile()
         for_all, for_topics = _read_sets(sets)
         given = cls(
             file.values,
             is_broker_file=bool(file.marks),
-            is_kraft_file=not KRAFT_FILE_MARKS.isdisjoint(file.marks),
+            holds_defaults=file.holds_defaults,
+            is_zookeeper=file.is_zookeeper,
             node_id=file.node_id,
             quorum=file.quorum,
             broker_defaults=broker_defaults,
@@ -214,13 +229,13 @@ class Settings:
 
         With `--broker-defaults`, Kafka's default counts as stated.  Kafka's default also counts as stated if `--config`
         is the broker's own file and the cluster's metadata shows that the topic does not set the key.  For keys that
-        delete data, the file of a KRaft node counts only if the topic's own configs are known.
+        delete data, a broker's file counts only if the topic's own configs are known.
 
         Raises:
             SettingsError: the key is unknown.
         """
         origin = self.origin(topic, name)
-        if origin == Origin.FILE and name in _DELETING_KEYS and self._lacks_own_configs:
+        if origin == Origin.FILE and name in _KEPT_ELSEWHERE and self._lacks_own_configs:
             return self.broker_defaults
         return origin != Origin.DEFAULT or self._states_defaults
 
@@ -235,6 +250,8 @@ class Settings:
     def how_to_state(self, topic: str, name: str) -> str:
         """Return the advice for a key that is not stated."""
         option = f"--set {topic}:{name}=…" if name in TOPIC_KEYS else f"--set {name}=…"
+        if self.topic_overrides is None and self.is_zookeeper:
+            return f"ZooKeeper has the configs of the topics, so give {option}, or --broker-defaults"
         if self.topic_overrides is None:
             where = "--metadata DIR (the directory with __cluster_metadata-0) together with --config FILE"
             if self.is_broker_file:
@@ -245,7 +262,7 @@ class Settings:
 
     @property
     def _lacks_own_configs(self) -> bool:
-        return self.is_kraft_file and self.topic_overrides is None
+        return self.holds_defaults and self.topic_overrides is None
 
     @property
     def _states_defaults(self) -> bool:
@@ -438,10 +455,12 @@ def _find_broker_keys(given: Mapping[str, str], names: Sequence[BrokerName], ori
 class _ConfigFile:
     """Known keys of a properties file; `marks` are its `BROKER_FILE_MARKS` (only a broker's file has any)."""
 
-    values: dict[str, str]
-    marks: frozenset[str]
-    node_id: int | None
-    quorum: dict[str, str]
+    values: Mapping[str, str] = field(default_factory=dict)
+    marks: frozenset[str] = frozenset()
+    node_id: int | None = None
+    quorum: Mapping[str, str] = field(default_factory=dict)
+    holds_defaults: bool = False
+    is_zookeeper: bool = False
 
 
 def _read_file(path: Path) -> _ConfigFile:
@@ -468,7 +487,19 @@ def _read_file(path: Path) -> _ConfigFile:
         node_id = stated_node_id(found)
     except SettingsError as error:
         raise SettingsError(error.what, path=str(path), advice=error.advice) from None
-    return _ConfigFile(known, marks, node_id, quorum_keys_of(found))
+    return _ConfigFile(
+        known,
+        marks,
+        node_id,
+        quorum_keys_of(found),
+        holds_defaults=bool(marks) or not all(map(_is_for_sediment, found)),
+        is_zookeeper=is_zookeeper_file(found),
+    )
+
+
+def _is_for_sediment(name: str) -> bool:
+    """Return True if a user may have written the key for Sediment, and not copied it from a broker's settings."""
+    return name in TOPIC_KEYS if name not in BROKER_KEYS else BROKER_KEYS[name].applies
 
 
 def _read_sets(sets: Sequence[str]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:

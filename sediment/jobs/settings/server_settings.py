@@ -71,7 +71,7 @@ def server_settings(settings: Settings, directories: Sequence[Path], fs: Fs) -> 
     if is_of_other_directories(settings, directories, fs):
         _LOGGER.warning("--config names other log.dirs, so the settings in this file that delete records are ignored")
         file = {key: text for key, text in file.items() if key not in _DELETING_KEYS}
-        settings = replace(settings, is_broker_file=False, is_kraft_file=False)
+        settings = replace(settings, is_broker_file=False)
     all_held = held_keys(settings, directories)
     held = {**_without_keys_of_sets(all_held, settings.sets), **_states(settings.sets, all_held)}
     static = {**_without_keys_of_sets(file, settings.sets), **settings.sets, **held}

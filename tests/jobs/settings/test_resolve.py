@@ -478,13 +478,51 @@ def test_a_brokers_file_is_taken_as_it_is_without_a_word(tmp_path: Path, caplog:
 def test_a_nodes_file_states_nothing_that_deletes_for_topics_that_the_metadata_may_know_better(tmp_path: Path) -> None:
     text = "log.cleanup.policy=compact\nlog.retention.ms=9\nlog.retention.bytes=9\nlog.cleaner.delete.retention.ms=9\n"
     keys = ("cleanup.policy", "retention.ms", "retention.bytes", "delete.retention.ms")
-    for mark, is_stated in (("node.id=1\n", False), ("process.roles=broker\n", False), ("broker.id=1\n", True)):
-        assert {from_file(tmp_path, mark + text).is_stated("t", key) for key in keys} == {is_stated}
+    for mark in (
+        *("node.id=1", "process.roles=broker", "broker.id=1", "zookeeper.connect=zk:2181", "log.dirs=/var/lib/kafka"),
+        "process.roles=controller\nzookeeper.connect=zk:2181\nzookeeper.metadata.migration.enable=true",
+        # parts of a broker's settings, as services for Kafka keep them
+        *("default.replication.factor=3", "min.insync.replicas=2", "log.message.format.version=2.8", "confluent.x=1"),
+    ):
+        assert {from_file(tmp_path, f"{mark}\n{text}").is_stated("t", key) for key in keys} == {False}
+    assert {from_file(tmp_path, f"num.io.threads=8\n{text}").is_stated("t", key) for key in keys} == {True}
     alone = from_file(tmp_path, "node.id=1\n" + text)
     assert alone.for_topic("t") == UNSTATED
     assert alone.in_force("t")["retention.ms"] == (None, "not stated")
     assert all(replace(alone, broker_defaults=True).is_stated("t", key) for key in keys)
     assert all(alone.with_metadata({}, {}).is_stated("t", key) for key in keys)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_zookeeper"),
+    [
+        ("zookeeper.connect=zk:2181\n", True),
+        ("zookeeper.connect=zk:2181\nnode.id=1\n", True),
+        ("broker.id=1\n", True),
+        ("broker.id=1\nnode.id=1\n", False),
+        ("broker.id=1\nprocess.roles=broker\nzookeeper.connect=zk:2181\n", False),
+        ("node.id=1\n", False),
+        ("log.dirs=/var/lib/kafka\n", False),
+    ],
+)
+def test_a_broker_without_a_role_in_a_quorum_has_its_topics_configs_in_zookeeper(
+    tmp_path: Path, text: str, is_zookeeper: bool
+) -> None:
+    settings = from_file(tmp_path, text)
+    assert settings.is_zookeeper is is_zookeeper
+    assert ("--metadata" in settings.how_to_state("t", "cleanup.policy")) is not is_zookeeper
+
+
+def test_a_brokers_lag_and_its_expiration_of_producers_are_unknown_without_the_configs_of_the_cluster(
+    tmp_path: Path,
+) -> None:
+    text = "log.cleaner.min.compaction.lag.ms=9\nproducer.id.expiration.ms=9\n"
+    alone = from_file(tmp_path, "broker.id=1\n" + text, "t:cleanup.policy=compact")
+    assert not alone.is_stated("t", "min.compaction.lag.ms")
+    assert alone.for_topic("t").compaction.producer_id_expiration_ms is None
+    known = alone.with_metadata({}, {})
+    assert known.is_stated("t", "min.compaction.lag.ms")
+    assert known.for_topic("t").compaction.producer_id_expiration_ms == 9
 
 
 def test_keys_that_are_not_dynamic_are_ignored_in_the_metadata_as_a_broker_does(tmp_path: Path) -> None:

@@ -274,11 +274,11 @@ def test_nothing_of_a_bare_copy_is_deleted_or_compacted(bare):
     assert tree(bare) == before
 
 
-def test_what_a_brokers_file_omits_is_unknown_for_topics_without_metadata(bare, tmp_path):
-    config = tmp_path / "server.properties"
-    config.write_text("broker.id=1\nlog.retention.hours=168\n")
+def test_what_a_file_omits_is_unknown_for_topics_without_metadata(bare, tmp_path):
+    config = tmp_path / "own.properties"
+    config.write_text("log.retention.hours=168\n")
     assert set(codes(expire(bare, f"--config={config}")).values()) == {("skipped", "policy-unknown")}
-    config.write_text("broker.id=1\nlog.retention.hours=168\nlog.cleanup.policy=delete\n")
+    config.write_text("log.retention.hours=168\nlog.cleanup.policy=delete\n")
     found = codes(expire(bare, f"--config={config}"))
     assert found["orders-0"] == ("expired", None)
     assert found["__consumer_offsets-3"] == found["__share_group_state-0"] == ("skipped", "policy-unknown")
@@ -300,7 +300,7 @@ def test_a_partition_that_the_cleaner_checkpoint_lists_is_not_expired_by_a_defau
 def test_a_partition_that_the_cleaner_checkpoint_lists_is_not_expired_by_the_policy_of_a_file(bare, tmp_path):
     write_checkpoint(bare / "cleaner-offset-checkpoint", {"orders-0": 5})
     config = tmp_path / "server.properties"
-    config.write_text("broker.id=1\nlog.retention.hours=168\nlog.cleanup.policy=delete\n")
+    config.write_text("log.retention.hours=168\nlog.cleanup.policy=delete\n")
     before = tree(bare)
     outcome = expire(bare, f"--config={config}", "--partition=orders-0")
     assert codes(outcome) == {"orders-0": ("skipped", "policy-unknown")}
@@ -308,6 +308,96 @@ def test_a_partition_that_the_cleaner_checkpoint_lists_is_not_expired_by_the_pol
     assert tree(bare) == before
     stated = expire(bare, f"--config={config}", "--partition=orders-0", "--set=orders:cleanup.policy=delete")
     assert codes(stated) == {"orders-0": ("expired", None)}
+
+
+# ------------------------------------------------------------------------------------------------ a broker of ZooKeeper
+@pytest.fixture
+def zookeeper(tmp_path: Path) -> Path:
+    """A directory of a broker whose topic configs are in ZooKeeper, and its file `server.properties`."""
+    path = tmp_path / "zookeeper"
+    for name in ("compacted-0", "kept-0"):
+        make_log(path, name, times_ms=(OLD_MS,) * 3)
+    (path / "meta.properties").write_text("version=0\nbroker.id=3\ncluster.id=c\n")
+    write_checkpoint(path / "cleaner-offset-checkpoint", {})
+    return path
+
+
+def zookeeper_file(log_dir: Path, policy: str, *, identity: str = "broker.id=3\nzookeeper.connect=zk:2181\n") -> Path:
+    path = log_dir.with_name("server.properties")
+    path.write_text(f"{identity}log.dirs={log_dir}\nlog.cleanup.policy={policy}\nlog.retention.hours=1\n")
+    return path
+
+
+IDENTITIES = [
+    "broker.id=3\nzookeeper.connect=zk:2181\n",
+    "broker.id=3\n",
+    "zookeeper.connect=zk:2181\n",
+    "node.id=3\nzookeeper.connect=zk:2181\n",
+    "broker.id=3\nzookeeper.connect=zk:2181\nzookeeper.metadata.migration.enable=true\n"
+    "controller.quorum.voters=9@q:9093\n",
+    "",
+]
+
+
+@pytest.mark.parametrize("identity", IDENTITIES, ids=range(len(IDENTITIES)))
+@pytest.mark.parametrize("command", ["expire", "compact"])
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_the_static_settings_of_a_zookeeper_broker_are_not_those_of_its_topics(zookeeper, command, policy, identity):
+    config = zookeeper_file(zookeeper, policy, identity=identity)
+    before = tree(zookeeper / "compacted-0"), tree(zookeeper / "kept-0")
+    force = ("--force",) if command == "compact" else ()
+    outcome = sediment(command, "--config", config, *force, "--json", f"--now-ms={NOW_MS}")
+    assert outcome.status == 0, outcome.stderr
+    assert set(codes(outcome).values()) == {("skipped", "policy-unknown")}
+    assert (tree(zookeeper / "compacted-0"), tree(zookeeper / "kept-0")) == before
+    assert sediment(command, "--config", config, *force, "--dry-run", "--fail-on-unknown").status == 1
+
+
+def test_a_settings_file_does_not_make_a_zookeeper_brokers_file_count(zookeeper, tmp_path):
+    settings = tmp_path / "sediment.toml"
+    settings.write_text(f'config = "{zookeeper_file(zookeeper, "delete")}"\n')
+    assert set(codes(expire(zookeeper, "--settings", settings)).values()) == {("skipped", "policy-unknown")}
+
+
+def test_a_zookeeper_brokers_retention_is_not_that_of_a_topic_whose_policy_alone_is_set(zookeeper):
+    config = zookeeper_file(zookeeper, "compact")
+    policy = "--set=kept:cleanup.policy=delete"
+    found = codes(expire("--config", config, policy))
+    assert found == {"compacted-0": ("skipped", "policy-unknown"), "kept-0": ("skipped", "retention-unknown")}
+    found = codes(expire("--config", config, policy, "--set=kept:retention.ms=1000"))
+    assert found["kept-0"] == ("expired", None)
+
+
+def test_a_zookeeper_brokers_file_counts_once_its_defaults_are_said_to_be_meant(zookeeper):
+    found = codes(expire("--config", zookeeper_file(zookeeper, "delete"), "--broker-defaults", "--topic=kept"))
+    assert found == {"kept-0": ("expired", None)}
+
+
+def test_messages_for_a_zookeeper_directory_do_not_send_the_user_to_a_metadata_log(zookeeper):
+    config = zookeeper_file(zookeeper, "delete")
+    for arguments in (("--config", config), (zookeeper,)):
+        reason = expire(*arguments).partitions()["kept-0"]["reason"]
+        assert "ZooKeeper" in reason and "--metadata" not in reason, reason
+
+
+def test_a_metadata_log_that_is_left_from_a_migration_counts_only_if_it_is_named(first, caplog):
+    (first / "meta.properties").write_text(f"version=0\nbroker.id=7\ncluster.id={CLUSTER_ID}\n")
+    config = zookeeper_file(first, "delete", identity="broker.id=7\nzookeeper.connect=zk:2181\n")
+    for arguments in (("--config", config), (first,)):
+        assert set(codes(expire(*arguments)).values()) == {("skipped", "policy-unknown")}
+        assert "__cluster_metadata-0 is ignored" in caplog.text
+        caplog.clear()
+    assert codes(expire(first, "--metadata", first))["both-0"] == ("expired", None)
+    assert not caplog.messages
+
+
+def test_a_zookeeper_brokers_file_does_not_replace_the_metadata_of_a_kraft_node(first):
+    config = zookeeper_file(first, "delete", identity="broker.id=7\nzookeeper.connect=zk:2181\n")
+    before = tree(first)
+    for more in ((), ("--broker-defaults",)):
+        outcome = expire("--config", config, *more)
+        assert outcome.status == 2 and "a broker of ZooKeeper" in outcome.stderr, outcome.stderr
+    assert tree(first) == before
 
 
 # ----------------------------------------------------------------------------------------------------------- selections
