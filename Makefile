@@ -25,9 +25,11 @@ java:
 	@conf/check-java.sh
 
 $(READY): pyproject.toml constraints.txt
+	@echo "installing Sediment, Spark and the test tools into $(VENV): once, 1.7 GB, a minute or more"
 	@python=$$(conf/find-python.sh) && { [ -x $(BIN)/python ] || "$$python" -m venv $(VENV); }
 	@$(BIN)/python $(INSTALL) -c constraints.txt pip
 	@$(BIN)/python $(INSTALL) -c constraints.txt -e . --group test --group lint
+	@echo "compiling kernels: once, half a minute"
 	-@$(BIN)/sediment warm-up
 	@touch $@
 

@@ -94,7 +94,7 @@ def choose_strategy(plan: CleaningPlan, resources: Resources, estimate: Callable
             f"{log_bytes} of the run's {resources.all_bytes} bytes would keep one of {resources.slots} slots busy for "
             "longer than the others",
         )
-    return StrategyChoice(Strategy.WHOLE, f"one task sweeps the {log_bytes} bytes of a partition, without a shuffle")
+    return StrategyChoice(Strategy.WHOLE, f"one task cleans the partition in one pass over its {log_bytes} bytes")
 
 
 def _whole_keys(log_bytes: int, resources: Resources, estimate: Callable[[], Estimate]) -> StrategyChoice:
