@@ -65,7 +65,6 @@ YOUNG = "young"
 RUNNING = "running"
 
 _STOPPED = (STOPPED, "the run was stopped before these originals were removed")
-_NARROW = (0, 1, 0, 0)
 _LEAST_MS = 24 * 3_600_000
 
 

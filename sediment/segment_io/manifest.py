@@ -82,10 +82,6 @@ class Manifest:
     files: tuple[ManifestFile, ...]
     partitions: tuple[ManifestPartition, ...] = ()
 
-    def holders(self) -> tuple[str, ...]:
-        """Return the paths `../NAME` of the earlier copies that contain files of this copy."""
-        return tuple(sorted({file.held_in for file in self.files if file.held_in is not None}))
-
 
 # ------------------------------------------------------------------------------------------------------------- writing
 def format_manifest(manifest: Manifest) -> Iterator[bytes]:

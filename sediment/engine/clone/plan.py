@@ -28,7 +28,6 @@ UNKNOWN_TOPIC = "unknown-topic"
 TIERED = "tiered"
 
 _TIERED_KEY = "remote.storage.enable"
-_PATTERN = frozenset("*?[")
 
 
 @dataclass(frozen=True, slots=True)

@@ -331,7 +331,6 @@ def _compress_lz4(payload: memoryview, level: int) -> bytes:
 
 _ZSTD_MAGIC = bytes.fromhex("28b52ffd")
 _ZSTD_SKIPPABLE_MAGIC = bytes.fromhex("2a4d18")  # one byte from 50 to 5f precedes these
-_ZSTD_SKIPPABLE_HEADER_BYTES = 8
 _ZSTD_BLOCK_HEADER_BYTES = 3
 _ZSTD_MAX_BLOCK_BYTES = 128 << 10
 _ZSTD_CHECKSUM_BYTES = 4

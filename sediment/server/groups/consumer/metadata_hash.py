@@ -16,8 +16,9 @@ from collections.abc import Iterable
 from functools import lru_cache
 from uuid import UUID
 
+import xxhash
+
 from sediment.server.groups.consumer.members import Topics
-from sediment.server.groups.consumer.xxh3 import xxh3_64
 
 _SIGN = 1 << 63
 _CACHED_TOPICS = 10_000
@@ -30,7 +31,7 @@ def topic_hash(name: str, topic_id: UUID, partition_count: int) -> int:
     low = topic_id.int & ((1 << 64) - 1)
     head = struct.pack("<bQQ", 0, topic_id.int >> 64, low)
     numbers = struct.pack(f"<{partition_count}i", *range(partition_count))
-    return xxh3_64(head + units + struct.pack("<ii", len(units) // 2, partition_count) + numbers)
+    return xxhash.xxh3_64_intdigest(head + units + struct.pack("<ii", len(units) // 2, partition_count) + numbers)
 
 
 def metadata_hash(names: Iterable[str], topics: Topics) -> int:
@@ -39,5 +40,5 @@ def metadata_hash(names: Iterable[str], topics: Topics) -> int:
     if not found:
         return 0
     hashes = [topic_hash(topic.name, topic.id, topic.partition_count) for topic in found]
-    value = xxh3_64(struct.pack(f"<{len(hashes)}Q", *hashes))
+    value = xxhash.xxh3_64_intdigest(struct.pack(f"<{len(hashes)}Q", *hashes))
     return value - (1 << 64) if value & _SIGN else value

@@ -5,9 +5,9 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
+import xxhash
 
 from sediment.server.groups.consumer.metadata_hash import metadata_hash, topic_hash
-from sediment.server.groups.consumer.xxh3 import xxh3_64
 from tests.server.groups.consumer.group_members import GivenTopic, GivenTopics
 
 ORDERS = GivenTopic("orders", UUID(int=0x0123456789ABCDEF_FEDCBA9876543210), 3)
@@ -27,7 +27,7 @@ ORDERS = GivenTopic("orders", UUID(int=0x0123456789ABCDEF_FEDCBA9876543210), 3)
     ],
 )
 def test_the_hash_of_bytes(size: int, value: int) -> None:
-    assert xxh3_64(bytes(index % 251 for index in range(size))) == value
+    assert xxhash.xxh3_64_intdigest(bytes(index % 251 for index in range(size))) == value
 
 
 def test_the_hash_of_topics() -> None:
