@@ -54,6 +54,7 @@ from sediment.jobs.reporting.run_report import (
 from sediment.jobs.reporting.screen import Screen
 from sediment.jobs.rewriting.options import encoding_options, parse_optional_encoding
 from sediment.jobs.settings.running_brokers import UNCLEAN, warn_of_running
+from sediment.jobs.settings.topic_ids import topic_ids_of
 from sediment.jobs.settings.unstated_settings import warn_of_unstated_lag, why_not_compacted, why_not_expired
 from sediment.jobs.spark.session import spark_context
 from sediment.jobs.spark.slots import available_slots
@@ -110,7 +111,8 @@ class PartitionPlan:
     sample unless `is_exact`.  `segments`, `groups_rewritten` and `messages_read` are known only if `is_exact`.
     `tombstones_waiting` counts the tombstones that remain; their delete horizons are from `first_delete_horizon_ms` to
     `last_delete_horizon_ms`.  `reencoded_bytes` estimates the size of the log after a re-encoding without compaction,
-    from a sample of `reencode_sampled_bytes`.
+    from a sample of `reencode_sampled_bytes`.  `warnings` are sentences about anything else that endangers the
+    partition's records.
     """
 
     partition: str
@@ -152,6 +154,7 @@ class PartitionPlan:
     reencoded_bytes: int | None = None
     reencode_sampled_bytes: int | None = None
     retention: RetentionOutlook | None = None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -179,7 +182,8 @@ class PlanningTask:
     `quarantine` is the report that `compact` would give for a quarantined partition.  `compaction_held` and
     `retention_held` (reason code, text) name the setting that makes `compact` or `expire` skip the partition.
     `at_work` is the reason to report for a log that looks unclean only because a broker is running.  `encoding` is the
-    encoding for which the size is estimated.  `sample_bytes` limits the sample of a large log.
+    encoding for which the size is estimated.  `warnings` are those that the driver found.  `sample_bytes` limits the
+    sample of a large log.
     """
 
     cleaning: CleaningTask
@@ -190,6 +194,7 @@ class PlanningTask:
     retention_held: tuple[str, str] | None
     at_work: str | None
     encoding: Encoding | None
+    warnings: tuple[str, ...] = ()
     sample_bytes: int = SAMPLE_BYTES
 
     def is_cleaned(self) -> bool:
@@ -214,7 +219,7 @@ def plan_partition(task: PlanningTask, _attempt: str) -> PartitionPlan:
 
     With `is_exact`, the figures about cleaning are not set.
     """
-    found = _start(task.cleaning.listing, task.cleaning.config.cleanup_policy)
+    found = replace(_start(task.cleaning.listing, task.cleaning.config.cleanup_policy), warnings=task.warnings)
     try:
         return _plan_partition(task, found)
     except CorruptCheckpointError as error:
@@ -421,6 +426,7 @@ def _prepare(
     directories = options.open_directories(fs)
     warn_of_unstated_lag(directories)
     running = warn_of_running(directories)
+    topic_ids = topic_ids_of(directories, fs)
     for directory in directories:
         marks = read_uncleanable(directory.path, fs)
         for partition in directory.partitions:
@@ -428,6 +434,9 @@ def _prepare(
                 listing = list_log(partition, directory.path / str(partition), fs)
                 settings = directory.settings_of(partition, fs)
                 config = settings.for_topic(partition.topic)
+                # A running broker may not have written the file yet.
+                is_running = str(directory.path) in running
+                fault = None if is_running else topic_ids[directory.path].fault(partition, listing.path)
             except (SedimentError, OSError) as error:
                 code, text = describe(error)
                 prepared.append(PartitionPlan(str(partition), str(directory.path), FAILED, code, text))
@@ -446,6 +455,7 @@ def _prepare(
                     retention_held=why_not_expired(partition, checkpoints, settings, config),
                     at_work=running.get(str(directory.path)),
                     encoding=encoding,
+                    warnings=() if fault is None else (str(fault),),
                 )
             )
     return prepared
@@ -579,6 +589,7 @@ def print_report(report: PlanReport, screen: Screen) -> None:
     """Print the table, then a line for each kind of explanation, then the sums."""
     screen.partitions(report.partitions, COLUMNS, is_idle=_is_idle)
     screen.reasons(report.partitions, key=_situation, explain=_explained, is_idle=_is_idle)
+    screen.warnings(report.partitions)
     back = sum(partition.bytes_back or 0 for partition in report.partitions)
     gone = sum(partition.retention.bytes for partition in report.partitions if partition.retention is not None)
     screen.say(f"compaction would free {human_bytes(back)}, retention {human_bytes(gone)} ({report.seconds:.1f} s)")

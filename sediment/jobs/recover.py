@@ -38,6 +38,7 @@ from sediment.engine.directory.lock import DirectoryLock
 from sediment.engine.directory.originals.backup_links import originals_directory
 from sediment.engine.directory.originals.catalogue import OriginalPartition, partition_before, segment_file_names
 from sediment.engine.directory.originals.kept_in import KeptIn, kept_in
+from sediment.engine.directory.partition_metadata import TopicIdFault, TopicIds, write_topic_id
 from sediment.engine.directory.repair import Repair
 from sediment.engine.log_config import LogConfig
 from sediment.jobs.cleaning.backup_links import KeptOriginals
@@ -62,6 +63,7 @@ from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, RunRepo
 from sediment.jobs.reporting.screen import Screen, named
 from sediment.jobs.reporting.statuses import RECOVERED, STOPPED, UNCHANGED
 from sediment.jobs.settings.directories import SelectedDirectory
+from sediment.jobs.settings.topic_ids import NO_TOPIC_ID, topic_ids_of
 from sediment.segment_io.errors import LockLostError, SedimentError
 from sediment.segment_io.format.checkpoints import format_offset_checkpoint
 from sediment.segment_io.format.names import (
@@ -108,7 +110,8 @@ class RecoveryReport:
     Each of `producers` is (id, last sequence).  Each of `aborted` is an aborted transaction: producer id, first offset,
     last offset, last stable offset.  `damage` lists corruption in segments that a broker does not check at its start;
     this corruption stays unchanged.  `housekeeping` lists changes that a broker makes silently when it loads a healthy
-    log.  Every batch at or after `verified_from_offset` was verified.
+    log.  Every batch at or after `verified_from_offset` was verified.  `warnings` lists dangers that the run left as
+    they were, because only a person can decide about them.
 
     Source: docs/reference/commands.md, JSON.
     """
@@ -131,6 +134,7 @@ class RecoveryReport:
     housekeeping: tuple[str, ...] = ()
     damage: tuple[str, ...] = ()
     verified_from_offset: int | None = None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -209,7 +213,10 @@ class _LogToLoad:
     """Repairs made before the originals were linked."""
 
     failure: tuple[str, str] | None = None
-    """Reason code and text if the original files of the log cannot be kept."""
+    """Reason code and text if the log must not be loaded."""
+
+    topic_id_fault: TopicIdFault | None = None
+    """A fault of partition.metadata that is repaired, or that is reported as a warning."""
 
     @property
     def path(self) -> Path:
@@ -226,7 +233,11 @@ class _Outcome:
 
 
 def _load(source: _LogToLoad, path: Path, fs: Fs, now_ms: int) -> LoadedLog:
-    return load_log(
+    fault = source.topic_id_fault
+    first = source.finished
+    if fault is not None and fault.topic_id is not None:
+        first = (*first, write_topic_id(path, source.partition, fault, fs))
+    log = load_log(
         source.partition,
         path,
         source.config,
@@ -236,6 +247,7 @@ def _load(source: _LogToLoad, path: Path, fs: Fs, now_ms: int) -> LoadedLog:
         verify_trusted=source.checkpoints.clean_shutdown,
         state=source.state,
     )
+    return replace(log, repairs=(*first, *log.repairs))
 
 
 def _load_in_overlay(source: _LogToLoad, now_ms: int) -> LoadedLog:
@@ -273,13 +285,16 @@ def _recover(source: _LogToLoad, lock: DirectoryLock | None, stop: threading.Eve
         else:
             lock.check()
             log = _load(source, source.path, Fs(), options.now_ms)
-            log = replace(log, repairs=(*source.finished, *log.repairs))
     except LockLostError:
         stop.set()
         raise
     except (SedimentError, OSError) as error:
         return failed(*describe(error))
-    return _Outcome(source, _report_of(source.name, source.directory.path, log), log)
+    report = _report_of(source.name, source.directory.path, log)
+    fault = source.topic_id_fault
+    if fault is not None and fault.topic_id is None:
+        report = replace(report, warnings=(str(fault),))
+    return _Outcome(source, report, log)
 
 
 # ---------------------------------------------------------------------------------------------------------- a directory
@@ -303,27 +318,47 @@ def _logs(directory: SelectedDirectory, fs: Fs) -> list[tuple[str, TopicPartitio
     return [(name, partition, state) for name, (partition, state) in found if state not in _NOT_LOADED]
 
 
-def _logs_to_load(directory: SelectedDirectory, options: CommonOptions, fs: Fs) -> tuple[list[_LogToLoad], bool]:
+def _logs_to_load(
+    directory: SelectedDirectory, topic_ids: TopicIds, options: CommonOptions, fs: Fs
+) -> tuple[list[_LogToLoad], bool]:
     """Return the selected logs of a directory, and True if they are all the logs that a broker would load."""
-    selected = []
-    is_whole = True
-    for name, partition, state in _logs(directory, fs):
-        if not options.selection.includes(name):
-            is_whole = False
-            continue
-        files = fs.scan(directory.path / name)
-        selected.append(
-            _LogToLoad(
-                name=name,
-                partition=partition,
-                state=state,
-                directory=directory,
-                checkpoints=directory.checkpoints.of(partition),
-                config=directory.config_of(partition, fs, name=name),
-                log_bytes=sum(file.size_bytes for file in files if parse_segment_file(file.name)),
-            )
-        )
-    return selected, is_whole
+    logs = _logs(directory, fs)
+    selected = [log for log in logs if options.selection.includes(log[0])]
+    return [_log_to_load(directory, *log, topic_ids, fs) for log in selected], len(selected) == len(logs)
+
+
+def _log_to_load(
+    directory: SelectedDirectory,
+    name: str,
+    partition: TopicPartition,
+    state: DirectoryState,
+    topic_ids: TopicIds,
+    fs: Fs,
+) -> _LogToLoad:
+    files = fs.scan(directory.path / name)
+    failure: tuple[str, str] | None = None
+    fault: TopicIdFault | None = None
+    try:
+        fault = topic_ids.fault(partition, directory.path / name)
+    except OSError as error:
+        failure = describe(error)
+    if fault is not None and fault.is_lost and fault.topic_id is None:
+        failure = NO_TOPIC_ID, str(fault)
+    # If an id is lost, the log belongs to the cluster's topic of its name, or it is not loaded.
+    is_readable = failure is None and (fault is None or not fault.is_lost)
+    return _LogToLoad(
+        name=name,
+        partition=partition,
+        state=state,
+        directory=directory,
+        checkpoints=directory.checkpoints.of(partition),
+        config=(directory.settings_of(partition, fs, name=name) if is_readable else directory.settings).for_topic(
+            partition.topic
+        ),
+        log_bytes=sum(file.size_bytes for file in files if parse_segment_file(file.name)),
+        failure=failure,
+        topic_id_fault=fault,
+    )
 
 
 def _settle_directory(directory: SelectedDirectory, outcomes: Sequence[_Outcome], is_whole: bool, fs: Fs) -> bool:
@@ -406,7 +441,10 @@ def recover(
                 locks[directory.path] = stack.enter_context(DirectoryLock(directory.path))
             # Read again, because a broker may have written files until it released the lock.
         directories = _open_directories(options, fs)
-        per_directory = [(directory, *_logs_to_load(directory, options, fs)) for directory in directories]
+        topic_ids = topic_ids_of(directories, fs)
+        per_directory = [
+            (directory, *_logs_to_load(directory, topic_ids[directory.path], options, fs)) for directory in directories
+        ]
         originals: KeptOriginals | None = None
         if kept is not None and not dry_run:
             originals, per_directory = _keep_originals(kept, run_id, per_directory, options, fs)
@@ -563,6 +601,7 @@ def print_report(report: RecoveryRunReport, screen: Screen) -> None:
     would = "would be: " if report.dry_run else ""
     for repair, partitions in _repairs(report, is_for_terminal=screen.is_terminal):
         screen.say(f"{named(partitions)}: {would}{repair}")
+    screen.warnings(report.partitions)
     screen.failed(report.partitions)
     screen.say(_summary(report))
 

@@ -22,6 +22,7 @@ from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
 from sediment.segment_io.partition.checkpoint_files import read_partition_metadata
 
 _MOVE = "move the folder out of the log directory; to use its records, clone it with --rename"
+_RECOVER = "run `sediment recover`, which writes the topic id of a folder that belongs to the topic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,9 @@ def folders_of(source: Source, metadata: ClusterMetadata, node: Node, fs: Fs) ->
             continue
         clash = why_not_a_replica(partition, topic_id, metadata, names, node)
         if clash is not None:
-            raise UsageError(clash, partition=str(partition), path=str(directory.path), advice=_MOVE)
+            raise UsageError(
+                clash, partition=str(partition), path=str(directory.path), advice=advice_if_no_replica(topic_id)
+            )
         known.append(partition)
     internal = sorted(foreign & INTERNAL_TOPICS)
     if internal:
@@ -60,6 +63,11 @@ def folders_of(source: Source, metadata: ClusterMetadata, node: Node, fs: Fs) ->
             advice="move these folders out of the log directory; to keep groups and transactions, clone all folders",
         )
     return Folders(tuple(known), {name: source.topics[name] for name in sorted(foreign)})
+
+
+def advice_if_no_replica(topic_id: str | None) -> str:
+    """Return the next action for a folder with this topic id that `why_not_a_replica` gives a reason for."""
+    return _RECOVER if topic_id is None else _MOVE
 
 
 def why_not_a_replica(

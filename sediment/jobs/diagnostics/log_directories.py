@@ -1,13 +1,14 @@
-"""Checks of log directories: format, permissions, lock, clean shutdown, free space, and settings."""
+"""Checks of log directories: format, permissions, lock, clean shutdown, free space, topic ids, and settings."""
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from sediment.engine.directory.lock import lock_holder
+from sediment.engine.directory.partition_metadata import TopicIds
 from sediment.jobs.diagnostics.check import Check, failed, passed, warned
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted, human_bytes
@@ -15,9 +16,10 @@ from sediment.jobs.settings.cluster_settings import open_directories
 from sediment.jobs.settings.directories import SelectedDirectory, open_directory
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.settings.selection import Selection
+from sediment.jobs.settings.topic_ids import topic_ids_of
 from sediment.jobs.settings.unstated_settings import why_not_compacted
-from sediment.segment_io.errors import SedimentError, SettingsError
-from sediment.segment_io.format.names import LOCK_FILE
+from sediment.segment_io.errors import CorruptCheckpointError, SedimentError, SettingsError
+from sediment.segment_io.format.names import LOCK_FILE, PARTITION_METADATA_FILE
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.mounts import filesystem_type, is_network_filesystem
 
@@ -27,6 +29,7 @@ _MOST_NAMED = 3
 def directory_checks(log_dirs: Sequence[Path], settings: Settings, fs: Fs) -> Iterator[Check]:
     """Yield the checks of each directory, then the checks of the settings across all directories."""
     opened = []
+    in_use = set()
     for log_dir in log_dirs:
         try:
             directory = open_directory(log_dir, Selection(), fs)
@@ -41,10 +44,14 @@ def directory_checks(log_dirs: Sequence[Path], settings: Settings, fs: Fs) -> It
         yield _filesystem(log_dir)
         is_locked = _lock(log_dir)
         yield is_locked
-        yield _clean_shutdown(directory, is_used=is_locked.status != "ok")
+        if is_locked.status != "ok":
+            in_use.add(log_dir)
+        yield _clean_shutdown(directory, is_used=log_dir in in_use)
         yield _space(directory, fs)
     if opened:
-        yield _settings([directory.path for directory in opened], settings, fs)
+        paths = [directory.path for directory in opened]
+        yield from _topic_ids(paths, settings, fs, in_use=in_use)
+        yield _settings(paths, settings, fs)
 
 
 def _owner(directory: SelectedDirectory) -> str:
@@ -145,6 +152,39 @@ def _log_bytes(folder: Path, fs: Fs) -> int:
         return 0
 
 
+def _topic_ids(paths: Sequence[Path], settings: Settings, fs: Fs, *, in_use: Collection[Path]) -> Iterator[Check]:
+    """Check that a broker would serve every folder of each directory that is not in use, by its topic id."""
+    try:
+        directories = open_directories(paths, Selection(), settings, fs)
+    except (SedimentError, OSError):
+        return  # the check of the settings reports this error
+    topic_ids = topic_ids_of(directories, fs)
+    for directory in directories:
+        if directory.path not in in_use:
+            yield _topic_ids_in(directory, topic_ids[directory.path])
+
+
+def _topic_ids_in(directory: SelectedDirectory, topic_ids: TopicIds) -> Check:
+    name, log_dir = "topic-ids", str(directory.path)
+    faults = {}
+    for partition in directory.partitions:
+        try:
+            fault = topic_ids.fault(partition, directory.path / str(partition))
+        except OSError as error:
+            return failed(name, describe(error)[1], None, log_dir=log_dir)
+        if fault is not None:
+            faults[partition] = fault
+    if not faults:
+        text = "every folder has the id of its topic in the cluster's metadata"
+        if directory.metadata is None:
+            text = f"no {PARTITION_METADATA_FILE} is damaged; there is no metadata to compare their ids with"
+        return passed(name, text, log_dir=log_dir)
+    partition, fault = min(faults.items(), key=lambda item: (not item[1].is_lost, item[0]))
+    more = f"; {counted(len(faults) - 1, 'more partition')} like this" if len(faults) > 1 else ""
+    text = f"{partition}: {PARTITION_METADATA_FILE} {fault.fault}, so {fault.effect}{more}"
+    return (failed if fault.is_lost else warned)(name, text, fault.advice, log_dir=log_dir)
+
+
 def _settings(paths: Sequence[Path], settings: Settings, fs: Fs) -> Check:
     """Check that the settings of the topics are stated, valid and from this node."""
     name = "settings"
@@ -175,7 +215,10 @@ def _unstated_topics(directories: Sequence[SelectedDirectory], fs: Fs) -> dict[s
     for directory in directories:
         topics = {partition.topic: partition for partition in directory.partitions}
         for topic, partition in topics.items():
-            settings = directory.settings_of(partition, fs)
+            try:
+                settings = directory.settings_of(partition, fs)
+            except CorruptCheckpointError:
+                continue  # the check of the topic ids reports this error
             reason = why_not_compacted(partition, settings, settings.for_topic(topic))
             if reason is not None and reason[0] == "policy-unknown":
                 found[topic] = settings

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -37,6 +37,20 @@ _ROWS_PER_LONG_NAME = 8
 
 
 Reported = TypeVar("Reported", bound=OutcomeReport)
+
+
+class WarnedReport(Protocol):
+    """Report of one partition with sentences that a person must know, although nothing failed."""
+
+    @property
+    def partition(self) -> str:
+        """Name of the partition."""
+        ...
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Sentences without the name of the partition."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +253,18 @@ class Screen:
                 f"finish {them}: {named(stopped)}",
                 style="yellow",
             )
+
+    def warnings(self, rows: Iterable[WarnedReport]) -> None:
+        """Print the warnings of the rows; partitions with the same warning share a line."""
+        names: dict[str, list[str]] = {}
+        for row in rows:
+            for warning in row.warnings:
+                names.setdefault(warning, []).append(row.partition)
+        for warning, found in list(names.items())[:_MOST_LINES]:
+            self.say(f"{named(found)}: {warning}", style="yellow")
+        left = len(names) - _MOST_LINES
+        if left > 0:
+            self.say(f"{counted(left, 'more warning')}; --json gives them", style="yellow")
 
     def failures(self, rows: Iterable[tuple[str, str | None]], *, noun: str | None = None) -> None:
         """Print the reasons of failed partitions, (name, reason); partitions with the same reason share a line.

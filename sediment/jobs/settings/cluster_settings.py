@@ -39,7 +39,7 @@ from sediment.jobs.settings.directories import SelectedDirectory, check_node, co
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.settings.selection import Selection
 from sediment.segment_io.errors import SettingsError, UsageError
-from sediment.segment_io.format.meta_properties import MetaProperties
+from sediment.segment_io.format.meta_properties import KRAFT_META_VERSION, MetaProperties
 from sediment.segment_io.format.names import (
     BOOTSTRAP_FILE,
     META_PROPERTIES_FILE,
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger(__name__)
 
-_ZOOKEEPER_VERSION, _KRAFT_VERSION = 0, 1  # of meta.properties
+_ZOOKEEPER_VERSION = 0  # of meta.properties
 _MOST_NAMED = 3
 
 
@@ -220,7 +220,7 @@ def _check_known(directory: SelectedDirectory) -> None:
     """
     meta, settings = directory.meta, directory.settings
     check_node(settings, directory.path, meta)
-    if meta is None or meta.version != _KRAFT_VERSION or directory.topic_ids is not None:
+    if meta is None or meta.version != KRAFT_META_VERSION or directory.topic_ids is not None:
         return
     topics = {partition.topic for partition in directory.partitions}
     uncovered = sorted(topic for topic in topics if "cleanup.policy" not in settings.topic_sets.get(topic, {}))
@@ -287,4 +287,4 @@ def _with_settings(
         # A copy without meta.properties belongs to the node in --metadata, so the dynamic configs of this node apply.
         meta = read_meta_properties(fs, settings.metadata_dir / META_PROPERTIES_FILE)
     of_node = settings.of_node(metadata, None if meta is None else meta.node_id)
-    return replace(directory, settings=of_node, topic_ids=metadata.topic_ids)
+    return replace(directory, settings=of_node, metadata=metadata)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sediment.engine.log_config import LogConfig
 from sediment.jobs.settings.resolve import Settings
@@ -33,6 +34,9 @@ from sediment.segment_io.partition.checkpoint_files import (
 )
 from sediment.segment_io.partition.partition_directories import find_live_partitions, holds_live_partition
 
+if TYPE_CHECKING:
+    from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
+
 _LOGGER = logging.getLogger(__name__)
 
 _DEFAULT_LOG_DIR = Path("/tmp/kafka-logs")  # Kafka's default if a file has neither log.dirs nor log.dir
@@ -43,8 +47,8 @@ _COMMA = re.compile(r"\s*,\s*")
 class SelectedDirectory:
     """One entry of a broker's `log.dirs`; `meta` is None if the directory has no meta.properties.
 
-    `settings` are the settings of the run that apply to the directory.  `topic_ids` (22 characters, by topic name) come
-    from the cluster's metadata, and are None without metadata.
+    `settings` are the settings of the run that apply to the directory.  `metadata` is the metadata of its cluster; None
+    if none was found.
     """
 
     path: Path
@@ -52,9 +56,14 @@ class SelectedDirectory:
     partitions: tuple[TopicPartition, ...]
     checkpoints: LogDirCheckpoints
     settings: Settings = field(default_factory=Settings)
-    topic_ids: Mapping[str, str] | None = None
+    metadata: ClusterMetadata | None = field(default=None, repr=False)
     all_partitions: tuple[TopicPartition, ...] = ()
     """All partitions of the directory that a broker would load, selected or not."""
+
+    @property
+    def topic_ids(self) -> Mapping[str, str] | None:
+        """The ids of the cluster's topics, 22 characters, by topic name; None without metadata."""
+        return None if self.metadata is None else self.metadata.topic_ids
 
     @property
     def is_unclean(self) -> bool:

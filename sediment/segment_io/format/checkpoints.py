@@ -210,7 +210,7 @@ def parse_uuid(text: str) -> bytes:
 
 # ------------------------------------------------------------------------------------------ partition.metadata (§10)
 
-_METADATA_ADVICE = "restore the file from another replica of this partition"
+_METADATA_ADVICE = "run `sediment recover`, which writes the file from the metadata log, or says what else to do"
 
 
 def parse_partition_metadata(content: bytes, *, path: str | None = None) -> str:
@@ -221,6 +221,8 @@ def parse_partition_metadata(content: bytes, *, path: str | None = None) -> str:
 
     Source: kafka-log 01 §10.
     """
+    if not content:
+        raise _corrupt("partition.metadata has 0 bytes", path, _METADATA_ADVICE)
     fields = [_COLON.split(line) for line in _lines(content, path, _METADATA_ADVICE)[:2]]
     if [len(field) for field in fields] != [2, 2]:
         raise _corrupt("partition.metadata needs the lines `version: 0` and `topic_id: …`", path, _METADATA_ADVICE)

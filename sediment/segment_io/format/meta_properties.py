@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from sediment.segment_io.errors import CorruptCheckpointError
 from sediment.segment_io.format.checkpoints import format_uuid, parse_integer, parse_uuid
 
+KRAFT_META_VERSION = 1
+"""The version of meta.properties in every directory of a KRaft node."""
+
 _ADVICE = "restore the file, or format the directory again with the broker's own tool"
 
 

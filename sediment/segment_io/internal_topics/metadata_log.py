@@ -129,6 +129,7 @@ class ClusterMetadata:
     replicas' log directories, if the records state them.  `new_partitions` are the partitions that `sediment serve`
     added since a broker last ran; after a crash, their folders may be missing.  `removed_topic_ids` are the ids of
     topics that `sediment serve` removed since a broker last ran, except topics that were added again.
+    `former_topic_ids` are the ids of deleted topics by name, as far as the records since the last snapshot show them.
     """
 
     topic_ids: Mapping[str, str]
@@ -150,6 +151,7 @@ class ClusterMetadata:
     removed_topic_ids: frozenset[str] = frozenset()
     group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     client_metrics_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    former_topic_ids: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     @property
     def partitions(self) -> Mapping[str, frozenset[int]]:
@@ -476,6 +478,7 @@ class MetadataImage:
     def __init__(self, *, is_bootstrap: bool = False) -> None:
         self._topic_ids: dict[str, str] = {}
         self._topic_names: dict[str, str] = {}
+        self._former_topic_ids: dict[str, frozenset[str]] = {}
         self._removed: dict[str, int] = {}  # offsets of the records that removed topics, by topic id
         self._replicas: dict[str, dict[int, tuple[int, ...]]] = {}
         self._leader_epochs: dict[str, dict[int, int]] = {}
@@ -500,6 +503,7 @@ class MetadataImage:
         ids = metadata.topic_ids
         image._topic_ids = dict(ids)
         image._topic_names = {topic_id: name for name, topic_id in ids.items()}
+        image._former_topic_ids = dict(metadata.former_topic_ids)
         image._removed = dict.fromkeys(metadata.removed_topic_ids, metadata.end_offset)
         image._replicas = {ids[name]: dict(found) for name, found in metadata.replicas.items()}
         image._leader_epochs = {ids[name]: dict(found) for name, found in metadata.leader_epochs.items()}
@@ -582,6 +586,7 @@ class MetadataImage:
             ),
             group_configs=self._of(ResourceType.GROUP),
             client_metrics_configs=self._of(ResourceType.CLIENT_METRICS),
+            former_topic_ids=self._former_topic_ids,
         )
 
     def _of(self, kind: ResourceType) -> dict[str, Mapping[str, str]]:
@@ -593,12 +598,15 @@ class MetadataImage:
                 topic_id = format_uuid(raw_id.bytes)
                 self._topic_ids[name] = topic_id
                 self._topic_names[topic_id] = name
+                if name in self._former_topic_ids:
+                    self._former_topic_ids[name] -= {topic_id}
                 self._removed.pop(topic_id, None)  # `sediment adopt` adds a topic again under its id
             case m.RemoveTopicRecord(topic_id=raw_id):
                 topic_id = format_uuid(raw_id.bytes)
                 if topic_id not in self._topic_names:
                     raise CorruptBatchError(f"topic id {topic_id} is deleted but was never created")
                 deleted = self._topic_names.pop(topic_id)
+                self._former_topic_ids[deleted] = self._former_topic_ids.get(deleted, frozenset()) | {topic_id}
                 if self._is_of_server or self._is_bootstrap:
                     self._removed[topic_id] = offset
                 for partitions in (self._replicas, self._leader_epochs, self._directory_ids):

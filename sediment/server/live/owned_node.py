@@ -56,7 +56,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from sediment.engine.clone.cluster_records import Node
-from sediment.engine.clone.foreign_topics import why_not_a_replica
+from sediment.engine.clone.foreign_topics import advice_if_no_replica, why_not_a_replica
 from sediment.engine.clone.metadata_append import check_started
 from sediment.engine.clone.plan import is_tiered
 from sediment.engine.clone.sole_voter import QuorumSources, sole_voter
@@ -348,7 +348,7 @@ def _checked_folders(
                     reason,
                     partition=str(partition),
                     path=str(directory.path),
-                    advice="move the folder out of the log directory; to use its records, clone it with --rename",
+                    advice=advice_if_no_replica(topic_id),
                 )
             yield partition, directory.path
 
