@@ -87,7 +87,7 @@ def test_ix_24_higher_versions_of_partition_metadata_are_accepted():
         (f"version:0\ntopic_id: {TOPIC_ID}", "needs the lines"),
         (f"version: 0\ntopic_id {TOPIC_ID}", "needs the lines"),
         ("version: 0\n", "needs the lines"),
-        ("", "needs the lines"),
+        ("", "has 0 bytes"),
         (f"version: -1\ntopic_id: {TOPIC_ID}", "malformed value: -1"),
         (f"version: x\ntopic_id: {TOPIC_ID}", "malformed value: x"),
         (f"version: 0\ntopic_id: {TOPIC_ID}A", "malformed value"),
