@@ -31,6 +31,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack
+from dataclasses import replace
+from itertools import starmap
 
 from sediment.compaction.chunk_reader import ChunkBoundaries, ChunkReader, FallbackRequiredError, Progress
 from sediment.compaction.corrupt_regions import NOTHING_CORRUPT, CorruptRegions
@@ -176,13 +178,16 @@ class CleaningPass:
         """Yield the runs of `split`, one of `splits`; yield each run after the chunk that completes it."""
         kernels, above, number = self._kernels, splits - 1 - split.number, 0
         kernels.begin_split(split.end_offset, run_limit)
+        without_key: list[int] = []
         for group in reversed(split.groups):
+            kernels.state[registers.WITHOUT_KEY] = 0
             for chunk in self._reader.chunks(group.segments, self._boundaries, newest_first=True):
                 for keys in kernels.collect_keys(chunk):
                     yield KeyRun(RunNumber(above, number), *keys, kernels.met())
                     number += 1
+            without_key.append(int(kernels.state[registers.WITHOUT_KEY]))
         self._check_split_start(split)
-        yield KeyRun(RunNumber(above, number), *kernels.end_run(), kernels.met())
+        yield KeyRun(RunNumber(above, number), *kernels.end_run(), kernels.met(tuple(reversed(without_key))))
 
     def clean_split(self, split: Split, survivors: SurvivorBitmap) -> tuple[CleanedGroup, ...]:
         """Clean the groups of a split.
@@ -196,7 +201,7 @@ class CleaningPass:
         self._check_split_start(split)
         if self._kernels.met() != survivors.of:
             raise self._kernels.changed()
-        return cleaned
+        return tuple(starmap(_with_records_without_key, zip(cleaned, survivors.of.without_key, strict=True)))
 
     def _check_split_start(self, split: Split) -> None:
         """Check that no offset of the split is below its first segment; the next older split ends at that segment.
@@ -206,3 +211,9 @@ class CleaningPass:
         """
         if self._kernels.state[registers.LAST_BASE_OFFSET] < split.groups[0].base_offset:
             raise FallbackRequiredError(OFFSETS_NOT_INCREASING)
+
+
+def _with_records_without_key(group: CleanedGroup, dropped: int) -> CleanedGroup:
+    """Add the records that the first sweep counted; the second one has subtracted those that it kept after all."""
+    stats = replace(group.stats, records_without_key=group.stats.records_without_key + dropped)
+    return replace(group, stats=stats)

@@ -215,7 +215,7 @@ class GroupOutput:
         self._state = state
         state[registers.OUT_START] = self.buffer.size
         state[[registers.MESSAGES_READ, registers.MESSAGES_WRITTEN, registers.CHANGED]] = 0
-        state[[registers.TOMBSTONES_WAITING, registers.WITHOUT_HORIZON]] = 0
+        state[[registers.TOMBSTONES_WAITING, registers.WITHOUT_HORIZON, registers.WITHOUT_KEY]] = 0
         state[registers.FIRST_HORIZON_MS], state[registers.LAST_HORIZON_MS] = INT64_MAX, 0
 
     def grow(self, needed: int) -> None:
@@ -256,6 +256,7 @@ class GroupOutput:
             first_horizon_ms=max(int(state[registers.FIRST_HORIZON_MS]), 0),
             last_horizon_ms=int(state[registers.LAST_HORIZON_MS]),
             batches_without_horizon=0 if is_stated else int(state[registers.WITHOUT_HORIZON]),
+            records_without_key=int(state[registers.WITHOUT_KEY]),
         )
 
     def used_bytes(self) -> int:
@@ -267,7 +268,12 @@ class GroupOutput:
         """Write the group's files and free the memory."""
         batches, self.buffer = self.buffer[self._start :], np.zeros(0, dtype=np.uint8)
         if self._is_untouchable:
-            kept = replace(self._stats, messages_written=self._stats.messages_read, bytes_written=self._group.log_bytes)
+            kept = replace(
+                self._stats,
+                messages_written=self._stats.messages_read,
+                bytes_written=self._group.log_bytes,
+                records_without_key=0,
+            )
             return CleanedGroup(self._group.segments, (), kept, self._unreadable)
         starts = [(batches.size - from_end, size) for from_end, size in reversed(self._kept_ends)]
         spans = [(start, start + size) for start, size in starts]

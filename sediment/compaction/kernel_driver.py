@@ -184,10 +184,10 @@ class KernelDriver:
         self._begin_run()
         return keys
 
-    def met(self) -> SplitContents:
+    def met(self, without_key: tuple[int, ...] = ()) -> SplitContents:
         """Return the number of records that the sweep has read, and the digest of the split's batches."""
         assert self._digest is not None
-        return SplitContents(int(self.state[registers.RECORDS]), int(self._digest))
+        return SplitContents(int(self.state[registers.RECORDS]), int(self._digest), without_key)
 
     def changed(self) -> SourceChangedError:
         """Return the error for segments that have changed since an earlier sweep."""

@@ -28,7 +28,7 @@ from __future__ import annotations
 import struct
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 
 import numpy as np
@@ -100,10 +100,15 @@ class RunNumber:
 
 @dataclass(frozen=True, slots=True)
 class SplitContents:
-    """The number of records that a sweep of a split read, and a digest of all batches of the split."""
+    """The number of records that a sweep of a split read, and a digest of all batches of the split.
+
+    `without_key` has the number of records without a key in each group of the split.  Only the last run of the first
+    sweep sets it, and it does not count when two sweeps are compared.
+    """
 
     records: int
     digest: int
+    without_key: tuple[int, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,8 @@ class CleanStats:
     `tombstones_waiting` counts the tombstones kept.  They expire between `first_horizon_ms` and `last_horizon_ms`.  If
     none of their batches has a delete horizon, `first_horizon_ms` is greater than `last_horizon_ms`.
     `batches_without_horizon` counts batches that got no horizon because delete.retention.ms is unknown.
-    `batches_encoded` counts batches written in another codec or size.
+    `batches_encoded` counts batches written in another codec or size.  `records_without_key` counts the records that are
+    dropped because they have no key (Kafka's invalidMessagesRead).
     """
 
     messages_read: int = 0
@@ -62,6 +63,7 @@ class CleanStats:
     last_horizon_ms: int = 0
     batches_without_horizon: int = 0
     batches_encoded: int = 0
+    records_without_key: int = 0
 
     def __add__(self, other: CleanStats) -> CleanStats:
         return CleanStats(
@@ -75,6 +77,7 @@ class CleanStats:
             max(self.last_horizon_ms, other.last_horizon_ms),
             self.batches_without_horizon + other.batches_without_horizon,
             self.batches_encoded + other.batches_encoded,
+            self.records_without_key + other.records_without_key,
         )
 
 

@@ -125,10 +125,11 @@ def clean_both(directory: Path, given: Round, *, compressed: bool) -> int | None
     )
     assert sorted(f.name for f in directory.iterdir()) == sorted(f.name for f in copy.iterdir())
     assert_same_log(directory, copy, compressed)
-    stats = [(g.stats.messages_read, g.stats.messages_written) for g in swap.groups]
+    stats = [(g.stats.messages_read, g.stats.messages_written, g.stats.records_without_key) for g in swap.groups]
     assert [sum(column) for column in zip(*stats, strict=True)] == [
         expected.stats.messages_read,
         expected.stats.messages_written,
+        expected.stats.invalid_messages,
     ]
     assert swap.next_dirty_offset == expected.end_offset
     if compressed:

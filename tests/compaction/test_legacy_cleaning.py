@@ -159,6 +159,13 @@ def test_an_emptied_last_message_of_an_old_format_is_kept_as_it_is(tmp_path, mag
     first = encode_legacy([Record(0, -1 if magic == 0 else START_MS, b"a", b"1")], magic=magic)
     directory = legacy_log(tmp_path / "t-0", first, last, end=8)
     assert twin_gives_up(directory, NOW)
+    plan = plan_of(directory, NOW)
+    assert plan is not None
+    assert_same_as_whole(directory, plan, Splitting(scanned=True))
+    kept = clean_log(plan, Fs(), run_id="dropped", attempt="0").groups[0].stats
+    assert (kept.messages_written, kept.records_without_key) == (2, 0)
+    for part in directory.glob("*.part"):
+        part.unlink()
     batches = cleaned_log(directory, NOW)
     assert [batch.last_offset for batch in batches] == [0, 7]
     assert isinstance(batches[1], LegacyBatch)

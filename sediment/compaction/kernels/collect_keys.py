@@ -30,6 +30,7 @@ from sediment.compaction.kernels.registers import (
     RECORDS,
     RUN_KEYS,
     RUN_LIMIT,
+    WITHOUT_KEY,
 )
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import load_i8, load_i32, load_i64, load_u32
@@ -73,7 +74,7 @@ def collect_keys(
 
     The second sweep, which filters BY_BITMAP, can keep only the occurrences collected here.  The keys are written to
     `run`, from index RUN_KEYS on.  RECORDS is the number of records read so far, and therefore also the number (from 0)
-    of the next record.
+    of the next record.  WITHOUT_KEY counts the records without a key, because the second sweep does not decode them.
     """
     base = np.int64(batches.buffer.ctypes.data)
     while state[CURSOR] > 0:
@@ -98,7 +99,7 @@ def collect_keys(
                 state[NEEDED] = all_keys
                 return NEEDS_SIGHT_ROOM
             first_mapped = INT64_MAX if flags & UNMAPPED else rules[FIRST_MAPPED_OFFSET]
-            state[RUN_KEYS] = _collect_latest(
+            state[RUN_KEYS], without_key = _collect_latest(
                 rows.records,
                 rows.hashes,
                 header.record_count,
@@ -111,6 +112,7 @@ def collect_keys(
                 run.mapped,
                 run.numbers,
             )
+            state[WITHOUT_KEY] += without_key
             state[HEADROOM] -= header.record_count
         state[RECORDS] += header.record_count
         state[LAST_BASE_OFFSET] = header.base_offset
@@ -131,15 +133,18 @@ def _collect_latest(
     run_hashes: npt.NDArray[np.uint64],
     run_mapped: npt.NDArray[np.uint8],
     run_numbers: npt.NDArray[np.int64],
-) -> int:
+) -> tuple[int, int]:
     """Collect the records that `keep_latest` would keep, in the same order.
 
     `run_hashes`, uint64[n, 2], `run_mapped`, uint8[n], and `run_numbers`, int64[n], already contain `keys` keys.  For
     each new key, the three arrays receive the key's hash, 1 if the key enters the map, and the number of its record.
-    Number `first` belongs to the last record of the batch.  Return the new number of keys.
+    Number `first` belongs to the last record of the batch.  Return the new number of keys, and the number of records
+    without a key.
     """
+    without_key = 0
     for index in range(count - 1, -1, -1):
         if records[index, KEY_BYTES] < 0:
+            without_key += 1
             continue
         low = hashes[index, 0]
         high = hashes[index, 1]
@@ -151,7 +156,7 @@ def _collect_latest(
         run_mapped[keys] = is_mapped
         run_numbers[keys] = first + count - 1 - index
         keys += 1
-    return keys
+    return keys, without_key
 
 
 @kernel

@@ -29,6 +29,7 @@ from sediment.compaction.kernels.registers import (
     HEADROOM,
     LATEST_OFFSET,
     RECORDS,
+    WITHOUT_KEY,
 )
 from sediment.segment_io.compiled.jit import inlined_kernel, kernel
 from sediment.segment_io.compiled.memory import load_i16, load_i32
@@ -51,7 +52,8 @@ def filter_records(
 ) -> int:
     """Mark the surviving records in `kept`; return their number.
 
-    `expired` is True if the tombstones of the batch have expired.
+    `expired` is True if the tombstones of the batch have expired.  WITHOUT_KEY counts the records that rule 2 drops,
+    except BY_BITMAP: the first sweep of the split has counted these records.
     """
     records, hashes, kept = rows.records, rows.hashes, rows.kept
     if header.is_control:
@@ -60,14 +62,18 @@ def filter_records(
         return keep_survivors(records, decoded, header.record_count, expired, survivors, state[RECORDS], kept)
     if rules[FILTER] == BY_OFFSET:
         latest = state[LATEST_OFFSET]
-        return keep_by_offset(
+        retained, without_key = keep_by_offset(
             records, hashes, header.record_count, header.base_offset, latest, expired, keys.tables, kept
         )
+        state[WITHOUT_KEY] += without_key
+        return retained
     first_mapped = INT64_MAX if flags & UNMAPPED else rules[FIRST_MAPPED_OFFSET]
     state[HEADROOM] -= header.record_count
-    return keep_latest(
+    retained, without_key = keep_latest(
         records, hashes, header.record_count, header.base_offset, first_mapped, expired, keys.tables, kept
     )
+    state[WITHOUT_KEY] += without_key
+    return retained
 
 
 @kernel
@@ -80,16 +86,18 @@ def keep_latest(
     tombstones_expired: bool,
     tables: npt.NDArray[np.int64],
     kept: npt.NDArray[np.uint8],
-) -> int:
+) -> tuple[int, int]:
     """Mark in `kept` the latest occurrence of each key, from the last record to the first.
 
     If a key is already in the map, it occurs again nearer to the log's end.  Keys at or above `first_mapped_offset`
-    enter the map; keys below it are only looked up.  Return the number of records kept.
+    enter the map; keys below it are only looked up.  Return the number of records kept, and of records without a key.
     """
     total = 0
+    without_key = 0
     for index in range(count - 1, -1, -1):
         kept[index] = 0
         if records[index, KEY_BYTES] < 0:
+            without_key += 1
             continue
         low = hashes[index, 0]
         high = hashes[index, 1]
@@ -99,6 +107,15 @@ def keep_latest(
             continue
         kept[index] = 1
         total += 1
+    return total, without_key
+
+
+@kernel
+def count_without_key(records: npt.NDArray[np.int64], count: int) -> int:
+    """Return how many of the first `count` decoded rows have no key."""
+    total = 0
+    for index in range(count):
+        total += records[index, KEY_BYTES] < 0
     return total
 
 
@@ -206,14 +223,19 @@ def keep_by_offset(
     tombstones_expired: bool,
     tables: npt.NDArray[np.int64],
     kept: npt.NDArray[np.uint8],
-) -> int:
-    """Filter by a filled map: mark the records that the rules above keep; return the number of these records."""
+) -> tuple[int, int]:
+    """Filter by a filled map: mark the records that the rules above keep.
+
+    Return the number of records kept, and of records dropped because they have no key.
+    """
     total = 0
+    without_key = 0
     for index in range(count):
         kept[index] = 0
         offset = base_offset + records[index, OFFSET_DELTA]
         if offset <= latest_offset:
             if records[index, KEY_BYTES] < 0:
+                without_key += 1
                 continue
             if offset < get_offset(tables, hashes[index, 0], hashes[index, 1]):
                 continue
@@ -221,7 +243,7 @@ def keep_by_offset(
                 continue
         kept[index] = 1
         total += 1
-    return total
+    return total, without_key
 
 
 @kernel

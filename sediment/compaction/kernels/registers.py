@@ -28,7 +28,8 @@ LAST_HORIZON_MS = 18
 WITHOUT_HORIZON = 19  # number of batches that needed a delete horizon but got none
 RUN_KEYS = 20  # number of keys in the current run
 RECORDS = 21  # number of records that were read so far, from the end of the split
-STATE_REGISTERS = 22
+WITHOUT_KEY = 22  # number of records that were dropped because they have no key (Kafka's invalid messages)
+STATE_REGISTERS = 23
 
 # ------------------------------------------------------------------------------------ settings, int64[RULE_REGISTERS]
 FIRST_MAPPED_OFFSET = 0  # keys below this offset are only looked up

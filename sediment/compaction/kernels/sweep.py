@@ -59,7 +59,12 @@ from sediment.compaction.kernels.delete_horizon import (
     tombstones_expire,
 )
 from sediment.compaction.kernels.offset_map import OFFSET_SLOT_BYTES, SET_SLOT_BYTES
-from sediment.compaction.kernels.record_retention import count_survivors, decode_survivors, filter_records
+from sediment.compaction.kernels.record_retention import (
+    count_survivors,
+    count_without_key,
+    decode_survivors,
+    filter_records,
+)
 from sediment.compaction.kernels.registers import (
     BY_BITMAP,
     BY_OCCURRENCE,
@@ -81,6 +86,7 @@ from sediment.compaction.kernels.registers import (
     RAW_BYTES,
     RECORDS,
     UPPER_BOUND_OFFSET,
+    WITHOUT_KEY,
 )
 from sediment.segment_io.compiled.jit import inlined_kernel, kernel
 from sediment.segment_io.compiled.memory import load_u32
@@ -171,7 +177,8 @@ def sweep_chunk(
             state[CURSOR] = ordinal
             continue
 
-        # 4. Decode all records of the batch, or only the survivors if there are few.
+        # 4. Decode all records of the batch, or only the survivors if there are few.  If there are none, the batch may
+        # be kept as a whole below, and its records without a key are counted there.
         status, records_base, payload_bytes = locate_records(header, batches.payloads, ordinal)
         if status != OK:
             return status
@@ -183,7 +190,8 @@ def sweep_chunk(
             state[NEEDED] = out_bytes
             return NEEDS_OUTPUT_ROOM
         decoded = header.record_count
-        if surviving * _SPARSE_FACTOR > header.record_count or surviving > rows.records.shape[0]:
+        is_sparse = 0 < surviving * _SPARSE_FACTOR <= header.record_count and surviving <= rows.records.shape[0]
+        if not is_sparse:
             status = decode_and_hash(
                 records_base,
                 payload_bytes,
@@ -226,6 +234,7 @@ def sweep_chunk(
             # A message of magic 0 or 1 cannot become an empty batch. If it were dropped, the log end offset would fall,
             # so the original is kept.
             state[MESSAGES_WRITTEN] += header.record_count
+            state[WITHOUT_KEY] -= count_without_key(rows.records, decoded)
             return NEEDS_ORIGINAL
         else:
             state[CHANGED] = 1
