@@ -49,6 +49,7 @@ def plan(
     exact: bool = False,
     force: bool = False,
     from_start: bool = False,
+    drop_keyless: bool = False,
     key_equality: Literal["hash", "exact"] = "hash",
     codec: str | None = None,
     level: int | None = None,
@@ -76,6 +77,8 @@ def plan(
         exact: read every key, so the figures are exactly what `compact` would produce.
         force: plan for `compact(force=True)`, which ignores the dirty ratio.
         from_start: plan for `compact(from_start=True)`, which ignores the cleaner checkpoint.
+        drop_keyless: plan for `compact(drop_keyless=True)`, which also cleans partitions that would mostly lose records
+            without a key.
         key_equality: compare keys by their 128-bit hashes, or by their bytes.
         codec: also estimate the size after `reencode` with this codec: none, gzip, snappy, lz4 or zstd.
         level: compression level, as in Kafka's `compression.<codec>.level`; default: Kafka's default.
@@ -119,6 +122,7 @@ def compact(
     level: int | None = None,
     batch_bytes: int | None = None,
     on_corruption: Literal["fail", "keep"] = "fail",
+    drop_keyless: bool = False,
     retry_quarantined: bool = False,
     roll_active: bool = False,
     keep_originals: Path | None = None,
@@ -159,6 +163,7 @@ def compact(
         level: compression level, as in Kafka's `compression.<codec>.level`; default: Kafka's default.
         batch_bytes: merge neighbouring batches of cleaned segments up to this uncompressed size; default: no merging.
         on_corruption: `fail`: quarantine a partition with a corrupt batch; `keep`: keep the batch and clean the others.
+        drop_keyless: also clean a partition if more than half of the records that it would lose have no key.
         retry_quarantined: try quarantined partitions again.
         roll_active: also roll and clean the active segment; for a copy that no broker uses.
         keep_originals: first make hard links in this directory to the files that the run replaces.

@@ -114,6 +114,10 @@ class SweptLog:
                 raise
         return PreparedSwap(self._listing.partition, str(self._listing.path), groups, self._next_dirty_offset)
 
+    def discard(self) -> None:
+        """Remove the written `.part` files, because the caller will not commit them."""
+        self._writer.remove_all()
+
 
 def clean_log(
     plan: CleaningPlan,

@@ -6,7 +6,7 @@ keys are about equally frequent.  If they are, the first-order jackknife is used
 used.  Both are exact if the sample is the whole log.  The jackknife is also exact if no key occurs twice, or if every
 key occurs many times.
 
-Invariant: only `estimate_segments` reads files; all other functions take and return values.
+Invariant: only `estimate_segments` and `estimate_uncleaned` read files; all other functions take and return values.
 
 Source: Haas, Naughton, Seshadri, Stokes: Sampling-based estimation of the number of distinct values of an attribute,
 VLDB 1995; for the parts of a batch that are kept, kafka-log 02 §6.4.
@@ -14,7 +14,8 @@ VLDB 1995; for the parts of a batch that are kept, kafka-log 02 §6.4.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ import numpy.typing as npt
 
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.kernels.delete_horizon import next_horizon_ms
+from sediment.segment_io.errors import CorruptDataError
 from sediment.segment_io.format.batch_headers import BATCH_ROW
 from sediment.segment_io.format.layout import BATCH_HEADER_BYTES, CONTROL_BIT
 from sediment.segment_io.format.timestamps import have_delete_horizon
@@ -56,6 +58,11 @@ class SampledBatches:
     key_counts: Int64s
     key_bytes: int = 0
 
+    def without_key(self) -> Int64s:
+        """Return the number of records without a key in each batch; a control batch has none."""
+        is_control = (self.rows["attributes"] & CONTROL_BIT) != 0
+        return np.where(is_control, 0, self.records - self.keyed)
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
@@ -63,6 +70,8 @@ class Estimate:
 
     `tombstones_waiting` counts the tombstones that are kept.  They expire between `first_horizon_ms` and
     `last_horizon_ms`.  If none of their batches has a delete horizon after cleaning, both are None.
+    `tombstones_expired` counts the tombstones that are dropped because of their horizon, and `records_without_key` the
+    records that are dropped because they have no key.
     """
 
     keys: int
@@ -73,6 +82,9 @@ class Estimate:
     last_horizon_ms: int | None
     sampled_bytes: int
     key_bytes: int = 0
+    messages_read: int = 0
+    records_without_key: int = 0
+    tombstones_expired: int = 0
 
 
 def estimate_segments(
@@ -94,6 +106,34 @@ def estimate_segments(
     return estimate_cleaning(
         sample, log_bytes, now_ms=now_ms, horizon_ms=next_horizon_ms(config.delete_retention_ms, now_ms)
     )
+
+
+@dataclass(frozen=True, slots=True)
+class UncleanedRecords:
+    """Expected numbers of records without a key, and of tombstones, in segments that were never cleaned."""
+
+    records_without_key: int
+    tombstones: int
+
+
+def estimate_uncleaned(
+    directory: Path, segments: Sequence[SegmentRef], fs: Fs, *, sample_bytes: int
+) -> UncleanedRecords:
+    """Estimate the records of `segments` that a cleaning treats specially; what cannot be read is left out.
+
+    `segments` may contain the active segment, whose last batch may be incomplete.
+    """
+    sample = collect_sample(_readable(sampled_batches(directory, segments, fs, budget_bytes=sample_bytes)))
+    log_bytes, sampled_bytes = sum(segment.log_bytes for segment in segments), int(sample.rows["size_bytes"].sum())
+    scale = log_bytes / sampled_bytes if log_bytes > sample_bytes and sampled_bytes else 1.0
+    return UncleanedRecords(
+        round(float(sample.without_key().sum()) * scale), round(float(sample.tombstones.sum()) * scale)
+    )
+
+
+def _readable(spans: Iterable[BatchSpan]) -> Iterator[BatchSpan]:
+    with suppress(CorruptDataError):
+        yield from spans
 
 
 def collect_sample(spans: Iterable[BatchSpan]) -> SampledBatches:
@@ -204,4 +244,7 @@ def estimate_cleaning(sample: SampledBatches, log_bytes: int, *, now_ms: int, ho
         last_horizon_ms=int(horizons_ms.max()) if horizons_ms.size else None,
         sampled_bytes=sampled_bytes,
         key_bytes=round(keys * sample.key_bytes / max(sample.key_counts.size, 1)),
+        messages_read=round(float(sample.records.sum()) * scale),
+        records_without_key=round(float(sample.without_key().sum()) * scale),
+        tombstones_expired=round(float(expired.sum()) * scale * survival_rate),
     )

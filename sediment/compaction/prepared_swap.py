@@ -49,7 +49,7 @@ class CleanStats:
     `tombstones_waiting` counts the tombstones kept.  They expire between `first_horizon_ms` and `last_horizon_ms`.  If
     none of their batches has a delete horizon, `first_horizon_ms` is greater than `last_horizon_ms`.
     `batches_without_horizon` counts batches that got no horizon because delete.retention.ms is unknown.
-    `batches_encoded` counts batches written in another codec or size.  `records_without_key` counts the records that are
+    `batches_encoded` counts batches written in another codec or size.  `records_without_key` counts the records
     dropped because they have no key (Kafka's invalidMessagesRead).
     """
 
@@ -118,6 +118,10 @@ class PreparedSwap:
     directory: str
     groups: tuple[CleanedGroup, ...]
     next_dirty_offset: int
+
+    def stats(self) -> CleanStats:
+        """Return the counts of all groups together."""
+        return sum((group.stats for group in self.groups), CleanStats())
 
     def parts(self) -> tuple[PartFile, ...]:
         """Return every prepared file, in the order of the groups."""

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sediment.compaction.keyless_records import KEYLESS_RECORDS
 from sediment.compaction.prepared_swap import CleanedGroup, PreparedSwap
 from sediment.compaction.strategy import KeyEquality
 from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted
@@ -63,7 +64,7 @@ from sediment.jobs.process.cancellation import RunStopped, cancel_when, stop_on_
 from sediment.jobs.process.stderr_log import log_partition
 from sediment.jobs.reporting.columns import TableColumn, change_column, name_and_status, status_counts
 from sediment.jobs.reporting.error_text import describe
-from sediment.jobs.reporting.figures import human_bytes
+from sediment.jobs.reporting.figures import counted, human_bytes
 from sediment.jobs.reporting.run_report import (
     COMPACTED,
     FAILED,
@@ -613,6 +614,11 @@ def print_report(report: CompactionRunReport, screen: Screen) -> None:
         left = [partition.partition for partition in report.partitions if partition.reason_code == limit]
         if left:
             screen.say(f"not done because of --{limit}: {named(left)}")
+    lossy = [each for each in report.partitions if _is_rewritten(each) and each.records_without_key]
+    if lossy:
+        lost = counted(sum(each.records_without_key for each in lossy), "record")
+        verb = "would be" if report.dry_run else "were" if lost != "1 record" else "was"
+        screen.say(f"{named([each.partition for each in lossy])}: {lost} without a key {verb} dropped", style="yellow")
     kept = [partition.partition for partition in report.partitions if _only_keeps_tombstones(partition)]
     if kept:
         screen.say(
@@ -620,7 +626,9 @@ def print_report(report: CompactionRunReport, screen: Screen) -> None:
             "not stated; give --config FILE or --set TOPIC:delete.retention.ms=MS",
             style="yellow",
         )
-    screen.reasons(p for p in report.partitions if p.status == SKIPPED and p.reason_code not in _LIMITS)
+    skipped = [p for p in report.partitions if p.status == SKIPPED and p.reason_code not in _LIMITS]
+    screen.reasons((p for p in skipped if p.reason_code == KEYLESS_RECORDS), style="yellow")
+    screen.reasons(p for p in skipped if p.reason_code != KEYLESS_RECORDS)
     screen.say(_summary(report))
 
 
@@ -673,6 +681,12 @@ def _summary(report: CompactionRunReport) -> str:
     show_default=True,
     help="fail: skip a partition with a corrupt batch, and quarantine it, so that later runs skip it too.  keep: clean "
     "the readable batches of the partition, and leave the corrupt ones unchanged.",
+)
+@click.option(
+    "--drop-keyless",
+    is_flag=True,
+    help="Also clean a partition if more than half of the records that it would lose have no key.  Otherwise, such a "
+    "partition stays unchanged, because compaction drops every record without a key.",
 )
 @click.option(
     "--retry-quarantined", is_flag=True, help="Also try to clean quarantined partitions, which a run otherwise skips."

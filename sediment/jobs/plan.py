@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
+from sediment.compaction.keyless_records import KEYLESS_RECORDS, loses_mostly_keyless, why_left_alone
 from sediment.compaction.strategy import KeyEquality
 from sediment.engine.directory.originals.history import read_history
 from sediment.engine.directory.originals.retained import bytes_only_in
@@ -107,12 +108,15 @@ class PartitionPlan:
 
     `status` is cleanable, blocked (by the rule `reason_code`), failed or quarantined.  `unblocks_at_ms` is the time at
     which the partition becomes cleanable even without further appends.  `clean_bytes`, `cleanable_bytes` and
-    `dirty_ratio` are computed as in Kafka.  `bytes_after`, `messages_written` and the tombstones are estimated from a
-    sample unless `is_exact`.  `segments`, `groups_rewritten` and `messages_read` are known only if `is_exact`.
-    `tombstones_waiting` counts the tombstones that remain; their delete horizons are from `first_delete_horizon_ms` to
-    `last_delete_horizon_ms`.  `reencoded_bytes` estimates the size of the log after a re-encoding without compaction,
-    from a sample of `reencode_sampled_bytes`.  `warnings` are sentences about anything else that endangers the
-    partition's records.
+    `dirty_ratio` are computed as in Kafka.  `bytes_after`, `messages_written`, `records_without_key` and the tombstones
+    are estimated from a sample unless `is_exact`.  `segments`, `groups_rewritten` and `messages_read` are known only if
+    `is_exact`.  `records_without_key` counts the records that cleaning would drop because they have no key; in a
+    blocked log, it counts all such records.  `tombstones_waiting` counts the tombstones that remain; their delete
+    horizons are from `first_delete_horizon_ms` to `last_delete_horizon_ms`.  In a blocked log, `tombstones_expired`
+    counts the tombstones in the clean part that have expired, and `tombstones_not_cleaned` those above the clean part.
+    `reencoded_bytes` estimates the size of the log after a re-encoding without compaction, from a sample of
+    `reencode_sampled_bytes`.  `warnings` are sentences about anything else that endangers the partition's
+    records.
     """
 
     partition: str
@@ -148,7 +152,10 @@ class PartitionPlan:
     groups: int | None = None
     groups_rewritten: int | None = None
     groups_skipped: int | None = None
+    records_without_key: int | None = None
     tombstones_waiting: int | None = None
+    tombstones_expired: int | None = None
+    tombstones_not_cleaned: int | None = None
     first_delete_horizon_ms: int | None = None
     last_delete_horizon_ms: int | None = None
     reencoded_bytes: int | None = None
@@ -314,7 +321,7 @@ def _with_cleaning(task: PlanningTask, found: PartitionPlan, view: LogView, clea
         must_compact=cleanable.must_compact,
     )
     if cleanable.blocked_by is not None or task.quarantine is not None:
-        return _with_tombstones(found, _estimate(task, view, cleanable.first_dirty_offset))
+        return _with_leftovers(task, found, view, cleanable.first_dirty_offset)
     plan = plan_cleaning(view, cleanable, cleaning.config, now_ms=cleaning.now_ms)
     estimate = cache(lambda: _estimate(task, view, cleanable.first_uncleanable_offset))
     choice = strategy_for(cleaning, plan, estimate)
@@ -328,11 +335,17 @@ def _with_cleaning(task: PlanningTask, found: PartitionPlan, view: LogView, clea
     )
     if task.is_exact:
         return found
+    dropped = estimate().messages_read - estimate().messages
+    if not cleaning.options.drop_keyless and loses_mostly_keyless(estimate().records_without_key, dropped):
+        about = "about " if task.sample_bytes < plan.log_bytes else ""
+        reason = why_left_alone(estimate().records_without_key, dropped, about=about)
+        return _left_alone(found, reason, estimate().records_without_key, sampled_bytes=estimate().sampled_bytes)
     back = plan.log_bytes - estimate().log_bytes
     return replace(
         _with_tombstones(found, estimate()),
         keys=estimate().keys,
         messages_written=estimate().messages,
+        records_without_key=estimate().records_without_key,
         bytes_back=back,
         bytes_after=found.bytes_before - back,
     )
@@ -354,6 +367,53 @@ def _estimate(task: PlanningTask, view: LogView, end_offset: int) -> Estimate:
     )
 
 
+def _with_leftovers(task: PlanningTask, found: PartitionPlan, view: LogView, first_dirty_offset: int) -> PartitionPlan:
+    """Return the plan of a log that is not cleaned, with its tombstones and its records without a key.
+
+    The clean part and the rest of the log, which includes the active segment, share the sample by their sizes.
+    """
+    from sediment.compaction.estimate import estimate_segments, estimate_uncleaned
+
+    *rolled, active = view.listing.segments or (None,)
+    clean = [segment for segment in rolled if segment.base_offset < first_dirty_offset]
+    rest = [*rolled[len(clean) :], *([active] if active is not None else [])]
+    clean_bytes, rest_bytes = (sum(segment.log_bytes for segment in part) for part in (clean, rest))
+    share = min(task.sample_bytes / max(clean_bytes + rest_bytes, 1), 1.0)
+    estimate = estimate_segments(
+        view.listing.path,
+        clean,
+        replace(task.cleaning.config, delete_retention_ms=None),  # nothing gets a horizon, because nothing is cleaned
+        Fs(),
+        now_ms=task.cleaning.now_ms,
+        sample_bytes=round(clean_bytes * share),
+    )
+    uncleaned = estimate_uncleaned(view.listing.path, rest, Fs(), sample_bytes=round(rest_bytes * share))
+    return replace(
+        _with_tombstones(found, estimate),
+        records_without_key=estimate.records_without_key + uncleaned.records_without_key,
+        tombstones_expired=estimate.tombstones_expired,
+        tombstones_not_cleaned=uncleaned.tombstones,
+    )
+
+
+def _left_alone(
+    found: PartitionPlan, reason: str, records_without_key: int, *, sampled_bytes: int = 0
+) -> PartitionPlan:
+    """Return the plan of a partition that `compact` does not clean because of its records without a key."""
+    return replace(
+        found,
+        status=BLOCKED,
+        reason_code=KEYLESS_RECORDS,
+        reason=reason,
+        next_dirty_offset=None,
+        strategy=None,
+        strategy_reason=None,
+        groups=None,
+        records_without_key=records_without_key,
+        sampled_bytes=sampled_bytes,
+    )
+
+
 def _with_tombstones(found: PartitionPlan, estimate: Estimate) -> PartitionPlan:
     return replace(
         found,
@@ -371,6 +431,7 @@ def perform(
     exact: bool,
     force: bool,
     from_start: bool,
+    drop_keyless: bool,
     key_equality: str,
     codec: str | None,
     level: int | None,
@@ -386,7 +447,13 @@ def perform(
     """
     encoding = parse_optional_encoding(codec, level, batch_bytes)
     history = None if originals is None else read_history(originals, Fs())
-    own = CompactOptions(force=force, dry_run=True, from_start=from_start, key_equality=KeyEquality(key_equality))
+    own = CompactOptions(
+        force=force,
+        dry_run=True,
+        from_start=from_start,
+        drop_keyless=drop_keyless,
+        key_equality=KeyEquality(key_equality),
+    )
     started = time.monotonic()
     run_id = new_run_id()
     plans: list[PartitionPlan] = []
@@ -555,6 +622,9 @@ def _exactly_in_splits(sc: Any, task: CleaningTask, found: PartitionPlan, asked:
 
 def _exactly(cleaning: CleaningTask, found: PartitionPlan, result: CleaningResult) -> PartitionPlan:
     """Return the plan with the figures of `result`, which a cleaning in memory produced."""
+    if result.reason_code == KEYLESS_RECORDS:
+        left = _left_alone(found, result.reason or "", result.records_without_key)
+        return replace(left, is_exact=True)
     if result.swap is None:
         status = QUARANTINED if result.uncleanable is not None else FAILED
         return replace(found, status=status, reason_code=result.reason_code, reason=result.reason)
@@ -572,6 +642,7 @@ def _exactly(cleaning: CleaningTask, found: PartitionPlan, result: CleaningResul
         segments=report.segments,
         groups_rewritten=report.groups_rewritten,
         groups_skipped=report.groups_skipped,
+        records_without_key=report.records_without_key,
         tombstones_waiting=report.tombstones_waiting,
         first_delete_horizon_ms=report.first_delete_horizon_ms,
         last_delete_horizon_ms=report.last_delete_horizon_ms,
@@ -712,6 +783,11 @@ def _explanations(partition: PartitionPlan) -> list[str]:
 @click.option("--force", is_flag=True, help="Plan for `compact --force`, which ignores the dirty ratio.")
 @click.option(
     "--from-start", is_flag=True, help="Plan for `compact --from-start`, which ignores cleaner-offset-checkpoint."
+)
+@click.option(
+    "--drop-keyless",
+    is_flag=True,
+    help="Plan for `compact --drop-keyless`, which also cleans partitions that mostly lose records without a key.",
 )
 @key_equality_option
 @encoding_options

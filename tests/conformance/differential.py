@@ -59,7 +59,7 @@ def compare_log(oracle: KafkaOracle, case: Case, directory: Path, tally: Tally) 
 
 def compare_round(given: CleanedRound, ours: Path, spec: Mapping[str, Any]) -> str:
     """Clean `ours`, a copy of `given.before`, and compare it with what Kafka left; returns the outcome."""
-    options = ("--json", "--quiet", "--force", "--strategy", given.strategy, "--now-ms", given.now_ms)
+    options = ("--json", "--quiet", "--force", "--drop-keyless", "--strategy", given.strategy, "--now-ms", given.now_ms)
     outcome = sediment("compact", ours, *options, *_settings(given))
     report = outcome.partitions()[PARTITION]
     partition, kafka = ours / PARTITION, given.after / PARTITION
@@ -84,6 +84,7 @@ def compare_round(given: CleanedRound, ours: Path, spec: Mapping[str, Any]) -> s
         "end_offset": report["next_dirty_offset"],
         "messages_read": report["messages_read"],
         "messages_written": report["messages_written"],
+        "invalid_messages_read": report["records_without_key"],
     }
     expected = {name: getattr(cleaned, name) for name in found}
     assert found == expected, f"{found}, Kafka's are {expected}"

@@ -9,13 +9,13 @@ Invariant: if a copied log has a corrupt batch, the log is not changed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sediment.compaction.config import CompactionConfig
-from sediment.compaction.prepared_swap import CleanStats
+from sediment.compaction.keyless_records import KEYLESS_RECORDS, loses_mostly_keyless, why_left_alone
 from sediment.compaction.reencode.plan import Encoding
-from sediment.engine.directory.swap import commit
+from sediment.engine.directory.swap import commit, discard_parts
 from sediment.segment_io.errors import CorruptCheckpointError, CorruptDataError
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import TopicPartition
@@ -32,8 +32,9 @@ class LogCompaction:
     """The outcome for a log that had `bytes_before` bytes; `reason` is None if the log was compacted.
 
     `first_dirty` is the new cleaner checkpoint, or None if there is none.  `batches_without_horizon` counts batches
-    that keep their tombstones because delete.retention.ms is unknown.  `damage` describes the corrupt batch that
-    prevented the compaction.
+    that keep their tombstones because delete.retention.ms is unknown.  `records_without_key` counts the records that
+    were dropped because they have no key, or because of which the log was not compacted.  `damage` describes the
+    corrupt batch that prevented the compaction.
     """
 
     bytes_before: int
@@ -43,6 +44,7 @@ class LogCompaction:
     messages_read: int = 0
     messages_written: int = 0
     batches_without_horizon: int = 0
+    records_without_key: int = 0
     damage: str | None = None
 
 
@@ -120,12 +122,20 @@ def _compacted(
         )
     plan = plan_cleaning(view, cleanable, config, now_ms=now_ms)
     swap = clean_log(plan, fs, run_id=run_id, attempt=attempt, encoding=encoding)
+    stats = swap.stats()
+    dropped = stats.messages_read - stats.messages_written
+    if loses_mostly_keyless(stats.records_without_key, dropped):
+        discard_parts(listing.path, run_id, fs, attempt=attempt)
+        to_drop = "run `sediment compact --drop-keyless` on the clone"
+        reason = why_left_alone(stats.records_without_key, dropped, to_drop=to_drop)
+        kept = not_compacted(listing, checkpoints, KEYLESS_RECORDS, reason)
+        return replace(kept, records_without_key=stats.records_without_key)
     commit(swap, fs)
-    stats = sum((group.stats for group in swap.groups), CleanStats())
     return LogCompaction(
         listing.log_bytes(),
         swap.next_dirty_offset,
         messages_read=stats.messages_read,
         messages_written=stats.messages_written,
         batches_without_horizon=stats.batches_without_horizon,
+        records_without_key=stats.records_without_key,
     )

@@ -32,7 +32,7 @@ from sediment.compaction.cleanable_range import CleanableRange
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.grouping import plan_cleaning
 from sediment.compaction.offset_map_size import dedupe_buffer_bytes_per_thread
-from sediment.compaction.prepared_swap import CleanStats, PreparedSwap
+from sediment.compaction.prepared_swap import PreparedSwap
 from sediment.engine.directory.swap import discard_parts
 from sediment.engine.directory.throttle import Throttle
 from sediment.engine.live.broker_config import BrokerConfig
@@ -66,7 +66,7 @@ class LastCleaning:
     @classmethod
     def of(cls, swap: PreparedSwap, duration_ms: int) -> LastCleaning:
         """Return the figures of a cleaning."""
-        stats = sum((group.stats for group in swap.groups), CleanStats())
+        stats = swap.stats()
         return cls(duration_ms, stats.bytes_read, stats.bytes_written)
 
     @property
@@ -181,6 +181,8 @@ class LogCleaner:
             # commit.
             log.flush(swap.next_dirty_offset)
             log.replace_segments(swap, before_group=chosen.directory.lock.check)
+        if dropped := swap.stats().records_without_key:
+            _LOGGER.warning("%s: dropped %d invalid messages (records without a key)", log.partition, dropped)
         return swap
 
     def _bounded(self, config: CompactionConfig, cleaned: CleanableRange) -> CompactionConfig:

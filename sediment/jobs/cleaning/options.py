@@ -45,6 +45,9 @@ class CompactOptions:
     keep_before: Path | None = None
     """Directory for hard links to all files of each partition, made before the run changes the partition."""
 
+    drop_keyless: bool = False
+    """True: also clean a partition that would mostly lose records without a key."""
+
     max_bytes: int | None = None
     max_seconds: float | None = None
     retry_quarantined: bool = False

@@ -27,7 +27,7 @@ from sediment.engine.directory.loading.interrupted_swaps import finish_interrupt
 from sediment.engine.directory.output import PublishingFs, SourcePublishingFs, file_chunks
 from sediment.engine.directory.swap import replaced_files
 from sediment.jobs.cleaning.options import CleaningTask
-from sediment.jobs.cleaning.result import TASK_ERRORS, CleaningResult, failed_task
+from sediment.jobs.cleaning.result import TASK_ERRORS, CleaningResult, failed_task, to_commit
 from sediment.jobs.cleaning.task import roll_active, start_cleaning
 from sediment.jobs.publishing.partition_output import PartitionOutput, is_left_out
 from sediment.jobs.reporting.error_text import describe
@@ -224,13 +224,15 @@ class OutputPlace:
         """Leave the files of splits in the output; a completed output keeps only the files that the manifest names."""
 
     def done(self, swap: PreparedSwap, files: Sequence[ManifestFile]) -> PublishResult:
-        """Return the result of a partition whose splits are published."""
+        """Return the result of a partition whose splits are published, if `to_commit` accepts them."""
         task = self.publishing
+        result = to_commit(self.asked, swap, self.task.options)
+        if result.swap is None:
+            return self.failed(result)
         left = () if task.dry_run else _staying(task, self.task, swap)
-        result = replace(self.asked, swap=swap, to_split=None)
         return PublishResult(tuple(files), result, self.task.listing, left=left)
 
     def failed(self, result: CleaningResult) -> PublishResult:
-        """Return the result of a partition that could not be cleaned and is therefore copied unchanged."""
+        """Return the result of a partition that is not cleaned and is therefore copied unchanged."""
         left = () if self.publishing.dry_run else tuple(self.publishing.files)
         return PublishResult((), result, self.task.listing, left=left)

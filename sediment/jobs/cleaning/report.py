@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sediment.compaction.prepared_swap import CleanedGroup, CleanStats, PreparedSwap, UnreadableBatch
+from sediment.compaction.prepared_swap import CleanedGroup, PreparedSwap, UnreadableBatch
 from sediment.engine.directory.uncleanable import Uncleanable
 from sediment.jobs.cleaning.options import CleaningTask
 from sediment.jobs.cleaning.result import CleaningResult
@@ -93,6 +93,7 @@ def uncommitted(task: CleaningTask, result: CleaningResult) -> PartitionReport:
         dirty_ratio=result.dirty_ratio,
         strip_before=_strip(task.listing, result.first_dirty_offset),
         seconds_by_stage=result.seconds_by_stage,
+        records_without_key=result.records_without_key,
     )
 
 
@@ -119,7 +120,7 @@ def _with_swap(report: PartitionReport, listing: LogListing, swap: PreparedSwap)
         for base, size_bytes, state in report.strip_before
         if base not in replaced
     ]
-    stats = sum((group.stats for group in swap.groups), CleanStats())
+    stats = swap.stats()
     unreadable = [batch for group in swap.groups for batch in group.unreadable]
     if unreadable:
         report = _with_reason(report, UNREADABLE_KEPT, _unreadable(unreadable))
@@ -131,13 +132,14 @@ def _with_swap(report: PartitionReport, listing: LogListing, swap: PreparedSwap)
         report,
         status=COMPACTED,
         next_dirty_offset=swap.next_dirty_offset,
-        messages_read=sum(group.stats.messages_read for group in swap.groups),
-        messages_written=sum(group.stats.messages_written for group in swap.groups),
+        messages_read=stats.messages_read,
+        messages_written=stats.messages_written,
+        records_without_key=stats.records_without_key,
         bytes_after=sum(segment.log_bytes for segment in kept) + sum(size for _, size in made),
         segments=tuple(sorted([segment.base_offset for segment in kept] + [base for base, _ in made])),
         groups_rewritten=sum(bool(group.parts) for group in swap.groups),
         groups_skipped=sum(not group.parts for group in swap.groups),
-        corrupt_batches=sum(group.stats.corrupt_batches for group in swap.groups),
+        corrupt_batches=stats.corrupt_batches,
         batches_encoded=stats.batches_encoded,
         tombstones_waiting=stats.tombstones_waiting,
         first_delete_horizon_ms=stats.first_horizon_ms if has_horizon else None,

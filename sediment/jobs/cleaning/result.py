@@ -6,9 +6,10 @@ Invariant: an error of a partition is part of its result, so Spark does not retr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from sediment.compaction.keyless_records import KEYLESS_RECORDS, loses_mostly_keyless, why_left_alone
 from sediment.engine.directory.uncleanable import Uncleanable, uncleanable_after
 from sediment.jobs.reporting.error_text import describe
 from sediment.segment_io.errors import CorruptCheckpointError, CorruptDataError, LimitReachedError, SedimentError
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from sediment.compaction.cleanable_range import CleanableRange
     from sediment.compaction.grouping import CleaningPlan
     from sediment.compaction.prepared_swap import PreparedSwap
+    from sediment.jobs.cleaning.options import CompactOptions
     from sediment.segment_io.partition.listing import LogListing
 
 Outcome = TypeVar("Outcome")
@@ -50,7 +52,7 @@ class CleaningResult:
     `failed` is True after an error, and False for a partition without work.  `reset_checkpoint` replaces an invalid
     first dirty offset in the cleaner checkpoint, even if nothing was cleaned.  `uncleanable` is the quarantine mark of
     a corrupt partition.  If `to_split` is set, this task only planned the partition, and many tasks must clean it in
-    splits.
+    splits.  `records_without_key` is set if the cleaning was refused because of these records.
     """
 
     swap: PreparedSwap | None = None
@@ -65,11 +67,30 @@ class CleaningResult:
     seconds_by_stage: Mapping[str, float] = field(default_factory=dict)
     strategy: str | None = None
     to_split: SplitPlan | None = None
+    records_without_key: int = 0
 
 
 def failure(code: str, reason: str) -> CleaningResult:
     """Return the result of a partition that was not cleaned because of an error."""
     return CleaningResult(reason_code=code, reason=reason, failed=True)
+
+
+def to_commit(result: CleaningResult, swap: PreparedSwap, options: CompactOptions) -> CleaningResult:
+    """Return `result` with the `swap` to commit, or without it if the partition would mostly lose keyless records.
+
+    In the second case, the caller removes the parts of the swap.
+    """
+    result = replace(result, to_split=None)
+    stats = swap.stats()
+    dropped = stats.messages_read - stats.messages_written
+    if options.drop_keyless or not loses_mostly_keyless(stats.records_without_key, dropped):
+        return replace(result, swap=swap)
+    return replace(
+        result,
+        reason_code=KEYLESS_RECORDS,
+        reason=why_left_alone(stats.records_without_key, dropped),
+        records_without_key=stats.records_without_key,
+    )
 
 
 class PartitionTask(Protocol):

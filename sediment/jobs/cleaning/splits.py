@@ -34,7 +34,7 @@ from sediment.compaction.prepared_swap import CleanedGroup, PreparedSwap
 from sediment.compaction.strategy import Strategy
 from sediment.engine.directory.swap import discard_parts
 from sediment.jobs.cleaning.options import KEEP, CleaningTask
-from sediment.jobs.cleaning.result import TASK_ERRORS, CleaningResult, SplitPlan, failed_task
+from sediment.jobs.cleaning.result import TASK_ERRORS, CleaningResult, SplitPlan, failed_task, to_commit
 from sediment.jobs.cleaning.task import check_listed, clean_partition
 from sediment.jobs.spark.task_environment import OnBytes, task_environment
 from sediment.jobs.spark.task_pool import attempt_name
@@ -115,9 +115,12 @@ class InPlace:
             discard_parts(self.task.listing.path, self.task.run_id, Fs())
 
     def done(self, swap: PreparedSwap, files: Sequence[ManifestFile]) -> CleaningResult:
-        """Return the swap to commit."""
+        """Return the swap to commit, if `to_commit` accepts it."""
         check_listed(self.task, Fs(), at_end=True)
-        return replace(self.asked, swap=swap, to_split=None)
+        cleaned = to_commit(self.asked, swap, self.task.options)
+        if cleaned.swap is None:
+            self.discard()
+        return cleaned
 
     def failed(self, result: CleaningResult) -> CleaningResult:
         """Return `result`, which a task returned for the failed partition."""

@@ -20,7 +20,7 @@ from sediment.compaction.strategy import KeyEquality, Strategy
 from sediment.compaction.write_behind import WriteBehind
 from sediment.jobs.cleaning.estimates import SAMPLE_BYTES, check_headroom, strategy_for
 from sediment.jobs.cleaning.options import KEEP, CleaningTask
-from sediment.jobs.cleaning.result import CleaningResult, SplitPlan, SurveyResult, result_of
+from sediment.jobs.cleaning.result import CleaningResult, SplitPlan, SurveyResult, result_of, to_commit
 from sediment.jobs.reporting.stage_timer import CLEAN, PLAN, VIEW, StageTimer
 from sediment.jobs.spark.task_environment import OnBytes, task_environment, throttled
 from sediment.jobs.spark.task_pool import Pending, completed
@@ -124,7 +124,11 @@ def start_cleaning(
         swap = swept.written()
         timer.lap(CLEAN)
         check_listed(task, fs, at_end=True)
-        return replace(result, swap=swap, strategy=strategy.value, seconds_by_stage=timer.seconds())
+        cleaned = replace(result, strategy=strategy.value, seconds_by_stage=timer.seconds())
+        cleaned = to_commit(cleaned, swap, task.options)
+        if cleaned.swap is None:
+            swept.discard()
+        return cleaned
 
     # A dry run writes nothing, but must check the segments for changes as soon as it has read them.
     return completed(finish()) if task.dry_run else Pending(finish)

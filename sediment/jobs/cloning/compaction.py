@@ -59,6 +59,7 @@ def with_compaction(
             _because(row, compaction.reason_code, compaction.reason),
             compacted=False,
             bytes_before=compaction.bytes_before,
+            records_without_key=compaction.records_without_key,
         )
     if compaction.batches_without_horizon:
         topic = row.partition.rpartition("-")[0]
@@ -69,6 +70,7 @@ def with_compaction(
         bytes_before=compaction.bytes_before,
         messages_read=compaction.messages_read,
         messages_written=compaction.messages_written,
+        records_without_key=compaction.records_without_key,
     )
 
 

@@ -24,6 +24,8 @@ class PartitionCloneReport:
     directory that contains `source`.  With `--suppress`, `records_suppressed` counts the records that were left out.
     The number is 0 if the list has no key of the topic.  With `--compact`, `compacted` is False if the log was copied
     unchanged, and `reason` gives the cause.  `bytes_before` is the size of the log before its compaction.
+    `records_without_key` counts the records that were dropped because they have no key, or because of which the log
+    was copied unchanged.
     """
 
     partition: str
@@ -45,6 +47,7 @@ class PartitionCloneReport:
     bytes_before: int | None = None
     messages_read: int | None = None
     messages_written: int | None = None
+    records_without_key: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -235,6 +235,7 @@ def partition_schema() -> pa.Schema:
             ("groups_rewritten", pa.int64()),
             ("groups_skipped", pa.int64()),
             ("corrupt_batches", pa.int64()),
+            ("records_without_key", pa.int64()),
             ("other", pa.string()),
         ]
     )

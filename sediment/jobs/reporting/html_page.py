@@ -373,7 +373,10 @@ def _record_tiles(
 
     read, written, erased = total("messages_read"), total("messages_written"), total("records_erased")
     if read and written is not None:
-        yield "records", f"{read:,} → {written:,}", f"{read - written:,} superseded or expired"
+        done = [p for p in partitions if p["status"] not in IDLE_STATUSES]
+        without_key = sum(_whole(p, "records_without_key") or 0 for p in done)
+        why = f"superseded or expired, {without_key:,} without a key" if without_key else "superseded or expired"
+        yield "records", f"{read:,} → {written:,}", f"{read - written - without_key:,} {why}"
     elif read:
         yield "records read", f"{read:,}", ""
     rows = [(key, _whole(document, f"rows_{key}")) for key in ("inserted", "updated", "deleted")]

@@ -117,6 +117,7 @@ def _run_gauges(
         ("bytes_after", "Bytes of segments after the run, or after the run that a dry run plans."),
         ("messages_read", "Records read."),
         ("messages_written", "Records written."),
+        ("records_without_key", "Records without a key that were dropped, or that kept a partition from cleaning."),
     ):
         gauges.set_each(f"{_RUN}_{name}", text, ["log_dir"], _sums(partitions, name))
 

@@ -107,10 +107,11 @@ class PartitionReport:
     """Report of one partition.  Offsets are log offsets, bytes are `.log` bytes of the whole partition; None: unknown.
 
     `key_equality` is the method by which keys were compared: `hash` or `exact`.  `dirty_ratio` is the ratio before the
-    run.  `batches_encoded` counts the batches that got another codec or size.  `tombstones_waiting` counts the
-    tombstones in the cleaned part; the delete horizons of their batches are from `first_delete_horizon_ms` to
-    `last_delete_horizon_ms`.  `strip_before` and `strip_after` are the segments before and after the run, ascending.
-    `seconds_by_stage` covers the partition's task and its commit.
+    run.  `batches_encoded` counts the batches that got another codec or size.  `records_without_key` counts the records
+    that were dropped because they have no key, or because of which the partition was left alone (`keyless-records`).
+    `tombstones_waiting` counts the tombstones in the cleaned part; the delete horizons of their batches are from
+    `first_delete_horizon_ms` to `last_delete_horizon_ms`.  `strip_before` and `strip_after` are the segments before and
+    after the run, ascending.  `seconds_by_stage` covers the partition's task and its commit.
 
     `keeps_tombstones` is True if batches got no delete horizon because `delete.retention.ms` is not stated.
     `keeps_tombstones` is a separate field because a report has only one reason code, and another reason may need that
@@ -137,6 +138,7 @@ class PartitionReport:
     groups_skipped: int = 0
     corrupt_batches: int = 0
     batches_encoded: int = 0
+    records_without_key: int = 0
     dirty_ratio: float | None = None
     tombstones_waiting: int | None = None
     first_delete_horizon_ms: int | None = None

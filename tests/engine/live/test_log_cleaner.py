@@ -37,8 +37,8 @@ from tests.engine.managed import (
 )
 from tests.faults.faulty_fs import FaultyFs, Kill, Killed
 from tests.jobs.log_dirs import read_checkpoint, write_checkpoint
-from tests.segments import batch_bytes, marker_bytes
-from tests.twin.batches import ControlType
+from tests.segments import NOW_MS, batch_bytes, marker_bytes, write_segment
+from tests.twin.batches import ControlType, Record, encode_batch
 from tests.waiting import LIMIT_SECONDS, wait_until
 
 FIRST_DIRTY = "cleaner-offset-checkpoint"
@@ -90,6 +90,19 @@ def test_what_supersedes_is_durable_before_what_it_supersedes_goes(logs):
         chosen = manager.cleaner.manager.grab_filthiest()
         assert manager.cleaner.clean(chosen)
         assert recovery_points[0] >= chosen.range.first_uncleanable_offset > 0
+
+
+def test_cp_09_records_without_a_key_go_as_in_a_broker_and_the_log_says_how_many(logs, caplog):
+    keyless = encode_batch([Record(n, NOW_MS, None, b"x") for n in range(3)], base_offset=0, leader_epoch=0)
+    write_segment(logs / "t-0", 0, [keyless, batch_bytes(3, "a")])
+    write_segment(logs / "t-0", 4, [batch_bytes(4, "b")])
+    with running(logs, topic=EAGER) as manager:
+        log = manager.get_log(T0)
+        log.maybe_increment_high_watermark()
+        assert len(records_of(log)) == 5
+        assert manager.cleaner.clean_filthiest()
+        assert [record.offset for record in records_of(log)] == [3, 4]
+    assert "t-0: dropped 3 invalid messages (records without a key)" in caplog.text
 
 
 # ------------------------------------------------------------------------------------------------------------- stopping
