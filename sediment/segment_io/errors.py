@@ -3,6 +3,7 @@
 SedimentError
  ├── CorruptDataError          bytes on disk contradict their format
  │    ├── CorruptBatchError         a record batch or a record in it
+ │    │    └── ExpandsTooFarError        its records have more bytes than the limit
  │    ├── CorruptIndexError         an offset, time or transaction index
  │    │    ├── IndexOrderError           an entry is not above the last one
  │    │    └── IndexOffsetOverflowError  an offset is more than 2^31 - 1 above the segment's base
@@ -10,6 +11,7 @@ SedimentError
  │    └── CorruptCheckpointError    a checkpoint or metadata file
  ├── ProtocolError            a message contradicts its schema, or the schema cannot express it
  ├── UnsupportedDataError      well-formed, but not readable by this version (a codec, a magic)
+ ├── LongWorkError            the work would take long, and others wait for this thread; nothing was changed
  ├── UsageError                wrong use; nothing was changed
  │    ├── NotALogDirectoryError
  │    ├── SettingsError
@@ -126,6 +128,10 @@ class CorruptBatchError(CorruptDataError):
     """A record batch, or a record in it, is malformed or fails its checksum."""
 
 
+class ExpandsTooFarError(CorruptBatchError):
+    """The records of a compressed batch have more bytes than the limit."""
+
+
 class CorruptIndexError(CorruptDataError):
     """An offset, time or transaction index contradicts its format."""
 
@@ -157,6 +163,10 @@ class ProtocolError(SedimentError):
         super().__init__(what, **locations)
         self.api = api
         self.version = version
+
+
+class LongWorkError(SedimentError):
+    """The work would take long, and the caller said that others wait for its thread; nothing was changed."""
 
 
 class UnsupportedDataError(SedimentError):

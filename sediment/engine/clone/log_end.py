@@ -21,7 +21,7 @@ import numpy as np
 from sediment.engine.live.log.partition_log import AppendOrigin, PartitionLog
 from sediment.engine.log_config import LogConfig
 from sediment.segment_io.compiled.padding import padded_copy
-from sediment.segment_io.compiled.status import OK
+from sediment.segment_io.compiled.status import BAD_RECORD_COUNT, OK
 from sediment.segment_io.errors import CorruptBatchError, UsageError
 from sediment.segment_io.format.batch_builder import BatchHead, NewRecord, build_batch
 from sediment.segment_io.format.batch_headers import STATUS_TEXT
@@ -37,6 +37,7 @@ from sediment.segment_io.format.layout import (
     LOG_OVERHEAD_BYTES,
     MAGIC,
     MAGIC_V2,
+    MIN_RECORD_BYTES,
     TIMESTAMP_TYPE_BIT,
 )
 from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, segment_file_name
@@ -149,6 +150,8 @@ def batch_head(content: bytes, end_offset: int, limit_bytes: int) -> bytes:
     base_offset, attributes, base_timestamp_ms, largest_ms = head[0], head[5], head[7], head[8]
     codec = attributes & CODEC_MASK
     payload = bytes(decompress(codec, content[BATCH_HEADER_BYTES:], limit_bytes=limit_bytes))
+    if head[12] * MIN_RECORD_BYTES > len(payload):
+        raise CorruptBatchError(STATUS_TEXT[BAD_RECORD_COUNT], offset=base_offset)
     rows = np.zeros((head[12], RECORD_FIELDS), dtype=np.int64)
     padded = padded_copy(payload)
     status = decode_records(padded.ctypes.data, 0, len(payload), len(rows), rows)

@@ -109,58 +109,70 @@ def _skip_headers(address: int, end: int) -> int:
 
 
 @kernel
-def decode_records(base: int, start: int, end: int, count: int, records: npt.NDArray[np.int64]) -> int:
-    """Decode `count` uncompressed records in [start, end) into `records`, int64[>= count, RECORD_FIELDS].
+def decode_next_records(base: int, start: int, end: int, count: int, records: npt.NDArray[np.int64]) -> tuple[int, int]:
+    """Decode the first `count` of the uncompressed records in [start, end) into `records`, as `decode_records` does.
 
-    Source: kafka-log 01 §3.4, reader checks.
+    Return (status, position after these records).
     """
     address = base + start
     limit = base + end
     # Rows are indexed in place, because otherwise numba would count references to a separate array for every record.
     for index in range(count):
         if address >= limit:
-            return RECORD_ENDS_EARLY
+            return RECORD_ENDS_EARLY, 0
         records[index, RECORD_START] = address - base
         length, address = read_varint(address)
         if address == 0:
-            return BAD_VARINT
+            return BAD_VARINT, 0
         if length < 0 or length > limit - address:
-            return RECORD_TOO_LONG
+            return RECORD_TOO_LONG, 0
         record_end = address + length
         delta, address = read_varlong(address + 1)
         if address == 0 or address >= record_end:
-            return BAD_VARINT
+            return BAD_VARINT, 0
         records[index, TIMESTAMP_DELTA] = delta
         delta, address = read_varint(address)
         if address == 0 or address >= record_end:
-            return BAD_VARINT
+            return BAD_VARINT, 0
         records[index, OFFSET_DELTA] = delta
         records[index, RECORD_TAIL] = address - base
         length, address = read_varint(address)
         if address == 0 or length > record_end - address:
-            return BAD_KEY_LENGTH
+            return BAD_KEY_LENGTH, 0
         records[index, KEY_START] = address - base
         records[index, KEY_BYTES] = max(length, -1)
         if length > 0:
             address += length
         if address >= record_end:
-            return BAD_KEY_LENGTH
+            return BAD_KEY_LENGTH, 0
         length, address = read_varint(address)
         if address == 0 or length > record_end - address:
-            return BAD_VALUE_LENGTH
+            return BAD_VALUE_LENGTH, 0
         records[index, VALUE_START] = address - base
         records[index, VALUE_BYTES] = max(length, -1)
         if length > 0:
             address += length
         if address >= record_end:
-            return BAD_VALUE_LENGTH
+            return BAD_VALUE_LENGTH, 0
         records[index, HEADERS_START] = address - base
         headers_end = _skip_headers(address, record_end)
         if headers_end == 0:
-            return BAD_HEADERS
+            return BAD_HEADERS, 0
         if headers_end != record_end:
-            return RECORD_LENGTH_MISMATCH
+            return RECORD_LENGTH_MISMATCH, 0
         records[index, RECORD_END] = record_end - base
         # This address equals `headers_end`, but is available earlier, so the CPU can start on the next record.
         address = record_end
-    return OK if address == limit else RECORDS_REMAIN
+    return OK, address - base
+
+
+@kernel
+def decode_records(base: int, start: int, end: int, count: int, records: npt.NDArray[np.int64]) -> int:
+    """Decode `count` uncompressed records in [start, end) into `records`, int64[>= count, RECORD_FIELDS].
+
+    Source: kafka-log 01 §3.4, reader checks.
+    """
+    status, position = decode_next_records(base, start, end, count, records)
+    if status != OK:
+        return status
+    return OK if position == end else RECORDS_REMAIN

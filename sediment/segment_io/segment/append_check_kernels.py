@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from sediment.segment_io.compiled.jit import brief_kernel, kernel
 from sediment.segment_io.compiled.memory import load_i8, load_i16, load_i32, load_i64, store_i16, store_i32, store_i64
-from sediment.segment_io.compiled.status import INCOMPLETE, LEGACY_MAGIC, OK, ROWS_FULL
+from sediment.segment_io.compiled.status import INCOMPLETE, LEGACY_MAGIC, OK, RECORDS_REMAIN, ROWS_FULL
 from sediment.segment_io.format.batch_headers import read_headers
 from sediment.segment_io.format.checksum import check_crc, crc32c
 from sediment.segment_io.format.layout import (
@@ -40,17 +40,30 @@ from sediment.segment_io.format.layout import (
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
 )
-from sediment.segment_io.format.record_decoder import KEY_BYTES, OFFSET_DELTA, TIMESTAMP_DELTA, decode_records
+from sediment.segment_io.format.record_decoder import (
+    KEY_BYTES,
+    OFFSET_DELTA,
+    TIMESTAMP_DELTA,
+    decode_next_records,
+    decode_records,
+)
 from sediment.segment_io.segment.recovery_scan import verified_batch_at
 
 NO_EPOCH_LIMIT = -2
 
-# ----------------------------------------------------------------------------------- results for one record, uint8
+# ---------------------------------------------------------------- the result for one record, and the reasons of errors
 RECORD_IS_GOOD = 0
 KEY_IS_MISSING = 1
 TIMESTAMP_IS_OUT_OF_RANGE = 2
 TIMESTAMP_TYPE_IS_WRONG = 3
 MAGIC_IS_MIXED = 4
+
+# --------------------------------------------------------------------------- bad records, int64[n, RECORD_ERROR_FIELDS]
+ERROR_INDEX = 0  # of the record in its batch
+ERROR_REASON = 1
+RECORD_ERROR_FIELDS = 2
+
+RecordErrors = npt.NDArray[np.int64]
 
 # ------------------------------------------------------- rules of a topic for plain batches, int64[PLAIN_RULE_FIELDS]
 NEEDS_KEY = 0  # 1 if each record needs a key
@@ -101,23 +114,26 @@ def time_range(now_ms: int, before_max_ms: int, after_max_ms: int) -> tuple[int,
 def check_records(
     records: npt.NDArray[np.int64],
     count: int,
+    first: int,
     base_timestamp: int,
     needs_key: bool,
     checks_create_time: bool,
     is_append_time: bool,
     earliest_ms: int,
     latest_ms: int,
-    results: npt.NDArray[np.uint8],
-) -> tuple[int, int, bool]:
-    """Check decoded records against the rules of a topic.
+    errors: RecordErrors,
+) -> tuple[int, int, int, bool]:
+    """Check decoded records, of which the first has the index `first` in its batch, against the rules of a topic.
 
-    `results`, uint8[>= count], receives a result for each record.  A timestamp is valid if it is -1 or within
+    `errors` receives the first bad records, as many as it has rows.  A timestamp is valid if it is -1 or within
     [earliest_ms, latest_ms].  `is_append_time` is True for a batch of type LogAppendTime.
 
     Returns:
-        (number of bad records, largest timestamp or -1, True if offset deltas are 0, 1, 2 …).
+        (number of bad records, number of those with a bad timestamp, largest timestamp or -1, True if the offset deltas
+        are `first`, `first` + 1 …).
     """
     bad = 0
+    bad_timestamps = 0
     largest = -1
     consecutive = True
     for index in range(count):
@@ -130,11 +146,73 @@ def check_records(
                 result = TIMESTAMP_IS_OUT_OF_RANGE
         elif is_append_time:
             result = TIMESTAMP_TYPE_IS_WRONG
-        results[index] = result
-        bad += result != RECORD_IS_GOOD
+        if result != RECORD_IS_GOOD:
+            if bad < errors.shape[0]:
+                errors[bad, ERROR_INDEX] = first + index
+                errors[bad, ERROR_REASON] = result
+            bad += 1
+            bad_timestamps += result != KEY_IS_MISSING
         largest = max(largest, timestamp)
-        consecutive = consecutive and records[index, OFFSET_DELTA] == index
-    return bad, largest, consecutive
+        consecutive = consecutive and records[index, OFFSET_DELTA] == first + index
+    return bad, bad_timestamps, largest, consecutive
+
+
+@kernel
+def check_payload(
+    base: int,
+    size_bytes: int,
+    count: int,
+    base_timestamp: int,
+    needs_key: bool,
+    checks_create_time: bool,
+    is_append_time: bool,
+    earliest_ms: int,
+    latest_ms: int,
+    records: npt.NDArray[np.int64],
+    errors: RecordErrors,
+) -> tuple[int, int, int, int, bool]:
+    """Decode the `count` uncompressed records of [0, size_bytes), and check them as `check_records` does.
+
+    Decode as many records at a time as `records` has rows, so that the memory does not depend on the count.  For a
+    batch of type LogAppendTime, `base_timestamp` is the timestamp of every record.
+
+    Returns:
+        (status, and the results of `check_records` for all records).
+    """
+    position = 0
+    done = 0
+    bad = 0
+    bad_timestamps = 0
+    largest = -1
+    consecutive = True
+    while done < count:
+        rows = min(records.shape[0], count - done)
+        status, position = decode_next_records(base, position, size_bytes, rows, records)
+        if status != OK:
+            return status, 0, 0, 0, False
+        if is_append_time:
+            for index in range(rows):
+                records[index, TIMESTAMP_DELTA] = 0
+        more, more_timestamps, newest, follow = check_records(
+            records,
+            rows,
+            done,
+            base_timestamp,
+            needs_key,
+            checks_create_time,
+            is_append_time,
+            earliest_ms,
+            latest_ms,
+            errors[min(bad, errors.shape[0]) :],
+        )
+        bad += more
+        bad_timestamps += more_timestamps
+        largest = max(largest, newest)
+        consecutive = consecutive and follow
+        done += rows
+    if position != size_bytes:
+        return RECORDS_REMAIN, 0, 0, 0, False
+    return OK, bad, bad_timestamps, largest, consecutive
 
 
 @kernel
@@ -159,7 +237,7 @@ def check_plain_batch(
     now_ms: int,
     rules: PlainRules,
     records: npt.NDArray[np.int64],
-    results: npt.NDArray[np.uint8],
+    errors: RecordErrors,
 ) -> tuple[int, int, int, int, int]:
     """Run all checks of a client's append, if it is one plain batch that needs no new checksum.
 
@@ -169,7 +247,7 @@ def check_plain_batch(
 
     Returns:
         (number of records, largest timestamp, producer id, producer epoch, base sequence).  The number is 0 if the
-        append is not one plain batch, or if `records` or `results` has fewer rows than the batch has records.
+        append is not one plain batch, or if `records` has fewer rows than the batch has records.
     """
     if size_bytes < BATCH_HEADER_BYTES or load_i32(base + BATCH_LENGTH) != size_bytes - LOG_OVERHEAD_BYTES:
         return 0, 0, 0, 0, 0
@@ -177,12 +255,7 @@ def check_plain_batch(
     if load_i8(base + MAGIC) != 2 or load_i64(base + BASE_OFFSET) != 0 or attributes & NOT_PLAIN_BITS:
         return 0, 0, 0, 0, 0
     count = load_i32(base + RECORD_COUNT)
-    if (
-        count <= 0
-        or count > records.shape[0]
-        or count > results.size
-        or load_i32(base + LAST_OFFSET_DELTA) != count - 1
-    ):
+    if count <= 0 or count > records.shape[0] or load_i32(base + LAST_OFFSET_DELTA) != count - 1:
         return 0, 0, 0, 0, 0
     producer_id = load_i64(base + PRODUCER_ID)
     sequence = load_i32(base + BASE_SEQUENCE)
@@ -198,8 +271,8 @@ def check_plain_batch(
         return 0, 0, 0, 0, 0
     earliest_ms, latest_ms = time_range(now_ms, rules[BEFORE_MAX_MS], rules[AFTER_MAX_MS])
     base_timestamp, needs_key = load_i64(base + BASE_TIMESTAMP), rules[NEEDS_KEY] != 0
-    bad, largest, consecutive = check_records(
-        records, count, base_timestamp, needs_key, True, False, earliest_ms, latest_ms, results
+    bad, _, largest, consecutive = check_records(
+        records, count, 0, base_timestamp, needs_key, True, False, earliest_ms, latest_ms, errors
     )
     if bad or not consecutive or largest != load_i64(base + MAX_TIMESTAMP):
         return 0, 0, 0, 0, 0
@@ -213,7 +286,7 @@ def check_short_plain_batch(
     now_ms: int,
     rules: PlainRules,
     records: npt.NDArray[np.int64],
-    results: npt.NDArray[np.uint8],
+    errors: RecordErrors,
 ) -> tuple[int, int, int, int, int]:
     """Return the result of `check_plain_batch`, but keep the interpreter lock; use this for short batches."""
-    return check_plain_batch(base, size_bytes, now_ms, rules, records, results)
+    return check_plain_batch(base, size_bytes, now_ms, rules, records, errors)

@@ -19,7 +19,7 @@ from sediment.segment_io.compiled.jit import brief_kernel, kernel
 from sediment.segment_io.compiled.memory import copy_bytes, load_i32, load_u8, store_i32, store_i64
 from sediment.segment_io.format.index_appends import Int64s, add_batch, start_entry_arrays
 from sediment.segment_io.format.layout import BASE_OFFSET, BATCH_HEADER_BYTES, LEADER_EPOCH
-from sediment.segment_io.segment.append_check_kernels import PlainRules, check_plain_batch
+from sediment.segment_io.segment.append_check_kernels import PlainRules, RecordErrors, check_plain_batch
 
 RUN_CORRELATION = 0  # correlation id
 RUN_END = 1  # position after the request in the received bytes
@@ -116,7 +116,7 @@ def check_plain_run(
     target_bytes: int,
     rows: RunRows,
     records: npt.NDArray[np.int64],
-    results: npt.NDArray[np.uint8],
+    errors: RecordErrors,
 ) -> tuple[int, int, int, int, bool]:
     """Check the batches of the first `count` rows as `check_plain_batch` does, and copy them to address `target`.
 
@@ -136,7 +136,7 @@ def check_plain_run(
             return index, filled, total, newest, has_producer
         source = base + rows[index, RUN_BATCH]
         number, largest, producer_id, epoch, sequence = check_plain_batch(
-            source, size_bytes, now_ms, rules, records, results
+            source, size_bytes, now_ms, rules, records, errors
         )
         if number == 0:
             return index, filled, total, newest, has_producer
@@ -164,10 +164,10 @@ def check_short_plain_run(
     target_bytes: int,
     rows: RunRows,
     records: npt.NDArray[np.int64],
-    results: npt.NDArray[np.uint8],
+    errors: RecordErrors,
 ) -> tuple[int, int, int, int, bool]:
     """Return the result of `check_plain_run`, but keep the interpreter lock; use this for short runs."""
-    return check_plain_run(base, count, max_batch_bytes, now_ms, rules, target, target_bytes, rows, records, results)
+    return check_plain_run(base, count, max_batch_bytes, now_ms, rules, target, target_bytes, rows, records, errors)
 
 
 @brief_kernel

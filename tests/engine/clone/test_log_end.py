@@ -10,7 +10,7 @@ from sediment.engine.clone.log_end import batch_head, change_end
 from sediment.engine.clone.partition_clone import note_producers
 from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
 from sediment.engine.log_config import LogConfig
-from sediment.segment_io.errors import UsageError
+from sediment.segment_io.errors import CorruptBatchError, UsageError
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
@@ -32,6 +32,13 @@ def test_a_batch_keeps_its_records_below_the_cut(codec: int) -> None:
         assert found.is_valid()
         assert found.records() == tuple(record for record in records if record.offset < end)
         assert (found.base_offset, found.last_offset, found.producer_id) == (10, end - 1, 5)
+
+
+def test_a_batch_that_claims_more_records_than_bytes_is_corrupt() -> None:
+    content = bytearray(batch_bytes(0))
+    content[57:61] = (2**31 - 1).to_bytes(4, "big")
+    with pytest.raises(CorruptBatchError, match="record count"):
+        batch_head(bytes(content), 1, LIMIT_BYTES)
 
 
 def log_with_an_open_transaction(tmp_path: Path) -> Path:

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from sediment.engine.live.log.append_origin import AppendOrigin
 from sediment.segment_io.buffers import Buffer
-from sediment.segment_io.compiled.padding import PADDING_BYTES, padded_buffer
+from sediment.segment_io.compiled.padding import PADDING_BYTES, padded_buffer, padded_copy
 from sediment.segment_io.compiled.status import (
     BAD_CONTROL_RECORD,
     BAD_LAST_OFFSET,
@@ -40,8 +40,10 @@ from sediment.segment_io.errors import (
 )
 from sediment.segment_io.format.batch_headers import BATCH_ROW, STATUS_TEXT
 from sediment.segment_io.format.layout import (
+    BATCH_LENGTH,
     CODEC_MASK,
     CONTROL_BIT,
+    LOG_OVERHEAD_BYTES,
     MAGIC_V2,
     OFFSET_ENTRY_BYTES,
     TIME_ENTRY_BYTES,
@@ -53,12 +55,18 @@ from sediment.segment_io.format.record_decoder import (
 )
 from sediment.segment_io.segment.append_check_kernels import (
     NO_EPOCH_LIMIT,
+    RECORD_ERROR_FIELDS,
     read_verified,
 )
 from sediment.segment_io.segment.append_run_kernels import MOST_IN_RUN
 from sediment.segment_io.segment.reader import Rows
 
 ByteArray = npt.NDArray[np.uint8]
+MAX_RECORD_ERRORS = 1000
+"""The number of bad records that the error of a batch names; a producer treats the others as it treats these."""
+
+_MOST_KEPT_BYTES = 4 << 20
+_MOST_RECORDS = 64 << 10
 _INVALID_STATUSES = frozenset({BAD_RECORD_COUNT, BAD_LAST_OFFSET, BAD_CONTROL_RECORD})
 
 
@@ -146,13 +154,16 @@ class Batches:
 
 
 class AppendBuffers:
-    """Buffers for the appends of one thread, which performs one append at a time."""
+    """Buffers for the appends of one thread, which performs one append at a time.
+
+    The buffers stay as long as their thread, so they grow only up to a bound; a larger batch has its own buffer.
+    """
 
     def __init__(self) -> None:
         self._replace_buffer(128 << 10)
         self.rows = np.zeros(16, dtype=BATCH_ROW)
         self.all_records = np.zeros((256, RECORD_FIELDS), dtype=np.int64)
-        self.reasons = np.zeros(256, dtype=np.uint8)
+        self.errors = np.zeros((MAX_RECORD_ERRORS, RECORD_ERROR_FIELDS), dtype=np.int64)
         self.offset_entries = np.zeros(MOST_IN_RUN * OFFSET_ENTRY_BYTES, dtype=np.uint8)
         self.time_entries = np.zeros((MOST_IN_RUN + 1) * TIME_ENTRY_BYTES, dtype=np.uint8)
         """The index entries of a run of plain batches; after the entries of the time index, one slot is reserved."""
@@ -166,8 +177,10 @@ class AppendBuffers:
     def copy_of(self, records: Buffer) -> tuple[ByteArray, int]:
         """Return a copy of `records` in a padded buffer, and their size in bytes."""
         source = np.frombuffer(records, dtype=np.uint8)
+        if source.size > _MOST_KEPT_BYTES:
+            return padded_copy(records), source.size
         if source.size > self._buffer.size - PADDING_BYTES:
-            self._replace_buffer(2 * source.size)
+            self._replace_buffer(min(2 * source.size, _MOST_KEPT_BYTES))
         self._buffer[: source.size] = source
         return self._buffer, source.size
 
@@ -176,10 +189,9 @@ class AppendBuffers:
         self.rows = np.zeros(2 * self.rows.size, dtype=BATCH_ROW)
 
     def records(self, count: int) -> npt.NDArray[np.int64]:
-        """Return an int64 array with at least `count` rows of RECORD_FIELDS; `reasons` grows to the same length."""
-        if count > len(self.all_records):
-            self.all_records = np.zeros((2 * count, RECORD_FIELDS), dtype=np.int64)
-            self.reasons = np.zeros(2 * count, dtype=np.uint8)
+        """Return int64[n, RECORD_FIELDS] with rows for `count` records, or for a part of them if there are many."""
+        if len(self.all_records) < min(count, _MOST_RECORDS):
+            self.all_records = np.zeros((min(2 * count, _MOST_RECORDS), RECORD_FIELDS), dtype=np.int64)
         return self.all_records
 
 
@@ -199,8 +211,11 @@ def read_batches(
 
     Source: kafka-log 04 §1.1.
     """
-    buffer, size_bytes = buffers.copy_of(records)
     is_follower = origin is AppendOrigin.REPLICATION
+    first_bytes = _first_size_bytes(records)
+    if not is_follower and max_message_bytes < first_bytes <= len(records):
+        raise too_large(first_bytes, max_message_bytes)
+    buffer, size_bytes = buffers.copy_of(records)
     epoch_limit = leader_epoch if is_follower else NO_EPOCH_LIMIT
     while True:
         status, count, end, _ = read_verified(buffer.ctypes.data, size_bytes, epoch_limit, buffers.rows)
@@ -223,6 +238,14 @@ def read_batches(
             advice="fetch from the leader again",
         )
     return Batches(buffer, end, rows)
+
+
+def _first_size_bytes(records: Buffer) -> int:
+    """Return the size of the first batch as it is stated, or 0 if its header is incomplete."""
+    if len(records) < LOG_OVERHEAD_BYTES:
+        return 0
+    length = int.from_bytes(memoryview(records)[BATCH_LENGTH : BATCH_LENGTH + 4], "big", signed=True)
+    return LOG_OVERHEAD_BYTES + length
 
 
 def _check_no_offsets(rows: Rows) -> None:

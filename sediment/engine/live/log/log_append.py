@@ -1,7 +1,8 @@
 """Appending to a live log (kafka-log 04 §1 to §3).
 
     1  read_batches     check sizes and checksums, without the lock
-    2  validate         assign offsets and timestamps, or check those of the batches
+    2  check            check and decompress the batches of a leader, without the lock; the lock is held only for the
+                        assignment of offsets and append time, or for the check of given offsets
     3  producers.check  refuse old epochs, gaps in sequences and unverified transactions; recognise duplicates
     4  roll             roll the log if the active segment is full
     5  write            write leader epochs and batches, then update producers and log end; flush after flush.messages
@@ -33,7 +34,7 @@ from sediment.engine.live.log.local_log import LocalLog
 from sediment.engine.live.log.log_flush import flush_locked, should_flush
 from sediment.engine.live.log.log_roll import roll, should_roll
 from sediment.engine.live.log.producer_appends import ProducerUpdate, VerificationGuard
-from sediment.engine.live.log.validation import validate
+from sediment.engine.live.log.validation import check
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import RecordBatchTooLargeError, SedimentError, UnexpectedAppendOffsetError, UsageError
 from sediment.segment_io.format import legacy
@@ -73,13 +74,15 @@ THREAD_LOCAL = _ThreadLocalBuffers()
 class AppendRequest(NamedTuple):
     """The arguments of an append, without the records.
 
-    `guard` is used for the first batch of a transaction, and `transaction_version` for a marker.
+    `guard` is used for the first batch of a transaction, and `transaction_version` for a marker.  With `only_quick`, a
+    large batch is not appended, because others wait for this thread.
     """
 
     leader_epoch: int
     origin: AppendOrigin
     transaction_version: int
     guard: VerificationGuard | None = None
+    only_quick: bool = False
 
 
 def append(log: LocalLog, records: Buffer, request: AppendRequest) -> AppendInfo:
@@ -90,40 +93,50 @@ def append(log: LocalLog, records: Buffer, request: AppendRequest) -> AppendInfo
         CorruptBatchError: a batch fails its checksum or is malformed; nothing changed.
         StorageError: the disk failed.
         OpenFilesLimitError: the process may open no more files; nothing changed.
+        LongWorkError: the batch is large, and `request` allows only quick work; nothing changed.
     """
     try:
         log.check_usable()
-        buffers = THREAD_LOCAL.buffers
-        # The lock is not held here, because checksums take most of the time of a large append.
-        batches = read_batches(
-            records,
-            buffers,
-            origin=request.origin,
-            leader_epoch=request.leader_epoch,
-            max_message_bytes=log.config.compaction.max_message_bytes,
-        )
-        with log.locked():
-            if not len(batches.rows):
-                return AppendInfo(-1, -1, NO_TIMESTAMP, NO_TIMESTAMP, log.offsets.log_start, 0)
-            now_ms = log.clock()
-            append_time_ms = NO_TIMESTAMP
-            if request.origin.assigns_offsets:
-                validated = validate(
-                    batches,
-                    buffers,
-                    log.config,
-                    first_offset=log.offsets.log_end,
-                    leader_epoch=request.leader_epoch,
-                    origin=request.origin,
-                    now_ms=now_ms,
-                )
-                batches, append_time_ms = validated.batches, validated.log_append_time_ms
-            else:
-                _check_given_offsets(log, batches)
-            return _write(log, batches, append_time_ms, now_ms, request)
+        while True:
+            info = _append(log, records, request)
+            if info is not None:
+                return info
     except SedimentError as error:
         error.partition = str(log.partition)
         raise
+
+
+def _append(log: LocalLog, records: Buffer, request: AppendRequest) -> AppendInfo | None:
+    """Append the batches, or return None if the config of the log has changed meanwhile."""
+    config, buffers = log.config, THREAD_LOCAL.buffers
+    # The lock is not held here, because checksums, decompression and checks take most of the time of a large append.
+    batches = read_batches(
+        records,
+        buffers,
+        origin=request.origin,
+        leader_epoch=request.leader_epoch,
+        max_message_bytes=config.compaction.max_message_bytes,
+    )
+    checked = None
+    if request.origin.assigns_offsets and len(batches.rows):
+        checked = check(
+            batches, buffers, config, origin=request.origin, now_ms=log.clock(), only_quick=request.only_quick
+        )
+    with log.locked():
+        if log.config is not config:
+            return None
+        if not len(batches.rows):
+            return AppendInfo(-1, -1, NO_TIMESTAMP, NO_TIMESTAMP, log.offsets.log_start, 0)
+        now_ms = log.clock()
+        append_time_ms = NO_TIMESTAMP
+        if checked is None:
+            _check_given_offsets(log, batches)
+        else:
+            validated = checked.assigned(
+                first_offset=log.offsets.log_end, leader_epoch=request.leader_epoch, now_ms=now_ms
+            )
+            batches, append_time_ms = validated.batches, validated.log_append_time_ms
+        return _write(log, batches, append_time_ms, now_ms, request)
 
 
 def _check_given_offsets(log: LocalLog, batches: Batches) -> None:

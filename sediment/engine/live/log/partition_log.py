@@ -334,17 +334,20 @@ class PartitionLog:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         transaction_version: int = UNKNOWN_TRANSACTION_VERSION,
         verification_guard: VerificationGuard | None = None,
+        only_quick: bool = False,
     ) -> AppendInfo:
         """Append a batch under the next offsets; `records` are not changed.
 
         A marker needs its `transaction_version`; the first batch of a transaction needs a guard from
         `maybe_start_transaction_verification`.  If the origin is RAFT_LEADER, the batches already have their offsets.
+        With `only_quick`, a large batch is not appended, because others wait for this thread.
 
         Raises:
             RejectedAppendError: a batch or record may not be appended; nothing changed.
             CorruptBatchError: a batch fails its checksum or is malformed; nothing changed.
             StorageError: the disk failed.
             OpenFilesLimitError: the process may open no more files; nothing changed.
+            LongWorkError: `only_quick` is True, and the batch is large; nothing changed.
 
         Source: kafka-log 04 §1 to §3.
         """
@@ -354,7 +357,7 @@ class PartitionLog:
             info = self._plain_appends.append(records, leader_epoch)
             if info is not None:
                 return info
-        request = AppendRequest(leader_epoch, origin, transaction_version, verification_guard)
+        request = AppendRequest(leader_epoch, origin, transaction_version, verification_guard, only_quick)
         return log_append.append(self._log, records, request)
 
     def append_run(self, address: int, rows: RunRows, count: int, leader_epoch: int) -> AppendedRun | None:

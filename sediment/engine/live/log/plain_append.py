@@ -119,7 +119,7 @@ class PlainAppends:
         now_ms = log.clock()
         check = check_short_plain_batch if size_bytes <= _SHORT_BYTES else check_plain_batch
         count, largest_ms, producer_id, producer_epoch, sequence = check(
-            buffers.address, size_bytes, now_ms, rules.for_records, buffers.all_records, buffers.reasons
+            buffers.address, size_bytes, now_ms, rules.for_records, buffers.all_records, buffers.errors
         )
         if not count:
             return None
@@ -196,7 +196,7 @@ class PlainAppends:
             room_bytes,
             rows,
             buffers.all_records,
-            buffers.reasons,
+            buffers.errors,
         )
         if not batches:
             return None

@@ -5,7 +5,7 @@
                refused
     record     a record has a key if the topic is compacted; its CreateTime is -1, or is within the limits
                message.timestamp.before.max.ms and message.timestamp.after.max.ms
-    errors     the error lists all bad records; if one timestamp is bad, the whole error is about timestamps
+    errors     the error names the first MAX_RECORD_ERRORS bad records; if any timestamp is bad, it is about timestamps
     codec      compression.type sets the codec; `producer` keeps the batch's.  An uncompressed control batch is never
                compressed.
     in place   if the codec is the same and the offset deltas are 0, 1, 2 …, only header fields change (`stamp_batch`);
@@ -16,9 +16,12 @@
 
 Source: Kafka's LogValidator, and kafka-log 04 §2.
 
+`check` does all of this without a lock of the log.  `CheckedAppend.assigned` then sets the offsets and the append time.
+
 Invariants: nothing is written to a file, and the caller's bytes are not changed, because each thread works in its own
-buffers.  If only offsets and timestamps of a batch change, they are written into the copy of the batch, without a
-Python loop over its records.  All other batches are rebuilt.
+buffers.  If only offsets and timestamps of a batch change, they are written into the copy of the batch.  All other
+batches are rebuilt.  For batches of magic 2, no Python loop runs over the records, and the memory for decoded records
+does not depend on their number.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.engine.live.log.append_analysis import (
+    MAX_RECORD_ERRORS,
     AppendBuffers,
     Batches,
     BatchFields,
@@ -39,7 +43,7 @@ from sediment.engine.live.log.append_analysis import (
 from sediment.engine.live.log.append_origin import AppendOrigin
 from sediment.engine.log_config import LogConfig
 from sediment.segment_io.buffers import Buffer
-from sediment.segment_io.compiled.padding import PADDING_BYTES, padded_buffer
+from sediment.segment_io.compiled.padding import PADDING_BYTES, unfilled_buffer
 from sediment.segment_io.compiled.status import (
     BAD_RECORD_COUNT,
     OK,
@@ -54,7 +58,7 @@ from sediment.segment_io.format import legacy
 from sediment.segment_io.format.batch_builder import BatchHead, NewRecord, batch_of, build_batch
 from sediment.segment_io.format.batch_headers import STATUS_TEXT
 from sediment.segment_io.format.batch_rebuild import rebuilt_bound, write_records
-from sediment.segment_io.format.compression.batch_codecs import decompress
+from sediment.segment_io.format.compression.batch_payloads import decompressed_records
 from sediment.segment_io.format.layout import (
     BATCH_HEADER_BYTES,
     CODEC_GZIP,
@@ -81,7 +85,7 @@ from sediment.segment_io.format.record_decoder import (
     TIMESTAMP_DELTA,
     VALUE_BYTES,
     VALUE_START,
-    decode_records,
+    decode_next_records,
 )
 from sediment.segment_io.segment.append_check_kernels import (
     KEY_IS_MISSING,
@@ -90,7 +94,7 @@ from sediment.segment_io.segment.append_check_kernels import (
     RECORD_IS_GOOD,
     TIMESTAMP_IS_OUT_OF_RANGE,
     TIMESTAMP_TYPE_IS_WRONG,
-    check_records,
+    check_payload,
     read_verified,
     stamp_batch,
     time_range,
@@ -111,30 +115,51 @@ _REASON_TEXT = {
 # -------------------------------------------------------------------------------------------------------------- leaders
 @dataclass(frozen=True, slots=True)
 class ValidatedAppend:
-    """Batches with their assigned offsets; `log_append_time_ms` is -1 for CreateTime topics."""
+    """A batch with its assigned offsets; `log_append_time_ms` is -1 for CreateTime topics."""
 
     batches: Batches
     max_timestamp_ms: int
     log_append_time_ms: int
 
 
-def validate(
+@dataclass(frozen=True, slots=True)
+class CheckedAppend:
+    """One checked batch of magic 2, in the buffers of its thread."""
+
+    batches: Batches
+    largest_ms: int
+    """The largest timestamp of the records, or -1."""
+
+    gets_append_time: bool
+
+    def assigned(self, *, first_offset: int, leader_epoch: int, now_ms: int) -> ValidatedAppend:
+        """Give the records offsets, beginning with `first_offset`; call this only once."""
+        append_time_ms = now_ms if self.gets_append_time else NO_TIMESTAMP
+        first = self.batches.first()
+        # If the caller's base offset is very large, the last offset may have overflowed; the mask undoes this.
+        last_delta = (first.last_offset - first.base_offset) & INT32_MAX
+        base_offset = first_offset + first.record_count - 1 - last_delta
+        max_timestamp_ms = append_time_ms if self.gets_append_time else self.largest_ms
+        return _stamped(self.batches, base_offset, leader_epoch, append_time_ms, max_timestamp_ms)
+
+
+def check(
     batches: Batches,
     buffers: AppendBuffers,
     config: LogConfig,
     *,
-    first_offset: int,
-    leader_epoch: int,
     origin: AppendOrigin,
     now_ms: int,
-) -> ValidatedAppend:
-    """Assign offsets, beginning with `first_offset`, to the batches (one or more) of a leader's append.
+    only_quick: bool = False,
+) -> CheckedAppend:
+    """Check the batches (one or more) of a leader's append, and convert them to the batch that the log stores.
 
     Raises:
-        InvalidRecordError: a batch or record may not be appended; RecordValidationError lists records.
+        InvalidRecordError: a batch or record may not be appended; RecordValidationError names records.
         UnsupportedForFormatError: a batch has producer fields, but its format does not have such fields.
         CorruptBatchError: compressed records cannot be decompressed, or an inner checksum is wrong.
         RecordTooLargeError: a rebuilt batch is larger than max.message.bytes.
+        LongWorkError: `only_quick` is True, and the batch is large.
 
     Source: kafka-log 04 §2.
     """
@@ -144,23 +169,27 @@ def validate(
         raise InvalidRecordError("an append contains more than one batch", advice="append the batches one by one")
     for fields in batches.fields() if len(batches.rows) > 1 else (first,):
         _check_batch(fields, first, origin)
-    append_time_ms = now_ms if config.message_timestamp_type == LOG_APPEND_TIME else NO_TIMESTAMP
+    gets_append_time = config.message_timestamp_type == LOG_APPEND_TIME
     target_codec = _target_codec(config, source_codec)
     if first.magic < MAGIC_V2:
-        assembled = _convert(batches, config, target_codec, append_time_ms, now_ms)
-        return _sealed(assembled, config, buffers, first_offset, leader_epoch, append_time_ms)
-    payload = _payload(batches, first, config)
-    records = _decoded(payload, first.record_count, buffers)
-    largest_ms, consecutive = _check_records(records, first, buffers, config, now_ms)
+        return _sealed(_convert(batches, config, target_codec, now_ms), config, buffers, gets_append_time)
+    payload = decompressed_records(
+        batches.buffer,
+        first.position,
+        first.size_bytes,
+        first.codec,
+        limit_bytes=config.compaction.max_decompressed_batch_bytes,
+        only_quick=only_quick,
+    )
+    if first.record_count * MIN_RECORD_BYTES > payload.size - PADDING_BYTES:
+        raise InvalidRecordError(STATUS_TEXT[BAD_RECORD_COUNT])
+    records = buffers.records(first.record_count)
+    largest_ms, consecutive = _check_records(payload, first, records, buffers, config, now_ms)
     in_place = source_codec == target_codec and (consecutive or source_codec == CODEC_NONE)
     if in_place or (first.is_control and source_codec == CODEC_NONE):
-        # If the caller's base offset is very large, the last offset may have overflowed; the mask undoes this.
-        last_delta = (first.last_offset - first.base_offset) & INT32_MAX
-        base_offset = first_offset + first.record_count - 1 - last_delta
-        max_timestamp_ms = largest_ms if append_time_ms == NO_TIMESTAMP else append_time_ms
-        return _stamped(batches, base_offset, leader_epoch, append_time_ms, max_timestamp_ms)
-    assembled = _rebuilt(batches, first, payload, records, config, target_codec, append_time_ms)
-    return _sealed(assembled, config, buffers, first_offset, leader_epoch, append_time_ms)
+        return CheckedAppend(batches, largest_ms, gets_append_time)
+    assembled = _rebuilt(batches, first, payload, records, largest_ms, config, target_codec)
+    return _sealed(assembled, config, buffers, gets_append_time)
 
 
 def _source_codec(batches: Batches, first: BatchFields) -> int:
@@ -201,54 +230,38 @@ def _check_batch(fields: BatchFields, first: BatchFields, origin: AppendOrigin) 
         raise UnsupportedForFormatError(f"messages of magic {fields.magic} have no producer")
 
 
-def _payload(batches: Batches, fields: BatchFields, config: LogConfig) -> ByteArray:
-    """Return the records of a batch of magic 2, uint8[n + PADDING_BYTES], decompressed."""
-    content = batches.buffer[fields.position + BATCH_HEADER_BYTES : fields.position + fields.size_bytes]
-    if fields.codec == CODEC_NONE:
-        start = fields.position + BATCH_HEADER_BYTES
-        return batches.buffer[start : fields.position + fields.size_bytes + PADDING_BYTES]
-    limit_bytes = config.compaction.max_decompressed_batch_bytes
-    inflated = np.frombuffer(decompress(fields.codec, content.data, limit_bytes=limit_bytes), dtype=np.uint8)
-    padded = padded_buffer(inflated.size)
-    padded[: inflated.size] = inflated
-    return padded
-
-
-def _decoded(payload: ByteArray, count: int, buffers: AppendBuffers) -> npt.NDArray[np.int64]:
-    if count * MIN_RECORD_BYTES > payload.size - PADDING_BYTES:
-        raise InvalidRecordError(STATUS_TEXT[BAD_RECORD_COUNT])
-    records = buffers.records(count)
-    status = decode_records(payload.ctypes.data, 0, payload.size - PADDING_BYTES, count, records)
-    if status != OK:
-        raise InvalidRecordError(STATUS_TEXT[status], advice="produce the batch again")
-    return records
-
-
 def _check_records(
-    records: npt.NDArray[np.int64], fields: BatchFields, buffers: AppendBuffers, config: LogConfig, now_ms: int
+    payload: ByteArray,
+    fields: BatchFields,
+    records: npt.NDArray[np.int64],
+    buffers: AppendBuffers,
+    config: LogConfig,
+    now_ms: int,
 ) -> tuple[int, bool]:
     """Return the largest timestamp of the records, and True if their offset deltas are 0, 1, 2 ….
 
+    If there are not more records than rows of `records`, the rows contain them afterwards.
+
     Source: kafka-log 04 §2.2.
     """
-    base_timestamp = fields.base_timestamp
-    if fields.is_append_time:
-        base_timestamp = fields.max_timestamp
-        records[: fields.record_count, TIMESTAMP_DELTA] = 0
     earliest_ms, latest_ms = _time_range(config, now_ms)
-    bad, largest_ms, consecutive = check_records(
-        records,
+    status, bad, bad_timestamps, largest_ms, consecutive = check_payload(
+        payload.ctypes.data,
+        payload.size - PADDING_BYTES,
         fields.record_count,
-        base_timestamp,
+        fields.max_timestamp if fields.is_append_time else fields.base_timestamp,
         config.compacts and not fields.is_control,
         config.message_timestamp_type != LOG_APPEND_TIME,
         fields.is_append_time,
         earliest_ms,
         latest_ms,
-        buffers.reasons,
+        records,
+        buffers.errors,
     )
+    if status != OK:
+        raise InvalidRecordError(STATUS_TEXT[status], advice="produce the batch again")
     if bad:
-        raise _record_errors(buffers.reasons[: fields.record_count].tolist())
+        raise _record_errors(buffers.errors[:bad].tolist(), bad, has_invalid_timestamp=bad_timestamps > 0)
     return largest_ms, consecutive
 
 
@@ -256,13 +269,16 @@ def _time_range(config: LogConfig, now_ms: int) -> tuple[int, int]:
     return time_range(now_ms, config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms)
 
 
-def _record_errors(reasons: Sequence[int]) -> RecordValidationError:
-    errors = tuple((index, _REASON_TEXT[reason]) for index, reason in enumerate(reasons) if reason)
+def _record_errors(
+    first_errors: Sequence[Sequence[int]], count: int, *, has_invalid_timestamp: bool
+) -> RecordValidationError:
+    """Return the error for `count` bad records; `first_errors` has pairs (index, reason) of the first ones."""
+    errors = tuple((index, _REASON_TEXT[reason]) for index, reason in first_errors)
     index, what = errors[0]
     return RecordValidationError(
-        f"record {index} of the batch cannot be appended: {what}" + (f" ({len(errors)} such)" if errors[1:] else ""),
+        f"record {index} of the batch cannot be appended: {what}" + (f" ({count} such)" if count > 1 else ""),
         record_errors=errors,
-        has_invalid_timestamp=any(reason in (TIMESTAMP_IS_OUT_OF_RANGE, TIMESTAMP_TYPE_IS_WRONG) for reason in reasons),
+        has_invalid_timestamp=has_invalid_timestamp,
         advice="correct the records and append again",
     )
 
@@ -299,26 +315,23 @@ class _Assembled:
     head: BatchHead
 
 
-def _sealed(
-    assembled: _Assembled,
-    config: LogConfig,
-    buffers: AppendBuffers,
-    first_offset: int,
-    leader_epoch: int,
-    append_time_ms: int,
-) -> ValidatedAppend:
+def _sealed(assembled: _Assembled, config: LogConfig, buffers: AppendBuffers, gets_append_time: bool) -> CheckedAppend:
     """Return the assembled records as a batch with header and checksum.
 
     Source: kafka-log 04 §2.4, §2.5 step 4, §1 step 4.
     """
-    head = replace(assembled.head, base_offset=first_offset, leader_epoch=leader_epoch)
-    content = batch_of(assembled.payload, assembled.count, assembled.base_timestamp_ms, assembled.largest_ms, head)
-    if len(content) > config.compaction.max_message_bytes:
-        raise too_large(len(content), config.compaction.max_message_bytes)
+    max_message_bytes = config.compaction.max_message_bytes
+    uncompressed_bytes = BATCH_HEADER_BYTES + len(assembled.payload)
+    if assembled.head.codec == CODEC_NONE and uncompressed_bytes > max_message_bytes:
+        raise too_large(uncompressed_bytes, max_message_bytes)
+    content = batch_of(
+        assembled.payload, assembled.count, assembled.base_timestamp_ms, assembled.largest_ms, assembled.head
+    )
+    if len(content) > max_message_bytes:
+        raise too_large(len(content), max_message_bytes)
     buffer, size_bytes = buffers.copy_of(content)
     _, count, _, _ = read_verified(buffer.ctypes.data, size_bytes, NO_EPOCH_LIMIT, buffers.rows)
-    max_timestamp_ms = assembled.largest_ms if append_time_ms == NO_TIMESTAMP else append_time_ms
-    return ValidatedAppend(Batches(buffer, size_bytes, buffers.rows[:count]), max_timestamp_ms, append_time_ms)
+    return CheckedAppend(Batches(buffer, size_bytes, buffers.rows[:count]), assembled.largest_ms, gets_append_time)
 
 
 def _rebuilt(
@@ -326,41 +339,48 @@ def _rebuilt(
     fields: BatchFields,
     payload: ByteArray,
     records: npt.NDArray[np.int64],
+    largest_ms: int,
     config: LogConfig,
     codec: int,
-    append_time_ms: int,
 ) -> _Assembled:
-    """Encode the records of a batch of magic 2 again, with consecutive offsets, for compression with another codec."""
-    count = fields.record_count
-    records[:count, OFFSET_DELTA] = np.arange(count)
-    stored = fields.max_timestamp if fields.is_append_time else fields.base_timestamp
-    timestamps = stored + records[:count, TIMESTAMP_DELTA]
-    base_timestamp_ms = int(timestamps[0]) if count else NO_TIMESTAMP
-    target = padded_buffer(rebuilt_bound(payload.size, count))
+    """Encode the records of a batch of magic 2 again, with consecutive offsets, for compression with another codec.
+
+    `records` contains the checked records; if it has too few rows for them, they are decoded again, in parts.
+    """
+    count, size_bytes = fields.record_count, payload.size - PADDING_BYTES
+    target = unfilled_buffer(rebuilt_bound(payload.size, count))
     header = batches.buffer.ctypes.data + fields.position
-    end = write_records(target.ctypes.data, header, payload.ctypes.data, records, count, base_timestamp_ms)
+    stored = fields.max_timestamp if fields.is_append_time else fields.base_timestamp
+    base_timestamp_ms = NO_TIMESTAMP
+    end = target.ctypes.data
+    position = 0
+    for first in range(0, count, len(records)):
+        rows = min(len(records), count - first)
+        if count > len(records):
+            _, position = decode_next_records(payload.ctypes.data, position, size_bytes, rows, records)
+        if not first:
+            base_timestamp_ms = stored if fields.is_append_time else stored + int(records[0, TIMESTAMP_DELTA])
+        records[:rows, OFFSET_DELTA] = np.arange(first, first + rows)
+        end = write_records(end, header, payload.ctypes.data, records, rows, base_timestamp_ms)
     head = BatchHead(
         codec=codec,
         level=_level(config, codec),
-        append_time_ms=None if append_time_ms == NO_TIMESTAMP else append_time_ms,
         producer_id=fields.producer_id,
         producer_epoch=fields.producer_epoch,
         base_sequence=fields.base_sequence,
         is_transactional=fields.is_transactional,
         is_control=fields.is_control,
     )
-    largest_ms = int(timestamps.max(initial=NO_TIMESTAMP))
     return _Assembled(target[: end - target.ctypes.data].data, count, base_timestamp_ms, largest_ms, head)
 
 
-def _convert(batches: Batches, config: LogConfig, codec: int, append_time_ms: int, now_ms: int) -> _Assembled:
+def _convert(batches: Batches, config: LogConfig, codec: int, now_ms: int) -> _Assembled:
     """Convert messages of magic 0 and 1 to the records of one batch of magic 2."""
     earliest_ms, latest_ms = _time_range(config, now_ms)
     new: list[NewRecord] = []
-    reasons: list[int] = []
+    errors: list[tuple[int, int]] = []
     for fields in batches.fields():
         for record, magic in _legacy_records(batches, fields, config):
-            new.append(record)
             reason = RECORD_IS_GOOD
             if magic != fields.magic:
                 reason = MAGIC_IS_MIXED
@@ -371,10 +391,15 @@ def _convert(batches: Batches, config: LogConfig, codec: int, append_time_ms: in
                     reason = TIMESTAMP_IS_OUT_OF_RANGE
             elif fields.is_append_time:
                 reason = TIMESTAMP_TYPE_IS_WRONG
-            reasons.append(reason)
-    if any(reasons):
-        raise _record_errors(reasons)
-    head = BatchHead(codec=CODEC_NONE, append_time_ms=None if append_time_ms == NO_TIMESTAMP else append_time_ms)
+            if reason != RECORD_IS_GOOD:
+                errors.append((len(new), reason))
+            new.append(record)
+    if errors:
+        has_invalid_timestamp = any(
+            reason in (TIMESTAMP_IS_OUT_OF_RANGE, TIMESTAMP_TYPE_IS_WRONG) for _, reason in errors
+        )
+        raise _record_errors(errors[:MAX_RECORD_ERRORS], len(errors), has_invalid_timestamp=has_invalid_timestamp)
+    head = BatchHead(codec=CODEC_NONE)
     payload = build_batch(new, head)[BATCH_HEADER_BYTES:]
     largest_ms = max(record.timestamp_ms for record in new)
     head = replace(head, codec=codec, level=_level(config, codec))

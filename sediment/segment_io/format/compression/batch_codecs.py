@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import struct
 import threading
+from collections.abc import Iterator
 
 import cramjam
 import deflate
@@ -35,7 +36,7 @@ from isal import isal_zlib
 from isal.igzip_lib import IsalError
 
 from sediment.segment_io.buffers import Buffer
-from sediment.segment_io.errors import CorruptBatchError, UnsupportedDataError
+from sediment.segment_io.errors import CorruptBatchError, ExpandsTooFarError, UnsupportedDataError
 from sediment.segment_io.format.layout import (
     CODEC_GZIP,
     CODEC_LZ4,
@@ -119,12 +120,41 @@ def _unknown_codec(codec: int) -> UnsupportedDataError:
     return UnsupportedDataError(f"unknown compression codec {codec}")
 
 
-def _too_large(limit_bytes: int) -> CorruptBatchError:
-    return _corrupt(f"compressed records expand beyond {limit_bytes} bytes")
+def _too_large(limit_bytes: int) -> ExpandsTooFarError:
+    return ExpandsTooFarError(f"compressed records expand beyond {limit_bytes} bytes", advice=_ADVICE)
 
 
-def _joined(parts: list[Buffer]) -> Buffer:
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+class _Parts:
+    """Decompressed parts, which are joined as they come; joining millions of small ones at the end takes more memory.
+
+    `room_bytes` is the number of bytes that may still be added.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = self.room_bytes = limit_bytes
+        self._first: Buffer = b""
+        self._joined: bytearray | None = None
+
+    def add(self, part: Buffer) -> None:
+        """Add a part.
+
+        Raises:
+            ExpandsTooFarError: the parts have more bytes than the limit.
+        """
+        if len(part) > self.room_bytes:
+            raise _too_large(self._limit_bytes)
+        if self._joined is not None:
+            self._joined += part
+        elif self.room_bytes == self._limit_bytes:
+            self._first = part
+        else:
+            self._joined = bytearray(self._first)
+            self._joined += part
+        self.room_bytes -= len(part)
+
+    def records(self) -> Buffer:
+        """Return all parts; a single part is not copied."""
+        return self._first if self._joined is None else self._joined
 
 
 # ------------------------------------------------------------------------------------------------------- gzip (§6.1)
@@ -135,31 +165,28 @@ _GZIP_HEADER_AND_TRAILER_BYTES = 18
 # After each gzip member, the library copies the remaining bytes of its input.  So each call gets at most one window of
 # input, and the total cost of many small members stays linear.
 _GZIP_WINDOW_BYTES = 64 << 10
+_GZIP_PART_BYTES = 4 << 20  # the library resizes a part several times, and holds the interpreter lock meanwhile
 
 
 def _decompress_gzip(payload: memoryview, limit_bytes: int) -> Buffer:
-    parts: list[Buffer] = []
-    room = limit_bytes
+    parts = _Parts(limit_bytes)
     position = 0
     while True:
         inflater = isal_zlib.decompressobj(_GZIP_WBITS)
         while not inflater.eof:
             window = payload[position : position + _GZIP_WINDOW_BYTES]
-            if not window:
-                raise _corrupt("gzip stream ends early")
             try:
-                part = inflater.decompress(window, room + 1)
+                part = inflater.decompress(window, min(parts.room_bytes + 1, _GZIP_PART_BYTES))
             except IsalError as error:  # type: ignore[misc]  # the stub declares an instance
                 raise _corrupt(f"gzip stream is malformed: {error}") from error
-            if len(part) > room:
-                raise _too_large(limit_bytes)
-            parts.append(part)
-            room -= len(part)
-            position += len(window) - len(inflater.unused_data)
+            if not window and not part and not inflater.eof:
+                raise _corrupt("gzip stream ends early")
+            parts.add(part)
+            position += len(window) - len(inflater.unused_data) - len(inflater.unconsumed_tail)
         # If bytes are not a gzip member, Java's reader treats them as the end of the stream.
         rest = payload[position:]
         if len(rest) <= _GZIP_HEADER_AND_TRAILER_BYTES or rest[:3] != _GZIP_MEMBER_START:
-            return _joined(parts)
+            return parts.records()
 
 
 # ----------------------------------------------------------------------------------------------------- snappy (§6.2)
@@ -171,16 +198,16 @@ _CHUNK_LENGTH = struct.Struct(">i")
 
 
 def _decompress_snappy(payload: memoryview, limit_bytes: int) -> Buffer:
-    framed = len(payload) >= len(_XERIAL_HEADER) and payload[: len(_XERIAL_MAGIC)] == _XERIAL_MAGIC
-    chunks = _xerial_chunks(payload) if framed else [payload]
     try:
-        sizes = [cramjam.snappy.decompress_raw_len(chunk) for chunk in chunks]
-        total = sum(sizes)
-        if total > limit_bytes:
-            raise _too_large(limit_bytes)
+        total = 0
+        for chunk in _snappy_chunks(payload):
+            total += cramjam.snappy.decompress_raw_len(chunk)
+            if total > limit_bytes:
+                raise _too_large(limit_bytes)
         records = np.empty(total, dtype=np.uint8).data
         end = 0
-        for chunk, size in zip(chunks, sizes, strict=True):
+        for chunk in _snappy_chunks(payload):
+            size = cramjam.snappy.decompress_raw_len(chunk)
             cramjam.snappy.decompress_raw_into(chunk, records[end : end + size])
             end += size
     except cramjam.DecompressionError as error:
@@ -188,9 +215,14 @@ def _decompress_snappy(payload: memoryview, limit_bytes: int) -> Buffer:
     return records
 
 
-def _xerial_chunks(payload: memoryview) -> list[memoryview]:
-    """Return the raw snappy blocks of concatenated streams; one to three bytes at the end are ignored."""
-    chunks = []
+def _snappy_chunks(payload: memoryview) -> Iterator[memoryview]:
+    """Yield the raw snappy blocks of concatenated streams; one to three bytes at the end are ignored.
+
+    A payload without the header is one raw block.
+    """
+    if len(payload) < len(_XERIAL_HEADER) or payload[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+        yield payload
+        return
     position = len(_XERIAL_HEADER)
     while position + _CHUNK_LENGTH.size <= len(payload):
         if payload[position : position + 4] == _XERIAL_MAGIC_AS_LENGTH:
@@ -203,9 +235,8 @@ def _xerial_chunks(payload: memoryview) -> list[memoryview]:
         position += _CHUNK_LENGTH.size
         if not 0 < length <= len(payload) - position:
             raise _corrupt(f"snappy chunk claims {length} bytes, but {len(payload) - position} remain")
-        chunks.append(payload[position : position + length])
+        yield payload[position : position + length]
         position += length
-    return chunks
 
 
 def _compress_snappy(payload: memoryview) -> bytes:
@@ -239,8 +270,7 @@ _BD_RESERVED = 0x8F
 def _decompress_lz4(payload: memoryview, limit_bytes: int, *, verify_header: bool) -> Buffer:
     """Decompress a frame; `verify_header` is False for magic 0, where header checksums are wrong."""
     flags, max_block_bytes, position = _lz4_header(payload, verify_header=verify_header)
-    parts: list[Buffer] = []
-    room = limit_bytes
+    parts = _Parts(limit_bytes)
     while True:
         word = _lz4_word(payload, position)
         position += _LZ4_WORD.size
@@ -257,14 +287,10 @@ def _decompress_lz4(payload: memoryview, limit_bytes: int, *, verify_header: boo
             if _lz4_word(payload, position) != xxhash.xxh32_intdigest(block):
                 raise _corrupt("lz4 block fails its checksum")
             position += _LZ4_CHECKSUM_BYTES
-        part = block if word & LZ4_STORED else _lz4_block(block, max_block_bytes)
-        if len(part) > room:
-            raise _too_large(limit_bytes)
-        parts.append(part)
-        room -= len(part)
+        parts.add(block if word & LZ4_STORED else _lz4_block(block, max_block_bytes))
     if flags & _FLG_CONTENT_CHECKSUM:
         _lz4_word(payload, position)  # Kafka requires this checksum but does not verify it
-    return _joined(parts)
+    return parts.records()
 
 
 def _lz4_header(payload: memoryview, *, verify_header: bool) -> tuple[int, int, int]:
