@@ -42,7 +42,12 @@ from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.run_outputs import check_output_file
 from sediment.jobs.reporting.run_report import QUARANTINED, SCHEMA, SKIPPED
-from sediment.jobs.settings.directories import configured_log_dirs, keeps_metadata_apart
+from sediment.jobs.settings.directories import (
+    configured_log_dirs,
+    configured_metadata_dirs,
+    configured_node_dirs,
+    keeps_metadata_apart,
+)
 from sediment.jobs.settings.properties_file import read_quorum_keys
 from sediment.jobs.settings.resolve import Origin, Settings
 from sediment.jobs.settings.server_settings import (
@@ -282,12 +287,14 @@ def live_options(directories: tuple[Path, ...], settings: Settings, fs: Fs, *, f
         SettingsError, OSError: as in `server_settings`.
     """
     of_server = server_settings(settings, directories, fs)
+    metadata_log_dir, *_ = configured_metadata_dirs(settings) or (None,)
     return LiveOptions(
         directories,
         partial(topic_configs, of_server),
         quorum_keys(directories, settings),
         flush_acks,
         keeps_metadata_apart(settings),
+        metadata_log_dir if of_server.is_broker_file else None,
         configured_log_dirs(settings),
         partial(stated_broker_values, of_server),
         {key: text for key, text in of_server.config_file.items() if key in BROKER_KEYS},
@@ -387,7 +394,7 @@ def quorum_keys(directories: Sequence[Path], settings: Settings) -> Mapping[str,
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Read the server's limits from FILE, the broker's server.properties.  If no LOG_DIR is given, serve every "
-    "directory in its log.dirs.",
+    "directory in its log.dirs, and its metadata.log.dir.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout after the server has stopped.")
 @click.option("--quiet", is_flag=True, help="Print no warnings; the line `listening on` is still printed.")
@@ -451,7 +458,7 @@ def command(
     """
     with stderr_log.log_to_stderr(log_format, quiet=quiet, repeats=True), errors_as_exit_status():
         settings = Settings.load(config, sets)
-        directories = log_dirs or configured_log_dirs(settings)
+        directories = log_dirs or configured_node_dirs(settings, Fs())
         if not directories:
             raise UsageError(
                 "no LOG_DIR is given",

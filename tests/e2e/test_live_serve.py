@@ -136,6 +136,26 @@ def test_a_directory_goes_from_a_server_to_a_broker_and_back(tmp_path: Path) -> 
     assert not list(data.glob("*-stray"))
 
 
+@pytest.mark.parametrize("kind", ["static", "dynamic", "two entries", "metadata apart"])
+def test_a_formatted_node_goes_from_a_server_to_a_broker_and_back(tmp_path: Path, kind: str) -> None:
+    data, second = tmp_path / "node" / "data", tmp_path / "second"
+    more = {"two entries": {"log.dirs": f"{data},{second}"}, "metadata apart": {"metadata.log.dir": str(second)}}
+    node = KafkaNode(tmp_path / "node", more.get(kind), is_standalone=kind == "dynamic")
+    with serving("--config", node.config_file()) as served:
+        admin = AdminClient({"bootstrap.servers": served.bootstrap})
+        admin.create_topics([NewTopic("t", 3, 1, config={"retention.ms": "-1"})])["t"].result(60)
+        produce(served.bootstrap, "t", PER_TURN)
+        written = confluent_records(served.bootstrap, ["t-0", "t-1", "t-2"], UNCOMMITTED)
+    assert sum(map(len, written.values())) == PER_TURN
+    with running(node):
+        assert confluent_records(node.bootstrap, list(written), UNCOMMITTED) == written
+        assert_no_trouble(node)
+        node.stop()
+    assert not [*data.glob("*-stray"), *second.glob("*-stray")]
+    with serving("--config", node.config_file()) as served:
+        assert confluent_records(served.bootstrap, list(written), UNCOMMITTED) == written
+
+
 # -------------------------------------------------------------------------------------------------------- transactions
 def known_transactions(bootstrap: str) -> list[str]:
     """Return transactional ids with their coordinator, producer id and state, as Kafka's tool lists them."""

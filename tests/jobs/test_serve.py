@@ -79,8 +79,8 @@ def test_only_the_selected_partitions_are_served_and_groups_keep_their_offsets(d
             "serving 2 partitions of 2 topics, read-only, with PLAINTEXT",
         ]
         topics = client.ask(m.MetadataRequest(topics=None), 12).topics
-        found = {each.name: [partition.partition_index for partition in each.partitions] for each in topics}
-        assert found == {"orders": [1], "prices": [0]}
+        found = {each.name: [partition.leader_id for partition in each.partitions] for each in topics}
+        assert found == {"orders": [-1, 1], "prices": [1]}
         wait_until(lambda: _offset(client, "billing") is not None)
         assert _offset(client, "billing") == 5
 

@@ -48,7 +48,8 @@ from sediment.segment_io.format.names import (
 )
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import LogDirCheckpoints, read_meta_properties
-from sediment.segment_io.partition.clean_shutdown_file import is_new_directory
+from sediment.segment_io.partition.clean_shutdown_file import is_without_broker
+from sediment.segment_io.partition.formatted_directory import has_metadata_log
 
 if TYPE_CHECKING:
     from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
@@ -89,7 +90,7 @@ def open_directories(
         selection.check(partitions, where=", ".join(names or map(str, paths)))
     known: dict[Path, ClusterMetadata | None] = {}
     if settings.metadata_dir is not None and not (
-        _holds_log(settings.metadata_dir, fs) or _metadata(settings.metadata_dir, known, fs)
+        has_metadata_log(fs, settings.metadata_dir) or _metadata(settings.metadata_dir, known, fs)
     ):
         raise UsageError(
             f"--metadata {settings.metadata_dir} does not contain {METADATA_PARTITION}",
@@ -163,7 +164,7 @@ def _metadata_of(
     if settings.metadata_dir is not None:
         _check_cluster(directory, settings.metadata_dir, fs)
     places = tuple(_metadata_places(directory, directories, settings, fs))
-    logs = tuple(place for place in places if _holds_log(place, fs))
+    logs = tuple(place for place in places if has_metadata_log(fs, place))
     if settings.metadata_dir is None and is_of_zookeeper(settings, directory.meta):
         if logs:
             _LOGGER.warning(
@@ -171,7 +172,7 @@ def _metadata_of(
                 logs[0] / str(METADATA_PARTITION),
             )
         return None
-    if not logs and not is_new_directory(fs, directory.path):
+    if not logs and not is_without_broker(fs, directory.path):
         return None
     found = (_metadata(place, known, fs) for place in logs or places)
     return next((metadata for metadata in found if metadata is not None), None)
@@ -188,7 +189,7 @@ def _metadata_places(
         if _is_same_node(directory.meta, other.meta):
             yield other.path
     for place in configured_metadata_dirs(settings):
-        if (_holds_log(place, fs) or fs.exists(place / BOOTSTRAP_FILE)) and _is_same_node(
+        if (has_metadata_log(fs, place) or fs.exists(place / BOOTSTRAP_FILE)) and _is_same_node(
             directory.meta, read_meta_properties(fs, place / META_PROPERTIES_FILE)
         ):
             yield place
@@ -248,10 +249,6 @@ def _named(topics: Sequence[str]) -> str:
     return f"{named} and {others} more" if others > 0 else named
 
 
-def _holds_log(log_dir: Path, fs: Fs) -> bool:
-    return fs.is_directory(log_dir / str(METADATA_PARTITION))
-
-
 def _metadata(log_dir: Path, known: dict[Path, ClusterMetadata | None], fs: Fs) -> ClusterMetadata | None:
     """Return the content of the metadata log; without a log, return the bootstrap.checkpoint of a new directory."""
     if log_dir not in known:
@@ -260,7 +257,7 @@ def _metadata(log_dir: Path, known: dict[Path, ClusterMetadata | None], fs: Fs) 
 
 
 def _read_metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
-    if not _holds_log(log_dir, fs) and not fs.exists(log_dir / BOOTSTRAP_FILE):
+    if not has_metadata_log(fs, log_dir) and not fs.exists(log_dir / BOOTSTRAP_FILE):
         return None
     # Imported late, because this loads compiled kernels, which a directory without metadata does not need.
     from sediment.segment_io.internal_topics.metadata_log import read_cluster_metadata

@@ -124,6 +124,17 @@ def configured_metadata_dirs(settings: Settings) -> tuple[Path, ...]:
     return ((Path(named),) if named else ()) + configured_log_dirs(settings)
 
 
+def configured_node_dirs(settings: Settings, fs: Fs) -> tuple[Path, ...]:
+    """Return `log.dirs` of the `--config` file, and its `metadata.log.dir` if this is another directory that exists.
+
+    Raises:
+        SettingsError: an entry is not a path.
+    """
+    apart, *_ = configured_metadata_dirs(settings) or (None,)
+    is_apart = apart is not None and keeps_metadata_apart(settings) and fs.is_directory(apart)
+    return configured_log_dirs(settings) + ((apart,) if is_apart and apart is not None else ())
+
+
 def keeps_metadata_apart(settings: Settings) -> bool:
     """Return True if `metadata.log.dir` of the `--config` file is not an entry of `log.dirs`."""
     named = settings.config_file.get("metadata.log.dir", "").strip()

@@ -22,7 +22,8 @@ that starts also ends it there.
 
 At the first start of a broker, `bootstrap.checkpoint` becomes stale, because topics and configs then change in the
 metadata log.  So the file is used only if the marker of a clean stop proves that no broker has started on the
-directory.  `bootstrap.checkpoint` is never used if the directory has a metadata log, even an empty one.
+directory.  `bootstrap.checkpoint` is never used if the directory has a metadata log, even an empty one.  In a dynamic
+quorum, a format writes the voters into a snapshot of offset 0; this is no metadata log yet.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ from sediment.segment_io.format.names import (
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.metadata_records import ResourceType, decode_metadata_record
 from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
-from sediment.segment_io.partition.clean_shutdown_file import is_new_directory
+from sediment.segment_io.partition.clean_shutdown_file import is_without_broker
+from sediment.segment_io.partition.formatted_directory import VOTERS_SNAPSHOT, has_metadata_log
 from sediment.segment_io.partition.live_segments import live_segments
 from sediment.segment_io.partition.slices import Bounds, plan_slices
 from sediment.segment_io.partition.sources import Source
@@ -207,8 +209,8 @@ def read_cluster_metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
     Source: KIP-595, KIP-630, KIP-868; Kafka 4.2.0.
     """
     directory = log_dir / str(METADATA_PARTITION)
-    if not fs.is_directory(directory):
-        return read_bootstrap_checkpoint(log_dir, fs) if is_new_directory(fs, log_dir) else None
+    if not has_metadata_log(fs, log_dir):
+        return read_bootstrap_checkpoint(log_dir, fs) if is_without_broker(fs, log_dir) else None
     for _ in range(_ATTEMPTS):
         snapshot = latest_snapshot(entry.name for entry in fs.scan(directory))
         try:
@@ -330,15 +332,20 @@ def read_bootstrap_checkpoint(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
 def read_bootstrap_records(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
     """Return the state in `bootstrap.checkpoint`, even without topics; None if the file is missing.
 
+    The state includes the voters that a format has written.
+
     Raises:
-        CorruptBatchError: the file is corrupt.
+        CorruptBatchError: a file is corrupt.
         UnsupportedDataError: the file was written by a newer Kafka.
     """
     path = log_dir / BOOTSTRAP_FILE
     if not fs.exists(path):
         return None
     state = MetadataImage(is_bootstrap=True)
+    voters = log_dir / str(METADATA_PARTITION) / VOTERS_SNAPSHOT
     try:
+        if fs.exists(voters):
+            _read_snapshot(voters, state)
         end_offset = _read_snapshot(path, state)
     except SedimentError as error:
         error.advice = _BOOTSTRAP_ADVICE

@@ -20,18 +20,21 @@ recovery points.  If step 3 fails, or if the start is stopped during step 2, eac
 again.  After an unclean stop, a directory gets a marker only after step 6, because a start that finds a marker does not
 raise the epochs.
 
+A directory that was only formatted gets a marker too.  It has no log that could have lost records.
+
 Nothing is deleted before `start_deleting`, the last step of a start.  Then retention runs for topics whose policy and
 limit are stated, and the cleaner runs for topics whose policy is stated.  If the metadata comes from
-`bootstrap.checkpoint`, a marker must prove that this file is current.  Otherwise neither retention nor the cleaner
-runs, because a broker may have changed the configs after the file was written.  Both also stop if a config change fails
-and it is not known whether the change is durable.
+`bootstrap.checkpoint`, a marker or the state after a format must prove that this file is current.  Otherwise neither
+retention nor the cleaner runs, because a broker may have changed the configs after the file was written.  Both also
+stop if a config change fails and it is not known whether the change is durable.
 
 If a folder is already marked for deletion at the start, it is removed in three cases.  A server deleted the folder's
 topic, a move to another log directory left the folder, or an interrupted creation left the folder without records.  All
 other such folders remain until a broker starts and deletes them.
 
-If a new directory is served together with others, it loses the mark of a new directory.  Records of its partitions may
-be in the other directories, and a later start may open only this directory.
+If a new directory is served together with others, it loses the mark of a new directory, but keeps the proof that no
+broker has used it.  Records of its partitions may be in the other directories, and a later start may open only this
+directory.
 
 Source: Kafka's ReplicaManager, LogManager and BrokerServer.
 """
@@ -69,7 +72,12 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from sediment.segment_io.internal_topics.metadata_batches import split_into_batches
 from sediment.segment_io.internal_topics.metadata_log import SERVER_TRANSACTION, ClusterMetadata
-from sediment.segment_io.partition.clean_shutdown_file import NEW_DIRECTORY, RAISED_EPOCHS, CleanShutdown
+from sediment.segment_io.partition.clean_shutdown_file import (
+    NEW_DIRECTORY,
+    RAISED_EPOCHS,
+    SERVED_NODE,
+    CleanShutdown,
+)
 from sediment.segment_io.partition.slices import Bounds
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.protocol.api_keys import ApiKey
@@ -121,8 +129,8 @@ _FLUSHER_THREADS = 4
 _FIRST_LEADER_EPOCH = 0
 _EXPIRATION_KEYS = ("offsets.retention.minutes", "transactional.id.expiration.ms")
 _MAYBE_STALE = (
-    "bootstrap.checkpoint may be older than a broker's configs, because the last stop was not clean or the node has "
-    "several directories; retention and the cleaner are off until a broker has started on the directory"
+    "bootstrap.checkpoint may be older than a broker's configs, because %s; retention and the cleaner are off until a "
+    "broker has started on the directory"
 )
 
 
@@ -158,6 +166,7 @@ class LiveBackend:
             options.quorum,
             fs,
             metadata_apart=options.metadata_apart,
+            metadata_log_dir=options.metadata_log_dir,
             log_dirs=options.log_dirs,
         )
         configs = TopicConfigs(partial(_topic_configs, options, owned.node.node_id), owned.metadata)
@@ -185,8 +194,7 @@ class LiveBackend:
                 advice="stop the broker that used the directory, and start again",
             )
 
-        marker = _metadata_directory(owned, manager).clean_shutdown
-        self._has_current_metadata = owned.is_started or marker == NEW_DIRECTORY
+        self._why_stale = owned.why_stale({each.path.absolute(): each.clean_shutdown for each in manager.directories()})
 
         writer = _metadata_writer(owned, manager, fs)  # 4
         undo.callback(writer.close)
@@ -199,9 +207,12 @@ class LiveBackend:
         for values in split_into_batches(changes):  # batches that are appended one by one need no metadata transaction
             writer.append(values)
         for directory in manager.directories():
-            was_new = directory.clean_shutdown == NEW_DIRECTORY and len(options.directories) > 1
-            if directory.path in unclean or was_new:
+            if directory.path.absolute() in owned.formatted:
+                directory.clean_shutdown = NEW_DIRECTORY
+            elif directory.path in unclean:
                 directory.clean_shutdown = RAISED_EPOCHS
+            if directory.clean_shutdown == NEW_DIRECTORY and len(options.directories) > 1:
+                directory.clean_shutdown = SERVED_NODE
 
         for folder in owned.removed:  # 7
             if not folder.name.endswith((DirectoryState.DELETE, DirectoryState.FUTURE)):
@@ -236,7 +247,7 @@ class LiveBackend:
         self._producer_ids = ProducerIdManager(owned.node, next_producer_id(owned.metadata, known_ids), writer)
         self._writer, self._directory_id = writer, _voter_directory_id(owned)
         self._configs = configs
-        stated = options.broker_values(owned.metadata, owned.node.node_id) if self._has_current_metadata else {}
+        stated = {} if self._why_stale else options.broker_values(owned.metadata, owned.node.node_id)
         minutes, expiration_ms = (stated.get(key) for key in _EXPIRATION_KEYS)
         self.offsets_retention_minutes = minutes if isinstance(minutes, int) else None
         self.transactional_id_expiration_ms = expiration_ms if isinstance(expiration_ms, int) else None
@@ -415,11 +426,11 @@ class LiveBackend:
 
         Restart the moves between log directories that the last stop interrupted.
         """
-        if not self._has_current_metadata:
-            _LOGGER.warning("%s", _MAYBE_STALE)
+        if self._why_stale:
+            _LOGGER.warning(_MAYBE_STALE, self._why_stale)
         if self._moves is not None:
             self._moves.resume(self._interrupted_moves)
-        self._manager.start_deleting(by_limits=self._has_current_metadata)
+        self._manager.start_deleting(by_limits=not self._why_stale)
 
     def stop_deleting(self) -> None:
         """End retention and the cleaner; at its next chunk, the cleaner abandons the log that it is cleaning."""
@@ -427,7 +438,7 @@ class LiveBackend:
 
     def deletions(self) -> str:
         """Return a line with the topics to which retention and the cleaner apply, and why they skip the others."""
-        if not self._has_current_metadata:
+        if self._why_stale:
             return "retention and the cleaner are off, because bootstrap.checkpoint may be stale"
         return describe_deletions(
             {topic.name: self._configs(topic.name) for topic in self.catalog.topics()},

@@ -29,9 +29,11 @@ class LiveOptions:
     `topic_configs` takes the cluster metadata and the node id, and returns a function that maps a topic to its config.
     `quorum` contains the `QUORUM_KEYS` from the broker's properties file, or is None.  With `flush_acks`, records are
     treated as replicated only when they are on disk.  `metadata_apart` is True if the broker's `metadata.log.dir` is
-    not an entry of its `log.dirs`.  `log_dirs` contains the entries of `log.dirs`; it is empty without the properties
-    file.  `broker_values` returns the broker keys that are set in any source, with their values.  `static_configs`
-    contains the values that are set outside the metadata, as texts.
+    not an entry of its `log.dirs`.  `metadata_log_dir` is the directory in which a broker with the properties file
+    looks for its metadata; it is None without the file, or if the file names other directories.  `log_dirs` contains
+    the entries of `log.dirs`; it is empty without the properties file.  `broker_values` returns the broker keys that
+    are set in any source, with their values.  `static_configs` contains the values that are set outside the metadata,
+    as texts.
     """
 
     directories: tuple[Path, ...]
@@ -39,6 +41,7 @@ class LiveOptions:
     quorum: Mapping[str, str] | None = None
     flush_acks: bool = False
     metadata_apart: bool = False
+    metadata_log_dir: Path | None = None
     log_dirs: tuple[Path, ...] = ()
     broker_values: Callable[[ClusterMetadata, int], Mapping[str, Value]] = _states_nothing
     static_configs: Mapping[str, str] = field(default_factory=dict)

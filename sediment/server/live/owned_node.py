@@ -4,6 +4,8 @@ The checks, with the reason for a refusal or the remedy:
 
 * Every directory has the node's meta.properties.  `adopt` creates a missing one.
 * One directory has the node's metadata.  `adopt` creates missing metadata.
+* A node that was never started has its metadata where its broker will look for it.  If a broker started without it,
+  the broker would rename every folder to -stray.
 * The node is the sole voter of its quorum.  Other voters would lack the new records.
 * The node is the only replica of every partition.  Other replicas would lack the new records.
 * Every batch of the metadata log is good.  The load would truncate the log at a bad batch.
@@ -19,11 +21,12 @@ The checks, with the reason for a refusal or the remedy:
   elsewhere.
 * Every entry of log.dirs is given, if log.dirs is known.  A missing folder may be in another entry.
 
-The metadata of a node that has been started is in its metadata log.  `clone` and `adopt` make nodes that were never
-started.  The metadata of such a node is in `bootstrap.checkpoint`, and a server keeps this file up to date.  If a
-server was killed, a broker may have started since then, so the file may be stale.  The server still uses a stale file,
-but then runs neither retention nor the cleaner, because their limits may also be stale.  If the marker of a clean stop
-contains a broker's epoch, a broker has used the directory, and the server does not use the file.
+The metadata of a node that has been started is in its metadata log.  `clone`, `adopt` and `kafka-storage.sh format`
+make nodes that were never started.  The metadata of such a node is in `bootstrap.checkpoint`, and a server keeps this
+file up to date.  If a server was killed, a broker may have started since then, so the file may be stale.  The server
+still uses a stale file, but then runs neither retention nor the cleaner, because their limits may also be stale.  If
+the marker of a clean stop contains a broker's epoch, a broker has used the directory, and the server does not use the
+file.
 
 Below metadata.version 17, no record states the log directory of a partition.  A server then adds partitions only if
 exactly one directory is given.  This is the directory with the metadata, so the folders are created in it.
@@ -82,7 +85,14 @@ from sediment.segment_io.internal_topics.metadata_log import (
 )
 from sediment.segment_io.internal_topics.quorum_state import read_quorum_state
 from sediment.segment_io.partition.checkpoint_files import read_partition_metadata
-from sediment.segment_io.partition.clean_shutdown_file import is_new_directory, read_clean_shutdown
+from sediment.segment_io.partition.clean_shutdown_file import (
+    NEW_DIRECTORY,
+    SERVED_NODE,
+    CleanShutdown,
+    is_new_directory,
+    read_clean_shutdown,
+)
+from sediment.segment_io.partition.formatted_directory import has_metadata_log, is_formatted
 
 _IN_USE = "stop the broker first"
 _ADOPT = "run sediment adopt on the directory"
@@ -99,6 +109,7 @@ class OwnedNode:
     """A node with its metadata.
 
     If `is_started`, the metadata comes from the metadata log in `metadata_dir`, else from `bootstrap.checkpoint`.
+    `formatted` contains the directories that nobody has used since a format.
     `absent` contains each partition that has no folder and was never written to, with the log directory of its new
     folder.  `removed` contains the folders to remove: of topics that a server has deleted, of creations that left no
     records, and of finished moves.  `promoted` contains each partition whose future log replaces its log, with the
@@ -115,6 +126,19 @@ class OwnedNode:
     promoted: Mapping[TopicPartition, Path] = field(default_factory=dict)
     moves: Mapping[TopicPartition, Path] = field(default_factory=dict)
     unused: tuple[Path, ...] = ()
+    formatted: frozenset[Path] = frozenset()
+
+    def why_stale(self, markers: Mapping[Path, CleanShutdown | None]) -> str | None:
+        """Return why a broker may have changed the metadata after `bootstrap.checkpoint` was written, or None.
+
+        `markers` are the markers of a clean stop that the start found in the log directories.
+        """
+        if self.is_started or markers[self.metadata_dir] == NEW_DIRECTORY:
+            return None
+        known = [SERVED_NODE if path in self.formatted else marker for path, marker in markers.items()]
+        if all(marker is not None and marker.is_without_broker for marker in known):
+            return None
+        return "the last stop was not clean" if None in known else "an earlier stop was not clean"
 
 
 def open_node(
@@ -123,13 +147,16 @@ def open_node(
     fs: Fs,
     *,
     metadata_apart: bool = False,
+    metadata_log_dir: Path | None = None,
     log_dirs: Collection[Path] = (),
 ) -> OwnedNode:
     """Return the node of all log directories `paths`.
 
     `quorum` contains the `QUORUM_KEYS` from the broker's properties file.  If `metadata_apart`, the broker's
-    `metadata.log.dir` is not an entry of its `log.dirs`.  `log_dirs` contains the entries of `log.dirs` if they are
-    known.  Only the number of entries is used, because the directories may be a copy.
+    `metadata.log.dir` is not an entry of its `log.dirs`.  `metadata_log_dir` is the directory in which the broker looks
+    for its metadata, if the properties file is that of these directories and not of their originals.  `log_dirs`
+    contains the entries of `log.dirs` if they are known.  Only the number of entries is used, because the directories
+    may be a copy.
 
     Raises:
         UsageError: a check of this module failed.
@@ -140,7 +167,7 @@ def open_node(
     cluster_of(directories, advice_if_several=_ONE_BROKER)
     for directory in directories:
         _check_owner(directory)
-    metadata_dir, is_started = _metadata_dir([directory.path for directory in directories], fs)
+    metadata_dir, is_started = _metadata_dir([directory.path for directory in directories], metadata_log_dir, fs)
     metadata = read_metadata(metadata_dir, is_started, fs)
     node = _sole_voter(directories, metadata_dir, is_started, metadata, quorum, fs)
     _check_replicas(metadata, node)
@@ -178,7 +205,10 @@ def open_node(
     removed += (each.folder for each in future if each.fate in (_Fate.REMOVED, _Fate.COPIED_AGAIN))
     removed += _marked_folders(directories, aside, metadata, found, fs)
     unused = tuple(each.folder for each in future if each.fate is _Fate.UNUSED)
-    return OwnedNode(node, metadata_dir, is_started, metadata, absent, tuple(removed), promoted, moves, unused)
+    formatted = frozenset() if metadata.topic_ids else _formatted(directories, fs)
+    return OwnedNode(
+        node, metadata_dir, is_started, metadata, absent, tuple(removed), promoted, moves, unused, formatted
+    )
 
 
 def directories_for_partitions(
@@ -233,9 +263,9 @@ def _check_owner(directory: ClusterDirectory) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------- metadata
-def _metadata_dir(paths: Sequence[Path], fs: Fs) -> tuple[Path, bool]:
+def _metadata_dir(paths: Sequence[Path], metadata_log_dir: Path | None, fs: Fs) -> tuple[Path, bool]:
     """Return the directory with the metadata, and True if the metadata is in a metadata log."""
-    with_log = [path for path in paths if fs.exists(path / str(METADATA_PARTITION))]
+    with_log = [path for path in paths if has_metadata_log(fs, path)]
     if len(with_log) > 1:
         raise UsageError(
             f"{with_log[0]} and {with_log[1]} both have {METADATA_PARTITION}",
@@ -243,10 +273,9 @@ def _metadata_dir(paths: Sequence[Path], fs: Fs) -> tuple[Path, bool]:
         )
     if with_log:
         return with_log[0], True
-    for path in paths:
-        marker = read_clean_shutdown(fs, path)
-        if fs.exists(path / BOOTSTRAP_FILE) and (marker is None or marker.broker_epoch is None):
-            return path, False
+    found = [path for path in paths if _has_bootstrap_file(path, fs)]
+    if found:
+        return _bootstrap_dir(found, metadata_log_dir, fs), False
     raise UsageError(
         f"no directory has {METADATA_PARTITION}, or a {BOOTSTRAP_FILE} that no broker has used, so the topics are "
         "not known",
@@ -255,13 +284,53 @@ def _metadata_dir(paths: Sequence[Path], fs: Fs) -> tuple[Path, bool]:
     )
 
 
+def _has_bootstrap_file(path: Path, fs: Fs) -> bool:
+    marker = read_clean_shutdown(fs, path)
+    return fs.exists(path / BOOTSTRAP_FILE) and (marker is None or marker.broker_epoch is None)
+
+
+def _bootstrap_dir(found: Sequence[Path], metadata_log_dir: Path | None, fs: Fs) -> Path:
+    """Return the directory whose `bootstrap.checkpoint` a broker reads; a format writes this file into all of them.
+
+    A broker reads it in `metadata.log.dir`, or else in the first entry of `log.dirs`.
+    """
+    if metadata_log_dir is not None:
+        wanted = metadata_log_dir.resolve()
+        same = [path for path in found if path.resolve() == wanted]
+        if not same:
+            raise UsageError(
+                f"a broker with this --config file keeps its metadata in {metadata_log_dir}, but {BOOTSTRAP_FILE} is "
+                f"in {found[0]}",
+                path=str(found[0]),
+                advice=f"also name {metadata_log_dir}, or correct metadata.log.dir and the order of log.dirs",
+            )
+        return same[0]
+    with_topics = [path for path in found if _has_topics(path, fs)]
+    chosen = with_topics or found
+    if len(chosen) > 1:
+        raise UsageError(
+            f"{chosen[0]} and {chosen[1]} both have a {BOOTSTRAP_FILE}, and a broker reads only one of them",
+            advice="give the broker's file with --config FILE, because it says where its metadata is",
+        )
+    return chosen[0]
+
+
+def _has_topics(path: Path, fs: Fs) -> bool:
+    metadata = read_bootstrap_records(path, fs)
+    return metadata is not None and bool(metadata.topic_ids)
+
+
+def _formatted(directories: Sequence[ClusterDirectory], fs: Fs) -> frozenset[Path]:
+    return frozenset(directory.path for directory in directories if is_formatted(fs, directory.path))
+
+
 def read_metadata(metadata_dir: Path, is_started: bool, fs: Fs) -> ClusterMetadata:
     """Return the metadata in the metadata log, or in `bootstrap.checkpoint` if the node was never started.
 
     Raises: UsageError: the metadata log is empty, or it is from a node that was never started.  CorruptDataError,
         UnsupportedDataError, SourceChangedError: the metadata cannot be read, or loading would truncate its log.
     """
-    if is_started or fs.exists(metadata_dir / str(METADATA_PARTITION)):
+    if is_started or has_metadata_log(fs, metadata_dir):
         found = read_cluster_metadata(metadata_dir, fs)
         metadata = check_started(metadata_dir, found, fs, advice=_NEVER_STARTED)
         check_loadable(metadata_dir, metadata.end_offset, fs)
@@ -279,8 +348,9 @@ def _sole_voter(
 ) -> Node:
     own = next(directory.meta for directory in directories if directory.path == metadata_dir)
     assert own is not None and own.node_id is not None and own.cluster_id and own.directory_id
-    if not is_started and not (quorum or {}).get("controller.quorum.voters", "").strip():
-        # Only the properties file can name voters of a node that was never started.
+    states_voters = metadata.quorum_records or (quorum or {}).get("controller.quorum.voters", "").strip()
+    if not is_started and not states_voters:
+        # Only the properties file can name the voters of a static quorum whose node was never started.
         return Node(own.node_id, own.cluster_id, own.directory_id)
     return sole_voter(
         QuorumSources(
@@ -288,7 +358,7 @@ def _sole_voter(
             metadata=metadata,
             state=read_quorum_state(metadata_dir / str(METADATA_PARTITION), fs),
             properties=quorum,
-            has_broker_files=fs.exists(metadata_dir / RECOVERY_POINT_FILE),
+            has_broker_files=not is_started or fs.exists(metadata_dir / RECOVERY_POINT_FILE),
         )
     )
 
