@@ -75,14 +75,14 @@ bench-race: setup #: compare speed with Kafka's cleaner, erase with compact, and
 bench-quick: setup #: measure the main ratios of bench on less data, in three minutes
 	@$(BIN)/python -m benchmarks.race --quick $(ARGS)
 
-bench-page: $(READY) #: write the results of `make bench` into docs/internals/performance.md
+bench-page: $(READY) #: write the results of `make bench` into benchmarks/results/performance.md
 	@$(BIN)/python -m benchmarks.race --report
 
 bench-commands: setup #: compare plan, a cold compact, verify, snapshot, expire --archive, recover and Spark scans with their peers or limits, 10 GB of disk (downloads the JARs of Kafka and Delta once; ARGS: --quick, --only NAME)
 	@$(BIN)/sediment delta-jars > /dev/null
 	@$(BIN)/python -m benchmarks.commands --results benchmarks/results/commands.json $(ARGS)
 
-bench-all: setup #: run every benchmark of docs/internals/performance.md and write its tables: 50 minutes, 16 GB of disk (downloads the JARs of Kafka and Delta once)
+bench-all: setup #: run every benchmark of benchmarks/results/performance.md and write its tables: 50 minutes, 16 GB of disk (downloads the JARs of Kafka and Delta once)
 	@$(BIN)/sediment delta-jars > /dev/null
 	@$(BIN)/python -m benchmarks.all $(ARGS)
 
@@ -165,26 +165,26 @@ docs: java $(DOCS)/.ready ## run the notebooks and build the documentation site 
 bench-memory: setup #: measure peak memory of a worker by size and number of keys
 	@$(BIN)/python -m benchmarks.memory
 
-bench-scale: setup #: measure time and memory by size, keys and partitions, for docs/internals/scale.md: 20 minutes, 20 GB of disk
+bench-scale: setup #: measure time and memory by size, keys and partitions, for benchmarks/results/scale.md: 20 minutes, 20 GB of disk
 	@$(BIN)/python $(INSTALL) -c constraints.txt --group bench
 	@$(BIN)/python -m benchmarks.scale --docs $(ARGS)
 
-bench-load: setup #: measure 5,000 partitions, 20 GB and 10^8 keys, for docs/internals/scale.md: 10 minutes, 25 GB of disk
+bench-load: setup #: measure 5,000 partitions, 20 GB and 10^8 keys, for benchmarks/results/scale.md: 10 minutes, 25 GB of disk
 	@$(BIN)/python -m benchmarks.load --docs $(ARGS)
 
-bench-cluster: setup #: measure compact on standalone clusters of 1, 2 and 4 workers, for docs/internals/scale.md: 10 GB of disk
+bench-cluster: setup #: measure compact on standalone clusters of 1, 2 and 4 workers, for benchmarks/results/scale.md: 10 GB of disk
 	@$(BIN)/python -m benchmarks.cluster --docs $(ARGS)
 
 $(VERSITYGW)/versitygw:
 	@GOBIN=$(CURDIR)/$(VERSITYGW) go install github.com/versity/versitygw/cmd/versitygw@$(VERSITYGW_VERSION)
 
-bench-buckets: setup $(VERSITYGW)/versitygw #: compact one partition of 20 GB from bucket to bucket, for docs/internals/scale.md: 44 GB of disk (builds an S3 server with Go once)
+bench-buckets: setup $(VERSITYGW)/versitygw #: compact one partition of 20 GB from bucket to bucket, for benchmarks/results/scale.md: 44 GB of disk (builds an S3 server with Go once)
 	@$(BIN)/python -m benchmarks.buckets --docs $(ARGS)
 
-bench-incremental: setup #: clone a directory of 20 GB twice, the second time with --since, for docs/internals/scale.md: 44 GB of disk
+bench-incremental: setup #: clone a directory of 20 GB twice, the second time with --since, for benchmarks/results/scale.md: 44 GB of disk
 	@$(BIN)/python -m benchmarks.incremental --docs $(ARGS)
 
-bench-partitions: setup #: list, plan and clone up to 100,000 partitions, for docs/internals/scale.md: an hour, 2 GB and 1.2 million inodes
+bench-partitions: setup #: list, plan and clone up to 100,000 partitions, for benchmarks/results/scale.md: an hour, 2 GB and 1.2 million inodes
 	@$(BIN)/python -m benchmarks.partitions --docs $(ARGS)
 
 clean: ## remove the output of tests and builds, but not the environment

@@ -1,4 +1,4 @@
-"""All benchmarks of `docs/internals/performance.md`, one after the other, from one tree; their tables go into the page.
+"""All benchmarks of `benchmarks/results/performance.md`, one after the other, from one tree, for the page.
 
     race        compact compared with Kafka's cleaner      marks race, stages
     serve       serve compared with a broker               mark serve

@@ -33,14 +33,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import psutil
 
 from benchmarks.generate import ONCE_FIRST, Shape, write_partition
-from benchmarks.measure import DOCS, GIGABYTE, MEGABYTE, SLOTS, TreePeak, machine
+from benchmarks.measure import GIGABYTE, MEGABYTE, RESULTS, SLOTS, TreePeak, machine
 from benchmarks.options import NOW_MS
 from benchmarks.reporting.pages import fill_page, markdown_table
 from sediment.engine.copying.check import check_copy
 from sediment.segment_io.stores import Store
 from tests.ports import free_port
 
-PAGE = DOCS / "scale.md"
+PAGE = RESULTS / "scale.md"
 RECORD_BYTES, VALUE_BYTES = 1026, 1000
 SEGMENT_BYTES = 100 * MEGABYTE
 SCRATCH_LIMIT_BYTES = GIGABYTE
@@ -224,7 +224,7 @@ def main() -> None:
     parser.add_argument("--gigabytes", type=float, default=20, help="size of the partition")
     parser.add_argument("--scratch", type=Path, default=Path(tempfile.gettempdir()), help="directory for all data")
     parser.add_argument("--results", type=Path, help="append the result here, as one line of JSON")
-    parser.add_argument("--docs", action="store_true", help="write the table into docs/internals/scale.md")
+    parser.add_argument("--docs", action="store_true", help="write the table into benchmarks/results/scale.md")
     given = parser.parse_args()
     log_bytes = int(given.gigabytes * GIGABYTE)
     free_bytes = shutil.disk_usage(given.scratch).free

@@ -31,12 +31,12 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.generate import GROWING, Shape, write_partition
-from benchmarks.measure import DOCS, GIGABYTE, MEGABYTE, Run, machine, run_compact, spread
+from benchmarks.measure import GIGABYTE, MEGABYTE, RESULTS, Run, machine, run_compact, spread
 from benchmarks.reporting.pages import fill_page, markdown_table
 from sediment.compaction.strategy import Strategy
 from sediment.jobs.spark.session import spark_context
 
-PAGE = DOCS / "scale.md"
+PAGE = RESULTS / "scale.md"
 MARK = "cluster"
 WORKERS = (1, 2, 4)
 RECORD_BYTES, VALUE_BYTES, SEGMENT_BYTES = 116, 90, 100 * MEGABYTE

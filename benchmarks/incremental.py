@@ -33,13 +33,13 @@ import psutil
 
 from benchmarks.generate import append_batch
 from benchmarks.load import Load, loads, make
-from benchmarks.measure import DOCS, GIGABYTE, MEGABYTE, SLOTS, machine
+from benchmarks.measure import GIGABYTE, MEGABYTE, RESULTS, SLOTS, machine
 from benchmarks.options import NOW_MS
 from benchmarks.reporting.pages import fill_page, markdown_table
 
 TOPIC_ID = "b8tRS7h4TJ2Vt43Dp85v2A"
 _LOOK_SECONDS = 0.1
-PAGE = DOCS / "scale.md"
+PAGE = RESULTS / "scale.md"
 FREE_DISK = 2.2
 """Free disk space that a run needs, as a multiple of the directory's size."""
 MOST_BYTES = GIGABYTE
@@ -179,7 +179,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="number of partitions, as a fraction of the default")
     parser.add_argument("--scratch", type=Path, default=Path(tempfile.gettempdir()), help="directory for all data")
     parser.add_argument("--results", type=Path, help="append the results here, one JSON object per line")
-    parser.add_argument("--docs", action="store_true", help="write the table into docs/internals/scale.md")
+    parser.add_argument("--docs", action="store_true", help="write the table into benchmarks/results/scale.md")
     given = parser.parse_args()
     load = directory(given.scale)
     needed_bytes = int(FREE_DISK * load.partitions * load.shape.total_bytes)

@@ -31,9 +31,9 @@ from rich.table import Table
 
 from benchmarks.generate import ONCE_FIRST, Shape, write_partition
 from benchmarks.measure import (
-    DOCS,
     GIGABYTE,
     MEGABYTE,
+    RESULTS,
     SLOTS,
     TreePeak,
     machine,
@@ -42,7 +42,7 @@ from benchmarks.options import NOW_MS
 from benchmarks.reporting.pages import fill_page, markdown_table
 from sediment.compaction.strategy import Strategy
 
-PAGE = DOCS / "scale.md"
+PAGE = RESULTS / "scale.md"
 RECORD_BYTES, SMALL_RECORD_BYTES = 116, 31
 SEGMENT_BYTES = 100 * MEGABYTE
 BUDGET_BYTES = 1000 * MEGABYTE
@@ -185,7 +185,7 @@ def main() -> None:
         "--scratch", type=Path, help="directory for the data, up to 25 GB (default: a temporary directory)"
     )
     parser.add_argument("--results", type=Path, help="append the results here, one JSON object per line")
-    parser.add_argument("--docs", action="store_true", help="write the table into docs/internals/scale.md")
+    parser.add_argument("--docs", action="store_true", help="write the table into benchmarks/results/scale.md")
     given = parser.parse_args()
     outcomes = []
     for load in loads(given.scale):

@@ -32,7 +32,7 @@ from tests.conformance.oracle import KafkaOracle, OracleUnavailableError
 
 MEGABYTE, GIGABYTE = 10**6, 10**9
 SLOTS = "local[2]"
-DOCS = Path(__file__).resolve().parents[1] / "docs" / "internals"
+RESULTS = Path(__file__).resolve().parent / "results"
 _SET_PEAK_BACK = "5"  # written to clear_refs, see proc(5)
 _LOOK_SECONDS = 0.1
 

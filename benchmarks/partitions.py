@@ -33,11 +33,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.generate import Shape, write_partition
-from benchmarks.measure import DOCS, MEGABYTE, SLOTS, machine
+from benchmarks.measure import MEGABYTE, RESULTS, SLOTS, machine
 from benchmarks.options import NOW_MS
 from benchmarks.reporting.pages import fill_page, markdown_table
 
-PAGE = DOCS / "scale.md"
+PAGE = RESULTS / "scale.md"
 SIZES = (1_000, 10_000, 100_000)
 MOST_GROWTH = 1.5
 FREE_BYTES_A_PARTITION, FREE_INODES_A_PARTITION = 20_000, 12
@@ -207,7 +207,7 @@ def main() -> None:
     parser.add_argument("--step", action="append", choices=("list", "plan", "clone"), help="run only this step")
     parser.add_argument("--scratch", type=Path, default=Path(tempfile.gettempdir()), help="directory for all data")
     parser.add_argument("--results", type=Path, help="append the results here, one JSON object per line")
-    parser.add_argument("--docs", action="store_true", help="write the table into docs/internals/scale.md")
+    parser.add_argument("--docs", action="store_true", help="write the table into benchmarks/results/scale.md")
     given = parser.parse_args()
     sizes = given.size or SIZES
     disk = os.statvfs(given.scratch)

@@ -52,7 +52,7 @@ from tests.conformance.oracle import KAFKA_VERSION, KafkaOracle, program
 MEGABYTE = 1_000_000
 CONFIGS = {"cleanup.policy": "compact"}
 SETS = [f"{key}={value}" for key, value in CONFIGS.items()]
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "internals" / "performance.md"
+PAGE = Path(__file__).resolve().parent / "results" / "performance.md"
 RESULTS = Path(__file__).resolve().parent / "results" / "race.json"
 _WARM_UP_BYTES = 30 * MEGABYTE
 _MAP_BYTES = 128 << 20

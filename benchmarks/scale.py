@@ -31,9 +31,9 @@ from rich.table import Table
 
 from benchmarks.generate import GROWING, ONCE_FIRST, Shape, write_partition
 from benchmarks.measure import (
-    DOCS,
     GIGABYTE,
     MEGABYTE,
+    RESULTS,
     SLOTS,
     Run,
     machine,
@@ -58,7 +58,7 @@ from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.log_view import open_view
 
 WHOLE, SPLIT = Strategy.WHOLE.value, Strategy.SPLIT.value
-PAGE = DOCS / "scale.md"
+PAGE = RESULTS / "scale.md"
 RECORD_BYTES = 116
 VALUE_BYTES = 90
 SEGMENT_BYTES = 100 * MEGABYTE
@@ -434,7 +434,7 @@ def fill(results: Results) -> None:
     )
     plots = "\n\n".join(
         f"![seconds per GB, and the memory of a worker, over the {sweep}](scale-{sweep}.svg)"
-        for sweep in plot(results, DOCS)
+        for sweep in plot(results, RESULTS)
     )
     fill_page(PAGE, "figures", f"{plots}\n\n{markdown_table(HEAD, rows(results))}\n\n{where}")
 
@@ -449,7 +449,7 @@ def main() -> None:
     parser.add_argument(
         "--scratch", type=Path, help="directory for the data, up to 20 GB (default: a temporary directory)"
     )
-    parser.add_argument("--docs", action="store_true", help="write tables and plots into docs/internals/")
+    parser.add_argument("--docs", action="store_true", help="write tables and plots into benchmarks/results/")
     given = parser.parse_args()
     results = Results.read(given.results) if given.results else Results()
     results.machine = results.machine or machine()

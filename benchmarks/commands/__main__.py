@@ -17,7 +17,7 @@ from rich.console import Console
 from benchmarks.measure import machine
 from benchmarks.reporting.comparisons import Comparison, Comparisons, fill_page_of_commands, terminal_table
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "internals" / "performance.md"
+PAGE = Path(__file__).resolve().parents[1] / "results" / "performance.md"
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "commands.json"
 SUBJECTS = ("driver", "verify", "snapshot", "archive", "scan", "recovery")
 _TABLE_WIDTH = 200

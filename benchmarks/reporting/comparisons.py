@@ -1,4 +1,4 @@
-"""Results of the benchmarks of single commands, and their table in `docs/internals/performance.md`.
+"""Results of the benchmarks of single commands, and their table in `benchmarks/results/performance.md`.
 
 A comparison has the seconds of a command and the seconds of its reference: a peer on the same data, a limit that was
 measured in the same rounds, or a fixed rate.

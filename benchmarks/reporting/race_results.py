@@ -1,4 +1,4 @@
-"""Results of a race, and their tables for a terminal and for `docs/internals/performance.md`.
+"""Results of a race, and their tables for a terminal and for `benchmarks/results/performance.md`.
 
 Invariants
 - The seconds of one round have the same index in every list.

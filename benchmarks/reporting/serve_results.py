@@ -1,4 +1,4 @@
-"""Results of the benchmark of `serve`, and their table in `docs/internals/performance.md`."""
+"""Results of the benchmark of `serve`, and their table in `benchmarks/results/performance.md`."""
 
 from __future__ import annotations
 
