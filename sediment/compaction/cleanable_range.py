@@ -26,6 +26,7 @@ from enum import StrEnum
 from itertools import accumulate
 
 from sediment.compaction.config import CompactionConfig
+from sediment.segment_io.dates import suspect_date
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.partition.log_view import LogView, SegmentTimes
 
@@ -82,10 +83,10 @@ def cleanable_range(
     rules = _Rules(view, config, force, first_dirty, force_checkpoint, _Segments.of(view))
     now = rules.at(now_ms)
     unblocks_at_ms = rules.first_unblocked_ms() if now.blocked_by else None
-    return replace(now, unblocks_at_ms=unblocks_at_ms, reason=_explain(now, view, config))
+    return replace(now, unblocks_at_ms=unblocks_at_ms, reason=_explain(now, view, config, now_ms))
 
 
-def _explain(cleanable: CleanableRange, view: LogView, config: CompactionConfig) -> str:
+def _explain(cleanable: CleanableRange, view: LogView, config: CompactionConfig, now_ms: int) -> str:
     """Return a sentence for an operator; it names the blocking rule or the range that can be cleaned."""
     match cleanable.blocked_by:
         case None:
@@ -114,15 +115,23 @@ def _explain(cleanable: CleanableRange, view: LogView, config: CompactionConfig)
         case BlockingRule.HIGH_WATERMARK:
             return f"the high watermark {view.high_watermark} is inside or below the first dirty segment"
         case BlockingRule.MIN_COMPACTION_LAG:
-            return (
+            young = (
                 f"segment {cleanable.first_uncleanable_offset} contains records younger than "
                 f"min.compaction.lag.ms {config.min_compaction_lag_ms}"
             )
+            dated = suspect_date(_newest_ms(view, cleanable.first_uncleanable_offset), now_ms)
+            return young if dated is None else f"{young}; its newest record is {dated}"
         case BlockingRule.DIRTY_RATIO:
             return (
                 f"the dirty ratio {cleanable.cleanable_ratio:.3f} is not above "
                 f"min.cleanable.dirty.ratio {config.min_cleanable_dirty_ratio}"
             )
+
+
+def _newest_ms(view: LogView, base_offset: int) -> int:
+    """Return the largest timestamp of the segment that begins at `base_offset`."""
+    bases = [segment.base_offset for segment in view.listing.segments]
+    return view.segment_times[bases.index(base_offset)].largest_timestamp_ms
 
 
 def _first_dirty(view: LogView, *, from_start: bool) -> tuple[int, int | None]:

@@ -19,8 +19,10 @@ def why_left_alone(
     records_without_key: int, dropped: int, *, about: str = "", to_drop: str = "give --drop-keyless"
 ) -> str:
     """Return the reason for an operator; `about` precedes estimates, and `to_drop` says how to drop the records."""
+    which = f"{about}{records_without_key:,} of the {about}{dropped:,} records that compaction would drop have"
+    if dropped == 1:
+        which = f"{about}the only record that compaction would drop has"
     return (
-        f"{about}{records_without_key:,} of the {about}{dropped:,} records that compaction would drop have no key, and "
-        "compaction keeps no record without a key; check whether the topic's cleanup.policy should contain compact, "
-        f"then {to_drop}"
+        f"{which} no key, and compaction keeps no record without a key; check whether the topic's cleanup.policy "
+        f"should contain compact, then {to_drop}"
     )

@@ -23,6 +23,7 @@ if __name__ == "__main__":
     end_on_early_signals()  # before the slow imports
 
 import errno
+import logging
 import threading
 import time
 from collections import Counter
@@ -62,13 +63,15 @@ from sediment.jobs.reporting.columns import TableColumn, change_column, name_and
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted, human_bytes
 from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, SKIPPED, RunReport, in_order
-from sediment.jobs.reporting.screen import Screen, View
+from sediment.jobs.reporting.screen import Screen, View, named
 from sediment.jobs.reporting.statuses import STOPPED
 from sediment.jobs.settings.cluster_settings import warn_of_refusals
 from sediment.jobs.settings.directories import SelectedDirectory, check_filesystem
+from sediment.jobs.settings.policy_warnings import policy_warning
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.settings.running_brokers import warn_of_running
 from sediment.jobs.settings.unstated_settings import why_not_expired
+from sediment.retention.date_warnings import date_warnings
 from sediment.retention.policy import KeepReason, RetentionPlan, explain_retention, plan_view
 from sediment.segment_io.errors import (
     CorruptCheckpointError,
@@ -92,6 +95,8 @@ if TYPE_CHECKING:
     from sediment.jobs.delta_lake.lineage import TableWrite
     from sediment.jobs.expiring.archive import LogKey
     from sediment.segment_io.partition.log_view import LogView
+
+_LOGGER = logging.getLogger(__name__)
 
 EXPIRED = "expired"
 NOTHING_TO_DELETE = "nothing-to-delete"
@@ -119,7 +124,7 @@ class ExpiryReport:
     """Report of one partition.  Offsets and `segments` (base offsets) describe the log after the run, if known.
 
     `messages_archived` counts the records of the deleted segments that were found in the archive; None without an
-    archive.
+    archive.  `warnings` are sentences about dates and policies by which records may be deleted, or kept, by mistake.
     """
 
     partition: str
@@ -136,6 +141,7 @@ class ExpiryReport:
     segments: tuple[int, ...] = ()
     deleted_segments: tuple[DeletedSegment, ...] = ()
     messages_archived: int | None = None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -168,6 +174,7 @@ def print_report(report: ExpiryRunReport, screen: Screen) -> None:
     screen.partitions(report.partitions, COLUMNS, dry_run=report.dry_run)
     screen.failed(report.partitions)
     screen.reasons(p for p in report.partitions if p.status == SKIPPED)
+    screen.warnings(report.partitions)
     screen.say(_summary(report))
 
 
@@ -343,6 +350,8 @@ class _ExpiryRun:
             return reports + [each.report for each in expiring]
         if self._confirm is not None and expiring:
             self._ask(self._confirm, reports, expiring)
+        elif expiring:
+            _warn_before([each.report for each in expiring])
         if self._own.archive is not None and expiring:
             expiring, unarchived = self._archived(self._own.archive, expiring)
             reports += unarchived
@@ -460,8 +469,11 @@ class _ExpiryRun:
         self, view: LogView, config: LogConfig, checkpoints: PartitionCheckpoints, *, keep_deleted: bool
     ) -> ExpiryTask | ExpiryReport:
         plan = plan_view(view, config.retention, now_ms=self._options.now_ms)
+        dates = date_warnings(plan, config.retention, now_ms=self._options.now_ms)
+        policy = policy_warning(view.listing.partition.topic, config, expires=bool(plan.deleted))
         report = replace(
             _listed(view.listing, EXPIRED, None, None),
+            warnings=dates if policy is None else (*dates, policy),
             log_start_offset=plan.log_start_offset,
             high_watermark=view.high_watermark,
             log_end_offset=view.log_end_offset,
@@ -603,6 +615,16 @@ class _ExpiryRun:
             with suppress(SedimentError, OSError):
                 self._locks[directory.path].check()
                 update_offset_checkpoint(self._fs, directory.path / LOG_START_FILE, {}, redundant)
+
+
+def _warn_before(expiring: Sequence[ExpiryReport]) -> None:
+    """Log the warnings of the partitions whose segments are deleted next, if nobody is asked."""
+    names: dict[str, list[str]] = {}
+    for report in expiring:
+        for warning in report.warnings:
+            names.setdefault(warning, []).append(report.partition)
+    for warning, partitions in names.items():
+        _LOGGER.warning("%s: %s", named(partitions), warning)
 
 
 def _table_write(run_id: str, results: Mapping[LogKey, int | tuple[str, str]]) -> TableWrite:

@@ -36,9 +36,10 @@ from sediment.jobs.command_line.exit_status import EXIT_DONE, errors_as_exit_sta
 from sediment.jobs.process.standard_output import write_result
 from sediment.jobs.reporting.columns import TableColumn
 from sediment.jobs.reporting.error_text import describe
-from sediment.jobs.reporting.figures import counted, human_bytes, utc_time
+from sediment.jobs.reporting.figures import counted, human_bytes
 from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, RunReport
 from sediment.jobs.reporting.screen import Screen, screen_text
+from sediment.segment_io.dates import date_text
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import LOG_START_FILE, TopicPartition, new_run_id, parse_partition_directory
@@ -222,7 +223,7 @@ def _answer(plan: RestorePlan | Refusal, in_turn: RestorePlan | Refusal) -> tupl
 # -------------------------------------------------------------------------------------------------------------- showing
 def _began(rows: Sequence[OriginalsReport]) -> str:
     started_ms = rows[0].started_ms
-    return "" if started_ms is None else utc_time(started_ms).removesuffix(" UTC")[:16]
+    return "" if started_ms is None else date_text(started_ms).removesuffix(" UTC")[:16]
 
 
 def columns_of_run() -> tuple[TableColumn[Any], ...]:

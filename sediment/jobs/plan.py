@@ -43,7 +43,7 @@ from sediment.jobs.command_line.options import CommonOptions, common_options, ke
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.reporting.columns import TableColumn, bytes_column, status_column, text_column
 from sediment.jobs.reporting.error_text import describe, describe_lost_task
-from sediment.jobs.reporting.figures import counted, human_bytes, utc_time
+from sediment.jobs.reporting.figures import counted, human_bytes
 from sediment.jobs.reporting.run_report import (
     AFTER_PARTITIONS,
     FAILED,
@@ -54,6 +54,7 @@ from sediment.jobs.reporting.run_report import (
 )
 from sediment.jobs.reporting.screen import Screen
 from sediment.jobs.rewriting.options import encoding_options, parse_optional_encoding
+from sediment.jobs.settings.policy_warnings import policy_warning
 from sediment.jobs.settings.running_brokers import UNCLEAN, warn_of_running
 from sediment.jobs.settings.topic_ids import topic_ids_of
 from sediment.jobs.settings.unstated_settings import warn_of_unstated_lag, why_not_compacted, why_not_expired
@@ -61,7 +62,9 @@ from sediment.jobs.spark.session import spark_context
 from sediment.jobs.spark.slots import available_slots
 from sediment.jobs.spark.task_pool import run_on_executors
 from sediment.jobs.spark.two_processes import run_here_in_two
+from sediment.retention.date_warnings import date_warnings
 from sediment.retention.policy import RetentionConfig, plan_view
+from sediment.segment_io.dates import at_date, date_text
 from sediment.segment_io.errors import CorruptCheckpointError, CorruptDataError, SedimentError
 from sediment.segment_io.format.names import new_run_id
 from sediment.segment_io.fs import Fs
@@ -263,13 +266,15 @@ def _plan_partition(task: PlanningTask, found: PartitionPlan) -> PartitionPlan:
         reason = "an earlier run or broker was interrupted here; the next run or broker start first finishes that work"
         return replace(found, reason_code="interrupted", reason=reason)
     view, cleanable = open_and_select(cleaning, fs)
+    retention, date_warnings_found = _retention(task, view)
     found = replace(
         found,
         log_start_offset=view.log_start_offset,
         high_watermark=view.high_watermark,
         last_stable_offset=view.last_stable_offset,
         log_end_offset=view.log_end_offset,
-        retention=_retention(task, view),
+        retention=retention,
+        warnings=(*found.warnings, *date_warnings_found),
         reason_code=None if cleanable.blocked_by is None else cleanable.blocked_by.value,
         reason=cleanable.reason,
         unblocks_at_ms=cleanable.unblocks_at_ms,
@@ -293,17 +298,19 @@ def _plan_partition(task: PlanningTask, found: PartitionPlan) -> PartitionPlan:
     return found
 
 
-def _retention(task: PlanningTask, view: LogView) -> RetentionOutlook:
+def _retention(task: PlanningTask, view: LogView) -> tuple[RetentionOutlook, tuple[str, ...]]:
+    """Return what retention would do, and warnings about its dates."""
     if task.retention_held is not None:
         code, reason = task.retention_held
-        return RetentionOutlook(log_start_offset=view.log_start_offset, reason_code=code, reason=reason)
+        return RetentionOutlook(log_start_offset=view.log_start_offset, reason_code=code, reason=reason), ()
     plan = plan_view(view, task.retention, now_ms=task.cleaning.now_ms)
-    return RetentionOutlook(
+    outlook = RetentionOutlook(
         segments=tuple(fate.segment.base_offset for fate in plan.deleted),
         bytes=plan.deleted_bytes,
         log_start_offset=plan.log_start_offset,
         next_at_ms=next((fate.goes_at_ms for fate in plan.kept), None),
     )
+    return outlook, date_warnings(plan, task.retention, now_ms=task.cleaning.now_ms)
 
 
 def _with_cleaning(task: PlanningTask, found: PartitionPlan, view: LogView, cleanable: CleanableRange) -> PartitionPlan:
@@ -341,11 +348,11 @@ def _with_cleaning(task: PlanningTask, found: PartitionPlan, view: LogView, clea
         reason = why_left_alone(estimate().records_without_key, dropped, about=about)
         return _left_alone(found, reason, estimate().records_without_key, sampled_bytes=estimate().sampled_bytes)
     back = plan.log_bytes - estimate().log_bytes
+    found = _with_keyless(found, estimate().records_without_key, is_sampled=task.sample_bytes < plan.log_bytes)
     return replace(
         _with_tombstones(found, estimate()),
         keys=estimate().keys,
         messages_written=estimate().messages,
-        records_without_key=estimate().records_without_key,
         bytes_back=back,
         bytes_after=found.bytes_before - back,
     )
@@ -388,12 +395,20 @@ def _with_leftovers(task: PlanningTask, found: PartitionPlan, view: LogView, fir
         sample_bytes=round(clean_bytes * share),
     )
     uncleaned = estimate_uncleaned(view.listing.path, rest, Fs(), sample_bytes=round(rest_bytes * share))
+    without_key = estimate.records_without_key + uncleaned.records_without_key
     return replace(
-        _with_tombstones(found, estimate),
-        records_without_key=estimate.records_without_key + uncleaned.records_without_key,
+        _with_tombstones(_with_keyless(found, without_key, is_sampled=share < 1), estimate),
         tombstones_expired=estimate.tombstones_expired,
         tombstones_not_cleaned=uncleaned.tombstones,
     )
+
+
+def _with_keyless(found: PartitionPlan, count: int, *, is_sampled: bool) -> PartitionPlan:
+    """Return the plan with the number of records without a key, and a warning if there are any."""
+    about = "about " if is_sampled else ""
+    them = "1 record has" if count == 1 else f"{count:,} records have"
+    warning = f"{about}{them} no key, and the next cleaning drops every such record, also in a broker"
+    return replace(found, records_without_key=count, warnings=(*found.warnings, warning) if count else found.warnings)
 
 
 def _left_alone(
@@ -509,6 +524,8 @@ def _prepare(
                 prepared.append(PartitionPlan(str(partition), str(directory.path), FAILED, code, text))
                 continue
             checkpoints = directory.checkpoints.of(partition)
+            retention_held = why_not_expired(partition, checkpoints, settings, config)
+            warning = policy_warning(partition.topic, config, expires=retention_held is None)
             cleaning = CleaningTask(listing, checkpoints, config.compaction, own, options.now_ms, run_id)
             mark = marks.get(partition)
             alone = quarantined(listing, mark) if mark is not None and mark.holds_for(listing) else None
@@ -519,10 +536,10 @@ def _prepare(
                     exact,
                     quarantine=alone,
                     compaction_held=why_not_compacted(partition, settings, config),
-                    retention_held=why_not_expired(partition, checkpoints, settings, config),
+                    retention_held=retention_held,
                     at_work=running.get(str(directory.path)),
                     encoding=encoding,
-                    warnings=() if fault is None else (str(fault),),
+                    warnings=tuple(str(each) for each in (fault, warning) if each is not None),
                 )
             )
     return prepared
@@ -631,6 +648,7 @@ def _exactly(cleaning: CleaningTask, found: PartitionPlan, result: CleaningResul
     report, _ = settled(cleaning, result)
     if report.strategy != found.strategy:
         found = replace(found, strategy=report.strategy, strategy_reason=_NO_SPLITS)
+    found = _with_keyless(found, report.records_without_key, is_sampled=False)
     return replace(
         found,
         is_exact=True,
@@ -642,7 +660,6 @@ def _exactly(cleaning: CleaningTask, found: PartitionPlan, result: CleaningResul
         segments=report.segments,
         groups_rewritten=report.groups_rewritten,
         groups_skipped=report.groups_skipped,
-        records_without_key=report.records_without_key,
         tombstones_waiting=report.tombstones_waiting,
         first_delete_horizon_ms=report.first_delete_horizon_ms,
         last_delete_horizon_ms=report.last_delete_horizon_ms,
@@ -712,7 +729,7 @@ def _retained(partition: PartitionPlan) -> int | None:
 
 
 def _cleanable_at(partition: PartitionPlan) -> str:
-    return "" if partition.unblocks_at_ms is None else utc_time(partition.unblocks_at_ms)
+    return "" if partition.unblocks_at_ms is None else date_text(partition.unblocks_at_ms)
 
 
 def _is_idle(partition: PartitionPlan) -> bool:
@@ -751,13 +768,13 @@ def _explained(partition: PartitionPlan) -> str:
 def _explanations(partition: PartitionPlan) -> list[str]:
     texts = [partition.reason or ""]
     if partition.unblocks_at_ms is not None:
-        texts.append(f"becomes cleanable at {utc_time(partition.unblocks_at_ms)}")
+        texts.append(f"becomes cleanable {at_date(partition.unblocks_at_ms)}")
     if partition.strategy is not None:
         texts.append(f"strategy {partition.strategy}: {partition.strategy_reason}")
     first_ms, last_ms = partition.first_delete_horizon_ms, partition.last_delete_horizon_ms
     if partition.tombstones_waiting and first_ms is not None and last_ms is not None:
-        first, last = utc_time(first_ms), utc_time(last_ms)
-        when = f"at {first}" if last == first else f"between {first} and {last}"
+        first, last = date_text(first_ms), date_text(last_ms)
+        when = at_date(first_ms) if last == first else f"between {first} and {last}"
         texts.append(f"tombstones expire {when}; the next compaction after that time drops them")
     elif partition.tombstones_waiting:
         texts.append("tombstones have no delete horizon, so compaction keeps them")
@@ -770,7 +787,7 @@ def _explanations(partition: PartitionPlan) -> list[str]:
         segments = counted(len(retention.segments), "segment")
         texts.append(f"retention deletes {segments}, {human_bytes(retention.bytes)}")
     elif retention is not None and retention.next_at_ms is not None:
-        texts.append(f"retention deletes the next segment at {utc_time(retention.next_at_ms)}")
+        texts.append(f"retention deletes the next segment {at_date(retention.next_at_ms)}")
     return texts
 
 

@@ -49,10 +49,11 @@ from sediment.jobs.process.standard_output import error_console, write_result
 from sediment.jobs.reporting.arrow_rows import INTERNAL
 from sediment.jobs.reporting.columns import TableColumn, of_dry_run, status_style, status_text
 from sediment.jobs.reporting.error_text import describe
-from sediment.jobs.reporting.figures import counted, human_bytes, utc_time
+from sediment.jobs.reporting.figures import counted, human_bytes
 from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, RunReport
 from sediment.jobs.reporting.screen import Screen, screen_text
 from sediment.jobs.reporting.statuses import STOPPED
+from sediment.segment_io.dates import date_text
 from sediment.segment_io.errors import DeclinedError, SedimentError, UsageError
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import by_number, new_run_id
@@ -260,7 +261,7 @@ def _decide(run: Catalogue, own: VacuumOptions, pins: Sequence[str]) -> tuple[st
     if own.older_than_ms is None:
         return KEPT, None, None
     if ended_ms > own.now_ms - own.older_than_ms:
-        return KEPT, YOUNG, f"the run ended at {utc_time(ended_ms)}"
+        return KEPT, YOUNG, f"the run ended at {date_text(ended_ms)}"
     return REMOVED, None, None
 
 

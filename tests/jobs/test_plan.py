@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import re
 import shutil
 from pathlib import Path
 
@@ -208,6 +209,33 @@ def test_tombstones_and_their_delete_time_are_shown(tmp_path):
     assert (waiting["reason_code"], waiting["tombstones_waiting"]) == ("nothing-dirty", 4)
     assert waiting["first_delete_horizon_ms"] == NOW_MS + 60_000
     assert plan(log_dir, *options, now_ms=NOW_MS + 60_000).partitions()["t-0"]["tombstones_waiting"] == 0
+
+
+def test_dates_in_microseconds_and_seconds_are_explained(tmp_path):
+    for name, timestamp in {"micros": NOW_MS * 1000, "seconds": NOW_MS // 1000}.items():
+        write_segment(tmp_path / name, 0, [batch_bytes(0, timestamp=timestamp)])
+        write_segment(tmp_path / name, 1, [batch_bytes(1)])
+    log_dir = make_log_dir(tmp_path / "logs", {f"{name}-0": tmp_path / name for name in ("micros", "seconds")})
+    outcome = plan(log_dir, "--broker-defaults")
+    micros, seconds = outcome.partitions()["micros-0"], outcome.partitions()["seconds-0"]
+    assert "segment 0 is dated in the year 55840 (microseconds?)" in micros["warnings"][0]
+    assert (seconds["retention"]["segments"], "(seconds?)" in seconds["warnings"][0]) == ([0], True)
+    shown = sediment("plan", log_dir, "--broker-defaults", "--now-ms", NOW_MS).stdout
+    assert "retention deletes the next segment in the year 55840" in shown
+    assert not re.search(r"\d{15} ms", shown)
+    lag = ("--set=micros:cleanup.policy=compact", "--set=micros:min.compaction.lag.ms=5")
+    lagging = plan(log_dir, *lag).partitions()["micros-0"]
+    assert lagging["reason"].endswith("its newest record is dated in the year 55840 (microseconds?)")
+
+
+def test_a_policy_that_eats_a_topic_known_by_its_name_is_a_warning(tmp_path):
+    path = keyed_log(tmp_path / "t-0")
+    log_dir = make_log_dir(tmp_path / "logs", {"_schemas-0": path, "connect-offsets-0": path, "orders-0": path})
+    unstated = plan(log_dir).partitions()
+    assert all(row["warnings"] == [] for row in unstated.values())
+    stated = plan(log_dir, "--broker-defaults", "--set=connect-offsets:cleanup.policy=compact").partitions()
+    assert [name for name, row in stated.items() if row["warnings"]] == ["_schemas-0"]
+    assert "set cleanup.policy=compact" in stated["_schemas-0"]["warnings"][0]
 
 
 def test_cp_45_what_retention_deletes_is_told_beside_compaction(tmp_path):

@@ -10,7 +10,7 @@ from sediment.compaction.prepared_swap import CleanedGroup, PreparedSwap, Unread
 from sediment.engine.directory.uncleanable import Uncleanable
 from sediment.jobs.cleaning.options import CleaningTask
 from sediment.jobs.cleaning.result import CleaningResult
-from sediment.jobs.reporting.figures import counted, utc_time
+from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.run_report import (
     ACTIVE_SEGMENT,
     CLEAN_SEGMENT,
@@ -25,6 +25,7 @@ from sediment.jobs.reporting.run_report import (
     PartitionReport,
     StripSegment,
 )
+from sediment.segment_io.dates import date_text
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.partition.listing import LogListing
 
@@ -50,7 +51,7 @@ def untouched(listing: LogListing, status: str, code: str | None, reason: str | 
 
 def quarantined(listing: LogListing, mark: Uncleanable) -> PartitionReport:
     """Return the report of a partition that the run skips because of its quarantine `mark`."""
-    since = f"left alone since {utc_time(mark.since_ms)}: {mark.reason}"
+    since = f"left alone since {date_text(mark.since_ms)}: {mark.reason}"
     again = "use --retry-quarantined to try it again"
     return untouched(listing, QUARANTINED, mark.reason_code, f"{since}; {again}")
 

@@ -1,4 +1,4 @@
-"""Checks of log directories: format, permissions, lock, clean shutdown, free space, topic ids, and settings."""
+"""Checks of log directories: format, permissions, lock, clean shutdown, space, topic ids, settings and policies."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from sediment.engine.directory.lock import lock_holder
 from sediment.engine.directory.partition_metadata import TopicIds
 from sediment.jobs.diagnostics.check import Check, failed, passed, warned
+from sediment.jobs.diagnostics.topic_policies import policy_check
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted, human_bytes
 from sediment.jobs.settings.cluster_settings import open_directories
@@ -52,6 +53,7 @@ def directory_checks(log_dirs: Sequence[Path], settings: Settings, fs: Fs) -> It
         paths = [directory.path for directory in opened]
         yield from _topic_ids(paths, settings, fs, in_use=in_use)
         yield _settings(paths, settings, fs)
+        yield from _policies(paths, settings, fs)
 
 
 def _owner(directory: SelectedDirectory) -> str:
@@ -183,6 +185,13 @@ def _topic_ids_in(directory: SelectedDirectory, topic_ids: TopicIds) -> Check:
     more = f"; {counted(len(faults) - 1, 'more partition')} like this" if len(faults) > 1 else ""
     text = f"{partition}: {PARTITION_METADATA_FILE} {fault.fault}, so {fault.effect}{more}"
     return (failed if fault.is_lost else warned)(name, text, fault.advice, log_dir=log_dir)
+
+
+def _policies(paths: Sequence[Path], settings: Settings, fs: Fs) -> Iterator[Check]:
+    try:
+        yield policy_check(open_directories(paths, Selection(), settings, fs), fs)
+    except (SedimentError, OSError):
+        return  # the check of the settings reports this error
 
 
 def _settings(paths: Sequence[Path], settings: Settings, fs: Fs) -> Check:

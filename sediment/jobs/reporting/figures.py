@@ -1,9 +1,8 @@
-"""Text of sizes, times and numbers for people."""
+"""Text of sizes and numbers for people."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 _bytes_are_plain = False
 
@@ -18,14 +17,6 @@ def show_plain_bytes() -> Callable[[], None]:
         _bytes_are_plain = False
 
     return end
-
-
-def utc_time(ms: int) -> str:
-    """Return the text of a time, to the second; return the number itself if the calendar of Python has no such time."""
-    try:
-        return datetime.fromtimestamp(ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (ValueError, OverflowError, OSError):
-        return f"{ms} ms"
 
 
 def human_bytes(size_bytes: int) -> str:

@@ -16,7 +16,6 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from sediment.jobs.reporting.html_template import render_template
 from sediment.jobs.reporting.stage_timer import COMMIT
 from sediment.jobs.reporting.statuses import BAD_STATUSES, IDLE_STATUSES, RECOVERED, STOPPED, UNCHANGED
 from sediment.jobs.reporting.verify_checks import CHECKS
+from sediment.segment_io.dates import date_text
 from sediment.segment_io.format.names import by_number
 from sediment.segment_io.uris import public_uri, without_credentials
 from sediment.version import __version__
@@ -570,7 +570,7 @@ def _sentences(partition: Mapping[str, Any]) -> tuple[str, ...]:
         for segment in partition.get("deleted_segments") or ()
     )
     different = (f"{one['check']}: {one['what']}" for one in partition.get("differences") or ())
-    noted = (str(each) for name in ("repairs", "damage") for each in partition.get(name) or ())
+    noted = (str(each) for name in ("repairs", "damage", "warnings") for each in partition.get(name) or ())
     return (*noted, *different, *deleted)
 
 
@@ -711,11 +711,8 @@ def human_bytes(size_bytes: int) -> str:
 
 
 def utc(time_ms: int) -> str:
-    """Return a time for people, to the second, or the number itself if it is outside the range of the calendar."""
-    try:
-        return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}\N{NO-BREAK SPACE}UTC"
-    except (ValueError, OverflowError, OSError):
-        return f"{time_ms:,} ms"
+    """Return a time for people, to the second, or only its year if it is outside the range of the calendar."""
+    return date_text(time_ms).replace(" UTC", "\N{NO-BREAK SPACE}UTC")
 
 
 def duration(seconds: float) -> str:
@@ -731,4 +728,5 @@ def duration(seconds: float) -> str:
 
 
 def _when(time_ms: int, now_ms: int) -> str:
-    return "now" if time_ms <= now_ms else f"on {utc(time_ms)}"
+    text = utc(time_ms)
+    return "now" if time_ms <= now_ms else f"in {text}" if text.startswith("the year") else f"on {text}"

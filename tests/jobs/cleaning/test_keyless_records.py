@@ -142,3 +142,13 @@ def test_a_mark_of_quarantine_outlives_a_refused_cleaning(tmp_path):
     kept = sediment("compact", log_dir, "--json", "--on-corruption=keep", *OPTIONS).partitions()["t-0"]
     assert (kept["status"], kept["reason_code"], kept["records_without_key"]) == ("skipped", "keyless-records", 90)
     assert (log_dir / ".sediment-uncleanable").is_file()
+
+
+def test_a_plan_warns_of_records_without_a_key_that_a_cleaning_would_drop(tmp_path):
+    log_dir = log_dir_of(tmp_path / "logs", HALF)
+    keyless = HALF.count(None)
+    sentence = f"{keyless} records have no key, and the next cleaning drops every such record, also in a broker"
+    for options in ((), ("--exact",), ("--set=t:min.compaction.lag.ms=999999999",)):
+        planned = sediment("plan", log_dir, "--json", *OPTIONS, *options).partitions()["t-0"]
+        assert (planned["records_without_key"], planned["warnings"]) == (keyless, [sentence])
+    assert f"t-0: {sentence}" in sediment("plan", log_dir, *OPTIONS).stdout

@@ -22,7 +22,8 @@ from sediment.jobs.doctor import DoctorReport, print_report
 from sediment.segment_io.compiled.jit import CACHE_VARIABLE
 from tests.jobs.log_dirs import Outcome, make_log_dir, tree, write_checkpoint
 from tests.jobs.log_dirs import sediment as command_line
-from tests.segments import batch_bytes, write_segment
+from tests.segments import NOW_MS, batch_bytes, write_segment
+from tests.twin.batches import Record, encode_batch
 
 _HOLDS = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); input()"
 _WITHOUT_SPARK = """
@@ -211,3 +212,16 @@ def test_settings_that_are_unknown_missing_or_of_another_node_are_told_apart(log
     file.write_text(f"process.roles=broker\nnode.id=8\nlog.dirs={log_dir}\n")
     other = checks_of("--config", file)["settings"]
     assert other["status"] == "failed" and "node 8" in other["found"]
+
+
+def test_a_policy_that_deletes_what_a_topic_needs_is_a_warning(tmp_path: Path, log_dir: Path) -> None:
+    found = checks_of(log_dir, _POLICY)["policies"]
+    assert found["status"] == "ok"
+    keyless = encode_batch([Record(0, NOW_MS, None, b"{}")], base_offset=0, leader_epoch=0)
+    for topic, content in {"_schemas": batch_bytes(0), "events": keyless, "plain": keyless}.items():
+        write_segment(log_dir / f"{topic}-0", 0, [content])
+    found = checks_of(log_dir, "--broker-defaults", _POLICY, "--set=events:cleanup.policy=compact")["policies"]
+    assert found["status"] == "warning"
+    assert "_schemas is the topic of a schema registry" in found["found"]
+    assert "events-0 has records without a key" in found["found"]
+    assert "plain" not in found["found"]

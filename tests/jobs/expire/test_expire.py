@@ -256,6 +256,30 @@ def test_rt_20_a_log_without_records_stays(tmp_path):
     assert bases(directory) == [0]
 
 
+def test_a_deletion_by_dates_near_1970_is_announced_before_it_happens(tmp_path, caplog):
+    for base in (0, 1):
+        write_segment(tmp_path / NAME, base, [batch_bytes(base, timestamp=NOW_MS // 1000)])
+    dry = sediment("expire", tmp_path, "--broker-defaults", "--dry-run", "--now-ms", NOW_MS)
+    assert f"{NAME}: the newest record of segment 0 is dated 1970-01-20" in dry.stdout
+    done = sediment("expire", tmp_path, "--broker-defaults", "--json", "--now-ms", NOW_MS)
+    assert deleted(done.partitions()[NAME]) == [0, 1]
+    assert (
+        "(seconds?), and by such a date retention.ms deletes segment 0 and 1 more"
+        in done.partitions()[NAME]["warnings"][0]
+    )
+    assert [f"{NAME}: {done.partitions()[NAME]['warnings'][0]}"] == caplog.messages
+
+
+def test_a_topic_that_needs_what_goes_is_named_and_future_dates_are_explained(tmp_path, caplog):
+    write_segment(tmp_path / "_schemas-0", 0, [batch_bytes(0)])
+    write_segment(tmp_path / NAME, 0, [batch_bytes(0, timestamp=NOW_MS * 1000)])
+    found = sediment("expire", tmp_path, "--broker-defaults", "--json", "--now-ms", 2 * NOW_MS)
+    rows = found.partitions()
+    assert "the topic of a schema registry" in rows["_schemas-0"]["warnings"][0]
+    assert "_schemas-0: by its name" in caplog.text
+    assert (rows[NAME]["status"], "(microseconds?)" in rows[NAME]["warnings"][0]) == ("skipped", True)
+
+
 # ----------------------------------------------------------------------------------------------------- what is left out
 def test_a_tiered_topic_is_left_to_its_broker(tmp_path):
     make_log(tmp_path)
@@ -358,6 +382,7 @@ def test_the_json_is_one_object_in_the_shape_of_the_other_commands(tmp_path):
             "segments": [5, 10],
             "deleted_segments": [{"base_offset": 0, "bytes": 360, "rule": "retention.bytes"}],
             "messages_archived": None,
+            "warnings": [],
         }
     ]
 

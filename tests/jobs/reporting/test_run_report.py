@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from sediment.jobs.compact import print_report
-from sediment.jobs.reporting.figures import utc_time
 from sediment.jobs.reporting.run_report import (
     COMPACTED,
     FAILED,
@@ -70,13 +69,6 @@ def test_partitions_that_a_limit_left_are_named_once(capsys: pytest.CaptureFixtu
     _print(*(_skipped(number, "max-bytes", f"cleaning it reads {number} bytes") for number in range(3)))
     lines = capsys.readouterr().out.splitlines()
     assert lines[-2] == "not done because of --max-bytes: t-0, t-1, t-2"
-
-
-@pytest.mark.parametrize(
-    ("ms", "told"), [(0, "1970-01-01 00:00:00 UTC"), (2**63 - 1, f"{2**63 - 1} ms"), (-(2**63), f"{-(2**63)} ms")]
-)
-def test_a_time_outside_the_calendar_is_shown_as_a_number(ms: int, told: str) -> None:
-    assert utc_time(ms) == told
 
 
 def test_partitions_that_keep_tombstones_for_an_unstated_retention_are_named_in_one_sentence(
