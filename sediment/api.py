@@ -592,6 +592,7 @@ def recover(
     dry_run: bool = False,
     threads: int | None = None,
     keep_originals: Path | None = None,
+    abort_open_transactions: bool = False,
     partitions: Texts = (),
     topics: Texts = (),
     allow_empty_selection: bool = False,
@@ -617,6 +618,8 @@ def recover(
         threads: load this many partitions at a time in each directory.
         keep_originals: first make hard links in this directory to all segment files, except those of logs with a suffix
             such as `-future`; at the end, remove the links to unchanged files.
+        abort_open_transactions: after the repair, write an ABORT marker for each open transaction that no coordinator
+            will end, without asking.
         partitions: names or globs of partitions to select, such as `orders-*`.
         topics: names or globs of topics to select; if `partitions` is also given, a partition must match both.
         allow_empty_selection: accept a name or glob that matches nothing.

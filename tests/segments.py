@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sediment.segment_io.format import transaction_index
 from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.partition import producer_state
 from sediment.segment_io.partition.listing import LogListing, SegmentRef
 from sediment.segment_io.partition.log_view import LogView, SegmentTimes
 from tests.twin.batches import ControlType, Record, encode_batch, encode_marker
@@ -111,6 +112,7 @@ def log_view(
     last_stable: int | None = None,
     unverified_from: int | None = None,
     aborted: Sequence[transaction_index.AbortedTransaction] = (),
+    producers: Sequence[producer_state.ProducerEntry] = (),
 ) -> LogView:
     """Return a view of a log that exists only on paper, for rules that are pure.
 
@@ -131,6 +133,6 @@ def log_view(
         last_stable_offset=next(offset for offset in (last_stable, high_watermark, start) if offset is not None),
         log_end_offset=end,
         unverified_from_offset=unverified_from,
-        producers=(),
+        producers=tuple(producers),
         aborted=tuple(aborted),
     )

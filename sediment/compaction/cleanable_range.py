@@ -28,6 +28,7 @@ from itertools import accumulate
 from sediment.compaction.config import CompactionConfig
 from sediment.segment_io.dates import suspect_date
 from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.partition.hanging_transactions import describe_open_transaction, how_to_end
 from sediment.segment_io.partition.log_view import LogView, SegmentTimes
 
 
@@ -90,10 +91,11 @@ def _explain(cleanable: CleanableRange, view: LogView, config: CompactionConfig,
     """Return a sentence for an operator; it names the blocking rule or the range that can be cleaned."""
     match cleanable.blocked_by:
         case None:
-            return (
+            cleaned = (
                 f"offsets {cleanable.first_dirty_offset} to {cleanable.first_uncleanable_offset} can be cleaned "
                 f"at dirty ratio {cleanable.cleanable_ratio:.3f}"
             )
+            return f"{cleaned}; {_explain_unstable(view, now_ms)}" if _ends_at_unstable(cleanable, view) else cleaned
         case BlockingRule.NOT_COMPACTED:
             return "cleanup.policy does not contain compact"
         case BlockingRule.NO_HIGH_WATERMARK:
@@ -111,7 +113,7 @@ def _explain(cleanable: CleanableRange, view: LogView, config: CompactionConfig,
                 "not cleaned until `sediment recover` or a broker has verified them"
             )
         case BlockingRule.OPEN_TRANSACTION:
-            return f"an open transaction begins at offset {view.last_stable_offset}"
+            return _explain_unstable(view, now_ms)
         case BlockingRule.HIGH_WATERMARK:
             return f"the high watermark {view.high_watermark} is inside or below the first dirty segment"
         case BlockingRule.MIN_COMPACTION_LAG:
@@ -132,6 +134,29 @@ def _newest_ms(view: LogView, base_offset: int) -> int:
     """Return the largest timestamp of the segment that begins at `base_offset`."""
     bases = [segment.base_offset for segment in view.listing.segments]
     return view.segment_times[bases.index(base_offset)].largest_timestamp_ms
+
+
+def _ends_at_unstable(cleanable: CleanableRange, view: LogView) -> bool:
+    """Return True if an undecided transaction alone keeps the cleanable range from reaching the active segment."""
+    bases = _Segments.of(view).bases
+    is_undecided = view.high_watermark is not None and view.last_stable_offset < view.high_watermark
+    first = cleanable.first_uncleanable_offset
+    return is_undecided and first < bases[-1] and first <= view.last_stable_offset < bases[bisect_right(bases, first)]
+
+
+def _explain_unstable(view: LogView, now_ms: int) -> str:
+    """Name the transaction that begins at the last stable offset, and say what ends it."""
+    listing = view.listing
+    undecided = [entry for entry in view.producers if entry.has_open_transaction]
+    first = min(undecided, key=lambda entry: entry.current_txn_first_offset, default=None)
+    if first is None or first.current_txn_first_offset > view.last_stable_offset:
+        return (
+            f"the transaction that begins at offset {view.last_stable_offset} ended at or above the high watermark "
+            f"{view.high_watermark}; start the broker, which raises the high watermark"
+        )
+    others = f" ({len(undecided) - 1} more open after it)" if len(undecided) > 1 else ""
+    end = how_to_end(listing.partition, listing.path.parent, first.current_txn_first_offset)
+    return f"{describe_open_transaction(first, now_ms)}{others}; {end}"
 
 
 def _first_dirty(view: LogView, *, from_start: bool) -> tuple[int, int | None]:

@@ -3,7 +3,8 @@
 1. With --keep-originals, the run finishes interrupted replacements, links the originals, and writes the catalogue.
 2. Threads load each partition with `load_log`: passes, recovery, snapshots and leader epochs.  Kernels run without the
    interpreter lock.
-3. When all partitions of a directory are done, the run writes its recovery points, its log starts, and the marker of a
+3. With --abort-open-transactions, the run ends the open transactions of the loaded logs (`recovering.aborts`).
+4. When all partitions of a directory are done, the run writes its recovery points, its log starts, and the marker of a
    clean stop.
 
 Invariants: a directory gets the marker of a clean stop in two cases: it had the marker before, or every log that a
@@ -22,7 +23,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -31,6 +32,7 @@ from typing import ClassVar
 
 import click
 
+from sediment.engine.clone.partition_clone import note_producers_of_bare_copy
 from sediment.engine.directory.dry_run_overlay import OverlayFs, overlay_of
 from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted
 from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
@@ -43,11 +45,14 @@ from sediment.engine.directory.repair import Repair
 from sediment.engine.log_config import LogConfig
 from sediment.jobs.cleaning.backup_links import KeptOriginals
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
+from sediment.jobs.command_line.confirmation import ask_on_terminal, must_ask
 from sediment.jobs.command_line.options import CommonOptions, common_options, screen_options
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.delta_lake.paths import outside_log_dirs
 from sediment.jobs.process.cancellation import stop_on_signals
+from sediment.jobs.process.standard_output import error_console
 from sediment.jobs.process.stderr_log import log_partition
+from sediment.jobs.recovering.aborts import AbortedLog, Aborts, DirectoryAborts, restore_command
 from sediment.jobs.reporting.columns import (
     TableColumn,
     bytes_column,
@@ -64,7 +69,7 @@ from sediment.jobs.reporting.screen import Screen, named
 from sediment.jobs.reporting.statuses import RECOVERED, STOPPED, UNCHANGED
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.settings.topic_ids import NO_TOPIC_ID, topic_ids_of
-from sediment.segment_io.errors import LockLostError, SedimentError
+from sediment.segment_io.errors import DeclinedError, LockLostError, SedimentError
 from sediment.segment_io.format.checkpoints import format_offset_checkpoint
 from sediment.segment_io.format.names import (
     LOCK_FILE,
@@ -111,7 +116,7 @@ class RecoveryReport:
     last offset, last stable offset.  `damage` lists corruption in segments that a broker does not check at its start;
     this corruption stays unchanged.  `housekeeping` lists changes that a broker makes silently when it loads a healthy
     log.  Every batch at or after `verified_from_offset` was verified.  `warnings` lists dangers that the run left as
-    they were, because only a person can decide about them.
+    they were, because only a person can decide about them.  `undo` says how to undo aborts of transactions.
 
     Source: docs/reference/commands.md, JSON.
     """
@@ -135,6 +140,7 @@ class RecoveryReport:
     damage: tuple[str, ...] = ()
     verified_from_offset: int | None = None
     warnings: tuple[str, ...] = ()
+    undo: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -189,6 +195,23 @@ def _report_of(name: str, log_dir: Path, log: LoadedLog) -> RecoveryReport:
     )
 
 
+def _report_of_aborted(report: RecoveryReport, aborted: AbortedLog) -> RecoveryReport:
+    """Add the aborts of a log, and the transactions that stay open, to the report of its load."""
+    name, log_dir = report.partition, Path(report.log_dir)
+    again = _report_of(name, log_dir, aborted.log)
+    repairs = (*again.repairs, *map(str, aborted.repairs))
+    report = replace(again, repairs=repairs, warnings=report.warnings, undo=aborted.undo)
+    if not aborted.left_open:
+        return report
+    first = next((left for left in aborted.left_open if left.is_refused), aborted.left_open[0])
+    return replace(
+        report,
+        status=FAILED if first.is_refused else report.status,
+        reason_code=first.reason_code,
+        reason="; ".join(left.reason for left in aborted.left_open),
+    )
+
+
 def _damage_reason(log: LoadedLog) -> str:
     found = "; ".join(map(str, log.damage))
     return (
@@ -218,6 +241,9 @@ class _LogToLoad:
     topic_id_fault: TopicIdFault | None = None
     """A fault of partition.metadata that is repaired, or that is reported as a warning."""
 
+    keeps_producers: bool = False
+    """True if a copy without producer snapshots must not lose its open transactions, as it would in a broker."""
+
     @property
     def path(self) -> Path:
         return self.directory.path / self.name
@@ -237,6 +263,8 @@ def _load(source: _LogToLoad, path: Path, fs: Fs, now_ms: int) -> LoadedLog:
     first = source.finished
     if fault is not None and fault.topic_id is not None:
         first = (*first, write_topic_id(path, source.partition, fault, fs))
+    if source.keeps_producers and source.state is DirectoryState.LIVE:
+        note_producers_of_bare_copy(source.partition, path, source.checkpoints, fs)
     log = load_log(
         source.partition,
         path,
@@ -361,7 +389,39 @@ def _log_to_load(
     )
 
 
-def _settle_directory(directory: SelectedDirectory, outcomes: Sequence[_Outcome], is_whole: bool, fs: Fs) -> bool:
+def _abort_in(
+    directory: SelectedDirectory,
+    outcomes: Sequence[_Outcome],
+    aborts: Aborts,
+    lock: DirectoryLock | None,
+    restore: str | None,
+) -> list[_Outcome]:
+    """Abort open transactions in the loaded logs of a directory; return the outcomes with these aborts.
+
+    Raises:
+        LockLostError: the lock is lost.
+    """
+    done = []
+    for outcome in outcomes:
+        log, source = outcome.log, outcome.source
+        if log is None or log.damage or source.state is not DirectoryState.LIVE:
+            done.append(outcome)
+            continue
+        if lock is not None:
+            lock.check()
+        try:
+            aborted = aborts.abort(log, directory, source.config, restore)
+        except (SedimentError, OSError) as error:
+            report = RecoveryReport(source.name, str(directory.path), FAILED, *describe(error))
+            done.append(_Outcome(source, report, None))
+            continue
+        done.append(_Outcome(source, _report_of_aborted(outcome.report, aborted), aborted.log))
+    return done
+
+
+def _settle_directory(
+    directory: SelectedDirectory, outcomes: Sequence[_Outcome], is_whole: bool, aborts: Aborts | None, fs: Fs
+) -> bool:
     """Write the files that a broker writes when it stops; return True if the directory now counts as cleanly stopped.
 
     Source: kafka-log 04 §14 step 3.
@@ -377,6 +437,11 @@ def _settle_directory(directory: SelectedDirectory, outcomes: Sequence[_Outcome]
     starts = log_start_entries((p, log.log_start_offset, log.segments[0].base_offset) for p, log in loaded.items())
     _update(fs, directory.path / LOG_START_FILE, starts, loaded.keys() - starts.keys(), like)
     _update(fs, directory.path / RECOVERY_POINT_FILE, {p: log.log_end_offset for p, log in loaded.items()}, (), like)
+    aborted = DirectoryAborts() if aborts is None else aborts.settle(directory)
+    if aborted.has_failed:
+        return False
+    if aborted.taken is not None:
+        write_clean_shutdown(fs, directory.path, aborted.taken, like=like)
     if directory.checkpoints.clean_shutdown:
         return True
     if not is_whole or len(loaded) < len(outcomes):
@@ -408,16 +473,20 @@ def recover(
     dry_run: bool = False,
     threads: int | None = None,
     keep_originals: Path | None = None,
+    abort_open_transactions: bool = False,
+    confirm: Callable[[Sequence[str]], bool] | None = None,
     stop: threading.Event | None = None,
 ) -> RecoveryRunReport:
     """Load and repair the selected partitions of `options.log_dirs`, `threads` at a time in each directory.
 
     `keep_originals` is a directory on the same filesystem that first receives links to the segment files of all logs
-    except future replicas.  Setting `stop` ends the run after the partitions in progress; the others are reported as
-    failed.
+    except future replicas.  With `abort_open_transactions`, `confirm` is called before the first change, with a
+    sentence for each transaction to abort, if there is any.  Setting `stop` ends the run after the partitions in
+    progress; the others are reported as failed.
 
     Raises:
         UsageError: a directory or setting is wrong; nothing was changed.
+        DeclinedError: `confirm` returned False; nothing was changed.
         CorruptCheckpointError: a checkpoint file of a log directory is malformed; nothing was changed.
         DirectoryInUseError: a broker or another run uses a directory.
     """
@@ -445,6 +514,17 @@ def recover(
         per_directory = [
             (directory, *_logs_to_load(directory, topic_ids[directory.path], options, fs)) for directory in directories
         ]
+        aborts: Aborts | None = None
+        if abort_open_transactions:
+            per_directory = [
+                (directory, [replace(log, keeps_producers=True) for log in logs], is_whole)
+                for directory, logs, is_whole in per_directory
+            ]
+            aborts = Aborts(directories, options.settings, fs, now_ms=options.now_ms, dry_run=dry_run)
+            if confirm is not None and not dry_run:
+                found = aborts.survey(directories)
+                if found and not confirm(found):
+                    raise DeclinedError("nothing was changed", advice="answer y, or give --yes, to abort")
         originals: KeptOriginals | None = None
         if kept is not None and not dry_run:
             originals, per_directory = _keep_originals(kept, run_id, per_directory, options, fs)
@@ -454,14 +534,18 @@ def recover(
         )
         per_thread = threads or max(map(_default_threads, directories), default=1)
         pool = stack.enter_context(ThreadPoolExecutor(per_thread * len(directories), "sediment-recover"))
-        for directory, outcomes, is_whole in _outcomes(per_directory, pool, locks, stop, options, progress):
+        for directory, loaded, is_whole in _outcomes(per_directory, pool, locks, stop, options, progress):
+            lock = locks.get(directory.path)
+            outcomes = loaded
+            if aborts is not None:
+                restore = None if kept is None else restore_command(directory.path, kept.of(directory.path), run_id)
+                outcomes = _abort_in(directory, loaded, aborts, lock, restore)
             reports += [outcome.report for outcome in outcomes]
             for outcome in outcomes:
                 log_partition(run_id, "recover", outcome.report)
-            lock = locks.get(directory.path)
             if lock is not None:
                 lock.check()
-                if _settle_directory(directory, outcomes, is_whole, fs):
+                if _settle_directory(directory, outcomes, is_whole, aborts, fs):
                     clean.append(str(directory.path))
             elif directory.checkpoints.clean_shutdown:
                 clean.append(str(directory.path))
@@ -603,6 +687,11 @@ def print_report(report: RecoveryRunReport, screen: Screen) -> None:
         screen.say(f"{named(partitions)}: {would}{repair}")
     screen.warnings(report.partitions)
     screen.failed(report.partitions)
+    for partition in report.partitions:
+        if partition.status != FAILED and partition.reason is not None:
+            screen.say(f"{partition.partition}: {partition.reason}")
+    for undo, partitions in _undos(report.partitions).items():
+        screen.say(f"{named(partitions)}: to undo the abort before anything else writes to the log, {undo}")
     screen.say(_summary(report))
 
 
@@ -617,6 +706,15 @@ def _repairs(report: RecoveryRunReport, *, is_for_terminal: bool) -> Iterator[tu
         partitions = sorted({name for names in repairs.values() for name in names}, key=by_number)
         only, *others = repairs
         yield f"{kind}; a pipe, or --json, names each file" if others else only, partitions
+
+
+def _undos(partitions: Sequence[RecoveryReport]) -> dict[str, list[str]]:
+    """Return the partitions by the text that says how to undo their aborts."""
+    found: dict[str, list[str]] = {}
+    for partition in partitions:
+        if partition.undo is not None:
+            found.setdefault(partition.undo, []).append(partition.partition)
+    return found
 
 
 def _summary(report: RecoveryRunReport) -> str:
@@ -658,14 +756,52 @@ def _is_verified(partition: RecoveryReport) -> bool:
     "undo the run; afterwards, keep only the links to files that the repair changed.  {log_dir} in DIR stands for each "
     "log directory.",
 )
-def command(options: CommonOptions, dry_run: bool, threads: int | None, keep_originals: Path | None) -> None:
+@click.option(
+    "--abort-open-transactions",
+    is_flag=True,
+    help="Then also write an ABORT marker for each open transaction that no coordinator will end.",
+)
+@click.option(
+    "--yes",
+    is_flag=True,
+    help="Abort transactions without asking; required with --abort-open-transactions if stdin or stderr is not a "
+    "terminal.",
+)
+def command(
+    options: CommonOptions,
+    dry_run: bool,
+    threads: int | None,
+    keep_originals: Path | None,
+    abort_open_transactions: bool,
+    yes: bool,
+) -> None:
     """Load every partition of LOG_DIR... as a broker does at its start, and repair it.
 
     SIGINT or SIGTERM ends the run after the partitions in progress; the run then prints its report and exits with
     status 1.
     """
     with stop_on_signals() as stop:
-        report = recover(options, dry_run=dry_run, threads=threads, keep_originals=keep_originals, stop=stop)
+        asks = abort_open_transactions and must_ask(yes=yes, dry_run=dry_run, command="--abort-open-transactions")
+
+        def confirm(transactions: Sequence[str]) -> bool:
+            screen = Screen(error_console())
+            screen.say(
+                "recover aborts these transactions: readers of committed data will go on after them, and never see "
+                "their records"
+            )
+            for transaction in transactions:
+                screen.say(f"  {transaction}")
+            return ask_on_terminal(f"Abort {counted(len(transactions), 'transaction')} in place?", stop)
+
+        report = recover(
+            options,
+            dry_run=dry_run,
+            threads=threads,
+            keep_originals=keep_originals,
+            abort_open_transactions=abort_open_transactions,
+            confirm=confirm if asks else None,
+            stop=stop,
+        )
     options.conclude(report, print_report)
 
 

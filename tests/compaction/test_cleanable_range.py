@@ -1,5 +1,7 @@
 """The cleanable range: Kafka's scenarios (kafka-log 07 D), its own rounds, and the rules that block."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.log_view import open_view
+from sediment.segment_io.partition.producer_state import ProducerEntry
 from tests.corpus import cleaning_cases, load_case
 from tests.segments import NOW_MS, log_view
 
@@ -234,13 +237,53 @@ def test_the_maximum_lag_can_come_before_the_ratio():
         (with_ratio(90, 10), "dirty ratio 0.100 is not above min.cleanable.dirty.ratio 0.5"),
         (log_view([(0, 100)], end=10), "in the active segment 0"),
         (log_view([(0, 0)], end=0), "no records at or above first dirty offset 0"),
-        (log_view([(0, 100), (10, 0)], end=10, last_stable=4), "open transaction begins at offset 4"),
+        (log_view([(0, 100), (10, 0)], end=10, last_stable=4), "begins at offset 4 ended at or above the high wat"),
         (log_view([(0, 100), (10, 0)], end=10, high_watermark=7), "high watermark 7"),
         (log_view([(0, 100), (10, 0)], end=10, high_watermark=None), "high watermark is unknown"),
         (log_view([(0, 100), (10, 0)], end=10, unverified_from=0), "segment 0 and all later ones are not cleaned"),
     ],
 )
 def test_the_reason_is_one_sentence_with_its_numbers(view, words):
+    assert words in range_of(view).reason
+
+
+OPEN = ProducerEntry(4001, 3, timestamp_ms=NOW_MS - 90 * 24 * HOUR_MS, current_txn_first_offset=4)
+LATER = ProducerEntry(4002, 0, timestamp_ms=NOW_MS, current_txn_first_offset=6)
+
+
+def test_a_transaction_that_blocks_is_named_with_the_commands_that_end_it():
+    view = log_view([(0, 100), (10, 0)], end=10, last_stable=4, producers=[LATER, OPEN])
+    assert range_of(view).reason == (
+        "producer 4001 (epoch 3) began a transaction at offset 4, last wrote 90 days ago, and has not ended it (1 more "
+        "open after it); start the broker, so that the transaction's coordinator can end it; if it stays open, it "
+        "hangs: abort it on the running cluster with `kafka-transactions.sh --bootstrap-server HOST:PORT abort --topic "
+        "t --partition 0 --start-offset 4`, on this node while it is stopped with `sediment recover "
+        "--abort-open-transactions .`, or in a copy with `sediment clone --abort-open-transactions . --to DIR`"
+    )
+
+
+def test_a_transaction_that_ends_the_cleanable_range_is_named_too():
+    segments = [(0, 100), (3, 100), (8, 100), (12, 0)]
+    found = range_of(log_view(segments, end=12, last_stable=4, producers=[OPEN]))
+    assert (found.blocked_by, found.first_uncleanable_offset) == (None, 3)
+    assert "offsets 0 to 3 can be cleaned" in found.reason
+    assert "producer 4001 (epoch 3) began a transaction at offset 4" in found.reason
+    in_the_active_segment = range_of(log_view(segments, end=14, last_stable=12, producers=[OPEN]))
+    assert "producer" not in in_the_active_segment.reason
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "words"),
+    [
+        (-1, "last wrote at a time in the future"),
+        (1000, "last wrote 1 second ago"),
+        (119_999, "last wrote 119 seconds ago"),
+        (2 * HOUR_MS, "last wrote 2 hours ago"),
+        (47 * HOUR_MS, "last wrote 47 hours ago"),
+    ],
+)
+def test_the_age_of_a_transaction_is_that_of_its_producers_last_batch(age_ms, words):
+    view = log_view([(0, 100), (10, 0)], end=10, last_stable=4, producers=[replace(OPEN, timestamp_ms=NOW_MS - age_ms)])
     assert words in range_of(view).reason
 
 

@@ -126,9 +126,10 @@ def check_no_open_transaction(clone: PartitionClone) -> None:
         UsageError: a transaction is open.
     """
     if clone.open_transactions:
-        first = min(each.first_offset for each in clone.open_transactions)
+        first = min(clone.open_transactions, key=lambda each: each.first_offset)
         raise UsageError(
-            f"an open transaction begins at offset {first}, and its coordinator is not in this cluster",
+            f"an open transaction begins at offset {first.first_offset}, and the coordinator of its producer "
+            f"{first.producer_id} (epoch {first.producer_epoch}) is not in this cluster",
             advice="give --abort-open-transactions; without it, read_committed consumers stop at that offset",
         )
 

@@ -59,7 +59,9 @@ _KEPT_OF_A_GROUP = frozenset(
     )
 )
 _NO_ID = uuid.UUID(int=0)
-_PREPARE_COMMIT = 2  # Kafka's TransactionState
+# Kafka's TransactionState
+_PREPARE_COMMIT = 2
+_UNFINISHED = {1: "ongoing", _PREPARE_COMMIT: "being committed", 3: "being aborted", 7: "being fenced"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,16 @@ class ClonedNames:
     names: Mapping[str, str]
     ids: Mapping[str, uuid.UUID]
     producer_ids: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatedTransaction:
+    """A transaction that its coordinator will end in `partitions`; `state` is a participle for people."""
+
+    transactional_id: str
+    state: str
+    timeout_ms: int
+    partitions: frozenset[TopicPartition]
 
 
 @dataclass(slots=True)
@@ -163,18 +175,47 @@ def committing_producers(topic: SourceTopic, until_ms: int | None, fs: Fs) -> fr
         CorruptDataError: a batch cannot be read.
         OSError: a file at a URI cannot be fetched.
     """
-    found: dict[str, int | None] = {}
     bounds = ALL if until_ms is None else Bounds(end_timestamp_ms=until_ms + 1)
+    values = _last_states(topic, fs, bounds).values()
+    return frozenset(value.producer_id for value in values if value.transaction_status == _PREPARE_COMMIT)
+
+
+def coordinated_transactions(topic: SourceTopic, fs: Fs) -> dict[int, CoordinatedTransaction]:
+    """Return the transactions that a coordinator has not finished, by each producer id that they use.
+
+    Raises:
+        CorruptDataError: a batch cannot be read.
+        OSError: a file at a URI cannot be fetched.
+    """
+    found = {}
+    for transactional_id, value in _last_states(topic, fs, ALL).items():
+        if value.transaction_status not in _UNFINISHED:
+            continue
+        transaction = CoordinatedTransaction(
+            transactional_id,
+            _UNFINISHED[value.transaction_status],
+            value.transaction_timeout_ms,
+            frozenset(
+                TopicPartition(each.topic, number)
+                for each in value.transaction_partitions or ()
+                for number in each.partition_ids
+            ),
+        )
+        for producer_id in (value.producer_id, value.previous_producer_id, value.next_producer_id):
+            if producer_id >= 0:
+                found[producer_id] = transaction
+    return found
+
+
+def _last_states(topic: SourceTopic, fs: Fs, bounds: Bounds) -> dict[str, Any]:
+    """Return the last value of each transactional id, without tombstones."""
+    found: dict[str, Any] = {}
     for replicas in topic.replicas.values():
         replica = replicas[0]
         fetch_partition(replica, fs)
         for record in _read(replica.partition, replica.path, fs, bounds):
-            value = record.decoded.value
-            producer_id = None
-            if value is not None and value.transaction_status == _PREPARE_COMMIT:
-                producer_id = value.producer_id
-            found[record.decoded.key.transactional_id] = producer_id
-    return frozenset(producer_id for producer_id in found.values() if producer_id is not None)
+            found[record.decoded.key.transactional_id] = record.decoded.value
+    return {transactional_id: value for transactional_id, value in found.items() if value is not None}
 
 
 def transactional_producers(topic: SourceTopic | None, fs: Fs) -> frozenset[int]:

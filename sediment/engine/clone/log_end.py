@@ -1,4 +1,4 @@
-"""The end of a cloned log: cut the log at an offset or a time, and end its open transactions.
+"""The end of a log that no broker uses: cut the log at an offset or a time, and end its open transactions.
 
     1. cut       the log then ends at the offset; if a batch spans the offset, its records below the offset are kept,
                  but a message of magic 0 or 1 is dropped entirely
@@ -40,7 +40,12 @@ from sediment.segment_io.format.layout import (
     MIN_RECORD_BYTES,
     TIMESTAMP_TYPE_BIT,
 )
-from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, segment_file_name
+from sediment.segment_io.format.names import (
+    SegmentFileKind,
+    TopicPartition,
+    parse_segment_file,
+    segment_file_name,
+)
 from sediment.segment_io.format.record_decoder import OFFSET_DELTA, RECORD_FIELDS, TIMESTAMP_DELTA, decode_records
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
@@ -81,7 +86,57 @@ def change_end(
         StorageError, OSError: the disk failed.
     """
     ended = 0
-    with PartitionLog.open(
+    with _opened(partition, directory, config, checkpoints, fs, now_ms) as log:
+        if until_ms is not None:
+            found = log.lookup_timestamp(until_ms + 1)
+            until_offset = None if found is None else found.offset
+        if until_offset is not None and until_offset < log.log_end_offset:
+            _cut(log, until_offset, fs)
+        if ends_transactions:
+            for entry in _open_transactions(log):
+                _append_marker(log, entry, is_commit=entry.producer_id in committing, now_ms=now_ms)
+                ended += 1
+        log.flush(force_last_segment=True)
+    return ended
+
+
+def abort_transactions(
+    partition: TopicPartition,
+    directory: Path,
+    config: LogConfig,
+    checkpoints: PartitionCheckpoints,
+    fs: Fs,
+    *,
+    now_ms: int,
+    producer_ids: frozenset[int],
+) -> dict[int, int]:
+    """Abort the open transactions of these producers (at least one); return the offset of each marker by producer id.
+
+    The markers are in a new segment, so that no existing `.log` changes, and the log is as before without the segment.
+
+    Raises:
+        CorruptDataError: a batch cannot be read.
+        StorageError, OSError: the disk failed.
+    """
+    _unshare_active_segment(directory, fs)
+    with _opened(partition, directory, config, checkpoints, fs, now_ms) as log:
+        entries = [entry for entry in _open_transactions(log) if entry.producer_id in producer_ids]
+        base_offset = log.roll()
+        found = {entry.producer_id: _append_marker(log, entry, is_commit=False, now_ms=now_ms) for entry in entries}
+        log.flush(force_last_segment=True)
+    _adopt_owner_from(base_offset, directory, fs)
+    return found
+
+
+def _opened(
+    partition: TopicPartition,
+    directory: Path,
+    config: LogConfig,
+    checkpoints: PartitionCheckpoints,
+    fs: Fs,
+    now_ms: int,
+) -> PartitionLog:
+    return PartitionLog.open(
         partition,
         directory,
         config,
@@ -90,19 +145,36 @@ def change_end(
         clock=lambda: now_ms,
         scheduler=AtOnce(),
         verify_transactions=False,
-    ) as log:
-        if until_ms is not None:
-            found = log.lookup_timestamp(until_ms + 1)
-            until_offset = None if found is None else found.offset
-        if until_offset is not None and until_offset < log.log_end_offset:
-            _cut(log, until_offset, fs)
-        if ends_transactions:
-            for entry in sorted(log.producers.entries.values(), key=lambda entry: entry.current_txn_first_offset):
-                if entry.has_open_transaction:
-                    _append_marker(log, entry, is_commit=entry.producer_id in committing, now_ms=now_ms)
-                    ended += 1
-        log.flush(force_last_segment=True)
-    return ended
+    )
+
+
+def _open_transactions(log: PartitionLog) -> list[ProducerEntry]:
+    found = (entry for entry in log.producers.entries.values() if entry.has_open_transaction)
+    return sorted(found, key=lambda entry: entry.current_txn_first_offset)
+
+
+def _unshare_active_segment(directory: Path, fs: Fs) -> None:
+    """Replace each index of the last segment that has another link, such as a backup's, by a copy.
+
+    An open log changes these files in place.
+    """
+    files = [file for file in (parse_segment_file(entry.name) for entry in fs.scan(directory)) if file]
+    last = max((file.base_offset for file in files if file.kind is SegmentFileKind.LOG and not file.state), default=-1)
+    for kind in (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, SegmentFileKind.TRANSACTION_INDEX):
+        path = directory / segment_file_name(last, kind)
+        if last >= 0 and fs.exists(path) and path.stat().st_nlink > 1:
+            fs.replace_file(path, fs.read_bytes(path))
+
+
+def _adopt_owner_from(base_offset: int, directory: Path, fs: Fs) -> None:
+    """Give the files at or above `base_offset` owner, group and mode of an older log, or else of the directory."""
+    files = [(directory / entry.name, parse_segment_file(entry.name)) for entry in fs.scan(directory)]
+    parsed = [(path, file) for path, file in files if file is not None]
+    logs = (path for path, file in parsed if file.kind is SegmentFileKind.LOG and file.base_offset < base_offset)
+    model = max(logs, default=directory)
+    for path, file in parsed:
+        if file.base_offset >= base_offset:
+            fs.adopt_owner(path, model)
 
 
 # ------------------------------------------------------------------------------------------------------------------ cut
@@ -185,7 +257,8 @@ def _position_after(payload: bytes, count: int) -> int:
 
 
 # -------------------------------------------------------------------------------------------------------------- markers
-def _append_marker(log: PartitionLog, entry: ProducerEntry, *, is_commit: bool, now_ms: int) -> None:
+def _append_marker(log: PartitionLog, entry: ProducerEntry, *, is_commit: bool, now_ms: int) -> int:
+    """Append the marker; return its offset."""
     record = NewRecord(now_ms, *marker_key_value(max(entry.coordinator_epoch, 0), is_commit=is_commit))
     head = BatchHead(
         producer_id=entry.producer_id,
@@ -193,9 +266,9 @@ def _append_marker(log: PartitionLog, entry: ProducerEntry, *, is_commit: bool, 
         is_transactional=True,
         is_control=True,
     )
-    log.append_as_leader(
+    return log.append_as_leader(
         build_batch([record], head),
         max(log.latest_epoch, 0),
         origin=AppendOrigin.COORDINATOR,
         transaction_version=_TRANSACTION_VERSION,
-    )
+    ).last_offset

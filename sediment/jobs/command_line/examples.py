@@ -97,6 +97,10 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
         "recover": (
             ("show what a broker would repair at its start", "sediment recover /var/lib/kafka/data --dry-run"),
             ("repair eight partitions at a time in each directory", "sediment recover /var/lib/kafka/data --threads 8"),
+            (
+                "show which hanging transactions can be aborted",
+                "sediment recover /var/lib/kafka/data --abort-open-transactions --dry-run",
+            ),
         ),
         "reencode": (
             (

@@ -83,9 +83,9 @@ def test_the_same_restore_finishes_and_can_be_undone(log_dir: Path, kept: Path) 
     kill_restore(log_dir, kept, run)
     restored(log_dir, kept, f"--run={run}")
     assert segments(log_dir) == before
-    undo = [path.stem.removeprefix("catalogue-") for path in kept.glob("catalogue-*") if run not in path.name]
-    for each in undo:
-        assert restore(log_dir, kept, f"--run={each}").status == 0
+    catalogues = [json.loads(path.read_text()) for path in kept.glob("catalogue-*") if run not in path.name]
+    for each in sorted(catalogues, key=lambda catalogue: catalogue["started_ms"], reverse=True):
+        assert restore(log_dir, kept, f"--run={each['run_id']}").status == 0
     assert (log_dir / NAME / CUT).stat().st_size == 4 * 72
 
 

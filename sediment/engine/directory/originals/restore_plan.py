@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from sediment.engine.directory.originals.catalogue import OriginalFile, OriginalPartition
 from sediment.segment_io.format.checkpoints import EpochEntry
-from sediment.segment_io.format.names import LOG_START_FILE, SegmentFileKind, parse_segment_file
+from sediment.segment_io.format.names import LOG_START_FILE, SegmentFileKind, parse_segment_file, segment_file_name
 
 _LOG = SegmentFileKind.LOG
 _SNAPSHOT = SegmentFileKind.SNAPSHOT
@@ -209,7 +209,8 @@ class _Planner:
             group = self._plan_group([base for base in bases if anchor <= base < end])
             if group is not None:
                 groups.append(group)
-        snapshots, stray = self._plan_snapshots()
+        gone = {base for group in groups for base in group.sources} - {*self._before}
+        snapshots, stray = self._plan_snapshots(gone)
         moves, log_start_first = self._plan_log_start(bool(prefix))
         tail = max(self._after, default=-1)
         return RestorePlan(
@@ -368,13 +369,20 @@ class _Planner:
         what = "is not among the originals any more" if file.name not in self._kept else "was changed"
         raise _RefusedError(ORIGINALS_MISSING, f"{file.name} {what}")
 
-    def _plan_snapshots(self) -> tuple[tuple[RestoredFile, ...], tuple[str, ...]]:
-        """Return the producer snapshots to put back, and the names of the snapshots to remove."""
+    def _plan_snapshots(self, gone: Collection[int]) -> tuple[tuple[RestoredFile, ...], tuple[str, ...]]:
+        """Return the producer snapshots to put back, and the names of the snapshots to remove.
+
+        The removal of the segments at the bases `gone` also removes their snapshots.  A snapshot that the run found
+        there, at the log end, must be put back.
+        """
         wanted = [
             self._original(file)
             for file in self._entry.files
             if file.name.endswith(_SNAPSHOT) and not self._is_as_before(self._live.get(file.name))
         ]
+        known = {*self._removed_by_run, *self._new}
+        names = (segment_file_name(base, _SNAPSHOT) for base in sorted(gone))
+        wanted += [RestoredFile(self._live[name], is_kept=False) for name in names if name in self._live.keys() - known]
         stray = [
             name
             for name, file in self._new.items()
