@@ -15,7 +15,7 @@ import click
 
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.exit_status import errors_as_exit_status
-from sediment.jobs.delta_lake.session import FETCH, IVY_KEY, coordinate, fetched_jars, ivy_folder
+from sediment.jobs.delta_lake.session import FETCH, IVY_KEY, check_ivy_folder, coordinate, fetched_jars, ivy_folder
 from sediment.jobs.process.standard_output import write_result
 from sediment.jobs.reporting.figures import human_bytes
 from sediment.jobs.spark.session import spark_context
@@ -25,6 +25,7 @@ _ALREADY_IN_SPARK = ("org.apache.hadoop:hadoop-client-api", "org.apache.hadoop:h
 
 
 def _to_fetch(given: Mapping[str, str]) -> dict[str, str]:
+    check_ivy_folder(given)
     return {
         "spark.jars.packages": coordinate(),
         "spark.jars.excludes": ",".join(_ALREADY_IN_SPARK),

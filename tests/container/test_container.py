@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from sediment.jobs.cli import main
+from sediment.segment_io.compiled.kernel_cache import CACHE_VARIABLE
 from sediment.version import __version__
 from tests.project.distributions import contents
 
@@ -110,7 +111,10 @@ def test_a_manifest_has_the_image_and_user_of_the_dockerfile_and_only_mounts_tha
         mounts = {mount["mountPath"]: mount for mount in step["volumeMounts"]}
         assert {mount["name"] for mount in mounts.values()} == volumes
         assert "subPath" not in mounts["/var/lib/kafka"], "hard links do not cross mounts"
-        assert "/var/cache/sediment" in mounts and "/tmp" in mounts, "the only folders for writing"
+        assert "/tmp" in mounts, "the only folder for writing, apart from that of the kernels"
+        kernels = [each["value"] for each in step.get("env", ()) if each["name"] == CACHE_VARIABLE]
+        is_sediment = "command" not in step
+        assert kernels == ["/dev/shm/sediment"] * is_sediment, "nobody else may write there, unlike in an emptyDir"
         assert step["securityContext"]["readOnlyRootFilesystem"]
         paths = [word.partition("=")[2] or word for word in step["args"] if "/" in word]
         assert all(path.startswith(tuple(mounts)) for path in paths), paths

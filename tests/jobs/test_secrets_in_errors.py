@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sediment.jobs.process import stderr_log
+from sediment.jobs.process import state_files, stderr_log
 from tests.faults.inline_spark import inline_spark
 from tests.jobs.log_dirs import sediment
 
@@ -68,7 +68,7 @@ def test_a_refusal_in_json_shows_no_secret_of_a_uri(command, tmp_path):
 
 
 def test_the_trace_of_a_bug_shows_no_secret_of_a_uri(tmp_path, monkeypatch):
-    monkeypatch.setattr(stderr_log.platformdirs, "user_state_path", lambda _name: tmp_path)
+    monkeypatch.setattr(state_files.platformdirs, "user_state_path", lambda _name: tmp_path)
     stderr_log.log_fault("a sentence", ValueError(f"cannot parse {URI}"))
     (trace,) = (tmp_path / "traces").iterdir()
     assert "cannot parse s3://bucket/logs" in trace.read_text()
@@ -87,7 +87,7 @@ def test_a_bug_in_json_shows_no_secret_of_a_uri(capsys):
 
 
 def test_a_text_log_shows_no_secret_of_a_uri(tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr(stderr_log.platformdirs, "user_state_path", lambda _name: tmp_path)
+    monkeypatch.setattr(state_files.platformdirs, "user_state_path", lambda _name: tmp_path)
     stderr_log.log_fault(f"a bug at {URI}", ValueError(f"cannot parse {URI}"))
     java = stderr_log.as_line(b"\xff Spark reads " + URI.encode())
     assert java == b"\xff Spark reads s3://bucket/logs"

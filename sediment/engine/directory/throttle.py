@@ -49,7 +49,7 @@ class Throttle:
         self._clock_ns = clock_ns
         self._sleep = sleep
         self._threads = threading.Lock()
-        self._descriptor = os.open(state, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._descriptor = os.open(state, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with self._threads, _Locked(self._descriptor):
             if os.fstat(self._descriptor).st_size < _STATE.size:
                 self._store(clock_ns(), 0)

@@ -19,6 +19,7 @@ Source: kafka-log 02 §1, §2, §9.
 from __future__ import annotations
 
 import logging
+import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -91,7 +92,7 @@ class LogCleaner:
         self._guard = threading.Lock()
         self._threads: set[int] | None = None
         self.last_cleaning = LastCleaning()
-        self._throttle_state = Path(tempfile.gettempdir()) / f"sediment-throttle-{self._run_id}"
+        self._throttle_state: Path | None = None
 
     # -------------------------------------------------------------------------------------------------- running, ending
     def start(self) -> None:
@@ -131,7 +132,8 @@ class LogCleaner:
 
     def close(self) -> None:
         """Remove temporary files; call this after the scheduler was closed."""
-        self._throttle_state.unlink(missing_ok=True)
+        if self._throttle_state is not None:
+            self._throttle_state.unlink(missing_ok=True)
 
     def _work(self, number: int) -> None:
         """Run one turn of a cleaner thread and schedule the next turn."""
@@ -230,7 +232,7 @@ class LogCleaner:
         def start(bytes_per_second: float) -> Throttle | None:
             if bytes_per_second >= _UNLIMITED_BYTES_PER_SECOND:
                 return None
-            throttle = Throttle(self._throttle_state, bytes_per_second, clock_ns=self._monotonic_ns, sleep=sleep)
+            throttle = Throttle(self._state_of_throttle(), bytes_per_second, clock_ns=self._monotonic_ns, sleep=sleep)
             stack.callback(throttle.close)
             return throttle
 
@@ -246,6 +248,15 @@ class LogCleaner:
                 throttle.take(used_bytes)
 
         return pace
+
+    def _state_of_throttle(self) -> Path:
+        """Return the file that the throttles of all cleaner threads share."""
+        with self._guard:
+            if self._throttle_state is None:
+                descriptor, name = tempfile.mkstemp(prefix="sediment-throttle-")
+                os.close(descriptor)
+                self._throttle_state = Path(name)
+            return self._throttle_state
 
     def _monotonic_ns(self) -> int:
         return self._clock.monotonic_ms() * NS_PER_MS

@@ -11,6 +11,7 @@ Sources, strongest first:
 
 `--settings` or, without this option, $SEDIMENT_SETTINGS names the settings file; the default is `sediment.toml` in the
 user's configuration folder.  The working directory is never searched, because other people may have put files into it.
+For the same reason, the default file is refused if anybody but this user and root can change it.
 
 An unknown variable SEDIMENT_… is an error in three cases: the rest of its name begins with the name of this command, is
 one of the command's options, or resembles a known variable.  Other unknown variables are ignored, because other
@@ -39,6 +40,7 @@ from click.core import ParameterSource
 
 from sediment import jobs
 from sediment.jobs.process import stderr_log
+from sediment.segment_io.safe_paths import UnsafePathError, check_path
 
 SHARED = frozenset(
     {
@@ -132,7 +134,8 @@ class ConfiguredCommand(click.Command):
         """Use the values in the settings file as defaults of the options, and check the names of environment variables.
 
         Raises:
-            click.UsageError: the file cannot be read, or a name in it is unknown or allowed only on the command line.
+            click.UsageError: the file cannot be read, others can change the default file, or a name in the file is
+                unknown or allowed only on the command line.
         """
         self._check_environment(context)
         path = file or platformdirs.user_config_path("sediment") / _FILE_NAME
@@ -249,7 +252,15 @@ def nearest_name(name: str, known: Mapping[str, _Named]) -> _Named | None:
 
 def _read(path: Path, context: click.Context, *, must_exist: bool) -> dict[str, Any]:
     try:
+        if not must_exist:
+            path.lstat()
+            check_path(path)
         return tomllib.loads(path.read_text(encoding="utf-8"))
+    except UnsafePathError as error:
+        context.fail(
+            f"the settings file {path} is not read, because others can change it: {error}; name the file with "
+            f"--settings or in {SETTINGS_VARIABLE}"
+        )
     except FileNotFoundError:
         if not must_exist:
             return {}

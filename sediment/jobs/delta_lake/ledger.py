@@ -18,19 +18,17 @@ Invariants
 from __future__ import annotations
 
 import json
-import os
 import socket
-import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import platformdirs
 from rich.console import Console
 
 from sediment.jobs.delta_lake.paths import check_table_path, is_delta_table, is_uri, outside_log_dirs
 from sediment.jobs.delta_lake.session import INSTALL
+from sediment.jobs.process.state_files import save_for_user
 from sediment.jobs.reporting.error_text import first_line
 from sediment.jobs.reporting.run_report import SCHEMA, read_report
 from sediment.segment_io.errors import SedimentError, UsageError
@@ -169,16 +167,7 @@ def _unwritable(table_path: str, error: Exception) -> SedimentError:
 
 def _save(report: str) -> Path | None:
     """Save `report` in a file that this user can write, and return its path; None if no file can be written."""
-    for root in (platformdirs.user_state_path("sediment"), Path(tempfile.gettempdir()) / f"sediment-{os.getuid()}"):
-        try:
-            folder = root / _UNRECORDED
-            folder.mkdir(parents=True, exist_ok=True)
-            saved = folder / f"{json.loads(report)['run_id']}.json"
-            saved.write_text(report + "\n", encoding="utf-8")
-            return saved
-        except OSError:
-            continue
-    return None
+    return save_for_user(_UNRECORDED, f"{json.loads(report)['run_id']}.json", report + "\n")
 
 
 # ----------------------------------------------------------------------------------------------------------------- rows

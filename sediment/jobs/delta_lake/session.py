@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from sediment.jobs.spark.session import own_session, spark_context
 from sediment.jobs.spark.worker_python import check_worker_python
 from sediment.segment_io.errors import UsageError
+from sediment.segment_io.safe_paths import UnsafePathError, check_path, safe_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,6 +69,27 @@ def ivy_folder(given: Mapping[str, str]) -> Path:
     return Path(given.get(IVY_KEY) or _IVY_FOLDER).expanduser()
 
 
+def check_ivy_folder(given: Mapping[str, str]) -> None:
+    """Refuse JARs in the user's own folder of Ivy if others can change them; a folder that is set is not checked.
+
+    Raises:
+        UsageError: others can change the JARs, and Spark would run their code.
+    """
+    if given.get(IVY_KEY):
+        return
+    folder = ivy_folder(given)
+    try:
+        for path in (safe_folder(folder), *fetched_jars(folder)):
+            check_path(path)
+    except UnsafePathError as error:
+        raise UsageError(
+            f"the JARs that Spark's resolver has fetched are not used, because others can change them: {error}",
+            advice=f"name a folder that only you can change as {IVY_KEY} in spark-defaults.conf",
+        ) from error
+    except OSError:
+        return  # there are no JARs
+
+
 # -------------------------------------------------------------------------------------------------------------- session
 @contextmanager
 def delta_session(master: str | None, app_name: str, given: SparkSession | None = None) -> Iterator[SparkSession]:
@@ -85,7 +107,7 @@ def delta_session(master: str | None, app_name: str, given: SparkSession | None 
     with spark_context(master, app_name) as sc:
         check_worker_python(sc)
         settings = dict(sc.getConf().getAll())
-        _load_jars(sc, ivy_folder(settings))
+        _load_jars(sc, settings)
         if _EXTENSION in _extensions(settings, given):
             yield own_session(given)
             return
@@ -112,7 +134,7 @@ def _extensions(settings: Mapping[str, str], given: SparkSession | None) -> str:
     return settings.get(name, "") if given is None else given.conf.get(name, "") or ""
 
 
-def _load_jars(sc: Any, ivy_folder: Path) -> None:
+def _load_jars(sc: Any, settings: Mapping[str, str]) -> None:
     """Load Delta's classes into the driver and the executors unless they are loaded already.
 
     The classes are loaded at run time, because spark-submit starts the JVM before this program begins.
@@ -125,7 +147,8 @@ def _load_jars(sc: Any, ivy_folder: Path) -> None:
         jvm.java.lang.Class.forName(_EXTENSION, False, loader)
         return
     except Py4JJavaError:
-        jars = fetched_jars(ivy_folder)
+        check_ivy_folder(settings)
+        jars = fetched_jars(ivy_folder(settings))
     if not jars:
         raise UsageError(
             f"Spark has no Delta: the JARs of {coordinate()} are not on this machine",

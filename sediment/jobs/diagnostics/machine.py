@@ -44,13 +44,15 @@ def space_check(name: str, folder: Path, advice: str) -> Check:
 
 def _kernel_cache() -> Check:
     """Check that the kernels for cleaning are already compiled."""
-    from sediment.segment_io.compiled.jit import cached_kernels
+    from sediment.segment_io.compiled.kernel_cache import cached_kernels
 
     folder, names = cached_kernels()
     if folder is None:
-        advice = "make the cache folder writable, or name a folder in SEDIMENT_KERNEL_CACHE"
+        advice = "name a folder in SEDIMENT_KERNEL_CACHE that only you can change"
         return warned(
-            "kernel-cache", "no cache folder is writable, so every process compiles the kernels again", advice
+            "kernel-cache",
+            "no cache folder is writable and safe from changes by others, so every process compiles the kernels again",
+            advice,
         )
     if any(name.startswith(_ENTRY_KERNEL) for name in names):
         return passed("kernel-cache", f"warm: {len(names)} compiled kernels in {folder}")

@@ -16,7 +16,6 @@ import json
 import logging
 import os
 import sys
-import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -26,9 +25,10 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 import click
-import platformdirs
 
+from sediment.jobs.process.state_files import save_for_user
 from sediment.segment_io.printable import error_line
+from sediment.segment_io.safe_paths import log_unsaid_warnings
 from sediment.segment_io.uris import without_credentials
 
 if TYPE_CHECKING:
@@ -74,9 +74,11 @@ def log_to_stderr(log_format: str, *, quiet: bool, repeats: bool = False) -> Ite
     """
     if log_format == JSON:
         with _json_lines(quiet=quiet, repeats=repeats):
+            log_unsaid_warnings()
             yield
     else:
         _sentences(quiet=quiet, repeats=repeats)
+        log_unsaid_warnings()
         yield
 
 
@@ -109,16 +111,7 @@ def log_fault(sentence: str, error: BaseException, **known: Any) -> None:
 def _saved_trace(error: BaseException) -> Path | None:
     """Save the traceback of an error in a file, and return its path; None if no file can be written."""
     trace = without_credentials("".join(traceback.format_exception(error)))
-    for root in (platformdirs.user_state_path("sediment"), Path(tempfile.gettempdir()) / f"sediment-{os.getuid()}"):
-        try:
-            folder = root / _TRACES
-            folder.mkdir(parents=True, exist_ok=True)
-            file = folder / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{os.getpid()}.txt"
-            file.write_text(trace, encoding="utf-8", errors="backslashreplace")
-            return file
-        except OSError:
-            continue
-    return None
+    return save_for_user(_TRACES, f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{os.getpid()}.txt", trace)
 
 
 def log_partition(run_id: str, command: str, report: DataclassInstance) -> None:

@@ -28,6 +28,7 @@ from sediment.jobs.spark.cds_options import (
 from sediment.jobs.spark.session import QUICK_JVM, finish_stopping, spark_context
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.safe_paths import safe_folder
 
 _LIMIT_SECONDS = 600
 _UNUSED_SECONDS = 30 * 86_400
@@ -99,9 +100,10 @@ def _locked(folder: Path, *, wait: bool) -> Iterator[None]:
     """Lock the cache folder.
 
     Raises:
-        OSError: the folder cannot be made or opened, or `wait` is False and another process holds the lock.
+        OSError: the folder cannot be made or opened, others can change it, or `wait` is False and another process holds
+            the lock.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    safe_folder(folder)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)

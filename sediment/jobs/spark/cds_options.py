@@ -6,7 +6,8 @@ after the first local run without an archive, or in `sediment warm-up`.  Every l
     spark-<version>-<digest>.jsa          the archive, with a digest of Java's and Spark's files
     spark-<version>-<digest>.jsa.stamp    JSON: the state of the complete archive, or the reason why none exists
 
-Invariants: an archive is used only if its stamp describes its file, so an incomplete or changed archive is never used.
+Invariants: an archive is used only if its stamp describes its file, so an incomplete or changed archive is never used,
+and only if nobody but this user and root can change it, because a JVM runs what it finds there.
 A run with another Java or Spark version looks for another file.  A JVM ignores an archive that was made by another JVM
 or from other JARs.
 
@@ -32,6 +33,7 @@ import platformdirs
 
 from sediment.jobs.spark.java import java_command
 from sediment.segment_io.fs import FileStamp, Fs
+from sediment.segment_io.safe_paths import check_path, refuse_cache, safe_folder
 
 BACKGROUND_VARIABLE = "SEDIMENT_CLASS_ARCHIVE"
 """Environment variable; with the value `off`, no archive is made in the background."""
@@ -58,7 +60,14 @@ def usable_archive() -> Path | None:
     """Return the path of the archive; None if no valid archive exists."""
     path = archive_path()
     is_complete = _stamp(path).get(_STATE) is not None and _stamp(path)[_STATE] == _state(path)
-    return path if is_complete and " " not in str(path) else None
+    if not is_complete or " " in str(path):
+        return None
+    try:
+        check_path(path)
+    except OSError as error:
+        refuse_cache(error)
+        return None
+    return path
 
 
 def archive_options() -> str:
@@ -82,6 +91,7 @@ def make_archive_in_background() -> None:
     if not is_worth_making():
         return
     with suppress(OSError):
+        safe_folder(archive_path().parent)
         process = subprocess.Popen(
             [sys.executable, "-m", _MAKER],
             stdin=subprocess.DEVNULL,

@@ -101,3 +101,11 @@ def test_a_rate_next_to_nothing_sleeps_as_long_as_a_sleep_can_be(tmp_path, clock
     limited.take(1_000_000)
     (slept_seconds,) = clock.slept_seconds
     assert 1e9 <= slept_seconds <= threading.TIMEOUT_MAX
+
+
+def test_a_state_file_that_is_a_link_is_refused(tmp_path, clock):
+    (tmp_path / "file").write_bytes(b"content")
+    (tmp_path / "state").symlink_to(tmp_path / "file")
+    with pytest.raises(OSError, match="symbolic links"):
+        throttle(tmp_path, clock, 1000)
+    assert (tmp_path / "file").read_bytes() == b"content"

@@ -185,6 +185,27 @@ def test_a_file_that_does_not_exist_is_refused_if_it_was_named(tmp_path: Path) -
     assert "does not exist" in refused("compact", "d", "--settings", str(tmp_path / "none"))
 
 
+def test_the_default_file_is_refused_where_others_can_change_it_and_is_used_where_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(SETTINGS_VARIABLE)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    assert parsed("compact", "logs")["quiet"] is False, "there is no file"
+    file = tmp_path / "config" / "sediment" / "sediment.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text("quiet = true")
+    assert parsed("compact", "logs")["quiet"] is True
+    for opened, mode in ((file, 0o644), (file.parent, 0o755), (file.parent.parent, 0o755)):
+        opened.chmod(0o777)
+        said = refused("compact", "logs")
+        assert said == (
+            f"the settings file {file} is not read, because others can change it: every user can change {opened} (mode "
+            "777); name the file with --settings or in SEDIMENT_SETTINGS"
+        )
+        assert parsed("compact", "logs", "--settings", str(file))["quiet"] is True
+        opened.chmod(mode)
+
+
 def test_a_wrong_name_ends_the_command_with_2_and_nothing_on_stdout(settings: Path) -> None:
     settings.write_text("x = 1\n")
     done = sediment("plan", "d", "--json")

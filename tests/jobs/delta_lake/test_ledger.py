@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from io import StringIO
 from multiprocessing import get_context
@@ -13,6 +14,7 @@ from deltalake import DeltaTable
 from rich.console import Console
 
 from sediment.jobs.delta_lake import ledger
+from sediment.jobs.process import state_files
 from sediment.jobs.reporting.run_report import COMPACTED, FAILED, CompactionRunReport, PartitionReport
 from sediment.segment_io.errors import SedimentError, UsageError
 from tests.jobs.log_dirs import make_log_dir, sediment, tree
@@ -143,7 +145,7 @@ def recorded(given, path):
 
 
 def test_an_unwritable_ledger_is_reported_and_the_run_can_be_replayed(tmp_path, monkeypatch):
-    monkeypatch.setattr(ledger.platformdirs, "user_state_path", lambda name: tmp_path / "state")
+    monkeypatch.setattr(state_files.platformdirs, "user_state_path", lambda name: tmp_path / "state")
     (tmp_path / "ledger").write_text("a file where the directory is to be")
     given = report("one", compacted("a-0"))
     held, told = recorded(given, tmp_path / "ledger")
@@ -163,7 +165,7 @@ class Panic(BaseException):
 
 @pytest.mark.parametrize("error", [Panic("poisoned"), RuntimeError("whatever"), MemoryError()])
 def test_no_failure_of_the_ledger_fails_the_run(tmp_path, monkeypatch, error):
-    monkeypatch.setattr(ledger.platformdirs, "user_state_path", lambda name: tmp_path / "state")
+    monkeypatch.setattr(state_files.platformdirs, "user_state_path", lambda name: tmp_path / "state")
 
     def fail(*_arguments):
         raise error
@@ -176,8 +178,8 @@ def test_no_failure_of_the_ledger_fails_the_run(tmp_path, monkeypatch, error):
 
 def test_the_report_itself_is_printed_if_no_file_can_be_saved(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(ledger.platformdirs, "user_state_path", lambda name: tmp_path / "file")
-    monkeypatch.setattr(ledger.tempfile, "gettempdir", lambda: str(tmp_path / "file"))
+    monkeypatch.setattr(state_files.platformdirs, "user_state_path", lambda name: tmp_path / "file")
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "file"))
     given = report("one", compacted("a-0"))
     _, told = recorded(given, tmp_path / "file" / "ledger")
     assert given in told
@@ -208,7 +210,7 @@ def test_every_job_appends_its_run_and_the_ledger_holds_what_the_job_reported(ar
 
 
 def test_a_ledger_that_broke_while_the_job_ran_changes_nothing_of_the_job(log_dir, tmp_path, monkeypatch):
-    monkeypatch.setattr(ledger.platformdirs, "user_state_path", lambda name: tmp_path / "state")
+    monkeypatch.setattr(state_files.platformdirs, "user_state_path", lambda name: tmp_path / "state")
     monkeypatch.setattr(ledger, "check", lambda path, log_dirs: None)
     (tmp_path / "ledger").write_text("a file where the directory is to be")
     outcome = sediment("recover", log_dir, "--json", "--quiet", "--ledger", tmp_path / "ledger")

@@ -118,3 +118,22 @@ def test_the_session_can_be_had_again(sc, tmp_path):
 def test_ivys_folder_is_where_spark_is_told_to_have_it():
     assert session.ivy_folder({"spark.jars.ivy": "/somewhere"}) == Path("/somewhere")
     assert session.ivy_folder({}) == Path("~/.ivy2.5.2").expanduser()
+
+
+def test_jars_that_others_can_change_are_refused_unless_their_folder_was_set(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    session.check_ivy_folder({})
+    folder = tmp_path / ".ivy2.5.2"
+    group, artifact, release = coordinate().split(":")
+    jars = [folder / "jars" / f"{group}_{name}-{release}.jar" for name in (artifact, "delta-storage")]
+    jars[0].parent.mkdir()
+    for jar in jars:
+        jar.touch(0o644)
+    session.check_ivy_folder({})
+    for opened, mode in ((jars[1], 0o644), (folder / "jars", 0o755), (folder, 0o700)):
+        opened.chmod(0o777)
+        with pytest.raises(UsageError, match="others can change them") as refused:
+            session.check_ivy_folder({})
+        assert "spark.jars.ivy" in str(refused.value)
+        session.check_ivy_folder({"spark.jars.ivy": str(folder)})
+        opened.chmod(mode)

@@ -19,7 +19,7 @@ import sediment
 from sediment.jobs.diagnostics.check import WARNING, Check
 from sediment.jobs.diagnostics.spark_setup import spark_checks
 from sediment.jobs.doctor import DoctorReport, print_report
-from sediment.segment_io.compiled.jit import CACHE_VARIABLE
+from sediment.segment_io.compiled.kernel_cache import CACHE_VARIABLE
 from tests.jobs.log_dirs import Outcome, make_log_dir, tree, write_checkpoint
 from tests.jobs.log_dirs import sediment as command_line
 from tests.segments import NOW_MS, batch_bytes, write_segment

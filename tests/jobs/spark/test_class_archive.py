@@ -20,7 +20,7 @@ from sediment.jobs.spark.cds_options import (
     stamp_path,
     usable_archive,
 )
-from sediment.segment_io.compiled.jit import CACHE_VARIABLE
+from sediment.segment_io.compiled.kernel_cache import CACHE_VARIABLE
 from sediment.segment_io.fs import Fs
 from tests.jobs.log_dirs import make_log_dir, sediment_process
 from tests.logs import write_random_log
@@ -68,6 +68,27 @@ def test_a_torn_changed_or_unstamped_archive_is_never_used_and_is_made_again(arc
     assert usable_archive() is None
     assert archive_options() == ""
     assert is_worth_making()
+
+
+def test_an_archive_that_others_can_change_is_never_used_and_none_is_made_beside_it(
+    archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+    monkeypatch.setattr(cds_options.subprocess, "Popen", lambda *given, **_: started.append(given))
+    for opened, mode in ((archive.parent, 0o755), (archive.parent.parent, 0o755)):
+        opened.chmod(0o777)
+        assert usable_archive() is None and archive_options() == ""
+        cds_options.make_archive_in_background()
+        with pytest.raises(OSError, match="every user can change"), cds_archive._locked(archive.parent, wait=True):
+            pass
+        opened.chmod(mode)
+    assert started == []
+    archive.chmod(0o666)
+    stamp_complete(archive, Fs())
+    assert usable_archive() is None and is_worth_making(), "it is replaced"
+    archive.chmod(0o644)
+    stamp_complete(archive, Fs())
+    assert usable_archive() == archive
 
 
 @pytest.mark.parametrize("stamp", [b"", b"[]", b"garbage", b'{"file": null}'])

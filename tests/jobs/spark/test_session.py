@@ -12,7 +12,7 @@ import platformdirs
 import pytest
 
 from sediment.jobs.spark.session import spark_settings
-from sediment.segment_io.compiled.jit import CACHE_VARIABLE
+from sediment.segment_io.compiled.kernel_cache import CACHE_VARIABLE
 from tests.segments import batch_bytes, write_segment
 from tests.waiting import LIMIT_SECONDS
 

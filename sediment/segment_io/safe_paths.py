@@ -1,0 +1,180 @@
+"""Paths whose content a process trusts: caches of compiled code, saved reports, the user's settings file.
+
+A path is safe if only this user and root can change what it leads to.  Every directory and link on the way belongs to
+one of the two, and nobody else may write in a directory.  In a directory with the sticky bit, such as /tmp, others may
+add files but cannot replace those of this user, so such a directory may be a parent, but not the end of the path.
+
+Source: the checks of sshd before it reads a user's keys (`safe_path` in OpenSSH's misc.c).
+"""
+
+from __future__ import annotations
+
+import grp
+import logging
+import os
+import pwd
+import stat
+import tempfile
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+
+_LOGGER = logging.getLogger(__name__)
+_ROOT = 0
+_MOST_LINKS = 40
+_ACCESS_LIST = "system.posix_acl_access"
+
+_said: set[str] = set()
+_unsaid: list[str] = []
+
+
+class UnsafePathError(OSError):
+    """Somebody else can change what a path leads to; the text says who, and where."""
+
+
+def check_path(path: Path, *, is_parent: bool = False) -> Path:
+    """Return `path` without links, after a check that it is safe; `is_parent` if it is only on the way.
+
+    Raises:
+        UnsafePathError: others can change what is at `path`.
+        OSError: `path` does not exist, or cannot be reached.
+    """
+    place = Path("/")
+    rest = deque(path.absolute().parts[1:])
+    links = 0
+    _check(place, place.lstat(), is_parent=True)
+    while rest:
+        name = rest.popleft()
+        if name == "..":
+            place = place.parent  # `place` has no links, and was checked
+            continue
+        entry = place / name
+        status = entry.lstat()
+        _check(entry, status, is_parent=True)
+        if not stat.S_ISLNK(status.st_mode):
+            place = entry
+            continue
+        links += 1
+        if links > _MOST_LINKS:
+            raise UnsafePathError(f"{path} has too many links")
+        target = entry.readlink()
+        if target.is_absolute():
+            place = Path("/")
+        rest.extendleft(reversed(target.parts[1:] if target.is_absolute() else target.parts))
+    _check(place, place.lstat(), is_parent=is_parent)
+    return place
+
+
+def check_tree(folder: Path) -> None:
+    """Check that everything below `folder` is a file or a directory that only this user and root can change.
+
+    Raises:
+        UnsafePathError: others can change something in `folder`.
+        OSError: `folder` cannot be read.
+    """
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue  # a file of another process that was renamed when it was complete
+            place = Path(entry.path)
+            if not (stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)):
+                raise UnsafePathError(f"{place} is neither a file nor a directory")
+            _check(place, status)
+            if stat.S_ISDIR(status.st_mode):
+                check_tree(place)
+
+
+def safe_folder(path: Path, *, mode: int = 0o700) -> Path:
+    """Return the folder at `path` without links; make it and its missing parents if all existing parents are safe.
+
+    The new folders get `mode`, less what the umask takes away.
+
+    Raises:
+        UnsafePathError: others can change what is at `path`; nothing was made.
+        OSError: the folder cannot be made.
+    """
+    if not path.is_absolute():
+        raise FileNotFoundError(f"{path} is not absolute: this user has no home directory")
+    with suppress(FileNotFoundError):
+        return check_path(path)
+    try:
+        check_path(path.parent, is_parent=True)
+    except FileNotFoundError:
+        safe_folder(path.parent, mode=mode)
+    with suppress(FileExistsError):  # another process has made it meanwhile
+        path.mkdir(mode)
+    return check_path(path)
+
+
+def own_temporary_folder() -> Path:
+    """Return the path of this user's folder in the temporary directory, which may exist or not."""
+    return Path(tempfile.gettempdir()) / f"sediment-{os.geteuid()}"
+
+
+def write_private_file(path: Path, text: str) -> None:
+    """Write a new file that only this user can read.
+
+    Raises:
+        OSError: `path` exists, or cannot be written.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(text)
+
+
+def refuse_cache(error: OSError, *, variable: str = "XDG_CACHE_HOME") -> None:
+    """Warn once that a cache is not used if `error` says that others can change it; `variable` names the cache.
+
+    The log of a command may not be ready yet.  The warning then waits for `log_unsaid_warnings`.
+    """
+    if not isinstance(error, UnsafePathError):
+        return
+    sentence = (
+        f"the cache of compiled code is not used, because others can change it: {error}; name a folder that only you "
+        f"can change in {variable}"
+    )
+    if sentence in _said:
+        return
+    _said.add(sentence)
+    if _LOGGER.hasHandlers():
+        _LOGGER.warning(sentence)
+    else:
+        _unsaid.append(sentence)
+
+
+def log_unsaid_warnings() -> None:
+    """Log the warnings of `refuse_cache` that came before the log was ready."""
+    while _unsaid:
+        _LOGGER.warning(_unsaid.pop(0))
+
+
+def _check(place: Path, status: os.stat_result, *, is_parent: bool = False) -> None:
+    user = os.geteuid()
+    if status.st_uid not in (_ROOT, user):
+        raise UnsafePathError(f"{place} belongs to user {status.st_uid}, but this process runs as user {user}")
+    if stat.S_ISLNK(status.st_mode) or (is_parent and status.st_mode & stat.S_ISVTX):
+        return
+    mode = f"mode {stat.S_IMODE(status.st_mode):o}"
+    if status.st_mode & stat.S_IWOTH:
+        raise UnsafePathError(f"every user can change {place} ({mode})")
+    if status.st_mode & stat.S_IWGRP and not _is_private_group(place, status.st_gid):
+        raise UnsafePathError(f"group {status.st_gid} can change {place} ({mode})")
+
+
+def _is_private_group(place: Path, group: int) -> bool:
+    """Return True if the group has this user as its only member, as where each user has a group of the same name.
+
+    With an access control list, the bits of the group stand for other users as well.
+    """
+    try:
+        user, found = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
+    except KeyError:
+        return False
+    if user.pw_gid != group or found.gr_name != user.pw_name or set(found.gr_mem) - {user.pw_name}:
+        return False
+    try:
+        return _ACCESS_LIST not in os.listxattr(place, follow_symlinks=False)
+    except OSError:
+        return True  # a filesystem without attributes has no access control lists
