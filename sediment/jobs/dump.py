@@ -58,6 +58,7 @@ from sediment.jobs.process.standard_output import (
     stdout_is_terminal,
     write_result,
 )
+from sediment.jobs.process.stderr_log import show_waiting_warnings
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.result import Result
 from sediment.jobs.reporting.screen import screen_text
@@ -573,7 +574,12 @@ def command(
     logging.basicConfig(stream=sys.stderr, level=logging.ERROR, format="%(message)s")
     with errors_as_exit_status():
         flags = {Form.JSON: as_json, Form.CSV: as_csv, Form.ARROW: as_arrow}
-        sys.exit(_run(_Arguments(**given), flags, message_format, follow=follow, quiet=quiet))
+        if not quiet:
+            show_waiting_warnings()
+        status = _run(_Arguments(**given), flags, message_format, follow=follow, quiet=quiet)
+        if not quiet:
+            show_waiting_warnings()  # kernels are loaded when they are needed
+        sys.exit(status)
 
 
 @dataclass(frozen=True, slots=True)

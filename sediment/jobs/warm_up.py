@@ -14,6 +14,7 @@ import click
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.exit_status import errors_as_exit_status
 from sediment.jobs.process.standard_output import write_result
+from sediment.jobs.process.stderr_log import show_waiting_warnings
 from sediment.jobs.spark.cds_archive import make_archive
 from sediment.segment_io.errors import UsageError
 
@@ -34,6 +35,7 @@ def command() -> None:
         warm_up(everything=True)
         warm_up_verification()
         warm_up_appends()
+        show_waiting_warnings()
         write_result(f"compiled kernels are ready ({time.monotonic() - started:.1f} s)\n")
         started = time.monotonic()
         try:

@@ -16,6 +16,7 @@ import pwd
 import stat
 import tempfile
 from collections import deque
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,7 +26,7 @@ _MOST_LINKS = 40
 _ACCESS_LIST = "system.posix_acl_access"
 
 _said: set[str] = set()
-_unsaid: list[str] = []
+_waiting: list[str] = []
 
 
 class UnsafePathError(OSError):
@@ -127,7 +128,7 @@ def write_private_file(path: Path, text: str) -> None:
 def refuse_cache(error: OSError, *, variable: str = "XDG_CACHE_HOME") -> None:
     """Warn once that a cache is not used if `error` says that others can change it; `variable` names the cache.
 
-    The log of a command may not be ready yet.  The warning then waits for `log_unsaid_warnings`.
+    The log of a command may not be ready yet, or leave warnings out.  The warning then waits for `waiting_warnings`.
     """
     if not isinstance(error, UnsafePathError):
         return
@@ -138,16 +139,16 @@ def refuse_cache(error: OSError, *, variable: str = "XDG_CACHE_HOME") -> None:
     if sentence in _said:
         return
     _said.add(sentence)
-    if _LOGGER.hasHandlers():
+    if _LOGGER.hasHandlers() and _LOGGER.isEnabledFor(logging.WARNING):
         _LOGGER.warning(sentence)
     else:
-        _unsaid.append(sentence)
+        _waiting.append(sentence)
 
 
-def log_unsaid_warnings() -> None:
-    """Log the warnings of `refuse_cache` that came before the log was ready."""
-    while _unsaid:
-        _LOGGER.warning(_unsaid.pop(0))
+def waiting_warnings() -> Iterator[str]:
+    """Yield each warning of `refuse_cache` that is in no log yet; the caller shows it."""
+    while _waiting:
+        yield _waiting.pop(0)
 
 
 def _check(place: Path, status: os.stat_result, *, is_parent: bool = False) -> None:

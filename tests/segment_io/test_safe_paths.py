@@ -15,9 +15,9 @@ from sediment.segment_io.safe_paths import (
     UnsafePathError,
     check_path,
     check_tree,
-    log_unsaid_warnings,
     refuse_cache,
     safe_folder,
+    waiting_warnings,
     write_private_file,
 )
 from tests.other_users import ATTACKER, only_root
@@ -175,18 +175,14 @@ def test_a_tree_is_safe_only_if_every_file_in_it_is(tmp_path: Path, harm: str):
         check_tree(tmp_path / "cache")
 
 
-def test_a_refusal_is_logged_once_also_before_the_log_is_ready(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_refusal_is_said_once_and_waits_for_a_log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(safe_paths, "_said", set())
     monkeypatch.setattr(logging.Logger, "hasHandlers", lambda _: False)
     for _ in range(2):
         refuse_cache(UnsafePathError("every user can change /cache (mode 777)"), variable="SEDIMENT_KERNEL_CACHE")
         refuse_cache(FileNotFoundError("no such folder"))
     assert caplog.messages == []
-    log_unsaid_warnings()
-    log_unsaid_warnings()
-    assert caplog.messages == [
+    assert [*waiting_warnings(), *waiting_warnings()] == [
         "the cache of compiled code is not used, because others can change it: every user can change /cache (mode "
         "777); name a folder that only you can change in SEDIMENT_KERNEL_CACHE"
     ]

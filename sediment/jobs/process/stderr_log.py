@@ -28,7 +28,7 @@ import click
 
 from sediment.jobs.process.state_files import save_for_user
 from sediment.segment_io.printable import error_line
-from sediment.segment_io.safe_paths import log_unsaid_warnings
+from sediment.segment_io.safe_paths import waiting_warnings
 from sediment.segment_io.uris import without_credentials
 
 if TYPE_CHECKING:
@@ -74,12 +74,24 @@ def log_to_stderr(log_format: str, *, quiet: bool, repeats: bool = False) -> Ite
     """
     if log_format == JSON:
         with _json_lines(quiet=quiet, repeats=repeats):
-            log_unsaid_warnings()
+            _log_waiting_warnings()
             yield
     else:
         _sentences(quiet=quiet, repeats=repeats)
-        log_unsaid_warnings()
+        _log_waiting_warnings()
         yield
+
+
+def _log_waiting_warnings() -> None:
+    for sentence in waiting_warnings():
+        _LOGGER.warning(sentence)
+
+
+def show_waiting_warnings() -> None:
+    """Show the warnings about caches that are not used, in a command whose log leaves warnings out."""
+    for sentence in waiting_warnings():
+        with contextlib.suppress(OSError):
+            click.echo(error_line(sentence), err=True)
 
 
 def log_ready(sentence: str) -> None:

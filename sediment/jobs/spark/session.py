@@ -241,7 +241,9 @@ def _start(master: str | None, app_name: str, more: MoreSettings | None) -> Spar
             _complete_environment(conf.get("spark.master", defaults.get("spark.master", "")), defaults)
             _check_python(conf.get("spark.master", defaults.get("spark.master", "")), defaults)
             outputs = {"stdout": chatter.pipe, "stderr": chatter.pipe}
-            _import_meanwhile(_WANTED_BY_CONVERTERS)
+            _meanwhile(lambda: importlib.import_module(_WANTED_BY_CONVERTERS))
+            if conf.get("spark.master", "").startswith("local"):
+                _meanwhile(_check_kernel_cache)
             gateway = _launch_gateway(conf, outputs)
         chatter.close_pipe()
         sc = SparkContext(conf=conf, gateway=gateway)
@@ -303,14 +305,21 @@ def _unless_stopping(_record: logging.LogRecord) -> bool:
     return not is_stopping()
 
 
-def _import_meanwhile(module: str) -> None:
-    """Import a module in the background while the JVM starts; an error is raised again at the module's first use."""
+def _meanwhile(work: Callable[[], object]) -> None:
+    """Import modules in the background while the JVM starts; an error is raised again at the first use of a module."""
 
     def load() -> None:
         with contextlib.suppress(Exception):
-            importlib.import_module(module)
+            work()
 
     threading.Thread(target=load, name="sediment-import", daemon=True).start()
+
+
+def _check_kernel_cache() -> None:
+    """Log that the workers on this machine compile their kernels anew if the cache is not safe; they say nothing."""
+    from sediment.segment_io.compiled.kernel_cache import cache_folder
+
+    cache_folder()
 
 
 def _complete(
