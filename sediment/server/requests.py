@@ -156,6 +156,10 @@ class ResponseChannel(Protocol):
         """Send an encoded response that contains no error."""
         ...
 
+    def run_long(self, task: Callable[[], None]) -> None:
+        """Run a task, which raises nothing, on a thread on which no other request waits."""
+        ...
+
     def close(self, request: Request, error: BaseException) -> None:
         """Close the connection without a response."""
         ...
@@ -219,6 +223,22 @@ class Request:
         """
         self._finish()
         self.channel.send_encoded(self, chunks)
+
+    def respond_later(self, rest: Callable[[], Any]) -> None:
+        """Call `rest` on a thread on which no other request waits, and send the response that it returns.
+
+        Send nothing if it returns None.  If it raises an error, close the connection.
+        """
+
+        def run() -> None:
+            try:
+                response = rest()
+                if response is not None:
+                    self.respond(response)
+            except Exception as error:
+                self.fail(error)
+
+        self.channel.run_long(run)
 
     def fail(self, error: BaseException) -> None:
         """Close the connection and log `error`.

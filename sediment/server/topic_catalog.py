@@ -99,11 +99,20 @@ class ServedLog(Protocol):
             OffsetOutOfRangeError: `offset` is outside the log.
         """
 
-    def offset_for_time(self, target_ms: int) -> TimestampOffsetEpoch | None:
-        """Return the first record at or after a time; None if there is none."""
+    def offset_for_time(self, target_ms: int, *, only_quick: bool = False) -> TimestampOffsetEpoch | None:
+        """Return the first record at or after a time; None if there is none.
 
-    def offset_of_largest_timestamp(self) -> TimestampOffsetEpoch | None:
-        """Return the first record with the largest timestamp; None if there is none."""
+        Raises:
+            LongWorkError: `only_quick` is True, because others wait for this thread, and a large batch must be
+                searched.
+        """
+
+    def offset_of_largest_timestamp(self, *, only_quick: bool = False) -> TimestampOffsetEpoch | None:
+        """Return the first record with the largest timestamp; None if there is none.
+
+        Raises:
+            LongWorkError: see `offset_for_time`.
+        """
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """Return (epoch, end offset) of the last point at which this log agrees with a log that ends in `epoch`.

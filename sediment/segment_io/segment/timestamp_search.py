@@ -2,6 +2,8 @@
 
     time index -> position -> first batch with a timestamp at or above the target -> its records, one by one
 
+Invariant: memory is used for one decompressed batch, not for each of its records.
+
 Source: kafka-log 04 §9.
 """
 
@@ -10,28 +12,38 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from sediment.segment_io.compiled.padding import padded_buffer
+from sediment.segment_io.compiled.jit import kernel
+from sediment.segment_io.compiled.padding import PADDING_BYTES, padded_copy
 from sediment.segment_io.compiled.status import BAD_RECORD_COUNT, OK
-from sediment.segment_io.errors import CorruptBatchError
+from sediment.segment_io.errors import CorruptBatchError, LongWorkError
 from sediment.segment_io.format import legacy
 from sediment.segment_io.format.batch_headers import STATUS_TEXT
-from sediment.segment_io.format.compression.batch_codecs import decompress
+from sediment.segment_io.format.compression.batch_payloads import QUICK_BYTES, decompressed_records
 from sediment.segment_io.format.layout import (
-    BATCH_HEADER_BYTES,
     BATCH_STRUCT,
     CODEC_MASK,
-    INT32_MAX,
     LEGACY_ATTRIBUTES,
     MAGIC,
     MAGIC_V2,
+    MIN_RECORD_BYTES,
     NO_LEADER_EPOCH,
     TIMESTAMP_TYPE_BIT,
 )
-from sediment.segment_io.format.record_decoder import OFFSET_DELTA, RECORD_FIELDS, TIMESTAMP_DELTA, decode_records
+from sediment.segment_io.format.record_decoder import (
+    OFFSET_DELTA,
+    RECORD_FIELDS,
+    TIMESTAMP_DELTA,
+    decode_next_records,
+)
 from sediment.segment_io.fs import ReadableFile
 from sediment.segment_io.segment.file_search import FoundBatch, find_in_file
 from sediment.segment_io.segment.search import BY_EXACT_TIMESTAMP, BY_TIMESTAMP
+
+_LIMIT_BYTES = 1 << 30
+_ROWS = 1024
+_NOT_FOUND = -1
 
 
 class FoundRecord(NamedTuple):
@@ -42,84 +54,134 @@ class FoundRecord(NamedTuple):
     leader_epoch: int
 
 
-def first_record_since(
-    file: ReadableFile, position: int, end_position: int, target_ms: int, start_offset: int
-) -> FoundRecord | None:
-    """Return the first record at or above `start_offset` with a timestamp of at least `target_ms`, or None.
+class WantedTime(NamedTuple):
+    """The first record at or above `start_offset` with a timestamp of at least, or exactly, `timestamp_ms`."""
 
-    The batches in [position, end_position) of the file are searched.
+    timestamp_ms: int
+    start_offset: int = 0
+    is_exact: bool = False
 
-    Raises:
-        CorruptBatchError: a batch before that record is malformed.
-        OSError: the disk failed.
-    """
-    while (batch := find_in_file(file, position, end_position, BY_TIMESTAMP, target_ms)) is not None:
-        for record in records_of(file, batch):
-            if record.timestamp_ms >= target_ms and record.offset >= start_offset:
+
+class TimestampSearch(NamedTuple):
+    """A search in [position, end_position) of a file."""
+
+    file: ReadableFile
+    position: int
+    end_position: int
+    wanted: WantedTime
+
+    def find(self, *, only_quick: bool = False) -> FoundRecord | None:
+        """Return the wanted record, or None.
+
+        An exact time is searched only in the first batch whose largest timestamp is this time.
+
+        Raises:
+            CorruptBatchError: a batch before that record is malformed.
+            LongWorkError: `only_quick` is True, and a large batch must be searched.
+            OSError: the disk failed.
+        """
+        wanted, position = self.wanted, self.position
+        kind = BY_EXACT_TIMESTAMP if wanted.is_exact else BY_TIMESTAMP
+        while True:
+            batch = find_in_file(self.file, position, self.end_position, kind, wanted.timestamp_ms)
+            record = None if batch is None else find_record(self.file, batch, wanted, only_quick=only_quick)
+            if batch is None or record is not None or wanted.is_exact:
                 return record
-        position = batch.position + batch.size_bytes
-    return None
+            position = batch.position + batch.size_bytes
 
 
-def first_record_at(file: ReadableFile, position: int, end_position: int, timestamp_ms: int) -> FoundRecord | None:
-    """Return the first record with `timestamp_ms` in the first batch whose largest timestamp is `timestamp_ms`.
-
-    Raises:
-        CorruptBatchError: a batch before that record is malformed.
-        OSError: the disk failed.
-    """
-    batch = find_in_file(file, position, end_position, BY_EXACT_TIMESTAMP, timestamp_ms)
-    if batch is None:
-        return None
-    return next((record for record in records_of(file, batch) if record.timestamp_ms == timestamp_ms), None)
-
-
-def records_of(file: ReadableFile, batch: FoundBatch) -> list[FoundRecord]:
-    """Return each record of a batch as a `FoundRecord`.
+def find_record(
+    file: ReadableFile, batch: FoundBatch, wanted: WantedTime, *, only_quick: bool = False
+) -> FoundRecord | None:
+    """Return the wanted record in a batch, or None.
 
     Raises:
-        CorruptBatchError: the batch is malformed; its checksum is not verified.
-        OSError: the disk failed.
+        CorruptBatchError: the batch is malformed before that record; its checksum is not verified.
+        LongWorkError, OSError: see `TimestampSearch.find`.
     """
-    entry = file.read(batch.position, batch.size_bytes)
+    if only_quick and batch.size_bytes > QUICK_BYTES:
+        raise LongWorkError(f"a batch has {batch.size_bytes} bytes")
+    entry = padded_copy(file.read(batch.position, batch.size_bytes))
+    size_bytes = entry.size - PADDING_BYTES
     if entry[MAGIC] < MAGIC_V2:
-        return _legacy_records(file, batch, entry)
-    head = BATCH_STRUCT.unpack_from(entry)
+        is_compressed = entry[LEGACY_ATTRIBUTES] & CODEC_MASK
+        if only_quick and is_compressed:
+            raise LongWorkError("a compressed message has an old format")
+        return _find_legacy(file, batch, entry[:size_bytes].tobytes(), wanted)
+    head = BATCH_STRUCT.unpack(entry[: BATCH_STRUCT.size].tobytes())
     base_offset, _, epoch, _, _, attributes, _, base_timestamp, max_timestamp, *_, count = head
-    payload = memoryview(entry)[BATCH_HEADER_BYTES:]
-    if attributes & CODEC_MASK:
-        payload = memoryview(decompress(attributes & CODEC_MASK, payload, limit_bytes=INT32_MAX))
-    if not 0 <= count <= len(payload):
+    payload = decompressed_records(
+        entry, 0, size_bytes, attributes & CODEC_MASK, limit_bytes=_LIMIT_BYTES, only_quick=only_quick
+    )
+    payload_bytes = payload.size - PADDING_BYTES
+    if not 0 <= count * MIN_RECORD_BYTES <= payload_bytes:
         raise _corrupt(file, batch, STATUS_TEXT[BAD_RECORD_COUNT])
-    padded = padded_buffer(len(payload))
-    padded[: len(payload)] = np.frombuffer(payload, dtype=np.uint8)
-    records = np.zeros((count, RECORD_FIELDS), dtype=np.int64)
-    status = decode_records(padded.ctypes.data, 0, len(payload), count, records)
+    is_append_time = bool(attributes & TIMESTAMP_TYPE_BIT)
+    status, timestamp_ms, offset = _first_since(
+        payload.ctypes.data,
+        payload_bytes,
+        count,
+        max_timestamp if is_append_time else base_timestamp,
+        is_append_time,
+        base_offset,
+        wanted.timestamp_ms,
+        wanted.start_offset,
+        wanted.is_exact,
+        np.empty((min(count, _ROWS), RECORD_FIELDS), dtype=np.int64),
+    )
     if status != OK:
         raise _corrupt(file, batch, STATUS_TEXT[status])
-    timestamps = base_timestamp + records[:, TIMESTAMP_DELTA]
-    if attributes & TIMESTAMP_TYPE_BIT:
-        timestamps[:] = max_timestamp
-    offsets = base_offset + records[:, OFFSET_DELTA]
-    return [
-        FoundRecord(timestamp_ms, offset, epoch)
-        for timestamp_ms, offset in zip(timestamps.tolist(), offsets.tolist(), strict=True)
-    ]
+    return None if offset == _NOT_FOUND else FoundRecord(timestamp_ms, offset, epoch)
 
 
-def _legacy_records(file: ReadableFile, batch: FoundBatch, entry: bytes) -> list[FoundRecord]:
+@kernel
+def _first_since(
+    base: int,
+    size_bytes: int,
+    count: int,
+    base_timestamp: int,
+    is_append_time: bool,
+    base_offset: int,
+    target_ms: int,
+    start_offset: int,
+    is_exact: bool,
+    records: npt.NDArray[np.int64],
+) -> tuple[int, int, int]:
+    """Search the `count` records of [0, size_bytes), some rows of `records` at a time.
+
+    Return (status, timestamp, offset), with the offset _NOT_FOUND if there is no such record.
+    """
+    position = 0
+    done = 0
+    while done < count:
+        rows = min(records.shape[0], count - done)
+        status, position = decode_next_records(base, position, size_bytes, rows, records)
+        if status != OK:
+            return status, 0, _NOT_FOUND
+        for index in range(rows):
+            timestamp = base_timestamp if is_append_time else base_timestamp + records[index, TIMESTAMP_DELTA]
+            offset = base_offset + records[index, OFFSET_DELTA]
+            if offset >= start_offset and (timestamp == target_ms or (timestamp > target_ms and not is_exact)):
+                return OK, timestamp, offset
+        done += rows
+    return OK, 0, _NOT_FOUND
+
+
+def _find_legacy(file: ReadableFile, batch: FoundBatch, entry: bytes, wanted: WantedTime) -> FoundRecord | None:
     if entry[LEGACY_ATTRIBUTES] & CODEC_MASK:
-        records = legacy.unwrap(entry, limit_bytes=INT32_MAX).records
+        records = legacy.unwrap(entry, limit_bytes=_LIMIT_BYTES).records
     else:
         buffer = np.frombuffer(entry, dtype=np.uint8)
         records = np.zeros((1, RECORD_FIELDS), dtype=np.int64)
         status = legacy.decode_entry(buffer.ctypes.data, 0, batch.size_bytes, records[0])
         if status != OK:
             raise _corrupt(file, batch, STATUS_TEXT[status])
-    return [
-        FoundRecord(timestamp_ms, offset, NO_LEADER_EPOCH)
-        for timestamp_ms, offset in records[:, [TIMESTAMP_DELTA, OFFSET_DELTA]].tolist()
-    ]
+    timestamps, offsets = records[:, TIMESTAMP_DELTA], records[:, OFFSET_DELTA]
+    in_time = timestamps == wanted.timestamp_ms if wanted.is_exact else timestamps >= wanted.timestamp_ms
+    found = np.flatnonzero(in_time & (offsets >= wanted.start_offset))
+    if not found.size:
+        return None
+    return FoundRecord(int(timestamps[found[0]]), int(offsets[found[0]]), NO_LEADER_EPOCH)
 
 
 def _corrupt(file: ReadableFile, batch: FoundBatch, what: str) -> CorruptBatchError:

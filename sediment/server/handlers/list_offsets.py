@@ -9,6 +9,7 @@ import logging
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from sediment.engine.live.log.fetched_data import (
@@ -22,7 +23,7 @@ from sediment.engine.live.log.fetched_data import (
     Isolation,
     TimestampOffsetEpoch,
 )
-from sediment.segment_io.errors import SedimentError
+from sediment.segment_io.errors import LongWorkError, SedimentError
 from sediment.segment_io.format.layout import NO_LEADER_EPOCH, NO_TIMESTAMP
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
@@ -59,10 +60,19 @@ class OffsetHandlers:
 
     # ----------------------------------------------------------------------------------------------------- list offsets
     def list_offsets(self, request: Request) -> Any:
-        """Return the offset for each timestamp; a negative timestamp requests a special offset, such as the log end."""
-        message = request.message
+        """Return the offset for each timestamp; a negative timestamp requests a special offset, such as the log end.
+
+        Return None if a large batch must be searched; the response is then sent later.
+        """
+        message, version = request.message, request.api_version
+        try:
+            return self._list_all(message, version, only_quick=True)
+        except LongWorkError:
+            request.respond_later(partial(self._list_all, message, version, only_quick=False))
+            return None
+
+    def _list_all(self, message: Any, version: int, *, only_quick: bool) -> Any:
         isolation = isolation_of(message.isolation_level) if message.replica_id == _CONSUMER else Isolation.LOG_END
-        version = request.api_version
         asked = Counter((topic.name, each.partition_index) for topic in message.topics for each in topic.partitions)
         return m.ListOffsetsResponse(
             topics=[
@@ -71,7 +81,7 @@ class OffsetHandlers:
                     partitions=[
                         _listed(each, ErrorCode.INVALID_REQUEST)
                         if asked[topic.name, each.partition_index] > 1
-                        else self._list(topic.name, each, isolation, version)
+                        else self._list(topic.name, each, isolation, version, only_quick=only_quick)
                         for each in topic.partitions
                     ],
                 )
@@ -79,7 +89,7 @@ class OffsetHandlers:
             ]
         )
 
-    def _list(self, topic: str, asked: Any, isolation: Isolation, version: int) -> Any:
+    def _list(self, topic: str, asked: Any, isolation: Isolation, version: int, *, only_quick: bool) -> Any:
         log = self._catalog.partition(topic, asked.partition_index)
         if log is None:
             return _listed(asked, code_without_log(self._catalog.topic(topic), asked.partition_index))
@@ -87,7 +97,9 @@ class OffsetHandlers:
             return _listed(asked, ErrorCode.UNSUPPORTED_VERSION)
         try:
             code = leader_epoch_error(asked.current_leader_epoch, log)
-            found = None if code else _find(log, asked.timestamp, isolation)
+            found = None if code else _find(log, asked.timestamp, isolation, only_quick=only_quick)
+        except LongWorkError:
+            raise
         except (SedimentError, OSError) as error:
             self._log.warning(str(error))
             return _listed(asked, error_code_of(error))
@@ -126,15 +138,17 @@ class OffsetHandlers:
         )
 
 
-def _find(log: ServedLog, timestamp_ms: int, isolation: Isolation) -> TimestampOffsetEpoch | None:
+def _find(log: ServedLog, timestamp_ms: int, isolation: Isolation, *, only_quick: bool) -> TimestampOffsetEpoch | None:
     if timestamp_ms == LATEST_TIMESTAMP:
         return TimestampOffsetEpoch(NO_TIMESTAMP, log.end_offset(isolation), log.leader_epoch)
     if timestamp_ms in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
         return TimestampOffsetEpoch(NO_TIMESTAMP, log.log_start_offset, log.epoch_at_log_start())
     if timestamp_ms in (LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP):
         return None  # no log is in tiered storage
-    is_largest = timestamp_ms == MAX_TIMESTAMP
-    found = log.offset_of_largest_timestamp() if is_largest else log.offset_for_time(timestamp_ms)
+    if timestamp_ms == MAX_TIMESTAMP:
+        found = log.offset_of_largest_timestamp(only_quick=only_quick)
+    else:
+        found = log.offset_for_time(timestamp_ms, only_quick=only_quick)
     return found if found is not None and found.offset < log.end_offset(isolation) else None
 
 

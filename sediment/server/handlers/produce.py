@@ -12,6 +12,8 @@ Before the first batch of a transaction is appended to a partition, the coordina
 to the transaction.  In version 12 and later, the coordinator adds the partition itself.  The append may therefore
 happen later, in another thread.
 
+A handler appends a large batch, and all partitions after it, on a thread for long work.
+
 Source: Kafka's KafkaApis.handleProduceRequest, ReplicaManager.appendRecords, DelayedProduce and
 ProduceRequest.validateRecords.
 """
@@ -20,14 +22,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
 
+from sediment.engine.live.log.append_analysis import MAX_RECORD_ERRORS
 from sediment.engine.live.log.partition_log import AppendInfo
 from sediment.engine.live.log.producer_appends import VerificationGuard
 from sediment.segment_io.buffers import Buffer
-from sediment.segment_io.errors import InvalidRecordError, RecordValidationError, SedimentError
+from sediment.segment_io.errors import InvalidRecordError, LongWorkError, RecordValidationError, SedimentError
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
     BASE_SEQUENCE,
@@ -59,6 +63,7 @@ from sediment.server.transactions.transitions import ProducerOf
 
 FIRST_VERSION_WITH_TOPIC_IDS = 13
 FIRST_VERSION_WITH_ZSTD = 7
+FIRST_VERSION_WITH_RECORD_ERRORS = 8
 FIRST_VERSION_THAT_ADDS_PARTITIONS = 12
 FIRST_VERSION_WITH_ABORTABLE = 11
 NO_ACKS, LEADER_ACKS, ALL_ACKS = 0, 1, -1
@@ -95,6 +100,20 @@ class _Right(NamedTuple):
 
 
 _IN_TRANSACTION = _Right(ErrorCode.NONE)
+
+
+@dataclass(slots=True)
+class _Appends:
+    """The appends of one request: the answers so far, in the order of the partitions, and what may have to wait."""
+
+    version: int
+    client_id: str | None
+    acks: int
+    rights: Mapping[TopicPartition, _Right] | ErrorCode
+    answers: list[Any] = field(default_factory=list)
+    waiting: list[_Waiting] = field(default_factory=list)
+    record_errors_left: int = MAX_RECORD_ERRORS
+    """How many bad records the response may still name, so that a request of many bad batches gets a short response."""
 
 
 class _DelayedProduce:
@@ -228,25 +247,54 @@ class ProduceHandlers:
         Raises:
             InvalidRecordError: a batch was rejected, and the client expects no response.
         """
-        version = request.api_version
-        waiting: list[_Waiting] = []
+        appends = _Appends(request.api_version, request.client_id, message.acks, rights)
+        try:
+            self._append_rest(appends, message, only_quick=True)
+        except LongWorkError:
+            request.respond_later(partial(self._append_long, request, message, appends))
+            return None
+        return self._answer(request, message, appends)
+
+    def _append_rest(self, appends: _Appends, message: Any, *, only_quick: bool) -> None:
+        """Append the batches after those that already have an answer.
+
+        Raises:
+            LongWorkError: `only_quick` is True, and the next batch is large.
+        """
+        answers = appends.answers
+        number = 0
+        for asked in message.topic_data:
+            for each in asked.partition_data:
+                if number == len(answers):
+                    answers.append(self._append(asked, each, appends, only_quick=only_quick))
+                number += 1
+
+    def _append_long(self, request: Request, message: Any, appends: _Appends) -> Any:
+        self._append_rest(appends, message, only_quick=False)
+        return self._answer(request, message, appends, is_long=True)
+
+    def _answer(self, request: Request, message: Any, appends: _Appends, *, is_long: bool = False) -> Any:
+        """Return the response, or None if the appends must be replicated first or the client expects no response.
+
+        Raises:
+            InvalidRecordError: a batch was rejected, and the client expects no response.
+        """
+        answers = iter(appends.answers)
         topics = [
             m.ProduceResponse.TopicProduceResponse(
                 name=asked.name,
                 topic_id=asked.topic_id,
-                partition_responses=[
-                    self._append(asked, each, message.acks, version, request.client_id, waiting, rights)
-                    for each in asked.partition_data
-                ],
+                partition_responses=list(islice(answers, len(asked.partition_data))),
             )
             for asked in message.topic_data
         ]
-        response = m.ProduceResponse(responses=topics)
+        response, waiting = m.ProduceResponse(responses=topics), appends.waiting
         if message.acks == NO_ACKS:
             _check_all_appended(topics)
             request.respond(None)
             return None
-        self._keep(request, message, response, waiting)
+        if not is_long:
+            self._keep(request, message, response, waiting)
         if message.acks == LEADER_ACKS or not waiting:
             return response
         keys = [each.partition.partition for each in waiting]
@@ -265,29 +313,25 @@ class ProduceHandlers:
             if kept is not None:
                 request.connection.repeated = kept
 
-    def _append(
-        self,
-        topic: Any,
-        asked: Any,
-        acks: int,
-        version: int,
-        client_id: str | None,
-        waiting: list[_Waiting],
-        rights: Mapping[TopicPartition, _Right] | ErrorCode,
-    ) -> Any:
-        """Return the result for one partition; add the append to `waiting`."""
+    def _append(self, topic: Any, asked: Any, appends: _Appends, *, only_quick: bool) -> Any:
+        """Return the result for one partition; add the append to those that may have to wait.
+
+        Raises:
+            LongWorkError: `only_quick` is True, and the batch is large.
+        """
+        version, rights = appends.version, appends.rights
         answer = m.ProduceResponse.PartitionProduceResponse(index=asked.index, base_offset=-1)
         if isinstance(rights, ErrorCode):
             return _fail(answer, rights, _REFUSALS[rights])
-        if acks not in (NO_ACKS, LEADER_ACKS, ALL_ACKS):
-            return _fail(answer, ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {acks}, not 0, 1 or -1")
+        if appends.acks not in (NO_ACKS, LEADER_ACKS, ALL_ACKS):
+            return _fail(answer, ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {appends.acks}, not 0, 1 or -1")
         found, unknown = self._topic(topic, version)
         partition = None if found is None else found.partitions.get(asked.index)
         if found is None:
             return _fail(answer, unknown, None)
         if partition is None:
             return _fail(answer, code_without_log(found, asked.index), None)
-        if found.is_internal and client_id != _ADMIN_CLIENT:
+        if found.is_internal and appends.client_id != _ADMIN_CLIENT:
             return _fail(answer, ErrorCode.INVALID_TOPIC_EXCEPTION, f"clients may not write to {found.name}")
         refused = _refusal_of(asked.records, version)
         if refused is not None:
@@ -296,13 +340,15 @@ class ProduceHandlers:
         if right.code is not ErrorCode.NONE:
             return _fail(answer, *_unverified(right.code, version))
         try:
-            info = partition.append(asked.records, right.guard)
+            info = partition.append(asked.records, right.guard, only_quick=only_quick)
+        except LongWorkError:
+            raise
         except SedimentError as error:
-            return self._refused(answer, partition.partition, error)
+            return self._refused(answer, partition.partition, error, appends)
         answer.base_offset = info.first_offset
         answer.log_append_time_ms = info.log_append_time_ms
         answer.log_start_offset = info.log_start_offset
-        waiting.append(_Waiting(partition, info.last_offset + 1, answer))
+        appends.waiting.append(_Waiting(partition, info.last_offset + 1, answer))
         return answer
 
     def _topic(self, asked: Any, version: int) -> tuple[LiveTopic | None, ErrorCode]:
@@ -311,14 +357,16 @@ class ProduceHandlers:
             return self._catalog.topic(asked.name), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return self._catalog.topic_by_id(asked.topic_id), ErrorCode.UNKNOWN_TOPIC_ID
 
-    def _refused(self, answer: Any, partition: TopicPartition, error: SedimentError) -> Any:
+    def _refused(self, answer: Any, partition: TopicPartition, error: SedimentError, appends: _Appends) -> Any:
         code = append_error_code_of(error)
         if code in _NOT_RETRIED:
             self._log.warning(f"an append to {partition} failed: {error}")
-        if isinstance(error, RecordValidationError):
+        if isinstance(error, RecordValidationError) and appends.version >= FIRST_VERSION_WITH_RECORD_ERRORS:
+            named = error.record_errors[: appends.record_errors_left]
+            appends.record_errors_left -= len(named)
             item = m.ProduceResponse.BatchIndexAndErrorMessage
             answer.record_errors = [
-                item(batch_index=index, batch_index_error_message=reason) for index, reason in error.record_errors
+                item(batch_index=index, batch_index_error_message=reason) for index, reason in named
             ]
         return _fail(answer, code, error.what)
 
@@ -328,7 +376,7 @@ def _append_again(partition: Partition, version: int, records: Buffer) -> Append
     if _refusal_of(records, version) is not None or records[ATTRIBUTES + 1] & TRANSACTIONAL_BIT:
         return None
     try:
-        return partition.append(records)
+        return partition.append(records, only_quick=True)
     except SedimentError:
         return None
 

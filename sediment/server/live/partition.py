@@ -175,16 +175,25 @@ class Partition:
             )
         )
 
-    def append(self, records: Buffer, guard: VerificationGuard | None = None) -> AppendInfo:
+    def append(
+        self, records: Buffer, guard: VerificationGuard | None = None, *, only_quick: bool = False
+    ) -> AppendInfo:
         """Append a batch of a client; the first batch of a transaction needs the guard of its verification.
+
+        With `only_quick`, a large batch is not appended, because others wait for this thread.
 
         Raises:
             ApiError: the topic was deleted.
             RejectedAppendError, CorruptBatchError, StorageError, OpenFilesLimitError: see
                 `PartitionLog.append_as_leader`.
+            LongWorkError: `only_quick` is True, and the batch is large.
         """
         self._check_not_refused()
-        info = self._on_log(lambda log: log.append_as_leader(records, self.leader_epoch, verification_guard=guard))
+        info = self._on_log(
+            lambda log: log.append_as_leader(
+                records, self.leader_epoch, verification_guard=guard, only_quick=only_quick
+            )
+        )
         self._replicate()
         return info
 
@@ -276,13 +285,21 @@ class Partition:
         found = self._on_log(lambda log: log.read(offset, max_bytes, isolation, min_one_message=min_one))
         return _Fetched(None if found.first_entry_incomplete else found.records, found.aborted)
 
-    def offset_for_time(self, target_ms: int) -> TimestampOffsetEpoch | None:
-        """Return the first record at or after a time; None if there is none."""
-        return self._on_log(lambda log: log.lookup_timestamp(target_ms))
+    def offset_for_time(self, target_ms: int, *, only_quick: bool = False) -> TimestampOffsetEpoch | None:
+        """Return the first record at or after a time; None if there is none.
 
-    def offset_of_largest_timestamp(self) -> TimestampOffsetEpoch | None:
-        """Return the first record with the largest timestamp; None if there is none."""
-        return self._on_log(lambda log: log.lookup_timestamp(MAX_TIMESTAMP))
+        Raises:
+            LongWorkError: `only_quick` is True, and a large batch must be searched.
+        """
+        return self._on_log(lambda log: log.lookup_timestamp(target_ms, only_quick=only_quick))
+
+    def offset_of_largest_timestamp(self, *, only_quick: bool = False) -> TimestampOffsetEpoch | None:
+        """Return the first record with the largest timestamp; None if there is none.
+
+        Raises:
+            LongWorkError: see `offset_for_time`.
+        """
+        return self._on_log(lambda log: log.lookup_timestamp(MAX_TIMESTAMP, only_quick=only_quick))
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """Return (epoch, end offset) of the last point at which this log agrees with a log that ends in `epoch`.

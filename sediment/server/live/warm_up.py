@@ -1,6 +1,7 @@
-"""Warm-up: an append to a tiny log, which loads the compiled code so that no producer waits for the load.
+"""Warm-up: appends to a tiny log and look-ups in it, which load the compiled code so that no client waits for the load.
 
-If code is not in the cache, the append compiles it.  This takes seconds, and a producer could time out in the meantime.
+If code is not in the cache, it is compiled.  This takes seconds, in which no other thread runs, and clients could time
+out in the meantime.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
+from sediment.engine.live.log.fetched_data import Isolation
 from sediment.engine.live.log.partition_log import PartitionLog
 from sediment.engine.log_config import LogConfig
 from sediment.segment_io.format.batch_builder import BatchHead, NewRecord, build_batch
+from sediment.segment_io.format.layout import CODEC_LZ4, CODEC_NAMES, CODEC_NONE, CODEC_ZSTD
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
@@ -36,7 +39,7 @@ class _Never:
 
 
 def warm_up_appends() -> None:
-    """Append to a tiny log, with every kernel that an append of a producer may use; leave no file.
+    """Append to a tiny log and search it, with every kernel that a client's request may use; leave no file.
 
     Raises:
         OSError: temporary files cannot be written.
@@ -57,10 +60,16 @@ def warm_up_appends() -> None:
             for value in (b"", b"", bytes(_LONG_BYTES)):  # the first batch begins a leader epoch, so it is not plain
                 log.append_as_leader(_batch(now_ms, value), 0)
                 _append_run(log, _batch(now_ms, value))
+            for codec in (CODEC_ZSTD, CODEC_NONE):
+                log.append_as_leader(_batch(now_ms, b"", codec), 0)
+                log.update_config(replace(config, compression_type=CODEC_NAMES[CODEC_LZ4]))
+            log.maybe_increment_high_watermark()
+            log.lookup_timestamp(now_ms)
+            log.read(0, 1, Isolation.TXN_COMMITTED)
 
 
-def _batch(now_ms: int, value: bytes) -> bytes:
-    return build_batch([NewRecord(now_ms, None, value)], BatchHead())
+def _batch(now_ms: int, value: bytes, codec: int = CODEC_NONE) -> bytes:
+    return build_batch([NewRecord(now_ms, None, value)], BatchHead(codec=codec))
 
 
 def _append_run(log: PartitionLog, batch: bytes) -> None:

@@ -38,6 +38,10 @@ class ChannelOwner(Protocol):
         """Send a response, if there is a response, and let the connection continue."""
         ...
 
+    def run_long(self, task: Callable[[], None]) -> None:
+        """Run a task, which raises nothing, on a thread for long work."""
+        ...
+
     def disconnect(self, channel: KafkaChannel) -> None:
         """Close a connection whose request failed."""
         ...
@@ -130,6 +134,10 @@ class KafkaChannel:
     def send_token(self, token: bytes) -> None:
         """Pass a SASL token to the processor; the token is a frame without a header."""
         self.processor.deliver(self, ResponseSend([token]), None)
+
+    def run_long(self, task: Callable[[], None]) -> None:
+        """Run the rest of a request, which raises nothing, on a thread for long work."""
+        self.processor.run_long(task)
 
     def close(self, request: Request | None, error: BaseException) -> None:
         """Make the processor close the connection because of `error`, and log the error."""

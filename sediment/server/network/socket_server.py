@@ -24,6 +24,7 @@ from sediment.server.network.connection_quotas import ConnectionQuotas
 from sediment.server.network.endpoints import Endpoint
 from sediment.server.network.frames import FrameMemory
 from sediment.server.network.handler_pool import RequestHandlerPool
+from sediment.server.network.long_work import LongWork
 from sediment.server.network.processor import Listener, Processor, Shared
 from sediment.server.network.request_channel import ReceivedFrame, RequestChannel
 from sediment.server.request_metrics import RequestMetrics
@@ -69,7 +70,7 @@ def _no_more_threads() -> UsageError:
 
 
 class SocketServer:
-    """The listener's threads: acceptor, processors and handlers."""
+    """The listener's threads: acceptor, processors, handlers, and those for long work."""
 
     def __init__(
         self,
@@ -86,10 +87,12 @@ class SocketServer:
         self.request_channel = RequestChannel(config.queued_max_requests)
         self.memory = FrameMemory(config.queued_max_request_bytes)
         self.quotas = ConnectionQuotas(config.max_connections, config.max_connections_per_ip)
+        self._long_work = LongWork(config.num_io_threads)
         shared = Shared(
             config=config,
             listener=listener,
             request_channel=self.request_channel,
+            long_work=self._long_work,
             memory=self.memory,
             quotas=self.quotas,
             log=log,
@@ -118,6 +121,7 @@ class SocketServer:
         """
         try:
             self._handlers.start()
+            self._long_work.start()
             for processor in self._processors:
                 processor.start()
         except RuntimeError as error:
@@ -152,6 +156,7 @@ class SocketServer:
     def stop(self, timeout_seconds: float) -> None:
         """Finish the requests in progress and send their responses within `timeout_seconds`; close all connections."""
         deadline = time.monotonic() + timeout_seconds
-        self._handlers.stop(timeout_seconds)
+        self._handlers.stop(timeout_seconds)  # a handler may still pass on the rest of its request
+        self._long_work.stop(max(deadline - time.monotonic(), 0))
         for processor in self._processors:
             processor.stop(max(deadline - time.monotonic(), 0))

@@ -63,7 +63,7 @@ from sediment.segment_io.partition.log_view import LogView, open_view
 from sediment.segment_io.partition.producer_state import ProducerEntry
 from sediment.segment_io.segment.file_search import FoundBatch
 from sediment.segment_io.segment.reader import HeaderScan
-from sediment.segment_io.segment.timestamp_search import FoundRecord, records_of
+from sediment.segment_io.segment.timestamp_search import FoundRecord, WantedTime, find_record
 from sediment.server.read_only.frozen_segment import FrozenSegment, UnreadableRange
 from sediment.server.read_only.open_segments import OpenSegment, OpenSegments, SegmentFiles, read_failed
 
@@ -402,7 +402,7 @@ class FrozenLog:
         return read_failed(error, str(self.partition), str(self.directory))
 
     # ------------------------------------------------------------------------------------------------------------ times
-    def offset_for_time(self, target_ms: int) -> TimestampOffsetEpoch | None:
+    def offset_for_time(self, target_ms: int, *, only_quick: bool = False) -> TimestampOffsetEpoch | None:
         """Return the first record at or after a time; None if there is none.
 
         Only the first segment with a timestamp at or above the target is searched, as in Kafka.
@@ -410,6 +410,7 @@ class FrozenLog:
         Raises:
             CorruptBatchError, UnsupportedDataError: a batch with a valid checksum cannot be decoded.
             StorageError, OpenFilesLimitError: see `read`.
+            LongWorkError: `only_quick` is True, and a large batch must be searched.
 
         Source: kafka-log 04 §9.
         """
@@ -425,17 +426,19 @@ class FrozenLog:
         opened = self._open_segments.get(segment.files)
         indexed = self._indexed_offset(segment, opened, target_ms)
         try:
-            return _found(segment.first_record_since(opened, indexed, target_ms, self.log_start_offset))
+            wanted = WantedTime(target_ms, self.log_start_offset)
+            return _found(segment.first_record_since(opened, indexed, wanted, only_quick=only_quick))
         except OSError as error:
             raise self._read_failed(error) from error
 
-    def offset_of_largest_timestamp(self) -> TimestampOffsetEpoch | None:
+    def offset_of_largest_timestamp(self, *, only_quick: bool = False) -> TimestampOffsetEpoch | None:
         """Return the first record with the largest timestamp; None if this record was deleted.
 
         In a log without timestamps, return the first record of the first segment, unless it has magic 0.
 
         Raises:
-            CorruptBatchError, UnsupportedDataError, StorageError, OpenFilesLimitError: see `offset_for_time`.
+            CorruptBatchError, UnsupportedDataError, StorageError, OpenFilesLimitError, LongWorkError: see
+                `offset_for_time`.
 
         Source: kafka-log 04 §9.
         """
@@ -450,7 +453,7 @@ class FrozenLog:
             try:
                 batch = segment.first_batch_at(opened, indexed, largest_ms)
                 if batch is not None:
-                    return _found(_first_record_at(opened.file, batch, largest_ms))
+                    return _found(_first_record_at(opened.file, batch, largest_ms, only_quick=only_quick))
             except OSError as error:
                 raise self._read_failed(error) from error
         return None
@@ -530,11 +533,13 @@ class FrozenLog:
         return NO_LEADER_EPOCH
 
 
-def _first_record_at(file: ReadableFile, batch: FoundBatch, timestamp_ms: int) -> FoundRecord | None:
+def _first_record_at(
+    file: ReadableFile, batch: FoundBatch, timestamp_ms: int, *, only_quick: bool
+) -> FoundRecord | None:
     """Return the first record of a batch with this timestamp; None for a message of magic 0, which has no timestamp."""
     if file.read(batch.position + MAGIC, 1)[0] == 0:
         return None
-    return next((record for record in records_of(file, batch) if record.timestamp_ms == timestamp_ms), None)
+    return find_record(file, batch, WantedTime(timestamp_ms, is_exact=True), only_quick=only_quick)
 
 
 def _found(record: FoundRecord | None) -> TimestampOffsetEpoch | None:

@@ -40,7 +40,7 @@ from sediment.segment_io.partition.slices import verified_batch
 from sediment.segment_io.segment.file_search import FoundBatch, find_in_file
 from sediment.segment_io.segment.reader import HeaderScan
 from sediment.segment_io.segment.search import BY_EXACT_TIMESTAMP, BY_LAST_OFFSET, BY_TIMESTAMP
-from sediment.segment_io.segment.timestamp_search import FoundRecord, records_of
+from sediment.segment_io.segment.timestamp_search import FoundRecord, WantedTime, find_record
 from sediment.server.read_only.open_segments import (
     OffsetEntries,
     OpenSegment,
@@ -231,19 +231,21 @@ class FrozenSegment:
 
     # ------------------------------------------------------------------------------------------------------------- time
     def first_record_since(
-        self, opened: OpenSegment, indexed_offset: int, target_ms: int, start_offset: int
+        self, opened: OpenSegment, indexed_offset: int, wanted: WantedTime, *, only_quick: bool
     ) -> FoundRecord | None:
-        """Return the first record at or above `start_offset` with a timestamp of at least `target_ms`, or None.
+        """Return the first record at or after a time, or None.
 
-        `indexed_offset` is the offset in the time index entry for `target_ms`.
+        `indexed_offset` is the offset in the time index entry for this time.
 
         Raises:
+            LongWorkError: `only_quick` is True, and a large batch must be searched.
             OSError: the disk failed.
         """
-        for batch in self._batches(opened, max(indexed_offset, start_offset), BY_TIMESTAMP, target_ms):
-            for record in records_of(opened.file, batch):
-                if record.timestamp_ms >= target_ms and record.offset >= start_offset:
-                    return record
+        from_offset = max(indexed_offset, wanted.start_offset)
+        for batch in self._batches(opened, from_offset, BY_TIMESTAMP, wanted.timestamp_ms):
+            record = find_record(opened.file, batch, wanted, only_quick=only_quick)
+            if record is not None:
+                return record
         return None
 
     def first_batch_at(self, opened: OpenSegment, indexed_offset: int, timestamp_ms: int) -> FoundBatch | None:

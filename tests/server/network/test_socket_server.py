@@ -136,17 +136,80 @@ def test_one_slow_request_does_not_send_the_next_ones_to_the_handlers(monkeypatc
     assert handler_threads([0, 0, 0.2, 0, 0, 0], monkeypatch) == ["network"] * 6
 
 
-def test_a_large_request_is_left_to_the_handlers():
+def test_a_large_request_is_left_to_the_threads_for_long_work_and_a_large_produce_to_the_handlers():
     names: list[str] = []
 
-    def note(_request: Request) -> Any:
+    def note(request: Request) -> Any:
         names.append(threading.current_thread().name)
-        return m.HeartbeatResponse()
+        return m.HeartbeatResponse() if request.api_key is ApiKey.HEARTBEAT else m.ProduceResponse()
 
-    at_once = frozenset({int(ApiKey.HEARTBEAT)})
-    with listener({ApiKey.HEARTBEAT: note}, at_once=at_once) as running, running.connect() as client:
-        client.ask(m.HeartbeatRequest(group_id="g" * 30_000, member_id="m" * 30_000, group_instance_id="i" * 9_000), 3)
-    assert names[0].startswith("data-plane-kafka-request-handler-")
+    handlers = {ApiKey.HEARTBEAT: note, ApiKey.PRODUCE: note}
+    at_once = frozenset(map(int, handlers))
+    topic, partition = m.ProduceRequest.TopicProduceData, m.ProduceRequest.PartitionProduceData
+    with listener(handlers, at_once=at_once) as running, running.connect() as client:
+        for size_bytes in (10_000, 20_000, 70_000):
+            client.ask(m.HeartbeatRequest(group_id="g" * (size_bytes // 3), member_id="m" * (size_bytes // 3)), 2)
+            data = topic(name="t", partition_data=[partition(records=bytes(size_bytes))])
+            client.ask(m.ProduceRequest(topic_data=[data]), 9)
+    kinds = ["long" if "long" in each else "handler" if "handler" in each else "network" for each in names]
+    assert kinds == ["network", "network", "network", "network", "long", "handler"], names
+
+
+def test_long_work_delays_no_other_request():
+    """Every thread for long work is busy, and more requests wait for it than the queue of the others may hold."""
+    gate = Gate()
+    handlers = {ApiKey.HEARTBEAT: gate, ApiKey.METADATA: lambda _: m.MetadataResponse()}
+    with listener(handlers, num_io_threads=2, queued_max_requests=2) as running:
+        clients = [running.connect() for _ in range(8)]
+        for client in clients:
+            client.send(m.HeartbeatRequest(group_id="g" * 20_000), 3)
+        wait_until(lambda: gate.entered == 1)
+        with running.connect() as other:
+            for _ in range(3):
+                assert other.ask(m.MetadataRequest(), 12).error_code == 0
+        assert gate.entered == 1
+        gate.open.set()
+        for client in clients:
+            assert client.receive(ApiKey.HEARTBEAT, 3)[1].error_code == 0
+            client.socket.close()
+
+
+def test_the_rest_of_a_request_is_done_on_a_thread_for_long_work():
+    names: list[str] = []
+
+    def note(request: Request) -> None:
+        def rest() -> Any:
+            names.append(threading.current_thread().name)
+            if request.correlation_id == 1:
+                raise ValueError("a failure")
+            return m.HeartbeatResponse(error_code=7)
+
+        request.respond_later(rest)
+
+    with listener({ApiKey.HEARTBEAT: note}) as running:
+        with running.connect() as client:
+            assert client.ask(heartbeat(), 4).error_code == 7
+            client.send(heartbeat(), 4)
+            assert client.is_closed()
+        with running.connect() as client:
+            assert client.ask(heartbeat(), 4).error_code == 7
+    assert len(names) == 3 and all(name.startswith("data-plane-long-request-handler-") for name in names), names
+
+
+def test_a_stop_finishes_long_work_that_has_begun():
+    gate = Gate()
+    with listener({ApiKey.HEARTBEAT: gate}) as running, running.connect() as client:
+        client.send(m.HeartbeatRequest(group_id="g" * 20_000), 3)
+        wait_until(lambda: gate.entered == 1)
+        running.server.stop_accepting()
+        running.server.stop_reading()
+        stopping = threading.Thread(target=running.server.stop, args=(20,))
+        stopping.start()
+        gate.open.set()
+        assert client.receive(ApiKey.HEARTBEAT, 3)[1].error_code == 0
+        stopping.join(20)
+        running.is_stopped = True
+        assert not stopping.is_alive()
 
 
 def test_a_full_queue_stops_the_reading_and_loses_nothing():
@@ -499,7 +562,7 @@ def refuse_thread(monkeypatch: pytest.MonkeyPatch, name: str) -> list[threading.
     return started
 
 
-@pytest.mark.parametrize(("refused", "before"), [("request-handler-1", 1), ("ListenerName(PLAINTEXT)-PLAINTEXT-1", 3)])
+@pytest.mark.parametrize(("refused", "before"), [("request-handler-1", 1), ("ListenerName(PLAINTEXT)-PLAINTEXT-1", 4)])
 def test_a_start_without_enough_threads_ends_those_that_it_started(refused, before, monkeypatch):
     config = ServerConfig(num_network_threads=2, num_io_threads=2)
     with socket_server.bind(Endpoint("127.0.0.1", 0), config) as listening:

@@ -648,19 +648,21 @@ class PartitionLog:
         """
         return log_reader.offset_metadata(self._log, offset)
 
-    def lookup_timestamp(self, target_ms: int) -> TimestampOffsetEpoch | None:
+    def lookup_timestamp(self, target_ms: int, *, only_quick: bool = False) -> TimestampOffsetEpoch | None:
         """Return the first record at or after a time, or the offset for a constant such as EARLIEST_TIMESTAMP.
 
-        Return None if no record is found.
+        Return None if no record is found.  With `only_quick`, no large batch is searched, because others wait for this
+        thread.
 
         Raises:
             UsageError: the time is negative and not one of these constants.
             CorruptBatchError: the segment is corrupt.
             StorageError: the disk failed.
+            LongWorkError: `only_quick` is True, and a large batch must be searched.
 
         Source: kafka-log 04 §9.
         """
-        return offset_by_timestamp.lookup_timestamp(self._log, target_ms)
+        return offset_by_timestamp.lookup_timestamp(self._log, target_ms, only_quick=only_quick)
 
     # -------------------------------------------------------------------------------------------------------------- end
     def go_offline(self, reason: str) -> None:

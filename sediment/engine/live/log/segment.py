@@ -67,7 +67,7 @@ from sediment.segment_io.segment.mapped_offset_index import MappedOffsetIndex
 from sediment.segment_io.segment.mapped_time_index import MappedTimeIndex
 from sediment.segment_io.segment.open_transaction_index import OpenTransactionIndex
 from sediment.segment_io.segment.search import BY_LAST_OFFSET, BY_TIMESTAMP
-from sediment.segment_io.segment.timestamp_search import FoundRecord, first_record_at, first_record_since
+from sediment.segment_io.segment.timestamp_search import TimestampSearch, WantedTime
 
 _LOG, _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX, _ = SegmentFileKind
 
@@ -362,23 +362,21 @@ class Segment:
     def _scan(self, position: int, what: int, target: int) -> FoundBatch | None:
         return find_in_file(self.file, position, self.size_bytes, what, target)
 
-    def find_timestamp(self, target_ms: int, start_offset: int) -> FoundRecord | None:
-        """Return the first record at or above `start_offset` with a timestamp of at least `target_ms`; else None.
-
-        Raises:
-            CorruptBatchError: a batch before this record is malformed.
+    def timestamp_search(self, target_ms: int, start_offset: int) -> TimestampSearch:
+        """Return where to search for the first record at or above `start_offset` with at least a timestamp.
 
         Source: kafka-log 04 §9.
         """
         indexed = self.time_index.lookup(target_ms).offset
         position = self.offset_index.lookup(max(indexed, start_offset)).position
-        return first_record_since(self.file, position, self.size_bytes, target_ms, start_offset)
+        return TimestampSearch(self.file, position, self.size_bytes, WantedTime(target_ms, start_offset))
 
-    def find_largest_timestamp(self) -> FoundRecord | None:
-        """Return the first record with the largest timestamp.  Source: kafka-log 04 §9."""
+    def largest_timestamp_search(self) -> TimestampSearch:
+        """Return where to search for the first record with the largest timestamp.  Source: kafka-log 04 §9."""
         largest = self.largest
         position = self.offset_index.lookup(largest.offset).position
-        return first_record_at(self.file, position, self.size_bytes, largest.timestamp_ms)
+        wanted = WantedTime(largest.timestamp_ms, is_exact=True)
+        return TimestampSearch(self.file, position, self.size_bytes, wanted)
 
     def upper_bound(self, position: int) -> OffsetPosition | None:
         """Find an index entry with an offset above all records before byte `position`; return None if there is none."""
