@@ -58,19 +58,20 @@ class _Api:
 
 
 class KafkaApis:
-    """Handlers of all APIs by key."""
+    """Handlers of all APIs by key; clients are not told of those in `unadvertised`, but get a response from them."""
 
-    def __init__(self, handlers: Mapping[ApiKey, Handler], features: Features) -> None:
+    def __init__(
+        self, handlers: Mapping[ApiKey, Handler], features: Features, unadvertised: frozenset[ApiKey] = frozenset()
+    ) -> None:
         all_handlers = {**handlers, ApiKey.API_VERSIONS: self._handle_api_versions}
         self._apis = {
             key: _Api(request_class(key).decode, supported_versions(key), handler)
             for key, handler in all_handlers.items()
         }
-        self._api_versions = _api_versions_response(sorted(all_handlers), features)
+        advertised = sorted(all_handlers.keys() - unadvertised)
+        self._api_versions = _api_versions_response(advertised, features)
         from_level_1 = {name: levels for name, levels in features.supported.items() if levels[0]}
-        self._older_api_versions = _api_versions_response(
-            sorted(all_handlers), replace(features, supported=from_level_1)
-        )
+        self._older_api_versions = _api_versions_response(advertised, replace(features, supported=from_level_1))
 
     def handle(self, received: ReceivedFrame) -> None:
         """Decode a frame, call its handler, and respond or close the connection."""

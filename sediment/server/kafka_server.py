@@ -61,6 +61,7 @@ from sediment.server.handlers.list_offsets import OffsetHandlers
 from sediment.server.handlers.log_dirs import LogDirHandlers
 from sediment.server.handlers.metadata import MetadataHandlers, Node
 from sediment.server.handlers.transactions import TransactionHandlers
+from sediment.server.handlers.user_descriptions import UserDescriptionHandlers
 from sediment.server.metrics_text import metrics_text
 from sediment.server.network.endpoints import Endpoint, choose_advertised
 from sediment.server.network.frames import OTHER_REQUEST_MAX_BYTES
@@ -235,6 +236,7 @@ class KafkaServer:
                     group_defaults=group_config_defaults(config),
                 ).handlers(),
                 LogDirHandlers(self.catalog).handlers(),
+                UserDescriptionHandlers(self.catalog).handlers(),
                 GroupHandlers(
                     coordinator,
                     (node.id, node.host, node.port),
@@ -246,6 +248,7 @@ class KafkaServer:
                 *backend.handlers(timer, config, coordinator),
             ),
             _features_of(self.catalog.metadata, backend.supported_features),
+            backend.unadvertised,
         )
 
         self.metrics = RequestMetrics(

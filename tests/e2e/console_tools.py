@@ -18,6 +18,7 @@ _TIMEOUT_SECONDS = 120
 _SEEKS = Path(__file__).parent / "java" / "Seeks.java"
 _TRANSACTIONS = Path(__file__).parent / "java" / "Transactions.java"
 _TOOLS = Path(__file__).parent / "java" / "Tools.java"
+_REFUSED = Path(__file__).parent / "java" / "Refused.java"
 _GROUP_MEMBER = Path(__file__).parent / "java" / "GroupMember.java"
 _QUIET = ("SLF4J", "WARNING", "log4j", "Picked up")
 
@@ -94,6 +95,11 @@ def seeks(bootstrap: str, isolation: str, count: int, choices: list[str]) -> lis
 def transactions(bootstrap: str, transactional_id: str, first: int, count: int) -> None:
     """Run transactions of one of Kafka's own producers, as java/Transactions.java describes."""
     _java_program(_TRANSACTIONS, bootstrap, transactional_id, str(first), str(count))
+
+
+def refused_producer(bootstrap: str, topic: str, transactional_id: str = "") -> list[str]:
+    """Return the errors that a producer with Kafka's default settings gets, as java/Refused.java describes."""
+    return _java_program(_REFUSED, bootstrap, topic, transactional_id).splitlines()
 
 
 def _class_path_of_tools() -> str:

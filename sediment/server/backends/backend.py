@@ -42,6 +42,10 @@ class Backend(Protocol):
         """
 
     @property
+    def unadvertised(self) -> frozenset[ApiKey]:
+        """APIs of which clients are not told; a client that sends such a request gets a response."""
+
+    @property
     def offset_store(self) -> OffsetStore | None:
         """The store of committed offsets; if it is None, offsets are kept only in memory."""
 

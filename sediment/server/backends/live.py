@@ -150,6 +150,7 @@ class LiveBackend:
     # produce may also wait, but passing every produce to another thread and back would take longer than a small
     # produce.  If produces are slow on average, they go through the request channel.
     handled_at_once = frozenset({ApiKey.API_VERSIONS, ApiKey.HEARTBEAT, ApiKey.PRODUCE})
+    unadvertised: frozenset[ApiKey] = frozenset()
     can_write = True
     supported_features = SUPPORTED_LEVELS
 
@@ -356,7 +357,7 @@ class LiveBackend:
             **DeleteRecordsHandlers(self.catalog, self._manager.checkpoint_log_starts).handlers(),
             **AlterLogDirsHandlers(moves.alter).handlers(),
             **GroupDeletionHandlers(coordinator, self.catalog).handlers(),
-            **UserHandlers(self.topics, self.catalog).handlers(),
+            **UserHandlers(self.topics).handlers(),
             **QuorumHandlers(
                 self.catalog.node_id, self._directory_id, lambda: self._writer.position, clock.now_ms
             ).handlers(),

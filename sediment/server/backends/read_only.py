@@ -50,6 +50,9 @@ class ReadOnlyBackend:
     """
 
     handled_at_once = frozenset({ApiKey.API_VERSIONS, ApiKey.FETCH, ApiKey.FIND_COORDINATOR, ApiKey.HEARTBEAT})
+    # Java's producers repeat InitProducerId for ever if a permission is missing, librdkafka's after most other errors.
+    # Both give up if the server does not have the request, and franz-go then sends a plain Produce, which is refused.
+    unadvertised = frozenset({ApiKey.INIT_PRODUCER_ID})
     can_write = False
     supported_features: Mapping[str, tuple[int, int]] = MappingProxyType({})
     failure = None

@@ -30,6 +30,7 @@ _BROKERS, _CONTROLLERS = 1, 2  # endpoint types
 _NO_ID = uuid.UUID(int=0)
 _NO_LEADER = -1
 _PREFERRED = 0  # the type of an election
+_FIRST_VERSION_BY_ID = 12  # versions 10 and 11 have the field, but Kafka refuses it
 
 
 class _Operation(IntEnum):
@@ -105,6 +106,8 @@ class MetadataHandlers:
     def metadata(self, request: Request) -> Any:
         """Return the requested topics, or all topics."""
         message, node = request.message, self._node
+        if request.api_version < _FIRST_VERSION_BY_ID and any(map(_is_asked_by_id, message.topics or ())):
+            return _all_invalid(message.topics)
         wants_all = message.topics is None or (request.api_version == 0 and not message.topics)
         with_operations = message.include_topic_authorized_operations
         if wants_all:
@@ -343,6 +346,16 @@ def leader_epoch(log: ServedLog) -> int:
 def _is_asked_by_id(asked: Any) -> bool:
     """Return True if a request names a topic by its id; Java clients then send an empty name."""
     return asked.name is None or asked.topic_id.int != 0
+
+
+def _all_invalid(topics: Any) -> Any:
+    """Return the response to a request that names topics by id before a version that supports it."""
+    topic = m.MetadataResponse.MetadataResponseTopic
+    return m.MetadataResponse(
+        topics=[
+            topic(error_code=ErrorCode.INVALID_REQUEST, name=each.name or "", topic_id=each.topic_id) for each in topics
+        ]
+    )
 
 
 def _unknown_topic(name: str) -> ErrorCode:

@@ -55,6 +55,12 @@ class RefusedHandlers:
             ApiKey.INCREMENTAL_ALTER_CONFIGS: self._incremental_alter_configs,
             ApiKey.DELETE_GROUPS: self._delete_groups,
             ApiKey.OFFSET_DELETE: self._offset_delete,
+            ApiKey.WRITE_TXN_MARKERS: self._write_txn_markers,
+            ApiKey.ALTER_REPLICA_LOG_DIRS: self._alter_replica_log_dirs,
+            ApiKey.ALTER_PARTITION_REASSIGNMENTS: self._alter_partition_reassignments,
+            ApiKey.ALTER_CLIENT_QUOTAS: self._alter_client_quotas,
+            ApiKey.ALTER_USER_SCRAM_CREDENTIALS: self._alter_user_scram_credentials,
+            ApiKey.UPDATE_FEATURES: self._update_features,
             ApiKey.DESCRIBE_QUORUM: self._describe_quorum,
             ApiKey.DESCRIBE_ACLS: self._describe_acls,
             ApiKey.CREATE_ACLS: self._create_acls,
@@ -227,6 +233,89 @@ class RefusedHandlers:
     def _offset_delete(self, request: Request) -> Any:
         """Refuse."""
         return m.OffsetDeleteResponse(error_code=_GROUP)
+
+    def _write_txn_markers(self, request: Request) -> Any:
+        """Refuse each partition."""
+        response = m.WriteTxnMarkersResponse
+        return response(
+            markers=[
+                response.WritableTxnMarkerResult(
+                    producer_id=marker.producer_id,
+                    topics=[
+                        response.WritableTxnMarkerTopicResult(
+                            name=topic.name,
+                            partitions=[
+                                response.WritableTxnMarkerPartitionResult(partition_index=number, error_code=_CLUSTER)
+                                for number in topic.partition_indexes
+                            ],
+                        )
+                        for topic in marker.topics
+                    ],
+                )
+                for marker in request.message.markers
+            ]
+        )
+
+    def _alter_replica_log_dirs(self, request: Request) -> Any:
+        """Refuse each partition."""
+        response = m.AlterReplicaLogDirsResponse
+        return response(
+            results=[
+                response.AlterReplicaLogDirTopicResult(
+                    topic_name=topic.name,
+                    partitions=[
+                        response.AlterReplicaLogDirPartitionResult(partition_index=number, error_code=_CLUSTER)
+                        for number in topic.partitions
+                    ],
+                )
+                for log_dir in request.message.dirs
+                for topic in log_dir.topics
+            ]
+        )
+
+    def _alter_partition_reassignments(self, _request: Request) -> Any:
+        """Refuse."""
+        return m.AlterPartitionReassignmentsResponse(error_code=_CLUSTER, error_message=self._reason)
+
+    def _alter_client_quotas(self, request: Request) -> Any:
+        """Refuse each entity."""
+        response = m.AlterClientQuotasResponse
+        return response(
+            entries=[
+                response.EntryData(
+                    error_code=_CLUSTER,
+                    error_message=self._reason,
+                    entity=[
+                        response.EntityData(entity_type=each.entity_type, entity_name=each.entity_name)
+                        for each in entry.entity
+                    ],
+                )
+                for entry in request.message.entries
+            ]
+        )
+
+    def _alter_user_scram_credentials(self, request: Request) -> Any:
+        """Refuse each user."""
+        message, response = request.message, m.AlterUserScramCredentialsResponse
+        names = dict.fromkeys(each.name for each in (*message.deletions, *message.upsertions))
+        return response(
+            results=[
+                response.AlterUserScramCredentialsResult(user=name, error_code=_CLUSTER, error_message=self._reason)
+                for name in names
+            ]
+        )
+
+    def _update_features(self, request: Request) -> Any:
+        """Refuse each feature; version 2 and later have one error for all."""
+        response = m.UpdateFeaturesResponse
+        return response(
+            error_code=_CLUSTER,
+            error_message=self._reason,
+            results=[
+                response.UpdatableFeatureResult(feature=each.feature, error_code=_CLUSTER, error_message=self._reason)
+                for each in request.message.feature_updates
+            ],
+        )
 
     def _describe_quorum(self, _request: Request) -> Any:
         """Refuse the request, because a server that only reads is not part of a quorum."""

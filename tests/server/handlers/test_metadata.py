@@ -123,6 +123,20 @@ def test_topics_are_found_by_id(version: int, name: str | None, cluster: tuple[C
     ]
 
 
+@pytest.mark.parametrize("version", [10, 11])
+def test_ids_are_refused_in_versions_in_which_kafka_does_not_look_topics_up_by_them(
+    version: int, cluster: tuple[Client, Catalog]
+) -> None:
+    client, catalog = cluster
+    known, unknown = catalog.topic("a").id, uuid.uuid4()
+    response = client.ask(m.MetadataRequest(topics=[asked("", known), asked("", unknown), asked("b")]), version)
+    assert [(topic.name, topic.topic_id, topic.error_code) for topic in response.topics] == [
+        ("", known, ErrorCode.INVALID_REQUEST),
+        ("", unknown, ErrorCode.INVALID_REQUEST),
+        ("b", NO_ID, ErrorCode.INVALID_REQUEST),
+    ]
+
+
 def test_operations_that_are_allowed_are_those_of_a_reader(cluster: tuple[Client, Catalog]) -> None:
     client, _ = cluster
     response = client.ask(m.MetadataRequest(topics=[asked("b")], include_topic_authorized_operations=True), 13)

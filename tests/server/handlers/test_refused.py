@@ -15,6 +15,7 @@ from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.segment_io.protocol.message import Structure
 from tests.segments import batch_bytes
 from tests.server.handlers.clusters import served
+from tests.server.live.nodes import live, new_node
 from tests.server.network.listeners import Client
 from tests.server.read_only.log_dirs import fingerprint, write_partition
 
@@ -96,6 +97,28 @@ def requests(key: ApiKey, version: int) -> Any:
             return m.DeleteAclsRequest(
                 filters=[structure(resource_type_filter=2, pattern_type_filter=3, operation=1, permission_type=1)]
             )
+        case ApiKey.WRITE_TXN_MARKERS:
+            request = m.WriteTxnMarkersRequest
+            topics = topic_list(request.WritableTxnMarkerTopic, partition_indexes=[0])
+            return request(markers=[request.WritableTxnMarker(topics=topics)])
+        case ApiKey.ALTER_REPLICA_LOG_DIRS:
+            request = m.AlterReplicaLogDirsRequest
+            topics = topic_list(request.AlterReplicaLogDirTopic, partitions=[0])
+            return request(dirs=[request.AlterReplicaLogDir(path="/d", topics=topics)])
+        case ApiKey.ALTER_PARTITION_REASSIGNMENTS:
+            request = m.AlterPartitionReassignmentsRequest
+            return request(topics=topic_list(request.ReassignableTopic))
+        case ApiKey.ALTER_CLIENT_QUOTAS:
+            request = m.AlterClientQuotasRequest
+            entity = [request.EntityData(entity_type="user", entity_name=None)]
+            ops = [request.OpData(key="producer_byte_rate", value=1.0)]
+            return request(entries=[request.EntryData(entity=entity, ops=ops)])
+        case ApiKey.ALTER_USER_SCRAM_CREDENTIALS:
+            request = m.AlterUserScramCredentialsRequest
+            return request(deletions=topic_list(request.ScramCredentialDeletion, mechanism=1))
+        case ApiKey.UPDATE_FEATURES:
+            request = m.UpdateFeaturesRequest
+            return request(feature_updates=[request.FeatureUpdateKey(feature="group.version", max_version_level=1)])
         case _:
             assert key is ApiKey.OFFSET_DELETE
             return m.OffsetDeleteRequest(group_id="g")
@@ -131,6 +154,12 @@ REFUSED = (
     ApiKey.DESCRIBE_ACLS,
     ApiKey.CREATE_ACLS,
     ApiKey.DELETE_ACLS,
+    ApiKey.WRITE_TXN_MARKERS,
+    ApiKey.ALTER_REPLICA_LOG_DIRS,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+    ApiKey.ALTER_CLIENT_QUOTAS,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+    ApiKey.UPDATE_FEATURES,
 )
 
 
@@ -140,6 +169,15 @@ def test_every_version_gets_an_error_that_clients_do_not_try_again_after(key: Ap
         found = list(codes(client.ask(requests(key, version), version)))
         assert found, f"version {version} has no error"
         assert not any(ErrorCode(code).is_retriable for code in found)
+
+
+@pytest.mark.parametrize("key", [ApiKey.ALTER_CLIENT_QUOTAS, ApiKey.UPDATE_FEATURES], ids=lambda key: key.name)
+def test_a_server_for_writes_refuses_changes_that_it_does_not_make(key: ApiKey, tmp_path: Path) -> None:
+    with live(new_node(tmp_path / "data", {"t": 1})) as server, server.connect() as connected:
+        for version in supported_versions(key):
+            answer = connected.ask(requests(key, version), version)
+            assert set(codes(answer)) == {ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
+            assert "this server does not offer this request" in repr(answer)
 
 
 def test_requests_for_acls_are_answered_as_by_a_broker_without_an_authorizer(client: Client) -> None:
