@@ -593,6 +593,7 @@ def recover(
     threads: int | None = None,
     keep_originals: Path | None = None,
     abort_open_transactions: bool = False,
+    without_undo: bool = False,
     partitions: Texts = (),
     topics: Texts = (),
     allow_empty_selection: bool = False,
@@ -620,6 +621,7 @@ def recover(
             such as `-future`; at the end, remove the links to unchanged files.
         abort_open_transactions: after the repair, write an ABORT marker for each open transaction that no coordinator
             will end, without asking.
+        without_undo: cut off records, as a broker does, even if their files cannot be kept first.
         partitions: names or globs of partitions to select, such as `orders-*`.
         topics: names or globs of topics to select; if `partitions` is also given, a partition must match both.
         allow_empty_selection: accept a name or glob that matches nothing.

@@ -30,6 +30,7 @@ import click
 
 from sediment.compaction.keyless_records import KEYLESS_RECORDS, loses_mostly_keyless, why_left_alone
 from sediment.compaction.strategy import KeyEquality
+from sediment.engine.directory.missing_records import KnownOfLog, losses_in_files
 from sediment.engine.directory.originals.history import read_history
 from sediment.engine.directory.originals.retained import bytes_only_in
 from sediment.engine.directory.uncleanable import read_uncleanable
@@ -54,6 +55,7 @@ from sediment.jobs.reporting.run_report import (
 )
 from sediment.jobs.reporting.screen import Screen
 from sediment.jobs.rewriting.options import encoding_options, parse_optional_encoding
+from sediment.jobs.settings.known_logs import known_of_log
 from sediment.jobs.settings.policy_warnings import policy_warning
 from sediment.jobs.settings.running_brokers import UNCLEAN, warn_of_running
 from sediment.jobs.settings.topic_ids import topic_ids_of
@@ -84,6 +86,7 @@ _PARTITION_BYTES = 256 << 10  # opening a log takes as long as sampling this man
 _HEADERS = 16  # reading the headers of this many bytes takes as long as sampling one byte
 _ENCODED = 8  # encoding one byte again takes as long as sampling this many bytes
 _QUICK_SAMPLE_BYTES, _LEAST_SAMPLE_BYTES = 256 << 20, 1 << 20  # without Spark: for all partitions, and for each one
+_READ_FOR_WARNINGS_BYTES = 4 << 20  # of a log that would not be sampled otherwise
 _NO_SPLITS = "the log cannot be split (transactions or unordered offsets); one task cleans it"
 
 
@@ -192,8 +195,8 @@ class PlanningTask:
     `quarantine` is the report that `compact` would give for a quarantined partition.  `compaction_held` and
     `retention_held` (reason code, text) name the setting that makes `compact` or `expire` skip the partition.
     `at_work` is the reason to report for a log that looks unclean only because a broker is running.  `encoding` is the
-    encoding for which the size is estimated.  `warnings` are those that the driver found.  `sample_bytes` limits the
-    sample of a large log.
+    encoding for which the size is estimated.  `warnings` are those that the driver found.  `known` is
+    None if a broker is at work, so that its files need not agree.  `sample_bytes` limits the sample of a large log.
     """
 
     cleaning: CleaningTask
@@ -205,6 +208,7 @@ class PlanningTask:
     at_work: str | None
     encoding: Encoding | None
     warnings: tuple[str, ...] = ()
+    known: KnownOfLog | None = None
     sample_bytes: int = SAMPLE_BYTES
 
     def is_cleaned(self) -> bool:
@@ -291,6 +295,10 @@ def _plan_partition(task: PlanningTask, found: PartitionPlan) -> PartitionPlan:
         found = replace(found, reason_code=code, reason=reason)
     if config.compacts:
         found = _with_cleaning(task, found, view, cleanable)
+    if task.known is not None:
+        most_bytes = task.sample_bytes if config.compacts else _READ_FOR_WARNINGS_BYTES
+        losses = losses_in_files(listing, task.known, fs, most_bytes_read=most_bytes)
+        found = replace(found, warnings=(*found.warnings, *(lost.what for lost in losses.missing), *losses.warnings))
     check_listed(cleaning, fs, at_end=True)
     if task.quarantine is not None:
         why = task.quarantine
@@ -540,6 +548,7 @@ def _prepare(
                     at_work=running.get(str(directory.path)),
                     encoding=encoding,
                     warnings=tuple(str(each) for each in (fault, warning) if each is not None),
+                    known=None if is_running else known_of_log(directory, partition, settings),
                 )
             )
     return prepared

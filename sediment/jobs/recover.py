@@ -19,6 +19,7 @@ if __name__ == "__main__":
 
     end_on_early_signals()  # before the slow imports
 
+import logging
 import os
 import re
 import threading
@@ -27,6 +28,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -35,15 +37,17 @@ import click
 from sediment.engine.clone.partition_clone import note_producers_of_bare_copy
 from sediment.engine.directory.dry_run_overlay import OverlayFs, overlay_of
 from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted
+from sediment.engine.directory.loading.loaded_losses import losses_of
 from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
 from sediment.engine.directory.lock import DirectoryLock
+from sediment.engine.directory.missing_records import KnownOfLog, LogCut, LogLosses, missing_after_cut, orphans_of
 from sediment.engine.directory.originals.backup_links import originals_directory
 from sediment.engine.directory.originals.catalogue import OriginalPartition, partition_before, segment_file_names
-from sediment.engine.directory.originals.kept_in import KeptIn, kept_in
+from sediment.engine.directory.originals.kept_in import LOG_DIR, KeptIn, kept_in
 from sediment.engine.directory.partition_metadata import TopicIdFault, TopicIds, write_topic_id
 from sediment.engine.directory.repair import Repair
 from sediment.engine.log_config import LogConfig
-from sediment.jobs.cleaning.backup_links import KeptOriginals
+from sediment.jobs.cleaning.backup_links import KeptOriginals, OriginalsOnDemand
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.confirmation import ask_on_terminal, must_ask
 from sediment.jobs.command_line.options import CommonOptions, common_options, screen_options
@@ -68,8 +72,15 @@ from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, RunRepo
 from sediment.jobs.reporting.screen import Screen, named
 from sediment.jobs.reporting.statuses import RECOVERED, STOPPED, UNCHANGED
 from sediment.jobs.settings.directories import SelectedDirectory
+from sediment.jobs.settings.known_logs import known_of_log
 from sediment.jobs.settings.topic_ids import NO_TOPIC_ID, topic_ids_of
-from sediment.segment_io.errors import DeclinedError, LockLostError, SedimentError
+from sediment.segment_io.errors import (
+    DeclinedError,
+    LockLostError,
+    RecordsWouldBeLostError,
+    SedimentError,
+    UsageError,
+)
 from sediment.segment_io.format.checkpoints import format_offset_checkpoint
 from sediment.segment_io.format.names import (
     LOCK_FILE,
@@ -90,8 +101,13 @@ from sediment.segment_io.partition.checkpoint_files import (
 from sediment.segment_io.partition.clean_shutdown_file import CleanShutdown, write_clean_shutdown
 from sediment.segment_io.partition.partition_directories import find_partitions
 
+_LOGGER = logging.getLogger(__name__)
+
+RECORDS_MISSING = "records-missing"
+
 _BASE_OFFSET = re.compile(r"\b\d{20}\b")
 _THREADS_KEY = "num.recovery.threads.per.data.dir"
+_KEPT_BEFORE_CUTS = f"{LOG_DIR}-originals"
 _NOT_LOADED = frozenset({DirectoryState.DELETE, DirectoryState.STRAY})
 
 
@@ -109,14 +125,25 @@ class SegmentReport:
 
 
 @dataclass(frozen=True, slots=True)
+class MissingReport:
+    """Offsets whose records are gone, both ends inclusive; `kind` is `hole` or `log-end`, and `what` is a sentence."""
+
+    kind: str
+    first_offset: int
+    last_offset: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
 class RecoveryReport:
     """Report of one partition after a load like that of a starting broker; offsets are None if the load failed.
 
     Each of `producers` is (id, last sequence).  Each of `aborted` is an aborted transaction: producer id, first offset,
     last offset, last stable offset.  `damage` lists corruption in segments that a broker does not check at its start;
     this corruption stays unchanged.  `housekeeping` lists changes that a broker makes silently when it loads a healthy
-    log.  Every batch at or after `verified_from_offset` was verified.  `warnings` lists dangers that the run left as
-    they were, because only a person can decide about them.  `undo` says how to undo aborts of transactions.
+    log.  Every batch at or after `verified_from_offset` was verified.  `missing_records` lists what the log has lost,
+    with or without this run.  `warnings` lists dangers that the run left as they were, because only a person can decide
+    about them.  `undo` says how to undo aborts of transactions.
 
     Source: docs/reference/commands.md, JSON.
     """
@@ -139,6 +166,7 @@ class RecoveryReport:
     housekeeping: tuple[str, ...] = ()
     damage: tuple[str, ...] = ()
     verified_from_offset: int | None = None
+    missing_records: tuple[MissingReport, ...] = ()
     warnings: tuple[str, ...] = ()
     undo: str | None = None
 
@@ -147,8 +175,9 @@ class RecoveryReport:
 class RecoveryRunReport(RunReport[RecoveryReport]):
     """Report of a run of `recover`; a broker treats `clean_directories` as stopped cleanly.
 
-    `originals` is the directory of --keep-originals.  `catalogue` is a file in this directory; it lists the kept files.
-    Both fields are None without the option.
+    `originals` is the directory of --keep-originals, or the neighbour of the log directories that keeps the files of a
+    log from which records were cut off; otherwise None.  `catalogue` is a file in this directory; it lists the kept
+    files.
     """
 
     row_type: ClassVar[type] = RecoveryReport
@@ -244,6 +273,12 @@ class _LogToLoad:
     keeps_producers: bool = False
     """True if a copy without producer snapshots must not lose its open transactions, as it would in a broker."""
 
+    known: KnownOfLog | None = None
+    """What is known besides the files; None for a future replica, which is only a copy."""
+
+    orphans: Mapping[int, str] = field(default_factory=dict)
+    """Indexes without a log, by base offset."""
+
     @property
     def path(self) -> Path:
         return self.directory.path / self.name
@@ -258,7 +293,12 @@ class _Outcome:
     log: LoadedLog | None
 
 
-def _load(source: _LogToLoad, path: Path, fs: Fs, now_ms: int) -> LoadedLog:
+_BeforeCut = Callable[[_LogToLoad, LogCut], None]
+
+
+def _load(
+    source: _LogToLoad, path: Path, fs: Fs, now_ms: int, before_cut: _BeforeCut | None
+) -> tuple[LoadedLog, LogLosses]:
     fault = source.topic_id_fault
     first = source.finished
     if fault is not None and fault.topic_id is not None:
@@ -274,15 +314,17 @@ def _load(source: _LogToLoad, path: Path, fs: Fs, now_ms: int) -> LoadedLog:
         now_ms=now_ms,
         verify_trusted=source.checkpoints.clean_shutdown,
         state=source.state,
+        on_cut=None if before_cut is None else partial(before_cut, source),
     )
-    return replace(log, repairs=(*first, *log.repairs))
+    losses = LogLosses() if source.known is None else losses_of(log, source.known, source.orphans, fs)
+    return replace(log, repairs=(*first, *log.repairs)), losses
 
 
-def _load_in_overlay(source: _LogToLoad, now_ms: int) -> LoadedLog:
+def _load_in_overlay(source: _LogToLoad, now_ms: int) -> tuple[LoadedLog, LogLosses]:
     """Load the log in an overlay of its directory; errors name the real files."""
     with overlay_of(source.path) as overlay:
         try:
-            return _load(source, overlay, OverlayFs(), now_ms)
+            return _load(source, overlay, OverlayFs(), now_ms, None)
         except SedimentError as error:
             if error.path is not None:
                 error.path = error.path.replace(str(overlay), str(source.path))
@@ -293,7 +335,13 @@ def _load_in_overlay(source: _LogToLoad, now_ms: int) -> LoadedLog:
             raise
 
 
-def _recover(source: _LogToLoad, lock: DirectoryLock | None, stop: threading.Event, options: CommonOptions) -> _Outcome:
+def _recover(
+    source: _LogToLoad,
+    lock: DirectoryLock | None,
+    stop: threading.Event,
+    options: CommonOptions,
+    before_cut: _BeforeCut | None,
+) -> _Outcome:
     """Load one log; its errors are part of the outcome.
 
     Raises:
@@ -309,10 +357,10 @@ def _recover(source: _LogToLoad, lock: DirectoryLock | None, stop: threading.Eve
         return failed(*source.failure)
     try:
         if lock is None:
-            log = _load_in_overlay(source, options.now_ms)
+            log, losses = _load_in_overlay(source, options.now_ms)
         else:
             lock.check()
-            log = _load(source, source.path, Fs(), options.now_ms)
+            log, losses = _load(source, source.path, Fs(), options.now_ms, before_cut)
     except LockLostError:
         stop.set()
         raise
@@ -322,7 +370,61 @@ def _recover(source: _LogToLoad, lock: DirectoryLock | None, stop: threading.Eve
     fault = source.topic_id_fault
     if fault is not None and fault.topic_id is None:
         report = replace(report, warnings=(str(fault),))
-    return _Outcome(source, report, log)
+    return _Outcome(source, _with_losses(report, losses), log)
+
+
+def _with_losses(report: RecoveryReport, losses: LogLosses) -> RecoveryReport:
+    """Return the report with the missing records, for which the partition counts as failed."""
+    report = replace(report, warnings=(*report.warnings, *losses.warnings))
+    if not losses.missing:
+        return report
+    found = "; ".join(each.what for each in losses.missing)
+    return replace(
+        report,
+        status=FAILED,
+        reason_code=report.reason_code or RECORDS_MISSING,
+        reason=f"{report.reason}; {found}" if report.reason else found,
+        missing_records=tuple(
+            MissingReport(each.kind, each.first_offset, each.last_offset, each.what) for each in losses.missing
+        ),
+    )
+
+
+class _KeptBeforeCuts:
+    """Keeps the files of a log before records are cut off from it, so that `restore` can put them back.
+
+    A torn batch above all offsets that the broker's checkpoints name is cut off without this: it is the end of a write
+    that was never acknowledged, and nobody can read it.
+    """
+
+    def __init__(self, originals: OriginalsOnDemand | None) -> None:
+        """Set where files are kept; None if they are kept already, or need not be."""
+        self._originals = originals
+
+    def __call__(self, source: _LogToLoad, cut: LogCut) -> None:
+        """Say what is about to be cut off, and keep the files.
+
+        Raises:
+            RecordsWouldBeLostError: they cannot be kept.
+        """
+        lost = None if source.known is None else missing_after_cut(cut, source.known)
+        if lost is None:
+            return
+        _LOGGER.warning("%s: %s", source.path, lost.what)
+        if self._originals is None:
+            return
+        try:
+            kept = self._originals.keep(source.partition, source.path, source.directory.checkpoints)
+        except (UsageError, OSError) as error:
+            raise RecordsWouldBeLostError(
+                f"{lost.what}; the files cannot be kept beside the log directory: {describe(error)[1]}",
+                partition=source.name,
+                advice="give --keep-originals DIR, a directory on the same filesystem; or --without-undo, to cut the "
+                "log off although nothing can put the records back",
+            ) from error
+        _LOGGER.warning(
+            "%s: the files before the cut are kept in %s; `sediment restore` puts them back", source.path, kept
+        )
 
 
 # ---------------------------------------------------------------------------------------------------------- a directory
@@ -364,6 +466,7 @@ def _log_to_load(
     fs: Fs,
 ) -> _LogToLoad:
     files = fs.scan(directory.path / name)
+    settings = directory.settings
     failure: tuple[str, str] | None = None
     fault: TopicIdFault | None = None
     try:
@@ -373,19 +476,20 @@ def _log_to_load(
     if fault is not None and fault.is_lost and fault.topic_id is None:
         failure = NO_TOPIC_ID, str(fault)
     # If an id is lost, the log belongs to the cluster's topic of its name, or it is not loaded.
-    is_readable = failure is None and (fault is None or not fault.is_lost)
+    if failure is None and (fault is None or not fault.is_lost):
+        settings = directory.settings_of(partition, fs, name=name)
     return _LogToLoad(
         name=name,
         partition=partition,
         state=state,
         directory=directory,
         checkpoints=directory.checkpoints.of(partition),
-        config=(directory.settings_of(partition, fs, name=name) if is_readable else directory.settings).for_topic(
-            partition.topic
-        ),
+        config=settings.for_topic(partition.topic),
         log_bytes=sum(file.size_bytes for file in files if parse_segment_file(file.name)),
         failure=failure,
         topic_id_fault=fault,
+        known=known_of_log(directory, partition, settings) if state is DirectoryState.LIVE else None,
+        orphans=orphans_of(file.name for file in files),
     )
 
 
@@ -404,7 +508,8 @@ def _abort_in(
     done = []
     for outcome in outcomes:
         log, source = outcome.log, outcome.source
-        if log is None or log.damage or source.state is not DirectoryState.LIVE:
+        # Markers at the end of a log that lacks records would take the offsets of these records.
+        if log is None or log.damage or outcome.report.missing_records or source.state is not DirectoryState.LIVE:
             done.append(outcome)
             continue
         if lock is not None:
@@ -475,14 +580,16 @@ def recover(
     keep_originals: Path | None = None,
     abort_open_transactions: bool = False,
     confirm: Callable[[Sequence[str]], bool] | None = None,
+    without_undo: bool = False,
     stop: threading.Event | None = None,
 ) -> RecoveryRunReport:
     """Load and repair the selected partitions of `options.log_dirs`, `threads` at a time in each directory.
 
     `keep_originals` is a directory on the same filesystem that first receives links to the segment files of all logs
-    except future replicas.  With `abort_open_transactions`, `confirm` is called before the first change, with a
-    sentence for each transaction to abort, if there is any.  Setting `stop` ends the run after the partitions in
-    progress; the others are reported as failed.
+    except future replicas.  Without it, a log from which records must be cut off is first kept in a neighbour of its
+    log directory; if that cannot be done, the partition fails, unless `without_undo`.  With `abort_open_transactions`,
+    `confirm` is called before the first change, with a sentence for each transaction to abort, if there is any.
+    Setting `stop` ends the run after the partitions in progress; the others are reported as failed.
 
     Raises:
         UsageError: a directory or setting is wrong; nothing was changed.
@@ -526,15 +633,23 @@ def recover(
                 if found and not confirm(found):
                     raise DeclinedError("nothing was changed", advice="answer y, or give --yes, to abort")
         originals: KeptOriginals | None = None
+        on_demand: OriginalsOnDemand | None = None
         if kept is not None and not dry_run:
             originals, per_directory = _keep_originals(kept, run_id, per_directory, options, fs)
+        elif not without_undo:
+            place = KeptIn(_KEPT_BEFORE_CUTS)
+            if len(directories) == 1:
+                place = KeptIn(str(place.of(directories[0].path)))
+            on_demand = OriginalsOnDemand(options, "recover", run_id, place, stack, fs)
         logs = [log for _, some, _ in per_directory for log in some]
         progress = stack.enter_context(
             Progress(options.messages(), len(logs), sum(log.log_bytes for log in logs), phase="loading")
         )
         per_thread = threads or max(map(_default_threads, directories), default=1)
         pool = stack.enter_context(ThreadPoolExecutor(per_thread * len(directories), "sediment-recover"))
-        for directory, loaded, is_whole in _outcomes(per_directory, pool, locks, stop, options, progress):
+        for directory, loaded, is_whole in _outcomes(
+            per_directory, pool, locks, stop, options, progress, _KeptBeforeCuts(on_demand)
+        ):
             lock = locks.get(directory.path)
             outcomes = loaded
             if aborts is not None:
@@ -550,6 +665,9 @@ def recover(
             elif directory.checkpoints.clean_shutdown:
                 clean.append(str(directory.path))
         catalogue = None if originals is None else originals.end(reports)
+        kept_before_cuts = None if on_demand is None else on_demand.end(reports)
+        if kept_before_cuts is not None:
+            kept, catalogue = kept_before_cuts
     return RecoveryRunReport(
         run_id=run_id,
         command="recover",
@@ -625,6 +743,7 @@ def _outcomes(
     stop: threading.Event,
     options: CommonOptions,
     progress: Progress,
+    before_cut: _BeforeCut,
 ) -> Iterator[tuple[SelectedDirectory, list[_Outcome], bool]]:
     """Load the logs, largest first; yield each directory with its outcomes as soon as all its partitions are done."""
     left = {directory.path: len(logs) for directory, logs, _ in per_directory}
@@ -634,7 +753,7 @@ def _outcomes(
         directory, is_whole = by_path[path]
         yield directory, [], is_whole
     logs = sorted((log for _, some, _ in per_directory for log in some), key=lambda log: log.log_bytes, reverse=True)
-    futures = [pool.submit(_recover, log, locks.get(log.directory.path), stop, options) for log in logs]
+    futures = [pool.submit(_recover, log, locks.get(log.directory.path), stop, options, before_cut) for log in logs]
     for future in as_completed(futures):
         outcome = future.result()
         path = outcome.source.directory.path
@@ -757,6 +876,11 @@ def _is_verified(partition: RecoveryReport) -> bool:
     "log directory.",
 )
 @click.option(
+    "--without-undo",
+    is_flag=True,
+    help="Also cut off records whose files cannot be kept first.  Without this option, such a partition fails.",
+)
+@click.option(
     "--abort-open-transactions",
     is_flag=True,
     help="Then also write an ABORT marker for each open transaction that no coordinator will end.",
@@ -772,6 +896,7 @@ def command(
     dry_run: bool,
     threads: int | None,
     keep_originals: Path | None,
+    without_undo: bool,
     abort_open_transactions: bool,
     yes: bool,
 ) -> None:
@@ -798,6 +923,7 @@ def command(
             dry_run=dry_run,
             threads=threads,
             keep_originals=keep_originals,
+            without_undo=without_undo,
             abort_open_transactions=abort_open_transactions,
             confirm=confirm if asks else None,
             stop=stop,

@@ -39,6 +39,7 @@ SedimentError
  ├── StorageError              the disk failed; the log is offline
  ├── OpenFilesLimitError       the process has no free file descriptors; the disk is healthy
  ├── NoSpaceError              the disk cannot hold the result
+ ├── RecordsWouldBeLostError   records cannot be kept before they are cut off; nothing was changed
  ├── IndexFullError            an index has no room for another entry
  ├── MapFullError              the offset map has no room for another key
  ├── MemoryBudgetError         a task needs more memory than its limit
@@ -303,6 +304,10 @@ class OpenFilesLimitError(SedimentError):
 
 class NoSpaceError(SedimentError):
     """The disk cannot hold the result."""
+
+
+class RecordsWouldBeLostError(SedimentError):
+    """A recovery would cut off records, and their files cannot be kept; nothing was cut off."""
 
 
 class IndexFullError(SedimentError):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from sediment.engine.directory.originals.backup_links import BackupLinks
+from sediment.engine.directory.originals.backup_links import BackupLinks, originals_directory
 from sediment.engine.directory.originals.catalogue import (
     Catalogue,
     OriginalPartition,
@@ -19,8 +21,10 @@ from sediment.engine.directory.originals.catalogue import (
 )
 from sediment.engine.directory.originals.kept_in import KeptIn
 from sediment.jobs.command_line.shown_values import without_secret
+from sediment.jobs.delta_lake.paths import outside_log_dirs
 from sediment.jobs.reporting.error_text import describe
 from sediment.segment_io.errors import SedimentError
+from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import LogDirCheckpoints, read_checkpoints
 from sediment.segment_io.partition.listing import LogListing
@@ -127,6 +131,59 @@ class KeptOriginals:
         reports = list(reports)
         ended = [end_originals(links, reports) for links in self._links.values()]
         return catalogue_file(Path(str(self._kept_in)), self._run_id) if any(ended) else None
+
+
+class OriginalsOnDemand:
+    """Originals of single partitions, for a run that turns out to need them while it is in progress.
+
+    Nothing is created before the first `keep`.  Threads may call `keep` at the same time.
+    """
+
+    def __init__(
+        self, options: CommonOptions, command: str, run_id: str, kept_in: KeptIn, stack: ExitStack, fs: Fs
+    ) -> None:
+        """Set where originals are kept; at the end of `stack`, directories that are still empty are removed."""
+        self._options = options
+        self._command = command
+        self._run_id = run_id
+        self._kept_in = kept_in
+        self._stack = stack
+        self._fs = fs
+        self._lock = threading.Lock()
+        self._links: dict[Path, BackupLinks] = {}
+
+    def keep(self, partition: TopicPartition, path: Path, checkpoints: LogDirCheckpoints) -> Path:
+        """Link all segment files of the partition in `path`, durably; return the directory of the originals.
+
+        Raises:
+            UsageError: files of this log directory cannot be linked to its place.
+            OSError: a link or the catalogue could not be written.
+        """
+        log_dir = path.parent
+        target = self._kept_in.of(log_dir)
+        names = segment_file_names(path, self._fs)
+        before = partition_before(partition, path, checkpoints, names, None, self._fs)
+        with self._lock:
+            links = self._links.get(target)
+            if links is None:
+                outside_log_dirs(str(target), self._options.log_dirs)
+                self._stack.enter_context(originals_directory(target, log_dir, self._fs))
+                first = catalogue_of_run(self._options, self._command, self._run_id, {log_dir: checkpoints}, [before])
+                links = BackupLinks(target, first, self._fs)
+                links.begin()
+                self._links[target] = links
+            else:
+                links.add(before)
+        links.keep(path, names)
+        return target
+
+    def end(self, reports: Iterable[Reported]) -> tuple[KeptIn, Path] | None:
+        """Complete the catalogues; return the places and the path of the catalogues, or None if nothing was kept."""
+        reports = list(reports)
+        ended = [end_originals(links, reports) for links in self._links.values()]
+        if not any(ended):
+            return None
+        return self._kept_in, catalogue_file(Path(str(self._kept_in)), self._run_id)
 
 
 def begin_originals(

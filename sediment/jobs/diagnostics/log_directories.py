@@ -1,4 +1,4 @@
-"""Checks of log directories: format, permissions, lock, clean shutdown, space, topic ids, settings and policies."""
+"""Checks of log directories: format, permissions, lock, clean stop, space, topic ids, records, settings, policies."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from sediment.engine.directory.lock import lock_holder
+from sediment.engine.directory.missing_records import losses_in_files
 from sediment.engine.directory.partition_metadata import TopicIds
 from sediment.jobs.diagnostics.check import Check, failed, passed, warned
 from sediment.jobs.diagnostics.topic_policies import policy_check
@@ -15,6 +16,7 @@ from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted, human_bytes
 from sediment.jobs.settings.cluster_settings import open_directories
 from sediment.jobs.settings.directories import SelectedDirectory, open_directory
+from sediment.jobs.settings.known_logs import known_of_log
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.settings.selection import Selection
 from sediment.jobs.settings.topic_ids import topic_ids_of
@@ -23,6 +25,7 @@ from sediment.segment_io.errors import CorruptCheckpointError, SedimentError, Se
 from sediment.segment_io.format.names import LOCK_FILE, PARTITION_METADATA_FILE
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.mounts import filesystem_type, is_network_filesystem
+from sediment.segment_io.partition.listing import list_log
 
 _MOST_NAMED = 3
 
@@ -51,7 +54,7 @@ def directory_checks(log_dirs: Sequence[Path], settings: Settings, fs: Fs) -> It
         yield _space(directory, fs)
     if opened:
         paths = [directory.path for directory in opened]
-        yield from _topic_ids(paths, settings, fs, in_use=in_use)
+        yield from _partitions(paths, settings, fs, in_use=in_use)
         yield _settings(paths, settings, fs)
         yield from _policies(paths, settings, fs)
 
@@ -154,8 +157,8 @@ def _log_bytes(folder: Path, fs: Fs) -> int:
         return 0
 
 
-def _topic_ids(paths: Sequence[Path], settings: Settings, fs: Fs, *, in_use: Collection[Path]) -> Iterator[Check]:
-    """Check that a broker would serve every folder of each directory that is not in use, by its topic id."""
+def _partitions(paths: Sequence[Path], settings: Settings, fs: Fs, *, in_use: Collection[Path]) -> Iterator[Check]:
+    """Check the partitions of each directory that is not in use, because a broker changes its files."""
     try:
         directories = open_directories(paths, Selection(), settings, fs)
     except (SedimentError, OSError):
@@ -163,10 +166,34 @@ def _topic_ids(paths: Sequence[Path], settings: Settings, fs: Fs, *, in_use: Col
     topic_ids = topic_ids_of(directories, fs)
     for directory in directories:
         if directory.path not in in_use:
-            yield _topic_ids_in(directory, topic_ids[directory.path])
+            yield _topic_ids(directory, topic_ids[directory.path])
+            yield _records(directory, fs)
 
 
-def _topic_ids_in(directory: SelectedDirectory, topic_ids: TopicIds) -> Check:
+def _records(directory: SelectedDirectory, fs: Fs) -> Check:
+    """Check that each log reaches its checkpoints, and that its segments follow each other."""
+    name, log_dir = "records", str(directory.path)
+    lost, doubtful = [], []
+    for partition in directory.partitions:
+        try:
+            listing = list_log(partition, directory.path / str(partition), fs)
+            known = known_of_log(directory, partition, directory.settings_of(partition, fs))
+            found = losses_in_files(listing, known, fs, most_bytes_read=0)
+        except CorruptCheckpointError:
+            continue  # the check of the topic ids reports this error
+        except (SedimentError, OSError) as error:
+            return failed(name, describe(error)[1], None, log_dir=log_dir)
+        lost += [f"{partition}: {missing.what}" for missing in found.missing]
+        doubtful += [f"{partition}: {warning}" for warning in found.warnings]
+    said = lost or doubtful
+    if not said:
+        return passed(name, "no log is shorter than its checkpoints say, and no segment is missing", log_dir=log_dir)
+    more = f"; {len(said) - 1} more, which plan and recover --dry-run name" if len(said) > 1 else ""
+    advice = f"before a broker starts, run: sediment recover {directory.path} --dry-run"
+    return (failed if lost else warned)(name, said[0] + more, advice, log_dir=log_dir)
+
+
+def _topic_ids(directory: SelectedDirectory, topic_ids: TopicIds) -> Check:
     name, log_dir = "topic-ids", str(directory.path)
     faults = {}
     for partition in directory.partitions:

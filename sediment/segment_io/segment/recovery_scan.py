@@ -86,7 +86,11 @@ _PRODUCERS_END_OFFSET = PROGRESS_FIELDS + 1  # after the last batch of magic 2
 _LEADER_EPOCH_SO_FAR = PROGRESS_FIELDS + 2
 _ROWS = PROGRESS_FIELDS + 3
 _EPOCHS = PROGRESS_FIELDS + 4
-_FIELDS = PROGRESS_FIELDS + 5
+_REPEATS = PROGRESS_FIELDS + 5  # batches that begin below the end of the batches before them
+_REPEAT_POSITION = PROGRESS_FIELDS + 6  # this and the next two: of the first such batch
+_REPEAT_OFFSET = PROGRESS_FIELDS + 7
+_REPEAT_BELOW = PROGRESS_FIELDS + 8
+_FIELDS = PROGRESS_FIELDS + 9
 
 _ROWS_PER_TABLE = 1 << 14
 _SECTOR_BYTES = 512  # the unit in which a disk writes
@@ -194,6 +198,14 @@ def _scan_batches(
                 return status, position, size_bytes
         if stop_if_offsets_go_back and entry_goes_back(last_offset, timestamp, interval_bytes, progress):
             return OFFSET_GOES_BACK, position, size_bytes
+        # The base offset of a legacy wrapper is not in its header; its last offset is.
+        first_offset = last_offset if is_legacy else load_i64(address + BASE_OFFSET)
+        if first_offset < progress[_NEXT_OFFSET]:
+            if progress[_REPEATS] == 0:
+                progress[_REPEAT_POSITION] = file_position + position
+                progress[_REPEAT_OFFSET] = first_offset
+                progress[_REPEAT_BELOW] = progress[_NEXT_OFFSET]
+            progress[_REPEATS] += 1
         add_batch(
             last_offset,
             timestamp,
@@ -267,6 +279,20 @@ def _looks_like_batch(address: int, least_offset: int) -> bool:
 
 # ----------------------------------------------------------------------------------------------------------------- scan
 @dataclass(frozen=True, slots=True)
+class RepeatedOffsets:
+    """Offsets that a segment contains twice: `batches` begin below the end of the batches before them.
+
+    The first of these batches is at `position`.  It begins at `first_offset`, although the batches before it end at
+    `next_offset`.
+    """
+
+    batches: int
+    position: int
+    first_offset: int
+    next_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentScan:
     """The good batches at the start of a segment.
 
@@ -276,7 +302,8 @@ class SegmentScan:
     the last good batch whose magic has producers.  If the segment has no such batch, the offset is the segment's base
     offset.  `largest_timestamp_ms` is -1 if no batch has a timestamp.  `offset_index` and `time_index` are the contents
     of complete files.  `leader_epochs` are the epochs above the known epoch, each with the base offset of its first
-    batch.
+    batch.  `goes_back` is True if the next batch is good, but has a lower offset.  `repeated` are offsets that the good
+    batches contain twice.
     """
 
     good_bytes: int
@@ -288,6 +315,8 @@ class SegmentScan:
     leader_epochs: tuple[tuple[int, int], ...]
     stop: str | None
     is_torn: bool
+    goes_back: bool
+    repeated: RepeatedOffsets | None
 
 
 def scan_segment(
@@ -368,6 +397,12 @@ class _Scan:
             leader_epochs=tuple(self._found_epochs),
             stop=None if is_whole else _STOP_TEXT.get(status) or STATUS_TEXT[status],
             is_torn=not is_whole and status in (INCOMPLETE, BAD_LENGTH),
+            goes_back=not is_whole and status == OFFSET_GOES_BACK,
+            repeated=RepeatedOffsets(
+                progress[_REPEATS], progress[_REPEAT_POSITION], progress[_REPEAT_OFFSET], progress[_REPEAT_BELOW]
+            )
+            if progress[_REPEATS]
+            else None,
         )
 
     def _read(

@@ -21,6 +21,9 @@ from tests.segments import NOW_MS, batch_bytes, write_segment
 from tests.twin.segments import list_segments
 
 HAZARDS = ("torn-tail-clean", "flipped-middle-clean")
+LOSES_RECORDS = "flipped-middle-unclean"
+"""The case in which Kafka cuts off good batches after a bad one."""
+
 MARKER = ".kafka_cleanshutdown"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
@@ -123,7 +126,9 @@ def assert_reports_kafkas_state(report, kafka, partition):
 def test_a_case_of_kafkas_ends_as_kafka_left_it(recovered, name):
     case, log_dir, report = recovered[name]
     partition = log_dir / case.partition
-    assert (report["status"], report["reason"]) == ("recovered", None)
+    lost = ("failed", "records-missing") if name == LOSES_RECORDS else ("recovered", None)
+    assert (report["status"], report["reason_code"]) == lost
+    assert [each["kind"] for each in report["missing_records"]] == ["log-end"] * (name == LOSES_RECORDS)
     assert_reports_kafkas_state(report, case.kafka, partition)
     assert_same_log(partition, case.after, compressed=False)
     assert_same_snapshots(partition, case.after)

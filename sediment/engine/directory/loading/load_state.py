@@ -13,10 +13,11 @@ from pathlib import Path
 
 from sediment.engine.directory.delete_segments import mark_deleted
 from sediment.engine.directory.leader_epochs import Epochs
+from sediment.engine.directory.missing_records import LogCut
 from sediment.engine.directory.producer_state_manager import ProducerStateManager, ReplayedSegment, Snapshots
 from sediment.engine.directory.repair import Repair
 from sediment.engine.log_config import LogConfig
-from sediment.segment_io.errors import CorruptBatchError, SourceChangedError, UnsupportedDataError
+from sediment.segment_io.errors import CorruptBatchError, UnsupportedDataError
 from sediment.segment_io.format.checkpoints import format_leader_epochs
 from sediment.segment_io.format.names import (
     LEADER_EPOCH_FILE,
@@ -28,7 +29,7 @@ from sediment.segment_io.format.names import (
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import SegmentRef
-from sediment.segment_io.segment.recovery_scan import SegmentScan, scan_segment
+from sediment.segment_io.segment.recovery_scan import RepeatedOffsets, SegmentScan, scan_segment
 
 _LOG, _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX, _ = SegmentFileKind
 
@@ -47,6 +48,14 @@ class LoadCorruption:
 
     def __str__(self) -> str:
         return f"{self.name} is damaged at position {self.position} (offset {self.offset}): {self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedBatches:
+    """Offsets that a loaded segment file contains twice, although every batch is readable."""
+
+    name: str
+    repeated: RepeatedOffsets
 
 
 @dataclass(slots=True, eq=False)
@@ -86,6 +95,7 @@ class LoadState:
         verify_trusted: bool,
         directory_state: DirectoryState,
         threads: int,
+        on_cut: Callable[[LogCut], None] | None,
     ) -> None:
         self.partition = partition
         self.directory = directory
@@ -99,10 +109,13 @@ class LoadState:
         self.verify_trusted = verify_trusted
         self.directory_state = directory_state
         self.threads = threads
+        self.on_cut = on_cut
         self.segments: list[LoadingSegment] = []
         self.epochs: Epochs = ()
         self.repairs: list[Repair] = []
         self.corruption: list[LoadCorruption] = []
+        self.cuts: dict[str, LogCut] = {}
+        self.repeated: dict[str, RepeatedBatches] = {}
         self.verified_from_offset: int | None = None
         self.snapshots = Snapshots(directory, (), fs, like=self.like, repairs=self.repairs)
         self.snapshots_found: tuple[int, ...] = ()
@@ -193,22 +206,6 @@ class LoadState:
                 Repair(f"renamed to .deleted with its indexes, {segment.ref.log_bytes} bytes", segment.name(), why)
             )
 
-    def index_entry(self, path: Path, number: int, entry_bytes: int) -> bytes:
-        """Return an entry of an index by its number.
-
-        Raises:
-            SourceChangedError: the index became shorter while it was read.
-        """
-        entry = self.fs.read_range(path, number * entry_bytes, entry_bytes)
-        if len(entry) < entry_bytes:
-            raise SourceChangedError(
-                "the index became shorter while it was read",
-                path=str(path),
-                position=number * entry_bytes,
-                advice="another process writes to this directory; stop it and run again",
-            )
-        return entry
-
     def producer_manager(self) -> ProducerStateManager:
         """Return a new producer state manager that uses the snapshots of this load."""
         return ProducerStateManager(
@@ -242,7 +239,7 @@ class LoadState:
             CorruptBatchError, UnsupportedDataError, IndexOffsetOverflowError: see `scan_segment`.
         """
         with self.naming_partition():
-            return scan_segment(
+            scan = scan_segment(
                 self.path(segment),
                 segment.base_offset,
                 segment.ref.log_bytes,
@@ -253,3 +250,6 @@ class LoadState:
                 on_producer_batches=on_producer_batches,
                 fs=self.fs,
             )
+        if scan.repeated is not None:
+            self.repeated[segment.name()] = RepeatedBatches(segment.name(), scan.repeated)
+        return scan

@@ -37,13 +37,19 @@ from typing import TypeVar
 
 from sediment.engine.directory.leader_epochs import Epochs, truncate_from_end, truncate_from_start
 from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted
-from sediment.engine.directory.loading.load_state import LoadCorruption, LoadingSegment, LoadState
+from sediment.engine.directory.loading.load_state import (
+    LoadCorruption,
+    LoadingSegment,
+    LoadState,
+    RepeatedBatches,
+)
 from sediment.engine.directory.loading.log_recovery import recover_unverified, settle_ends, unverified_from
 from sediment.engine.directory.loading.read_next_offset import end_of
 from sediment.engine.directory.loading.segment_file_names import check_segment_files
 from sediment.engine.directory.loading.segment_recovery import recover_segment
 from sediment.engine.directory.loading.split_segment import split_segment
 from sediment.engine.directory.loading.trusted_segments import check_trusted
+from sediment.engine.directory.missing_records import LogCut
 from sediment.engine.directory.producer_state_manager import ProducerStateManager, Snapshots
 from sediment.engine.directory.repair import Repair
 from sediment.engine.log_config import LogConfig
@@ -70,6 +76,7 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints, read_leader_epochs
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.producer_state import ProducerState
+from sediment.segment_io.partition.segment_end import index_entry
 from sediment.segment_io.segment.largest_timestamp import largest_timestamp_or_mtime_ms
 
 _Result = TypeVar("_Result")
@@ -99,7 +106,8 @@ class LoadedLog:
     Offsets are absolute, and ends are exclusive.  `high_watermark` comes from the checkpoint, limited to the log's
     range; without a checkpoint it is the log start offset.  `recovery_point` is the recovery point after the start;
     only a flush raises it.  `repairs` lists the changes in order; `damage` lists the corruption that was left in place.
-    Every batch at or after `verified_from_offset` was verified; None means that no batch was verified.
+    Every batch at or after `verified_from_offset` was verified; None means that no batch was verified.  `cuts` are
+    the ends of segments that the load has cut off.  `repeated` lists verified segments with offsets that occur twice.
     """
 
     partition: TopicPartition
@@ -115,6 +123,8 @@ class LoadedLog:
     repairs: tuple[Repair, ...]
     damage: tuple[LoadCorruption, ...]
     verified_from_offset: int | None
+    cuts: tuple[LogCut, ...]
+    repeated: tuple[RepeatedBatches, ...]
 
     @property
     def first_unstable_offset(self) -> int | None:
@@ -138,11 +148,13 @@ def load_log(
     verify_trusted: bool = False,
     state: DirectoryState = DirectoryState.LIVE,
     threads: int = 1,
+    on_cut: Callable[[LogCut], None] | None = None,
 ) -> LoadedLog:
     """Load the log in `directory` and repair it; the log directory's lock must be held.
 
     After a clean stop, a broker reads only a few batches; with `verify_trusted`, every batch is checked.  Up to
-    `threads` segments are verified in parallel.  The returned state is durable.
+    `threads` segments are verified in parallel.  `on_cut` is called before the end of the log is cut off; if it raises,
+    no log is cut.  The returned state is durable.
 
     Raises:
         CorruptDataError: a broker would refuse to load this partition; repairs made before this error remain.
@@ -163,6 +175,7 @@ def load_log(
             verify_trusted=verify_trusted,
             directory_state=state,
             threads=threads,
+            on_cut=on_cut,
         )
     )
 
@@ -204,6 +217,8 @@ def _load(state: LoadState) -> LoadedLog:
         repairs=tuple(state.repairs),
         damage=tuple(state.corruption),
         verified_from_offset=state.verified_from_offset,
+        cuts=tuple(state.cuts[name] for name in sorted(state.cuts)),
+        repeated=tuple(state.repeated[name] for name in sorted(state.repeated)),
     )
 
 
@@ -306,7 +321,7 @@ def _last_timestamp(state: LoadState, segment: LoadingSegment) -> int:
     if not count:
         return -1
     path = state.path(segment, SegmentFileKind.TIME_INDEX)
-    return int(TIME_ENTRY_STRUCT.unpack(state.index_entry(path, count - 1, TIME_ENTRY_BYTES))[0])
+    return int(TIME_ENTRY_STRUCT.unpack(index_entry(path, count - 1, TIME_ENTRY_BYTES, state.fs))[0])
 
 
 def _aborted_in(state: LoadState, segment: LoadingSegment) -> tuple[AbortedTransaction, ...]:

@@ -24,6 +24,7 @@ from sediment.engine.directory.loading.read_next_offset import end_of
 from sediment.engine.directory.loading.segment_recovery import (
     NO_MATCH,
     ScannedAhead,
+    announce_cut,
     repair_segment,
     verify_segment,
 )
@@ -75,6 +76,7 @@ def recover_unverified(state: LoadState) -> None:
             if verified.cuts:
                 for scan in scans:
                     scan.cancel()
+                announce_cut(state, segment, verified.scan, unverified[index + 1 :])
                 why = f"the log ends at offset {verified.scan.next_offset}, in segment {segment.base_offset}"
                 state.remove_segments(unverified[index + 1 :], why)
             repair_segment(state, segment, verified, NO_MATCH)

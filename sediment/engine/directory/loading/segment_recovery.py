@@ -19,12 +19,14 @@ Source: Kafka's LogLoader.recoverSegment, LogSegment.recover (kafka-log 05 §4).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sediment.engine.directory.leader_epochs import assign, latest_epoch
 from sediment.engine.directory.loading.load_state import LoadCorruption, LoadingSegment, LoadState
+from sediment.engine.directory.loading.read_next_offset import end_by_headers
+from sediment.engine.directory.missing_records import LogCut
 from sediment.engine.directory.repair import Repair
 from sediment.segment_io.format.names import SegmentFileKind, part_file_name
 from sediment.segment_io.format.transaction_index import AbortedTransaction, encode_transaction_index
@@ -69,7 +71,36 @@ def recover_segment(state: LoadState, segment: LoadingSegment, *, cut: bool, rea
 
     Source: kafka-log 05 §4.
     """
-    repair_segment(state, segment, verify_segment(state, segment, cut=cut), reason)
+    verified = verify_segment(state, segment, cut=cut)
+    if verified.cuts:
+        announce_cut(state, segment, verified.scan, ())
+    repair_segment(state, segment, verified, reason)
+
+
+def announce_cut(
+    state: LoadState, segment: LoadingSegment, scan: SegmentScan, following: Sequence[LoadingSegment]
+) -> None:
+    """Record what a cut after the good batches of a segment loses, and call `on_cut` before anything is cut off.
+
+    `following` are the later segments that are removed too.
+    """
+    least_offset = segment.base_offset if scan.goes_back else scan.next_offset
+    size_bytes = segment.ref.log_bytes
+    lost = find_batches_after(state.path(segment), scan.good_bytes, size_bytes, least_offset, state.fs)
+    reached = [end_by_headers(state, other)[0] for other in following[-1:]]
+    cut = LogCut(
+        name=segment.name(),
+        log_end_offset=scan.next_offset,
+        stop=scan.stop or "",
+        good_batches=lost.good_batches,
+        last_offset=lost.last_offset,
+        removed=tuple(other.name() for other in following),
+        removed_bytes=sum(other.ref.log_bytes for other in following),
+        next_offset=max(scan.next_offset, lost.last_offset + 1, *reached),
+    )
+    if state.on_cut is not None:
+        state.on_cut(cut)
+    state.cuts[cut.name] = cut
 
 
 def verify_segment(
@@ -133,9 +164,9 @@ def cut_log(state: LoadState, segment: LoadingSegment, scan: SegmentScan) -> Non
     bytes.
     """
     path, before = state.path(segment), segment.ref.log_bytes
-    lost = find_batches_after(path, scan.good_bytes, before, scan.next_offset, state.fs)
     why = f"{scan.stop}; the log ends at offset {scan.next_offset}"
-    if lost.good_batches:
+    lost = state.cuts.get(segment.name())
+    if lost is not None and lost.good_batches:
         why += f", and {lost.good_batches} good batches after it, up to offset {lost.last_offset}, were cut off too"
     if path.stat().st_nlink > 1:
         _replace_by_copy(state, path, scan.good_bytes)

@@ -188,6 +188,16 @@ class BackupLinks:
         """
         write_catalogue(self._catalogue, self._target, self._fs)
 
+    def add(self, partition: OriginalPartition) -> None:
+        """Add a partition to the catalogue, durably, before its first `keep`.
+
+        Raises:
+            OSError: the catalogue could not be written; the caller must then remove no file of the partition.
+        """
+        added = replace(self._catalogue, partitions=(*self._catalogue.partitions, partition))
+        write_catalogue(added, self._target, self._fs)
+        self._catalogue = added
+
     def keep(self, source: Path, names: Sequence[str], new_files: Sequence[OriginalFile] = ()) -> None:
         """Link files of the partition directory `source` for this run, as `link_files` does.
 
