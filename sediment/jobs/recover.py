@@ -107,6 +107,10 @@ RECORDS_MISSING = "records-missing"
 
 _BASE_OFFSET = re.compile(r"\b\d{20}\b")
 _THREADS_KEY = "num.recovery.threads.per.data.dir"
+_NO_ABORTS = (
+    "no transaction was aborted, because the markers would take the offsets of the missing records, which another "
+    "replica may have; run again after the broker has copied them"
+)
 _KEPT_BEFORE_CUTS = f"{LOG_DIR}-originals"
 _NOT_LOADED = frozenset({DirectoryState.DELETE, DirectoryState.STRAY})
 
@@ -508,9 +512,12 @@ def _abort_in(
     done = []
     for outcome in outcomes:
         log, source = outcome.log, outcome.source
-        # Markers at the end of a log that lacks records would take the offsets of these records.
-        if log is None or log.damage or outcome.report.missing_records or source.state is not DirectoryState.LIVE:
+        if log is None or log.damage or source.state is not DirectoryState.LIVE:
             done.append(outcome)
+            continue
+        if outcome.report.missing_records and source.known is not None and source.known.other_nodes != ():
+            warnings = (*outcome.report.warnings, _NO_ABORTS)
+            done.append(replace(outcome, report=replace(outcome.report, warnings=warnings)))
             continue
         if lock is not None:
             lock.check()

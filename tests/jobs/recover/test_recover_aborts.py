@@ -156,6 +156,17 @@ def test_a_copy_without_snapshots_does_not_forget_its_transaction(tmp_path: Path
     assert committed(found, "t-0") == [0, 2]
 
 
+def test_a_log_that_lacks_records_of_another_replica_gets_no_markers(tmp_path: Path) -> None:
+    found = bare(tmp_path)
+    write_checkpoint(found / HIGH_WATERMARKS, {"t-0": 9})
+    before = tree(found / "t-0")
+    outcome = abort(found)
+    row = outcome.partitions()["t-0"]
+    assert (outcome.status, row["reason_code"], row["log_end_offset"]) == (1, "records-missing", 3)
+    assert row["warnings"][-1].startswith("no transaction was aborted, because the markers would take the offsets")
+    assert {name: data for name, data in tree(found / "t-0").items() if name in before} == before
+
+
 def test_an_empty_active_segment_is_replaced(log_dir: Path) -> None:
     empty = log_dir / "orders-1" / f"{END:020d}.log"
     empty.touch()
