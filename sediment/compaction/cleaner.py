@@ -15,7 +15,7 @@ Kafka's Cleaner.doClean, step by step:
     legacyDeleteHorizonMs     `delete_horizon.legacy_horizon_ms`
     buildOffsetMap            `fill_map`; the round ends where the map is full
     groupSegmentsBySize       `grouping.group_segments`; `plan_cleaning` forms no group for an empty dirty range
-    last batches of producers `batch_retention.active_producers`
+    last batches of producers `last_data_batches`, `batch_retention.active_producers`
     cleanInto, filterTo       `chunk_reader`, `sweep`
     cleaned segment           `group_output`: indexes, modification time
     offset overflow           `segment.writer` begins another segment; a load splits it (`loading.split_segment`)
@@ -42,6 +42,7 @@ from sediment.compaction.kernel_driver import KernelDriver, release_shared_memor
 from sediment.compaction.kernels import registers
 from sediment.compaction.kernels.delete_horizon import legacy_horizon_ms
 from sediment.compaction.kernels.fill_map import end_segment
+from sediment.compaction.last_data_batches import with_data_offsets
 from sediment.compaction.partition_splits import KeyRun, RunNumber, Split, SurvivorBitmap
 from sediment.compaction.prepared_swap import CleanedGroup
 from sediment.compaction.write_behind import WriteBehind
@@ -99,6 +100,7 @@ class CleaningPass:
             plan,
             self._reader,
             draw_seed() if seed is None else seed,
+            with_data_offsets(plan.view, fs),
             filter_by=filter_by,
             exact_keys=exact_keys,
         )

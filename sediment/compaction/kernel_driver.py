@@ -16,7 +16,7 @@ The driver owns the registers, the map and the working memory of the kernels, an
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -59,6 +59,7 @@ from sediment.segment_io.format.compression.batch_codecs import compress
 from sediment.segment_io.format.compression.compress_fast_path import COMPRESSOR_REGISTERS, find_compressors
 from sediment.segment_io.format.hashing import hash_secrets
 from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.partition.producer_state import ProducerEntry
 
 if TYPE_CHECKING:
     from sediment.compaction.exact_keys import ExactKeys
@@ -75,7 +76,14 @@ class KernelDriver:
     """
 
     def __init__(
-        self, plan: CleaningPlan, reader: ChunkReader, seed: int, *, filter_by: int, exact_keys: bool = False
+        self,
+        plan: CleaningPlan,
+        reader: ChunkReader,
+        seed: int,
+        producers: Iterable[ProducerEntry],
+        *,
+        filter_by: int,
+        exact_keys: bool = False,
     ) -> None:
         """Filter by BY_OCCURRENCE, by BY_OFFSET (call `fill_map` first) or by BY_BITMAP (call `begin_split` first)."""
         self.state = np.zeros(registers.STATE_REGISTERS, dtype=np.int64)
@@ -87,7 +95,7 @@ class KernelDriver:
         self._reader = reader
         self._seed = seed
         self._secrets = hash_secrets(seed)
-        self._producers = active_producers(plan.view.producers)
+        self._producers = active_producers(producers)
         self._memory = WorkingMemory()
         self._rules = np.zeros(registers.RULE_REGISTERS, dtype=np.int64)
         self._rules[registers.FIRST_MAPPED_OFFSET] = plan.range.first_dirty_offset
