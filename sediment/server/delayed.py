@@ -1,8 +1,8 @@
 """Operations that wait for an event or for a time: Kafka's purgatory and its timer.
 
 A fetch at the end of a log waits for its partition, and a joining member for its group.  Each operation is registered
-under one or more keys.  `DelayedOperations.check` tries to complete the operations under one key.  The timer expires
-operations that have waited too long.
+under one or more keys.  `DelayedOperations.check` tries to complete the operations under one key, and tells them this
+key, because an operation may have thousands of keys.  The timer expires operations that have waited too long.
 
 Invariants:
 - `try_complete` and `expire` of one operation never run at the same time.  After one of the two has succeeded, neither
@@ -21,8 +21,9 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable
-from typing import Protocol
+from collections import deque
+from collections.abc import Callable, Collection, Hashable, Iterable
+from typing import Any, Protocol
 
 from sediment.segment_io.units import NS_PER_MS
 
@@ -31,6 +32,7 @@ _LOGGER = logging.getLogger(__name__)
 _NS_PER_SECOND = 1_000_000_000
 _LONGEST_WAIT_SECONDS = 3600.0
 _LEAST_CANCELLED_TO_PURGE = 1000
+_EVERY_KEY = object()
 
 Clock = Callable[[], int]
 """A monotonic clock in nanoseconds."""
@@ -139,8 +141,11 @@ class Timer:
 class DelayedOperation(Protocol):
     """An operation that waits for a condition; its methods never raise."""
 
-    def try_complete(self) -> bool:
-        """Complete the operation if its condition is met; return True if it was completed."""
+    def try_complete(self, changed: Collection[Any] | None) -> bool:
+        """Complete the operation if its condition is met; return True if it was completed.
+
+        `changed` contains the keys that were checked since the last call; None stands for all keys.
+        """
         ...
 
     def expire(self) -> None:
@@ -151,7 +156,7 @@ class DelayedOperation(Protocol):
 class _Watched:
     """An operation with its keys; `attempt` and `expire` never run concurrently."""
 
-    __slots__ = ("_busy", "_wanted", "is_done", "keys", "operation", "timer")
+    __slots__ = ("_busy", "_changed", "_wanted", "is_done", "keys", "operation", "timer")
 
     def __init__(self, operation: DelayedOperation, keys: tuple[Hashable, ...]) -> None:
         self.operation = operation
@@ -159,25 +164,32 @@ class _Watched:
         self.timer: Cancelable | None = None
         self.is_done = False
         self._busy = threading.Lock()
+        self._changed: deque[Hashable] = deque()
         self._wanted = False
 
-    def attempt(self) -> bool:
-        """Try to complete the operation; return True if this call completed it.
+    def attempt(self, key: Hashable = _EVERY_KEY) -> bool:
+        """Try to complete the operation after a change of `key`; return True if this call completed it.
 
         If another thread is trying to complete the operation, make that thread try again.
         """
+        self._changed.append(key)
         self._wanted = True
         while self._wanted and self._busy.acquire(blocking=False):
             try:
                 self._wanted = False
                 if self.is_done:
                     return False
-                if self.operation.try_complete():
+                if self.operation.try_complete(self._taken_keys()):
                     self.is_done = True
                     return True
             finally:
                 self._busy.release()
         return False
+
+    def _taken_keys(self) -> Collection[Hashable] | None:
+        """Take the changed keys out of the queue, to which other threads add keys meanwhile."""
+        keys = {self._changed.popleft() for _ in range(len(self._changed))}
+        return None if _EVERY_KEY in keys else keys
 
     def expire(self) -> bool:
         """Expire the operation unless it is complete; return True if this call expired it."""
@@ -237,7 +249,7 @@ class DelayedOperations:
             waiting = list(self._watchers.get(key, {}).values())
         completed = 0
         for watched in waiting:
-            if watched.attempt():
+            if watched.attempt(key):
                 self._forget(watched)
                 completed += 1
         return completed

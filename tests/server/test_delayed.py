@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Collection, Hashable
 
 from sediment.server.delayed import DelayedOperations, Timer
 
@@ -26,7 +27,7 @@ class Waiting:
         self.completed = 0
         self.expired = 0
 
-    def try_complete(self) -> bool:
+    def try_complete(self, changed: Collection[Hashable] | None) -> bool:
         self.completed += self.ready
         return self.ready
 
@@ -150,6 +151,25 @@ def test_after_close_an_operation_expires_as_soon_as_it_is_watched():
     assert len(operations) == 0
 
 
+def test_an_operation_is_told_which_keys_were_checked():
+    timer, _ = still_timer()
+    operations = DelayedOperations(timer)
+    told: list[Collection[Hashable] | None] = []
+
+    class Noting(Waiting):
+        def try_complete(self, changed: Collection[Hashable] | None) -> bool:
+            told.append(changed)
+            if len(told) == 3:  # another thread cannot try meanwhile, but its key is not lost
+                assert operations.check("a") == 0
+            return super().try_complete(changed)
+
+    operations.watch(Noting(), ["a", "b"], 60_000)
+    operations.check("b")
+    operations.check("c")
+    operations.check("b")
+    assert told == [None, None, {"b"}, {"a"}, {"b"}]
+
+
 class Contended:
     """An operation of many threads: complete once the counter that they raise reaches its goal."""
 
@@ -159,7 +179,7 @@ class Contended:
         self.outcomes = 0
         self.running = 0
 
-    def try_complete(self) -> bool:
+    def try_complete(self, changed: Collection[Hashable] | None) -> bool:
         self.running += 1
         assert self.running == 1, "two attempts at once"
         done = self.reached >= self.goal
@@ -204,12 +224,12 @@ def test_a_check_from_within_a_lock_that_an_attempt_needs_does_not_wait():
     group, entered, leave = threading.Lock(), threading.Event(), threading.Event()
 
     class NeedsTheGroup(Waiting):
-        def try_complete(self) -> bool:
+        def try_complete(self, changed: Collection[Hashable] | None) -> bool:
             if self.ready:
                 entered.set()
                 with group:
                     leave.wait(60)
-            return super().try_complete()
+            return super().try_complete(changed)
 
     waiting = NeedsTheGroup()
     operations.watch(waiting, ["a"], 1000)

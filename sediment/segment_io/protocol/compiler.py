@@ -11,7 +11,8 @@ A generated function contains no calls for nested structures, because a call wou
     encode(message) -> list of chunks  out: bytes since the last chunk
 
 Invariants: a decoder checks every length and count against the remaining bytes before it allocates memory of that size.
-A decoder converts the errors READ_ERRORS to ProtocolError; no other errors occur inside it.
+The decoder of a request also limits the elements of all its arrays, because a handler works on each of them.  A decoder
+converts the errors READ_ERRORS to ProtocolError; no other errors occur inside it.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ _CODES = {
     "int64": "q",
     "float64": "d",
 }
+MAX_REQUEST_ELEMENTS = 100_000
+"""The largest number of elements that all arrays of a request may have together, with its tagged fields."""
+
 _UUID_CODE = "16s"
 _CONSTANTS = ("0", "-1", "1")  # expressions for absent tags, for null, and for a structure that is present
 _SIZES_BYTES = {**{kind: struct.calcsize(f">{code}") for kind, code in _CODES.items()}, "uuid": 16}
@@ -178,10 +182,12 @@ def compile_decoder(
             kind = "memoryview" if source.in_place else "bytes"
             source.line(f"if type(b) is not {kind}: b = {kind}(b)")
             source.line("e = len(b)")
+            if source.is_request:
+                source.line(f"left = {MAX_REQUEST_ELEMENTS}")
             source.line(f"o = new(C_{schema.line.name})")
             source.structure(schema.fields, "o")
             source.flush()
-            if schema.line.kind != "request":  # brokers ignore bytes after a request, and librdkafka sends some
+            if not source.is_request:  # brokers ignore bytes after a request, and librdkafka sends some
                 source.line("if p != e: raise malformed(f'{e - p} bytes are left over')")
         with source.block("except errors as error:"):
             source.line("raise failure(error, p) from error")
@@ -199,6 +205,7 @@ class _DecoderSource(_Source):
     def __init__(self, schema: MessageSchema, version: int, classes: Mapping[str, type]) -> None:
         super().__init__(schema, version, classes)
         self.in_place = has_records(schema)
+        self.is_request = schema.line.kind == "request"
         self._run: list[tuple[str, str, str]] = []
 
     # The parts of a structure --------------------------------------------------------------------------------------
@@ -224,11 +231,15 @@ class _DecoderSource(_Source):
         self.flush()
         self.line("n = b[p]; p += 1")
         if not fields:
-            self.line("if n: p = skip_tags(b, p, e)")
+            with self.block("if n:"):
+                self.line("n, p = varint(b, p - 1)")
+                self._count_elements()
+                self.line("p = skip_tags(b, p, e, n)")
             return
         stop = self.variable("stop")
         with self.block("if n:"):
             self.line("n, p = varint(b, p - 1)")
+            self._count_elements()
             with self.block("for _ in range(n):"):
                 self.line("tag, p = varint(b, p)")
                 self.line("n, p = varint(b, p)")
@@ -343,6 +354,7 @@ class _DecoderSource(_Source):
             least = self._least_bytes(field)
             left = "e - p" if least == 1 else f"(e - p) // {least}"
             self.line(f"if n > {left}: raise malformed(f'{{n}} elements are announced, but {{e - p}} bytes are left')")
+            self._count_elements()
             if is_structure(field):
                 self._structures(field, target)
             elif field.type in _CODES:
@@ -353,6 +365,12 @@ class _DecoderSource(_Source):
                 self.line(f"{target} = [uuid_of(bytes(b[i:i + 16])) for i in range(p, q, 16)] if n else (); p = q")
             else:
                 self._texts(field, target)
+
+    def _count_elements(self) -> None:
+        """Count `n` further elements."""
+        if self.is_request:
+            self.line("left -= n")
+            self.line(f"if left < 0: raise malformed('it has more than {MAX_REQUEST_ELEMENTS} elements')")
 
     def _structures(self, field: FieldSchema, target: str) -> None:
         elements, element = self.variable("a"), self.variable("o")

@@ -14,12 +14,13 @@ from typing import NamedTuple
 
 from sediment.segment_io.errors import ProtocolError
 from sediment.segment_io.protocol.api_keys import ApiKey, request_lines
-from sediment.segment_io.protocol.primitives import MalformedError, skip_tagged_fields
+from sediment.segment_io.protocol.primitives import MalformedError, read_varint, skip_tagged_fields
 
 _REQUEST = struct.Struct(">hhih")
 _RESPONSE = struct.Struct(">i")
 _NO_TAGGED_FIELDS = b"\0"
 _NULL = -1
+_MOST_TAGGED_FIELDS = 1000
 
 
 class RequestHeader(NamedTuple):
@@ -62,7 +63,10 @@ def decode_request_header(frame: bytes | bytearray | memoryview) -> RequestHeade
         if is_flexible(api_key, version):
             position += 1
             if buffer[position - 1]:
-                position = skip_tagged_fields(buffer, position, len(buffer))
+                count, position = read_varint(buffer, position - 1)
+                if count > _MOST_TAGGED_FIELDS:
+                    raise MalformedError(f"{count} tagged fields are announced")
+                position = skip_tagged_fields(buffer, position, len(buffer), count)
     except (ValueError, IndexError) as error:
         raise ProtocolError(
             f"the header of a request {api_key.name} version {version} is malformed: {error}",

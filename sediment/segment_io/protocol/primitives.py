@@ -69,9 +69,8 @@ def write_varint(value: int) -> bytes:
     )
 
 
-def skip_tagged_fields(buffer: bytes | memoryview, position: int, end: int) -> int:
-    """Skip unknown tagged fields, whose count begins one byte before `position`; return the position after them."""
-    count, position = read_varint(buffer, position - 1)
+def skip_tagged_fields(buffer: bytes | memoryview, position: int, end: int, count: int) -> int:
+    """Skip `count` unknown tagged fields; return the position after them."""
     for _ in range(count):
         _, position = read_varint(buffer, position)
         size_bytes, position = read_varint(buffer, position)

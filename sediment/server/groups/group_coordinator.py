@@ -58,7 +58,6 @@ from sediment.server.groups.consumer.group_changes import (
 )
 from sediment.server.groups.consumer.group_records import ResolvedRegex
 from sediment.server.groups.consumer.members import JOIN_EPOCH, STATIC_LEAVE_EPOCH
-from sediment.server.groups.consumer.topic_regex import MAX_MATCH_SECONDS, matching_topics
 from sediment.server.groups.group_memory import GROUP_BYTES, GroupMemory
 from sediment.server.groups.group_offsets import CommittedOffset, GroupOffsets
 from sediment.server.groups.group_requests import (
@@ -79,6 +78,7 @@ from sediment.server.groups.offset_records import encode_group, group_tombstone
 from sediment.server.groups.offset_store import GroupStore, OffsetStore
 from sediment.server.groups.stored_groups import GroupKind, StoredGroup
 from sediment.server.limited_log import LimitedLog
+from sediment.server.regex import MAX_MATCH_SECONDS, matching_names
 from sediment.server.server_config import ServerConfig
 
 _LOGGER = logging.getLogger(__name__)
@@ -1196,7 +1196,7 @@ class GroupCoordinator:
         end_ns = self._clock() + int(MAX_MATCH_SECONDS * NS_PER_MS * 1000)
         found: dict[str, ResolvedRegex] = {}
         for regex in regexes:
-            topics = matching_topics(regex, names)
+            topics = matching_names(regex, names)
             if topics is None:
                 self._log.warning(f"a regular expression of group {group.group_id} is too slow; it matches no topic")
             found[regex] = ResolvedRegex(topics or frozenset(), now.metadata_version, now.wall_ms)

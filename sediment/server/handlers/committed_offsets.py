@@ -119,8 +119,10 @@ class CommittedOffsetHandlers:
         message, version = request.message, request.api_version
         response = m.OffsetFetchResponse
         if version >= _FETCH_GROUPS:
+            # A group whose topics are not named has all its offsets in the response, so it is answered only once.
+            asked = {each.group_id if each.topics is None else id(each): each for each in message.groups}
             return response(
-                groups=[self._fetch_group(each, message.require_stable, version) for each in message.groups]
+                groups=[self._fetch_group(each, message.require_stable, version) for each in asked.values()]
             )
         topics = None if message.topics is None else [(each.name, each.partition_indexes) for each in message.topics]
         error, found = self._coordinator.fetch(message.group_id, topics, require_stable=message.require_stable)

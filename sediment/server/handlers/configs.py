@@ -135,14 +135,17 @@ class ConfigHandlers:
         )
 
     def describe_configs(self, request: Request) -> Any:
-        """Return the configs of each requested resource."""
+        """Return the configs of each requested resource; a resource is described once for the same keys."""
         message = request.message
+        asked: dict[tuple[int, str, frozenset[str] | None], Any] = {}
+        for each in message.resources:
+            asked.setdefault((each.resource_type, each.resource_name, _keys_of(each)), each)
         return m.DescribeConfigsResponse(
-            results=[self._described(each, message.include_synonyms) for each in message.resources]
+            results=[self._described(each, message.include_synonyms) for each in asked.values()]
         )
 
     def _described(self, asked: Any, include_synonyms: bool) -> Any:
-        keys, text = asked.configuration_keys, asked.resource_name
+        keys, text = _keys_of(asked), asked.resource_name
         code, error, found = ErrorCode.NONE, "", []
         if asked.resource_type == ResourceType.TOPIC:
             topic = self._catalog.topic(text)
@@ -235,6 +238,10 @@ class ConfigHandlers:
             described = _config(key, effective, (effective,) if include_synonyms and name in own else ())
             described.read_only = not self._can_write
             yield described
+
+
+def _keys_of(asked: Any) -> frozenset[str] | None:
+    return None if asked.configuration_keys is None else frozenset(asked.configuration_keys)
 
 
 def topic_config_values(

@@ -3,7 +3,8 @@
 1. Read one slice for each partition, up to the byte limit.
 2. Respond immediately if all slices together have `min_bytes`, or if a partition has an error.
 3. Otherwise wait for `max_wait_ms`, but at most for LONGEST_WAIT_MS.  The timer ends the wait, so no thread waits.
-   When the readable range of one of its partitions changes, the fetch reads again.
+   When the readable range of one of its partitions changes, the fetch measures this partition; it reads all partitions
+   again if they may have enough bytes.
 
 A read-only log never grows.  So a fetch that finds any data in such a log does not wait for `min_bytes`.
 
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -27,6 +28,7 @@ from typing import Any
 from sediment.engine.live.log.fetched_data import Isolation
 from sediment.segment_io.errors import OffsetOutOfRangeError, SedimentError
 from sediment.segment_io.format.layout import NO_LEADER_EPOCH
+from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.protocol.error_codes import ErrorCode
@@ -68,15 +70,25 @@ def leader_epoch_error(requested: int, log: ServedLog) -> ErrorCode:
 
 
 @dataclass(slots=True)
+class _Seen:
+    """A partition of a fetch: its readable range before its last read, and the size of the slice."""
+
+    log: ServedLog
+    asked: Any
+    readable: tuple[int, int]
+    size_bytes: int = 0
+
+
+@dataclass(slots=True)
 class _Read:
-    """The results of a read of several partitions; `seen` contains the readable range of each log before its read."""
+    """The results of a read of several partitions; `seen` contains those that have a log."""
 
     response: Any
     size_bytes: int = 0
     needs_answer: bool = False
     """True if a partition has an error or a diverging epoch."""
 
-    seen: list[tuple[ServedLog, tuple[int, int]]] = field(default_factory=list)
+    seen: dict[TopicPartition, _Seen] = field(default_factory=dict)
 
     def is_enough(self, min_bytes: int) -> bool:
         """Return True if the client does not have to wait."""
@@ -84,29 +96,75 @@ class _Read:
 
 
 class _DelayedFetch:
-    """A fetch that waits for data (Kafka's DelayedFetch); `read_again` reads all partitions."""
+    """A fetch that waits for data (Kafka's DelayedFetch); `read_again` reads all partitions.
+
+    An append must not pay for all partitions of all waiting fetches.  So only the changed partitions are measured, and
+    all are read only if their slices may together have enough bytes.
+    """
 
     def __init__(
-        self, request: Request, first: _Read, isolation: Isolation, min_bytes: int, read_again: Callable[[], _Read]
+        self,
+        request: Request,
+        first: _Read,
+        isolation: Isolation,
+        min_bytes: int,
+        max_bytes: int,
+        read_again: Callable[[], _Read],
     ) -> None:
         self._request = request
-        self._read = first
         self._isolation = isolation
         self._min_bytes = min_bytes
+        self._max_bytes = max_bytes
         self._read_again = read_again
+        self._enough_bytes = min_bytes
+        self._use(first)
 
-    def try_complete(self) -> bool:
-        """Read again if a readable range has changed, and respond if the slices now have enough bytes."""
-        if all(log.readable_range(self._isolation) == seen for log, seen in self._read.seen):
+    def _use(self, read: _Read) -> None:
+        self._read = read
+        self._measured_bytes = read.size_bytes
+        self._has_changed = False
+
+    def try_complete(self, changed: Collection[Any] | None) -> bool:
+        """Respond if a readable range has changed, and the slices now have enough bytes."""
+        needs_read = False
+        for name in self._read.seen if changed is None else changed:
+            seen = self._read.seen.get(name)
+            if seen is None:
+                continue
+            readable = seen.log.readable_range(self._isolation)
+            if readable != seen.readable:
+                self._has_changed = True
+                needs_read = not self._measure(seen, readable) or needs_read
+        if not needs_read and (
+            not self._has_changed or min(self._measured_bytes, self._max_bytes) < self._enough_bytes
+        ):
             return False
-        self._read = self._read_again()
+        measured_bytes = self._measured_bytes
+        self._use(self._read_again())
         if not self._read.is_enough(self._min_bytes):
+            # The limits apply to all partitions together, so fewer bytes were read than were measured.
+            self._enough_bytes = max(self._enough_bytes, 2 * measured_bytes)
             return False
         self._request.respond(self._read.response)
         return True
 
+    def _measure(self, seen: _Seen, readable: tuple[int, int]) -> bool:
+        """Measure the slice of a partition; return False if all partitions must be read, because of an error."""
+        seen.readable = readable
+        max_bytes = max(min(seen.asked.partition_max_bytes, self._max_bytes), 0)
+        try:
+            found = seen.log.read(seen.asked.fetch_offset, max_bytes, isolation=self._isolation, min_one=True)
+        except (SedimentError, OSError):
+            return False
+        size_bytes = found.records.size_bytes if found.records else 0
+        self._measured_bytes += size_bytes - seen.size_bytes
+        seen.size_bytes = size_bytes
+        return True
+
     def expire(self) -> None:
-        """Respond with the slices of the last read."""
+        """Respond with what can be read now."""
+        if self._has_changed:
+            self._use(self._read_again())
         self._request.respond(self._read.response)
 
 
@@ -138,20 +196,22 @@ class FetchHandlers:
         by_id = request.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
         min_bytes = message.min_bytes if self._logs_grow else min(message.min_bytes, 1)
         isolation = isolation_of(message.isolation_level)
+        message.topics = _without_repeats(message.topics, by_id)
         first = self._read_all(message, by_id)
         if not self._logs_grow:
             self._keep(request, first, isolation)
         if message.max_wait_ms <= 0 or first.is_enough(min_bytes):
             return first.response
-        waiting = _DelayedFetch(request, first, isolation, min_bytes, partial(self._read_all, message, by_id))
-        keys = [log.partition for log, _ in first.seen] if self._logs_grow else []
+        read_again = partial(self._read_all, message, by_id)
+        waiting = _DelayedFetch(request, first, isolation, min_bytes, self._limit_bytes(message), read_again)
+        keys = first.seen if self._logs_grow else ()
         self._delayed.watch(waiting, keys, min(message.max_wait_ms, LONGEST_WAIT_MS))
         return None
 
     def _read_all(self, message: Any, by_id: bool) -> _Read:
         """Read every partition of the request; the first slice may exceed the limits (KIP-74)."""
         isolation = isolation_of(message.isolation_level)
-        bytes_left = max(min(message.max_bytes, self._fetch_max_bytes), 0)
+        bytes_left = self._limit_bytes(message)
         topics: list[Any] = []
         read = _Read(m.FetchResponse(responses=topics))
         for asked in message.topics:
@@ -177,6 +237,9 @@ class FetchHandlers:
             )
         return read
 
+    def _limit_bytes(self, message: Any) -> int:
+        return max(min(int(message.max_bytes), self._fetch_max_bytes), 0)
+
     def _keep(self, request: Request, read: _Read, isolation: Isolation) -> None:
         """Remember a fetch from one partition if the client will probably repeat the fetch."""
         topics = read.response.responses
@@ -185,7 +248,8 @@ class FetchHandlers:
         asked, data = request.message.topics[0].partitions[0], topics[0].partitions[0]
         if data.records and not data.aborted_transactions and asked.last_fetched_epoch == NO_LEADER_EPOCH:
             max_bytes = max(min(asked.partition_max_bytes, request.message.max_bytes, self._fetch_max_bytes), 0)
-            kept = RepeatedFetch.following(request, read.response, read.seen[0][0], max_bytes, isolation)
+            (seen,) = read.seen.values()
+            kept = RepeatedFetch.following(request, read.response, seen.log, max_bytes, isolation)
             if kept is not None:
                 request.connection.repeated = kept
 
@@ -199,7 +263,7 @@ class FetchHandlers:
         self, log: ServedLog, asked: Any, bytes_left: int, isolation: Isolation, min_one: bool, read: _Read
     ) -> Any:
         try:
-            read.seen.append((log, log.readable_range(isolation)))
+            seen = read.seen[log.partition] = _Seen(log, asked, log.readable_range(isolation))
             code = leader_epoch_error(asked.current_leader_epoch, log)
             if code:
                 return _failed(asked.partition, code)
@@ -208,6 +272,7 @@ class FetchHandlers:
                 return diverging
             max_bytes = max(min(asked.partition_max_bytes, bytes_left), 0)
             fetched = log.read(asked.fetch_offset, max_bytes, isolation=isolation, min_one=min_one)
+            seen.size_bytes = fetched.records.size_bytes if fetched.records else 0
         except OffsetOutOfRangeError:
             return _failed(asked.partition, ErrorCode.OFFSET_OUT_OF_RANGE)
         except (SedimentError, OSError) as error:
@@ -249,6 +314,28 @@ class FetchHandlers:
             diverging_epoch=m.FetchResponse.EpochEndOffset(epoch=epoch, end_offset=end_offset),
             records=b"",
         )
+
+
+def _without_repeats(topics: Sequence[Any], by_id: bool) -> Sequence[Any]:
+    """Return the topics of a request with each partition once; the last one counts, as in Kafka."""
+    if len(topics) == 1 and len(topics[0].partitions) == 1:
+        return topics
+    count, distinct = 0, set()
+    for topic in topics:
+        name = topic.topic_id if by_id else topic.topic
+        count += len(topic.partitions)
+        distinct.update([(name, each.partition) for each in topic.partitions])
+    if len(distinct) == count:
+        return topics
+    merged: dict[Any, dict[int, Any]] = {}
+    for topic in topics:
+        partitions = merged.setdefault(topic.topic_id if by_id else topic.topic, {})
+        partitions.update((each.partition, each) for each in topic.partitions)
+    made = m.FetchRequest.FetchTopic
+    return [
+        made(**{"topic_id" if by_id else "topic": name}, partitions=list(partitions.values()))
+        for name, partitions in merged.items()
+    ]
 
 
 def _failed(number: int, code: ErrorCode) -> Any:

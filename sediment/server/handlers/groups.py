@@ -209,7 +209,7 @@ class GroupHandlers:
     def _describe_consumer_groups(self, request: Request) -> Any:
         message, response = request.message, m.ConsumerGroupDescribeResponse
         groups = []
-        for group_id in message.group_ids:
+        for group_id in dict.fromkeys(message.group_ids):
             try:
                 group = self._coordinator.describe_consumer_group(group_id)
             except ApiError as error:
@@ -228,7 +228,7 @@ class GroupHandlers:
         return m.DescribeGroupsResponse(
             groups=[
                 _described_group(group_id, *self._coordinator.describe(group_id), operations, version)
-                for group_id in message.groups
+                for group_id in dict.fromkeys(message.groups)
             ]
         )
 

@@ -48,12 +48,13 @@ class LogDirHandlers:
     def describe_producers(self, request: Request) -> Any:
         """Return the producers of each partition."""
         response = m.DescribeProducersResponse
+        asked: dict[str, dict[int, None]] = {}
+        for topic in request.message.topics:
+            asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
         return response(
             topics=[
-                response.TopicResponse(
-                    name=topic.name, partitions=[self._producers(topic.name, each) for each in topic.partition_indexes]
-                )
-                for topic in request.message.topics
+                response.TopicResponse(name=name, partitions=[self._producers(name, number) for number in numbers])
+                for name, numbers in asked.items()
             ]
         )
 

@@ -21,7 +21,7 @@ ProduceRequest.validateRecords.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -122,27 +122,41 @@ class _DelayedProduce:
     def __init__(self, request: Request, response: Any, waiting: Sequence[_Waiting]) -> None:
         self._request = request
         self._response = response
-        self._waiting = waiting
+        self._waiting: dict[TopicPartition, list[_Waiting]] = {}
+        for each in waiting:
+            self._waiting.setdefault(each.partition.partition, []).append(each)
 
-    def try_complete(self) -> bool:
+    @property
+    def keys(self) -> Collection[TopicPartition]:
+        """The partitions."""
+        return self._waiting.keys()
+
+    def try_complete(self, changed: Collection[Any] | None) -> bool:
         """Respond if every append is replicated or has failed, for example because the topic was deleted."""
-        still_waiting = []
-        for each in self._waiting:
-            failure = each.partition.failure
+        for name in tuple(self._waiting) if changed is None else changed:
+            appends = self._waiting.get(name, ())
+            if not appends:
+                continue
+            partition, failure = appends[-1].partition, appends[-1].partition.failure
             if failure is not None:
-                _fail(each.answer, error_code_of(failure), failure.what)
-            elif each.partition.high_watermark < each.required_offset:
-                still_waiting.append(each)
-        self._waiting = still_waiting
-        if still_waiting:
+                for each in appends:
+                    _fail(each.answer, error_code_of(failure), failure.what)
+            elif partition.high_watermark < max(each.required_offset for each in appends):
+                continue
+            del self._waiting[name]
+        if self._waiting:
             return False
         self._request.respond(self._response)
         return True
 
     def expire(self) -> None:
         """Answer.  An append that is not replicated yet gets an error, although its records remain in the log."""
-        for each in self._waiting:
-            _fail(each.answer, ErrorCode.REQUEST_TIMED_OUT, "the records were appended, but are not durable yet")
+        for appends in self._waiting.values():
+            for each in appends:
+                if each.partition.high_watermark < each.required_offset:
+                    _fail(
+                        each.answer, ErrorCode.REQUEST_TIMED_OUT, "the records were appended, but are not durable yet"
+                    )
         self._request.respond(self._response)
 
 
@@ -297,8 +311,8 @@ class ProduceHandlers:
             self._keep(request, message, response, waiting)
         if message.acks == LEADER_ACKS or not waiting:
             return response
-        keys = [each.partition.partition for each in waiting]
-        self._delayed.watch(_DelayedProduce(request, response, waiting), keys, message.timeout_ms)
+        operation = _DelayedProduce(request, response, waiting)
+        self._delayed.watch(operation, operation.keys, message.timeout_ms)
         return None
 
     def _keep(self, request: Request, message: Any, response: Any, waiting: Sequence[_Waiting]) -> None:

@@ -5,12 +5,14 @@ Source: Kafka's TransactionCoordinator.handleDescribeTransactions and Transactio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.server.errors import ApiError
+from sediment.server.regex import check_regex, matching_names
 from sediment.server.requests import Handler, Request
 from sediment.server.transactions.stored_transactions import by_topic
 from sediment.server.transactions.transaction import Transaction, TransactionState
@@ -57,7 +59,9 @@ class TransactionHandlers:
     def _describe_transactions(self, request: Request) -> Any:
         transactions = self._transactions()
         return m.DescribeTransactionsResponse(
-            transaction_states=[self._described(each, transactions) for each in request.message.transactional_ids]
+            transaction_states=[
+                self._described(each, transactions) for each in dict.fromkeys(request.message.transactional_ids)
+            ]
         )
 
     def _described(self, transactional_id: str, transactions: Mapping[str, Transaction] | None) -> Any:
@@ -90,19 +94,20 @@ class TransactionHandlers:
         if transactions is None:
             return response(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         states = {_STATES[name] for name in message.state_filters if name in _STATES}
+        producer_ids = frozenset(message.producer_id_filters)
         oldest_ms = self._wall_ms() - message.duration_filter
         selected = [
             transaction
             for transaction in transactions.values()
-            if (not message.producer_id_filters or transaction.producer_id in message.producer_id_filters)
+            if (not producer_ids or transaction.producer_id in producer_ids)
             and (not message.state_filters or transaction.state in states)
             and (message.duration_filter < 0 or transaction.start_timestamp_ms < oldest_ms)
         ]
         if message.transactional_id_pattern:
-            matched = _matching(message.transactional_id_pattern, (each.transactional_id for each in selected))
+            matched = _matching(message.transactional_id_pattern, [each.transactional_id for each in selected])
             if matched is None:
                 return response(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
-            selected = [each for each, is_match in zip(selected, matched, strict=True) if is_match]
+            selected = [each for each in selected if each.transactional_id in matched]
         return response(
             unknown_state_filters=[name for name in message.state_filters if name not in _STATES],
             transaction_states=[
@@ -116,18 +121,10 @@ class TransactionHandlers:
         )
 
 
-def _matching(pattern: str, texts: Iterable[str]) -> Sequence[bool] | None:
-    """Return, for each text, whether the whole text matches the pattern; None if the pattern is invalid.
-
-    The pattern comes from a client, so matching must take linear time.  Pyarrow uses RE2, as Kafka does.
-    """
-    import pyarrow as pa
-    from pyarrow import compute
-
+def _matching(pattern: str, names: Sequence[str]) -> frozenset[str] | None:
+    """Return the names that match the pattern; None if it is not valid, exceeds a limit, or takes too long."""
     try:
-        found: list[bool] = compute.match_substring_regex(
-            pa.array(texts, pa.string()), rf"\A(?:{pattern})\z"
-        ).to_pylist()
-    except pa.ArrowInvalid:
+        check_regex(pattern)
+    except ApiError:
         return None
-    return found
+    return matching_names(pattern, names)

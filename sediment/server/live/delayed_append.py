@@ -5,8 +5,9 @@ Source: Kafka's DelayedProduce, for appends with acks=-1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.names import TopicPartition
@@ -82,7 +83,7 @@ class _DelayedAppend:
         self._waiting = waiting
         return not waiting
 
-    def try_complete(self) -> bool:
+    def try_complete(self, changed: Collection[Any] | None) -> bool:
         """Continue if every append is replicated or has failed."""
         if not self.is_replicated():
             return False

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from sediment.segment_io.errors import ProtocolError
@@ -12,6 +14,7 @@ from sediment.segment_io.protocol.api_keys import (
     supported_versions,
 )
 from sediment.segment_io.protocol.headers import decode_request_header, encode_response_header, is_flexible
+from sediment.segment_io.protocol.primitives import write_varint
 from sediment.segment_io.protocol.schema import VersionRange
 
 
@@ -42,6 +45,13 @@ def test_a_response_header_is_written_as_its_schema_says_except_for_api_versions
 def test_unknown_tagged_fields_of_a_header_are_passed_over():
     frame = request(ApiKey.FETCH, 12, "a")[:-1] + b"\2" + b"\0\1x" + b"\x85\1\2yz" + b"body"
     assert bytes(decode_request_header(frame).body) == b"body"
+
+
+def test_a_header_has_a_limited_number_of_tagged_fields():
+    for count, is_refused in ((1000, False), (1001, True)):
+        frame = request(ApiKey.FETCH, 12, "a")[:-1] + write_varint(count) + b"\0\0" * count + b"body"
+        with pytest.raises(ProtocolError, match="1001 tagged fields") if is_refused else contextlib.nullcontext():
+            assert bytes(decode_request_header(frame).body) == b"body"
 
 
 @pytest.mark.parametrize(

@@ -60,10 +60,10 @@ def test_a_compact_length_is_one_more_than_the_length():
 
 
 def test_tagged_fields_are_passed_over_up_to_the_end_of_the_message():
-    fields = b"\2" + b"\0\3abc" + b"\x80\1\0"
-    assert skip_tagged_fields(fields, 1, len(fields)) == len(fields)
+    fields = b"\0\3abc" + b"\x80\1\0"
+    assert skip_tagged_fields(fields, 0, len(fields), 2) == len(fields)
     with pytest.raises(MalformedError):
-        skip_tagged_fields(fields, 1, 4)
+        skip_tagged_fields(fields, 0, 4, 2)
 
 
 def test_the_size_of_records_is_that_of_their_bytes():

@@ -14,8 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sediment.segment_io.errors import ProtocolError
+from sediment.segment_io.protocol import compiler
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.compiler import is_structure
+from sediment.segment_io.protocol.primitives import write_varint
 from sediment.segment_io.protocol.schema import FieldSchema, message_lines
 from tests.segment_io.protocol.random_messages import message_versions, random_message
 
@@ -62,6 +64,37 @@ def test_the_smallest_elements_of_every_array_of_a_request_take_32_times_their_b
 def test_no_text_takes_much_more_than_that():
     topics = [m.MetadataRequest.MetadataRequestTopic(name=TWO_BYTES_OF_TEXT)] * 5000
     assert times_the_frame(m.MetadataRequest(topics=topics), 9) < MOST_TIMES_THE_FRAME * 1.1
+
+
+@pytest.mark.parametrize("flexible", [False, True])
+def test_all_arrays_of_a_request_have_a_limited_number_of_elements_together(flexible, monkeypatch):
+    """A response and a record have no such limit, because a server sent or stored them."""
+    monkeypatch.setattr(compiler, "MAX_REQUEST_ELEMENTS", ELEMENTS - 1)
+    refused = accepted = 0
+    for name, line in message_lines().items():
+        versions = [version for version in line.versions if (version in line.flexible_versions) == flexible]
+        if line.kind not in ("request", "response") or not versions:
+            continue
+        version, message_class = versions[-1], getattr(m, name)
+        decode = compiler.compile_decoder(message_class.SCHEMA, version, message_class._CLASSES)
+        for message in dense_messages(message_class, version):
+            if line.kind == "response":
+                with contextlib.suppress(ProtocolError):  # records have no minimal value
+                    decode(message.to_bytes(version))
+                    accepted += 1
+                continue
+            frame = message.to_bytes(version)
+            with pytest.raises(ProtocolError, match=f"more than {ELEMENTS - 1} elements"):
+                decode(frame)
+            refused += 1
+    assert refused > 60 and accepted > 60
+
+
+def test_unknown_tagged_fields_count_as_elements():
+    for count, is_refused in ((compiler.MAX_REQUEST_ELEMENTS, False), (compiler.MAX_REQUEST_ELEMENTS + 1, True)):
+        frame = m.HeartbeatRequest().to_bytes(4)[:-1] + write_varint(count) + bytes((100, 0)) * count
+        with pytest.raises(ProtocolError, match="elements") if is_refused else contextlib.nullcontext():
+            m.HeartbeatRequest.decode(frame, 4)
 
 
 def test_an_announced_count_costs_nothing():

@@ -6,6 +6,7 @@ import errno
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from sediment.segment_io.fs import Fs, OpenFile
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.backends.live import LiveBackend
+from sediment.server.live.partition import Partition
 from tests.engine.live_logs import batch
 from tests.engine.managed import FailingFs
 from tests.server.live.nodes import LiveServer, fetch, fetch_request, live, new_node, produce, produce_request
@@ -72,6 +74,64 @@ def values(records: object) -> int:
 
 
 # -------------------------------------------------------------------------------------------------------------- fetches
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the numbers of the partitions that are read; the list grows."""
+    numbers: list[int] = []
+    real = Partition.read
+
+    def read(partition: Partition, *arguments: Any, **keys: Any) -> Any:
+        numbers.append(partition.partition.partition)
+        return real(partition, *arguments, **keys)
+
+    monkeypatch.setattr(Partition, "read", read)
+    return numbers
+
+
+def test_an_append_measures_only_its_own_partition_of_a_waiting_fetch(node: LiveServer, reads: list[int]) -> None:
+    with node.connect() as consumer, node.connect() as producer:
+        consumer.send(fetch_request((0, 0), (1, 0), (2, 0), (3, 0), min_bytes=200, max_wait_ms=LONG_MS), VERSION)
+        wait_until(lambda: waiting(node) == 1)
+        reads.clear()
+        produce(producer, batch(), number=1)
+        produce(producer, batch(), number=3)
+        assert (reads, waiting(node)) == ([1, 3], 1)
+        produce(producer, batch(), number=1)
+        answers = consumer.receive(ApiKey.FETCH, VERSION)[1].responses[0].partitions
+        assert [values(each.records) for each in answers] == [0, 142, 0, 71]
+    assert reads == [1, 3, 1, 0, 1, 2, 3]
+
+
+def test_a_fetch_whose_limits_leave_too_little_reads_everything_seldom(node: LiveServer, reads: list[int]) -> None:
+    """Each partition alone has enough for the limit, but not all together: a second batch does not fit."""
+    with node.connect() as consumer, node.connect() as producer:
+        request = fetch_request((0, 0), (1, 0), min_bytes=100, max_wait_ms=2000)
+        request.max_bytes = 100
+        consumer.send(request, VERSION)
+        wait_until(lambda: waiting(node) == 1)
+        reads.clear()
+        produce(producer, batch(), number=0)
+        produce(producer, batch(), number=1)
+        assert reads == [0, 1, 0, 1]
+        for _ in range(10):
+            produce(producer, batch(), number=1)
+        assert reads == [0, 1, 0, 1, *[1] * 10]
+        answers = consumer.receive(ApiKey.FETCH, VERSION)[1].responses[0].partitions
+        assert [values(each.records) for each in answers] == [71, 0]
+
+
+def test_a_fetch_that_names_a_partition_several_times_gets_it_once_from_the_last_offset(node: LiveServer) -> None:
+    with node.connect() as client:
+        for _ in range(3):
+            produce(client, batch())
+        pairs = [(0, 0), (1, 0), (0, 1), (0, 2)]
+        answers = fetch(client, *pairs)
+        assert [(each.partition_index, values(each.records)) for each in answers] == [(0, 71), (1, 0)]
+        request = fetch_request(*pairs)
+        request.topics = [*request.topics, *request.topics]
+        assert [len(topic.partitions) for topic in client.ask(request, VERSION).responses] == [2]
+
+
 def test_a_fetch_at_the_log_end_is_answered_by_the_next_append(node: LiveServer) -> None:
     with node.connect() as consumer, node.connect() as producer:
         consumer.send(fetch_request((0, 0), (1, 0), max_wait_ms=LONG_MS), VERSION)

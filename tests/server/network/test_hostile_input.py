@@ -64,6 +64,14 @@ CASES = {
         struct.pack(">i", 15) + header(3, 4) + struct.pack(">i", 2**31 - 1),
         "MetadataRequest version 4",
     ),
+    "100,001 elements": (
+        struct.pack(">i", 15 + 2 * 100_001) + header(3, 4) + struct.pack(">i", 100_001) + bytes(2 * 100_001),
+        "it has more than 100000 elements",
+    ),
+    "1,001 tagged fields in the header": (
+        struct.pack(">i", 13 + 2 * 1001) + header(3, 12) + b"\xe9\x07" + bytes(2 * 1001),
+        "1001 tagged fields are announced",
+    ),
 }
 
 

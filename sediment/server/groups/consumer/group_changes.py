@@ -52,8 +52,8 @@ from sediment.server.groups.consumer.members import (
     reconciled,
 )
 from sediment.server.groups.consumer.metadata_hash import metadata_hash
-from sediment.server.groups.consumer.topic_regex import check_regex
 from sediment.server.groups.group_memory import MEMBER_BYTES
+from sediment.server.regex import check_regex
 from sediment.server.server_config import ServerConfig
 
 REGEX_REFRESH_MIN_INTERVAL_MS = 10_000

@@ -25,7 +25,7 @@ from sediment.server.groups.consumer.group_changes import (
 )
 from sediment.server.groups.consumer.group_records import GroupRecord, ResolvedRegex
 from sediment.server.groups.consumer.members import STATIC_LEAVE_EPOCH, Assignment
-from sediment.server.groups.consumer.topic_regex import matching_topics
+from sediment.server.regex import matching_names
 from sediment.server.server_config import ServerConfig
 
 SESSION_MS = 45_000
@@ -144,7 +144,7 @@ class GroupOfMembers:
     def resolve(self) -> None:
         """Match the regular expressions with the topics."""
         names = list(self.topics.found)
-        found = {regex: matching_topics(regex, names) or frozenset() for regex in self.group.subscribed_regexes}
+        found = {regex: matching_names(regex, names) or frozenset() for regex in self.group.subscribed_regexes}
         results = {regex: ResolvedRegex(topics, 7, self.now_ms) for regex, topics in found.items()}
         self.apply(resolve_regexes(self.group, results, self.circumstances()))
 

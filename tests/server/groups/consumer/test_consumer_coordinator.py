@@ -10,8 +10,8 @@ import pytest
 
 from sediment.segment_io.errors import StorageError
 from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.server import regex
 from sediment.server.errors import ApiError
-from sediment.server.groups.consumer import topic_regex
 from sediment.server.groups.consumer.consumer_group import ConsumerGroupState
 from sediment.server.groups.group_offsets import CommittedOffset
 from sediment.server.groups.group_requests import JoinRequest, MemberIdentity, SyncRequest
@@ -340,7 +340,7 @@ def test_members_are_answered_while_a_slow_expression_is_matched(
     groups: Groups, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     matching, released = threading.Event(), threading.Event()
-    original = topic_regex._search
+    original = regex._search
 
     def slow(pattern: str, names: Any) -> Any:
         if len(names) > 1:
@@ -348,7 +348,7 @@ def test_members_are_answered_while_a_slow_expression_is_matched(
             assert released.wait(LIMIT_SECONDS)
         return original(pattern, names)
 
-    monkeypatch.setattr(topic_regex, "_search", slow)
+    monkeypatch.setattr(regex, "_search", slow)
     groups.catalog.set(**{f"topic-{number}": 1 for number in range(10)})
     groups.settled(topic_names=None, topic_regex="ord.*")
     background = threading.Thread(target=groups.pass_ms, args=(1,))

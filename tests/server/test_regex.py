@@ -7,11 +7,11 @@ import itertools
 import pytest
 
 from sediment.segment_io.protocol.error_codes import ErrorCode
-from sediment.server.groups.consumer.topic_regex import (
+from sediment.server.regex import (
     MAX_MATCH_SECONDS,
     MAX_PATTERN_LENGTH,
     check_regex,
-    matching_topics,
+    matching_names,
 )
 from tests.server.groups.consumer.group_members import refused
 
@@ -35,7 +35,7 @@ NAMES = ["orders", "orders-1", "Orders", "payments", "größe", "a.b"]
 )
 def test_patterns_match_whole_names(pattern: str, matching: set[str]) -> None:
     check_regex(pattern)
-    assert matching_topics(pattern, NAMES) == matching
+    assert matching_names(pattern, NAMES) == matching
 
 
 def test_limits_keep_a_program_small() -> None:
@@ -46,11 +46,11 @@ def test_limits_keep_a_program_small() -> None:
 
 def test_a_hundred_thousand_names_are_matched() -> None:
     names = [f"topic-{number}" for number in range(100_000)]
-    assert len(matching_topics("topic-.*7", names) or ()) == 10_000
+    assert len(matching_names("topic-.*7", names) or ()) == 10_000
 
 
 def test_a_pattern_that_takes_too_long_matches_nothing() -> None:
     names = [f"topic-{number}" for number in range(100_000)]
     steps = itertools.count()
-    assert matching_topics(".*", names, lambda: next(steps) * MAX_MATCH_SECONDS / 4) is None
+    assert matching_names(".*", names, lambda: next(steps) * MAX_MATCH_SECONDS / 4) is None
     assert next(steps) < 10

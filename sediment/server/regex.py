@@ -1,7 +1,7 @@
-"""Regular expressions of subscriptions: RE2 syntax, matched with whole topic names by Arrow's RE2.
+"""Regular expressions of clients: RE2 syntax, matched with whole names by Arrow's RE2.
 
-RE2 does not backtrack, but a pattern with large repetitions is still slow on many names.  Three limits bound the work:
-on the length of a pattern, on the size of its compiled program, and on the matching time.
+RE2 does not backtrack, but a pattern with large repetitions is still slow on many or long names.  Three limits bound
+the work: on the length of a pattern, on the size of its compiled program, and on the matching time.
 
 Source: Kafka's Utils.throwIfRegularExpressionIsInvalid and GroupMetadataManager.refreshRegularExpressions, with RE2/J.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
-from itertools import islice
 from math import prod
 
 from sediment.segment_io.protocol.error_codes import ErrorCode
@@ -23,7 +22,7 @@ MAX_MATCH_SECONDS = 2.0
 
 _REPETITION = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 _MAX_REPETITION_DIGITS = 4
-_FIRST_NAMES = 64
+_FIRST_CHARACTERS = 2000
 
 
 def check_regex(pattern: str) -> None:
@@ -41,20 +40,31 @@ def check_regex(pattern: str) -> None:
         raise _invalid(pattern, reason)
 
 
-def matching_topics(
+def matching_names(
     pattern: str, names: Sequence[str], clock: Callable[[], float] = time.monotonic
 ) -> frozenset[str] | None:
     """Return the names that match a pattern from start to end; None if the match exceeds MAX_MATCH_SECONDS."""
     found: set[str] = set()
     whole = _whole(pattern)
-    remaining, count = iter(names), _FIRST_NAMES
+    first, most_characters = 0, _FIRST_CHARACTERS
     end = clock() + MAX_MATCH_SECONDS
-    while chunk := list(islice(remaining, count)):
+    while first < len(names):
         if clock() > end:
             return None
+        chunk = _first_names(names, first, most_characters)
         found.update(name for name, is_match in zip(chunk, _search(whole, chunk), strict=True) if is_match)
-        count *= 2 if clock() < end - MAX_MATCH_SECONDS / 2 else 1
+        first += len(chunk)
+        most_characters *= 2 if clock() < end - MAX_MATCH_SECONDS / 2 else 1
     return frozenset(found)
+
+
+def _first_names(names: Sequence[str], first: int, most_characters: int) -> Sequence[str]:
+    """Return the names from index `first` on with about `most_characters` in total, but at least one."""
+    number = first
+    while number < len(names) and most_characters > 0:
+        most_characters -= len(names[number]) + 1
+        number += 1
+    return names[first:number]
 
 
 def _program_size(pattern: str) -> int:
