@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute  # noqa: F401 - `pa.compute` exists only after this import
+
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.sources import find_sources
 from sediment.segment_io.tables.planning import plan_table

@@ -11,9 +11,9 @@ apply to the next query.
 
 Invariants
 * All queries of a frame read the tasks that `load` planned, or fail.
-* A stream's progress is only the next offset of each partition, keyed by the name of its directory.  Therefore, this
-  progress stays valid after rolls, retention and compaction.
-* The end of a stream is never above the last offset that a task can read.
+* A stream's progress is only the next offset of each partition, keyed by the name of its directory, and a mark of its
+  log.  Therefore, this progress stays valid after rolls, retention, compaction and a restore of the directory, and a
+  partition that was created again is noticed.
 """
 
 from __future__ import annotations
@@ -57,15 +57,17 @@ from sediment.jobs.data_source.kafka_options import LATEST
 from sediment.jobs.data_source.offset_bounds import batch_bounds, stream_starts
 from sediment.jobs.data_source.one_sentence import in_one_sentence
 from sediment.jobs.data_source.options import FORMAT, SourceOptions
+from sediment.jobs.data_source.stream_offsets import offsets_json, parse_offsets
+from sediment.jobs.data_source.stream_progress import FoundEnd, StreamProgress
 from sediment.jobs.data_source.table_options import given_options, is_new_table, options_in, with_options
 from sediment.jobs.spark.quiet_worker import silence_closed_sockets
 from sediment.jobs.spark.worker_python import check_worker_python
 from sediment.jobs.table_readers.read_rows import read_rows
 from sediment.segment_io.errors import SedimentError, SourceChangedError, UsageError
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.slices import ALL, SLICE_BYTES, Bounds, Slice
+from sediment.segment_io.partition.slices import SLICE_BYTES, Slice
 from sediment.segment_io.partition.sources import Source, find_sources
-from sediment.segment_io.tables.log_ends import LogEnds, first_offset
+from sediment.segment_io.tables.log_ends import LogEnds
 from sediment.segment_io.tables.planning import (
     ScanTask,
     TableTask,
@@ -340,7 +342,7 @@ class KafkaLogReader(DataSourceReader):
 class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reader of a stream that follows the partitions of a directory.
 
-    A new partition is read from its beginning.  If retention removes records before the stream reads them, the reader
+    A new partition is read from its beginning.  If records are lost before the stream reads them, the reader fails or
     logs a warning and skips them.  Records that compaction removed are not reported, because newer records superseded
     them.
     """
@@ -349,14 +351,18 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._request = options.request
         self._ends = LogEnds(options.paths, options.request.isolation, options.selects)
-        self._target: dict[str, int] | None = None
+        self._progress = StreamProgress(self._ends, self._on_data_loss)
+        self._target: dict[str, FoundEnd] | None = None
 
     @in_one_sentence
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the first offsets of a new query, by partition."""
+        found = self._progress.found()
         if self._options.starting == LATEST:
-            return self._ends.now()
-        return stream_starts(self._options, self._ends.sources(), Fs())
+            starts = {name: end.offset for name, end in found.items()}
+        else:
+            starts = stream_starts(self._options, self._ends.sources(), Fs())
+        return offsets_json(self._progress.started(starts, found))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return `max_offsets_per_trigger` as a limit."""
@@ -366,28 +372,17 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @in_one_sentence
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Record the current log end, at which a query with the trigger `availableNow` stops."""
-        self._target = self._ends.now()
+        self._target = self._progress.found()
 
     @in_one_sentence
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Return the next offset of each partition; this offset is never below the partition's entry in `start`.
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return the next offset of each partition, which is not below its entry in `start` without data loss.
 
         The batch from `start` to these offsets has about `limit` offsets, but at least one of each partition with data.
         """
-        ends = self._target if self._target is not None else self._ends.now()
-        ends = {**start, **{name: max(end, start.get(name, end)) for name, end in ends.items()}}
-        if self._options.kafka.fails_on_data_loss:
-            _check_present(start, self._ends.sources())
-        if not isinstance(limit, ReadMaxRows):
-            return ends
-        sources = self._ends.sources()
-        starts = {name: start[name] if name in start else first_offset(sources.get(name), Fs()) for name in ends}
-        waiting = {name: max(ends[name] - starts[name], 0) for name in ends}
-        share = min(1.0, limit.max_rows / max(sum(waiting.values()), 1))
-        return {
-            name: ends[name] if share == 1.0 else min(ends[name], starts[name] + max(1, int(waiting[name] * share)))
-            for name in ends
-        }
+        found = self._progress.found() if self._target is None else self._target
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return offsets_json(self._progress.next_offsets(parse_offsets(start), found, most))
 
     @in_one_sentence
     def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
@@ -395,21 +390,14 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._ends.now()
 
     @in_one_sentence
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the tasks for the offsets from `start` up to but not including `end`."""
-        fs = Fs()
         task_bytes = self._options.task_bytes or SLICE_BYTES
         scan_tasks: list[ScanTask] = []
-        for name, source in self._ends.sources().items():
-            first = start.get(name, ALL.first_offset)
-            if name not in end or first >= end[name]:
-                continue
-            if name in start and first < min(begins := first_offset(source, fs), end[name]):
-                self._on_lost(source, first, begins)
-            request = replace(
-                self._request, bounds=self._request.bounds & Bounds(first_offset=first, end_offset=end[name])
-            )
-            scan_tasks += plan_scan_tasks(request, source, fs, slice_bytes=task_bytes)
+        for source, bounds, topic_id in self._progress.ranges(parse_offsets(start), parse_offsets(end)):
+            request = replace(self._request, bounds=self._request.bounds & bounds)
+            planned = plan_scan_tasks(request, source, Fs(), slice_bytes=task_bytes)
+            scan_tasks += [replace(scan_task, topic_id=topic_id) for scan_task in planned]
         return [_TaskPartition(task) for task in pack_scan_tasks(scan_tasks, task_bytes)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -417,31 +405,19 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _read(self._request, partition, self._on_lost_slice)
 
     def _on_lost_slice(self, lost: Slice, next_offset: int) -> None:
-        self._on_lost(lost.source, lost.start_offset, next_offset)
+        what = f"offsets {lost.start_offset} to {next_offset - 1} were removed before the stream read them"
+        advice = "set failOnDataLoss to false to continue after these offsets"
+        self._on_data_loss(str(lost.source.partition), what, advice)
 
-    def _on_lost(self, source: Source, first_lost: int, next_offset: int) -> None:
-        """Report the offsets [first_lost, next_offset), which retention removed before they were read.
+    def _on_data_loss(self, partition: str, what: str, advice: str) -> None:
+        """Fail, or log a warning, as the option `failOnDataLoss` says.
 
         Raises:
             SourceChangedError: the query fails on data loss.
         """
-        what = f"offsets {first_lost} to {next_offset - 1} were removed by retention before the stream read them"
         if self._options.kafka.fails_on_data_loss:
-            raise SourceChangedError(
-                what,
-                partition=str(source.partition),
-                advice="set failOnDataLoss to false to continue after these offsets",
-            )
-        _log.warning("%s: %s", source.partition, what)
-
-
-def _check_present(start: Mapping[str, int], sources: Mapping[str, Source]) -> None:
-    for name in sorted(start.keys() - sources.keys()):
-        raise SourceChangedError(
-            "the partition was removed while the stream read it",
-            partition=name,
-            advice="set failOnDataLoss to false to continue without this partition",
-        )
+            raise SourceChangedError(what, partition=partition, advice=advice)
+        _log.warning("%s: %s", partition, what)
 
 
 class _RefusedStreamReader(DataSourceStreamReader):

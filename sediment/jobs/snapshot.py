@@ -65,7 +65,6 @@ from sediment.segment_io.errors import SedimentError, SourceChangedError, UsageE
 from sediment.segment_io.format.names import (
     INTERNAL_TOPICS,
     LEADER_EPOCH_FILE,
-    PARTITION_METADATA_FILE,
     TopicPartition,
     new_run_id,
 )
@@ -74,10 +73,11 @@ from sediment.segment_io.packing import pack_by_weight, pack_in_order
 from sediment.segment_io.partition.checkpoint_files import (
     PartitionCheckpoints,
     read_leader_epochs,
-    read_partition_metadata,
 )
+from sediment.segment_io.partition.identity import PartitionIdentity
 from sediment.segment_io.partition.slices import Bounds, plan_slices
 from sediment.segment_io.partition.sources import Source
+from sediment.segment_io.tables.log_marks import LogMark, LogMatch, mark_of, match_log
 from sediment.segment_io.tables.planning import ScanTask
 
 if TYPE_CHECKING:
@@ -238,19 +238,23 @@ class _Planned:
     log: _Log
     facts: LogState
     refresh: Refresh
+    mark: LogMark
     committed: CommittedRange
     scan_tasks: tuple[ScanTask, ...]
 
 
-def _facts(log: _Log, committed: CommittedRange, fs: Fs) -> LogState:
-    directory = log.source().directory
+def _facts(
+    log: _Log, identity: PartitionIdentity, committed: CommittedRange, progress: PartitionProgress | None, fs: Fs
+) -> LogState:
+    source = log.source()
     return LogState(
         log_start_offset=committed.first_offset,
         end_offset=committed.end_offset,
         first_dirty_offset=log.checkpoints.first_dirty,
         cleaner_unknown=log.cleaner_unknown,
-        topic_id=read_partition_metadata(fs, directory / PARTITION_METADATA_FILE),
-        leader_epochs=read_leader_epochs(fs, directory / LEADER_EPOCH_FILE) or (),
+        topic_id=identity.topic_id,
+        leader_epochs=read_leader_epochs(fs, source.directory / LEADER_EPOCH_FILE) or (),
+        match=LogMatch.UNKNOWN if progress is None else match_log(progress.mark, source, identity, fs),
     )
 
 
@@ -264,8 +268,9 @@ def _plan(
         return log.report(SKIPPED, "no-high-watermark", "the replication checkpoint does not list the partition")
     try:
         source = log.source()
+        identity = PartitionIdentity.of(source, fs)
         committed = committed_range(source, log.checkpoints, fs)
-        facts = _facts(log, committed, fs)
+        facts = _facts(log, identity, committed, progress, fs)
         refresh = plan_refresh(
             facts, progress, now_ms=now_ms, delete_retention_ms=log.delete_retention_ms, from_start=own.from_start
         )
@@ -273,6 +278,7 @@ def _plan(
         if own.as_of is not None:
             bounds &= own.as_of.bounds(str(log.partition))
             refresh = replace(refresh, end_offset=max(min(refresh.end_offset, bounds.end_offset), refresh.first_offset))
+        mark = mark_of(source, identity, refresh.end_offset, fs)
         slices = plan_slices(source, bounds, fs)
     except (SedimentError, OSError) as error:
         return log.failure(error)
@@ -280,7 +286,7 @@ def _plan(
         ScanTask(found, bounds, True, committed.aborted_within(found.start_offset, found.end_offset))
         for found in slices
     )
-    return _Planned(log, facts, refresh, committed, scan_tasks)
+    return _Planned(log, facts, refresh, mark, committed, scan_tasks)
 
 
 def _check_unchanged(planned: Sequence[_Planned]) -> None:
@@ -470,7 +476,9 @@ class _Run:
         from delta.exceptions import DeltaConcurrentModificationException
 
         reached = {
-            str(partition.log.partition): progress_after(partition.refresh, partition.facts, self._options.now_ms)
+            str(partition.log.partition): progress_after(
+                partition.refresh, partition.facts, partition.mark, self._options.now_ms
+            )
             for partition in planned
         }
         progress = RefreshProgress(before.kind, self._run_id, before.sequence + 1, {**known, **reached})

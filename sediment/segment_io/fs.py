@@ -17,6 +17,7 @@ import os
 import shutil
 import socket
 import stat
+import struct
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -75,6 +76,13 @@ _VIEW = ctypes.pythonapi.PyMemoryView_FromMemory
 _VIEW.restype = ctypes.py_object
 _VIEW.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int]
 _TO_READ = 0x100  # PyBUF_READ
+_STATX = getattr(_LIBC, "statx", None)  # Linux only; Python has os.statx only from 3.15
+_CURRENT_DIRECTORY = -100  # AT_FDCWD
+_CREATION_TIME = 0x800  # STATX_BTIME
+_STATX_BYTES = 256
+_STATX_MASK = struct.Struct("@I")
+_STATX_CREATED = struct.Struct("@qI")
+_STATX_CREATED_AT = 80
 
 
 class FileMapping:
@@ -257,6 +265,21 @@ class Fs:
         except FileNotFoundError:
             return None
         return status.st_ino, status.st_size, status.st_mtime_ns
+
+    def created_ns(self, path: Path) -> int | None:
+        """Return when `path` was created, in ns since the epoch; None if the system does not tell.
+
+        Programs cannot set this time, and a copy has its own.
+        """
+        if _STATX is None:
+            seconds = getattr(path.stat(), "st_birthtime", None)  # macOS and BSD
+            return None if seconds is None else int(seconds * 1e9)
+        found = ctypes.create_string_buffer(_STATX_BYTES)
+        if _STATX(_CURRENT_DIRECTORY, os.fsencode(path), 0, _CREATION_TIME, found) != 0:
+            return None
+        (known,) = _STATX_MASK.unpack_from(found)
+        seconds, nanoseconds = _STATX_CREATED.unpack_from(found, _STATX_CREATED_AT)
+        return seconds * 1_000_000_000 + nanoseconds if known & _CREATION_TIME else None
 
     def file_stamp(self, path: Path) -> FileStamp | None:
         """Return the state of the file at `path`, without its content, following links; None if it is missing."""

@@ -18,6 +18,7 @@ from typing import Any
 
 from sediment.engine.directory.leader_epochs import epoch_for_offset
 from sediment.segment_io.format.checkpoints import EpochEntry
+from sediment.segment_io.tables.log_marks import LogMark, LogMatch, RecordMark
 
 LATEST = "latest"
 AS_OF = "as-of"
@@ -30,14 +31,14 @@ _MARK = "sediment.snapshot"
 class PartitionProgress:
     """State of one partition in the table: S(`next_offset`) of a log that started at `log_start_offset`.
 
-    `topic_id` and `leader_epoch` show whether the log was replaced under the same name.  The epoch is the leader epoch
-    of the last offset below `next_offset`.  Each of these values is None if the directory does not contain it.
-    `now_ms` is the time of the last refresh that read the partition.
+    `mark` and `leader_epoch` show whether the log was replaced under the same name.  The epoch is the leader epoch of
+    the last offset below `next_offset`, or None if the directory does not contain it.  `now_ms` is the time of the last
+    refresh that read the partition.
     """
 
     next_offset: int
     log_start_offset: int
-    topic_id: str | None
+    mark: LogMark
     leader_epoch: int | None
     now_ms: int
 
@@ -57,7 +58,24 @@ class RefreshProgress:
 
 def progress_json(progress: RefreshProgress) -> str:
     """Return the progress as JSON, for the metadata of a commit."""
-    return json.dumps({_MARK: _FORMAT, **asdict(progress)}, separators=(",", ":"))
+    partitions = {name: _partition_json(partition) for name, partition in progress.partitions.items()}
+    return json.dumps({_MARK: _FORMAT, **asdict(progress), "partitions": partitions}, separators=(",", ":"))
+
+
+def _partition_json(progress: PartitionProgress) -> dict[str, Any]:
+    fields = asdict(progress)
+    mark = fields.pop("mark")
+    without_id = {name: value for name, value in mark.items() if value is not None and name != "topic_id"}
+    return {**fields, "topic_id": mark["topic_id"], **without_id}
+
+
+def _parse_partition(fields: Mapping[str, Any]) -> PartitionProgress:
+    given = dict(fields)
+    record = given.pop("record", None)
+    mark = LogMark(
+        given.pop("topic_id"), given.pop("directory", None), None if record is None else RecordMark(**record)
+    )
+    return PartitionProgress(mark=mark, **given)
 
 
 def parse_progress(text: str | None) -> RefreshProgress | None:
@@ -66,7 +84,7 @@ def parse_progress(text: str | None) -> RefreshProgress | None:
         found: dict[str, Any] = json.loads(text or "null")
         if found.pop(_MARK) != _FORMAT:
             return None
-        partitions = {name: PartitionProgress(**fields) for name, fields in found.pop("partitions").items()}
+        partitions = {name: _parse_partition(fields) for name, fields in found.pop("partitions").items()}
         return RefreshProgress(partitions=partitions, **found)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
@@ -79,6 +97,7 @@ class Rebuild(StrEnum):
     FIRST_TIME = "first-time"
     ASKED = "asked"
     OTHER_TOPIC = "other-topic-id"
+    CREATED_AGAIN = "created-again"
     ENDS_EARLIER = "log-ends-earlier"
     OTHER_LEADER_EPOCH = "other-leader-epoch"
     TOMBSTONES_GONE = "tombstones-may-be-gone"
@@ -89,7 +108,8 @@ class LogState:
     """State of a partition's log now.
 
     [`log_start_offset`, `end_offset`) is the committed range.  The log is clean below `first_dirty_offset`, which is
-    None if the log was never cleaned.  With `cleaner_unknown` the directory has no cleaner checkpoint.
+    None if the log was never cleaned.  With `cleaner_unknown` the directory has no cleaner checkpoint.  `match` is the
+    result of a comparison of the log with the mark in the table's progress.
     """
 
     log_start_offset: int
@@ -98,6 +118,7 @@ class LogState:
     cleaner_unknown: bool
     topic_id: str | None
     leader_epochs: tuple[EpochEntry, ...]
+    match: LogMatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +171,9 @@ def _reason_to_rebuild(
         return Rebuild.FIRST_TIME
     if from_start:
         return Rebuild.ASKED
-    if None not in (facts.topic_id, progress.topic_id) and facts.topic_id != progress.topic_id:
-        return Rebuild.OTHER_TOPIC
+    if facts.match is LogMatch.OTHER:
+        has_ids = None not in (facts.topic_id, progress.mark.topic_id)
+        return Rebuild.OTHER_TOPIC if has_ids else Rebuild.CREATED_AGAIN
     if facts.end_offset < progress.next_offset:
         return Rebuild.ENDS_EARLIER
     epoch = epoch_for_offset(facts.leader_epochs, progress.next_offset - 1)
@@ -178,12 +200,12 @@ def _tombstones_may_be_gone(
     return cleaned and facts.end_offset > progress.next_offset and over
 
 
-def progress_after(refresh: Refresh, facts: LogState, now_ms: int) -> PartitionProgress:
-    """Return the progress of the partition after `refresh` is merged."""
+def progress_after(refresh: Refresh, facts: LogState, mark: LogMark, now_ms: int) -> PartitionProgress:
+    """Return the progress of the partition after `refresh` is merged; `mark` marks the log below its end."""
     return PartitionProgress(
         next_offset=max(refresh.first_offset, refresh.end_offset),
         log_start_offset=facts.log_start_offset,
-        topic_id=facts.topic_id,
+        mark=mark,
         leader_epoch=epoch_for_offset(facts.leader_epochs, refresh.end_offset - 1),
         now_ms=now_ms,
     )

@@ -1,6 +1,9 @@
 """The identity of a partition, which changes if the partition is deleted and created again.
 
-Invariant: if `partition.metadata` cannot be read, the inode of the directory identifies the partition.
+The topic id in `partition.metadata` identifies a partition.  A topic of a ZooKeeper broker may have no id.  Then the
+directory identifies the partition: its inode, and the time of its creation, because filesystems use inodes again.
+
+Invariant: if `partition.metadata` cannot be read, the directory identifies the partition.
 """
 
 from __future__ import annotations
@@ -18,10 +21,14 @@ from sediment.segment_io.partition.sources import Source
 
 @dataclass(frozen=True, slots=True)
 class PartitionIdentity:
-    """Identity of a partition in its directory; `topic_id` is None without a readable `partition.metadata`."""
+    """Identity of a partition in its directory; `topic_id` is None without a readable `partition.metadata`.
+
+    `created_ns` is the time at which the directory was created, or None if the system does not tell.
+    """
 
     topic_id: str | None
     inode: int
+    created_ns: int | None
 
     @classmethod
     def of(cls, source: Source, fs: Fs) -> PartitionIdentity:
@@ -33,12 +40,17 @@ class PartitionIdentity:
         topic_id = None
         with contextlib.suppress(SedimentError, OSError):
             topic_id = read_partition_metadata(fs, source.directory / PARTITION_METADATA_FILE)
-        return cls(topic_id, source.directory.stat().st_ino)
+        return cls(topic_id, source.directory.stat().st_ino, fs.created_ns(source.directory))
+
+    @property
+    def directory(self) -> str:
+        """The directory as text, which stays the same as long as the directory exists, and differs for a copy."""
+        return str(self.inode) if self.created_ns is None else f"{self.inode}-{self.created_ns}"
 
     def is_same(self, other: PartitionIdentity) -> bool:
         """Return True if both are the same partition; compare topic ids if both have one, else directories."""
         if self.topic_id is None or other.topic_id is None:
-            return self.inode == other.inode
+            return self.directory == other.directory
         return self.topic_id == other.topic_id
 
 

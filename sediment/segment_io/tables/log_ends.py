@@ -97,20 +97,26 @@ class LogEnds:
         Raises:
             SedimentError: a partition that was not replaced cannot be read.
         """
+        return {source: end for source, (end, _) in self.identified(sources).items()}
+
+    def identified(self, sources: Iterable[Source]) -> dict[Source, tuple[int, PartitionIdentity]]:
+        """Return the next offset and the identity of each of `sources`; leave out sources and raise as `of` does."""
         fs = self._fs
         of_log_dir = cache(lambda log_dir: read_checkpoints(log_dir, fs))  # reads each file once per call
         is_committed = self._isolation == READ_COMMITTED
-        ends = {}
+        ends: dict[Source, tuple[int, PartitionIdentity]] = {}
         for source in sources:
             checkpoints = of_log_dir(source.directory.parent).of(source.partition) if is_committed else None
             before = self._identity(source)
             try:
-                ends[source] = self._end(source, checkpoints, fs)
+                end = self._end(source, checkpoints, fs)
             except (SedimentError, FileNotFoundError):
                 # If a partition was deleted, or deleted and created again, all other partitions are still read.
-                now = self._identity(source)
-                if before is not None and now is not None and before.is_same(now):
+                if self._is_still(source, before):
                     raise
+            else:
+                if before is not None and self._is_still(source, before):
+                    ends[source] = end, before
         return ends
 
     def _end(self, source: Source, checkpoints: PartitionCheckpoints | None, fs: Fs) -> int:
@@ -121,6 +127,10 @@ class LogEnds:
             end = end_offset(self._isolation, source, fs, checkpoints)
             self._known[name] = (seen, end)
         return end
+
+    def _is_still(self, source: Source, before: PartitionIdentity | None) -> bool:
+        now = self._identity(source)
+        return before is not None and now is not None and before.is_same(now)
 
     def _identity(self, source: Source) -> PartitionIdentity | None:
         """Return the identity of the partition of `source`; None if its directory does not exist."""

@@ -32,13 +32,15 @@ _NO_BOUNDS: Mapping[Source, Bounds] = MappingProxyType({})
 class ScanTask:
     """A slice to read; only its records within `bounds` are wanted.
 
-    If `committed`, control records and the records of aborted transactions are left out.
+    If `committed`, control records and the records of aborted transactions are left out.  With `topic_id`, a reader
+    that follows new files reads only files of this topic, not of a later topic with the same name.
     """
 
     slice: Slice
     bounds: Bounds
     committed: bool = False
     aborted: tuple[AbortedTransaction, ...] = ()
+    topic_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,10 +56,11 @@ def read_table(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one task as pyarrow.RecordBatch of `arrow_schema(request.selected())`; no batch is empty.
 
-    With SKIP and ROWS, `on_unreadable` is called with each range that was not read.  If retention removed records after
-    planning, `on_lost` is called with the slice and the first offset that still has data.  Without `on_lost`, removed
-    records are an error.  Without `follow`, a segment that was replaced or removed after planning is also an error.
-    With `follow`, records may be missing because newer records outside the plan have superseded them.
+    With SKIP and ROWS, `on_unreadable` is called with each range that was not read.  If records were removed after
+    planning, by retention or with their partition, `on_lost` is called with the slice and the first offset that still
+    has data, or the end of the slice.  Without `on_lost`, removed records are an error.  Without `follow`, a segment
+    that was replaced or removed after planning is also an error.  With `follow`, records may be missing because newer
+    records outside the plan have superseded them.
 
     Raises:
         CorruptBatchError, UnsupportedDataError: with FAIL, a batch cannot be read.

@@ -34,6 +34,7 @@ from sediment.segment_io.format.layout import (
 from sediment.segment_io.format.names import SegmentFileKind
 from sediment.segment_io.format.offset_index import parse_offset_index
 from sediment.segment_io.fs import Fs, only_zeros
+from sediment.segment_io.partition.identity import PartitionIdentity
 from sediment.segment_io.partition.live_segments import live_segments
 from sediment.segment_io.partition.slices import Bounds, Slice, current_slices, opened, verified_batch
 from sediment.segment_io.segment.columns import BadBatchError
@@ -153,6 +154,9 @@ def read_spans(
     waiting = [scan_task]
     while waiting:
         current = waiting.pop(0)
+        if follow and on_lost is not None and _is_other_topic(current, fs):
+            on_lost(current.slice, _end_offset(current))
+            continue
         with opened(current.slice, or_deleted=not follow) as descriptor:
             if descriptor is not None:
                 yield from _spans(current, descriptor, reuses_buffer, chunk_bytes)
@@ -183,7 +187,13 @@ def _replaced(planned: Slice) -> SourceChangedError:
 def _moved(scan_task: ScanTask, fs: Fs, on_lost: OnLost | None) -> list[ScanTask]:
     """Return new scan tasks for the offsets of a scan task whose file was replaced or removed."""
     stale = scan_task.slice
-    slices = current_slices(stale, fs)
+    try:
+        slices = current_slices(stale, fs)
+    except SourceChangedError:  # the partition was removed
+        if on_lost is None:
+            raise
+        on_lost(stale, _end_offset(scan_task))
+        return []
     segments = live_segments(stale.source, fs)
     first_offset = segments[0].base_offset if segments else stale.end_offset
     if first_offset > max(stale.start_offset, scan_task.bounds.first_offset):
@@ -199,6 +209,21 @@ def _moved(scan_task: ScanTask, fs: Fs, on_lost: OnLost | None) -> list[ScanTask
         on_lost(stale, first_offset)
     bounds = scan_task.bounds & Bounds(first_offset=stale.start_offset, end_offset=stale.end_offset)
     return [replace(scan_task, slice=found, bounds=bounds) for found in slices]
+
+
+def _is_other_topic(scan_task: ScanTask, fs: Fs) -> bool:
+    """Return True if the partition of a scan task was deleted, and created again with another topic id."""
+    if scan_task.topic_id is None:
+        return False
+    try:
+        now = PartitionIdentity.of(scan_task.slice.source, fs).topic_id
+    except FileNotFoundError:
+        return False
+    return now not in (None, scan_task.topic_id)
+
+
+def _end_offset(scan_task: ScanTask) -> int:
+    return min(scan_task.slice.end_offset, scan_task.bounds.end_offset)
 
 
 def _spans(

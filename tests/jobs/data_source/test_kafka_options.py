@@ -7,6 +7,7 @@ import json
 import pytest
 
 from sediment.jobs.data_source.options import SourceOptions
+from sediment.jobs.data_source.stream_offsets import parse_offsets
 from sediment.jobs.datasource import KafkaLogSource, KafkaLogStreamReader
 from sediment.segment_io.errors import OffsetOutOfRangeError, SedimentError, SourceChangedError, UsageError
 from tests.segments import ABORT, batch_bytes, marker_bytes, write_segment
@@ -122,11 +123,16 @@ def stream(path, **options):
     return KafkaLogStreamReader(SourceOptions.parse({"path": str(path), **options}))
 
 
+def plain(progress):
+    """Return only the offsets in a stream's progress."""
+    return {name: entry.offset for name, entry in parse_offsets(progress).items()}
+
+
 def test_a_stream_fails_on_removed_records_and_partitions_only_if_asked_to(log_dir):
     start = {"a-0": 4, "gone-0": 7}
     lenient = stream(log_dir)
     end = lenient.latestOffset(start, lenient.getDefaultReadLimit())
-    assert end == {"a-0": 40, "a-1": 6, "b-0": 6, "gone-0": 7}
+    assert plain(end) == {"a-0": 40, "a-1": 6, "b-0": 6, "gone-0": 7}
     assert lenient.partitions(start, end)
     strict = stream(log_dir, failOnDataLoss="true")
     with pytest.raises(SourceChangedError, match=r"the partition was removed .*\(partition gone-0\)"):
@@ -147,7 +153,7 @@ def test_a_stream_fails_on_removed_records_and_partitions_only_if_asked_to(log_d
     ],
 )
 def test_a_stream_starts_where_it_is_told_and_later_partitions_at_their_beginning(options, starts, log_dir):
-    assert stream(log_dir, subscribe="a", **options).initialOffset() == starts
+    assert plain(stream(log_dir, subscribe="a", **options).initialOffset()) == starts
 
 
 @pytest.mark.parametrize(
@@ -163,7 +169,7 @@ def test_a_stream_restarts_from_its_checkpoint_whatever_its_starting_offsets_hav
     reader = source.streamReader(source.schema())
     start = {"a-0": 30, "a-1": 2}
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
-    assert end == {"a-0": 40, "a-1": 6}
+    assert plain(end) == {"a-0": 40, "a-1": 6}
     assert reader.partitions(start, end)
     with pytest.raises(SedimentError):
         reader.initialOffset()
@@ -171,7 +177,7 @@ def test_a_stream_restarts_from_its_checkpoint_whatever_its_starting_offsets_hav
 
 def test_a_stream_has_the_limit_and_the_partitions_of_its_options(log_dir):
     reader = stream(log_dir, assign='{"a": [0]}', maxOffsetsPerTrigger="5")
-    assert reader.latestOffset({}, reader.getDefaultReadLimit()) == {"a-0": 15}
+    assert plain(reader.latestOffset({}, reader.getDefaultReadLimit())) == {"a-0": 15}
 
 
 def test_headers_are_a_column_unless_they_are_left_out(log_dir):

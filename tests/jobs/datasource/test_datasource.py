@@ -22,7 +22,9 @@ from pyspark.sql.types import StructType
 from sediment.jobs.data_source.options import SourceOptions
 from sediment.jobs.datasource import KafkaLogSource, KafkaLogStreamReader, register, spark_schema
 from sediment.jobs.table_readers.read_rows import read_rows
+from sediment.segment_io.format.names import PARTITION_METADATA_FILE
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import write_partition_metadata
 from sediment.segment_io.partition.sources import find_sources
 from sediment.segment_io.tables.planning import plan_table
 from sediment.segment_io.tables.schema import TABLES, TableRequest, arrow_schema
@@ -598,6 +600,23 @@ def test_a_limit_spreads_a_backlog_over_batches(stream, live):
     assert tail.query.awaitTermination(LIMIT_SECONDS)
     assert tail.rows == list(range(40))
     assert max(len(rows) for rows in tail.batches.values()) == 10
+
+
+def test_a_topic_that_was_created_again_between_two_runs_is_read_from_its_start_or_fails_the_query(stream, live):
+    def run(**options):
+        tail = stream(live.parent, trigger={"availableNow": True}, **options)
+        tail.query.awaitTermination(LIMIT_SECONDS)
+        return tail
+
+    write_partition_metadata(Fs(), live / PARTITION_METADATA_FILE, "AAAAAAAAAAAAAAAAAAAAAQ")
+    assert run().rows == list(range(40))
+    shutil.rmtree(live)
+    write_segment(live, 0, [batch_bytes(offset, "xy") for offset in range(0, 60, 2)])
+    write_partition_metadata(Fs(), live / PARTITION_METADATA_FILE, "BBBBBBBBBBBBBBBBBBBBAg")
+    with pytest.raises(StreamingQueryException, match="the offset was changed from 40 to 0, because the partition was"):
+        run(failOnDataLoss="true")
+    assert run().rows == list(range(60))
+    assert run(failOnDataLoss="true").rows == []
 
 
 def test_a_stream_may_begin_at_the_end(stream, live):

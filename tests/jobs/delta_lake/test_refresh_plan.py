@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from sediment.jobs.delta_lake.refresh_plan import (
@@ -17,6 +19,7 @@ from sediment.jobs.delta_lake.refresh_plan import (
     progress_json,
 )
 from sediment.segment_io.format.checkpoints import EpochEntry
+from sediment.segment_io.tables.log_marks import LogMark, LogMatch, RecordMark
 
 DAY_MS = 86_400_000
 NOW_MS = 1_700_000_000_000
@@ -31,12 +34,13 @@ def facts(**changes) -> LogState:
         "cleaner_unknown": False,
         "topic_id": "A",
         "leader_epochs": EPOCHS,
+        "match": LogMatch.SAME,
     }
     return LogState(**{**given, **changes})
 
 
 def progress(**changes) -> PartitionProgress:
-    given = {"next_offset": 60, "log_start_offset": 10, "topic_id": "A", "leader_epoch": 5, "now_ms": NOW_MS}
+    given = {"next_offset": 60, "log_start_offset": 10, "mark": LogMark("A"), "leader_epoch": 5, "now_ms": NOW_MS}
     return PartitionProgress(**{**given, **changes})
 
 
@@ -68,7 +72,8 @@ def test_a_log_start_that_moved_drops_what_lies_below():
 @pytest.mark.parametrize(
     ("given", "known", "reason"),
     [
-        (facts(topic_id="B"), progress(), Rebuild.OTHER_TOPIC),
+        (facts(topic_id="B", match=LogMatch.OTHER), progress(), Rebuild.OTHER_TOPIC),
+        (facts(topic_id=None, match=LogMatch.OTHER), progress(mark=LogMark()), Rebuild.CREATED_AGAIN),
         (facts(end_offset=59), progress(), Rebuild.ENDS_EARLIER),
         (facts(), progress(leader_epoch=4), Rebuild.OTHER_LEADER_EPOCH),
         (facts(leader_epochs=(*EPOCHS, EpochEntry(6, 59))), progress(), Rebuild.OTHER_LEADER_EPOCH),
@@ -81,8 +86,8 @@ def test_another_log_is_read_from_its_start(given, known, reason):
 @pytest.mark.parametrize(
     ("given", "known"),
     [
-        (facts(topic_id=None), progress()),
-        (facts(), progress(topic_id=None)),
+        (facts(topic_id=None, match=LogMatch.UNKNOWN), progress()),
+        (facts(match=LogMatch.UNKNOWN), progress(mark=LogMark())),
         (facts(leader_epochs=()), progress()),
         (facts(), progress(leader_epoch=None)),
         (facts(leader_epochs=(*EPOCHS, EpochEntry(6, 60))), progress()),
@@ -128,9 +133,22 @@ def test_where_nothing_was_appended_no_tombstone_can_be_gone():
     assert plan(given, progress(), now_ms=NOW_MS + 9 * DAY_MS).rebuild is None
 
 
-def test_progress_survives_the_commits_metadata():
-    after = progress_after(Refresh(60, 100, None, None), facts(), NOW_MS + 1)
-    assert after == PartitionProgress(100, 10, "A", 5, NOW_MS + 1)
+@pytest.mark.parametrize(
+    ("mark", "fields"),
+    [
+        (LogMark("A"), {"topic_id": "A"}),
+        (
+            LogMark(None, "7-1", RecordMark(99, 12)),
+            {"topic_id": None, "directory": "7-1", "record": {"offset": 99, "crc": 12}},
+        ),
+    ],
+)
+def test_progress_survives_the_commits_metadata(mark, fields):
+    after = progress_after(Refresh(60, 100, None, None), facts(), mark, NOW_MS + 1)
+    assert after == PartitionProgress(100, 10, mark, 5, NOW_MS + 1)
+    known = {"next_offset": 100, "log_start_offset": 10, "leader_epoch": 5, "now_ms": NOW_MS + 1}
+    found = json.loads(progress_json(RefreshProgress(LATEST, "run", 7, {"t-0": after})))
+    assert found["partitions"] == {"t-0": {**known, **fields}}
     given = RefreshProgress(LATEST, "run", 7, {"topic-with-dash-0": after})
     assert parse_progress(progress_json(given)) == given
 

@@ -223,6 +223,16 @@ def test_rows_below_a_log_start_that_moved_on_go(spark, log_dir, to):
     assert {(row.partition, bytes(row.key)) for row in table(spark, to).collect()} == {(0, b"c"), (1, b"a")}
 
 
+def test_a_topic_without_an_id_that_was_created_again_replaces_all_rows_of_its_partition(spark, log_dir, to):
+    Log(log_dir / "t-0").append(a="1", b="1").write()
+    refresh(spark, log_dir, to)
+    shutil.rmtree(log_dir / "t-0")
+    Log(log_dir / "t-0").append(b="2", c="2").append(d="2").write()
+    (row,) = refresh(spark, log_dir, to).partitions
+    assert (row.status, row.reason_code, row.first_offset) == ("rebuilt", "created-again", 0)
+    assert_holds(spark, to, latest_rows(log_dir / "t-0"))
+
+
 @pytest.mark.parametrize("change", ["topic id", "shorter", "leader epoch"])
 def test_another_log_under_the_same_name_replaces_all_rows_of_its_partition(spark, log_dir, to, change):
     first = Log(log_dir / "t-0").append(a="1", b="1").append(c="1")
