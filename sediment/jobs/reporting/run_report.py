@@ -269,8 +269,8 @@ class CompactionRunReport(RunReport[PartitionReport]):
 
 
 def in_order(reports: Iterable[Located]) -> tuple[Located, ...]:
-    """Return the partition reports by log directory, topic and number."""
-    return tuple(sorted(reports, key=lambda report: (report.log_dir, by_number(report.partition))))
+    """Return the partition reports by topic, number and log directory."""
+    return tuple(sorted(reports, key=lambda report: (by_number(report.partition), report.log_dir)))
 
 
 def read_report(text: str) -> Any:

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.text import Text
 
 from sediment.jobs.process.standard_output import as_text
-from sediment.jobs.reporting.columns import Row, TableColumn, is_stopped, of_dry_run
+from sediment.jobs.reporting.columns import Row, TableColumn, is_stopped, of_dry_run, text_column
 from sediment.jobs.reporting.figures import counted, human_bytes
 from sediment.jobs.reporting.run_report import ENDLESS_WIDTH, OutcomeReport, counts_as_failed, result_console
 from sediment.jobs.reporting.statuses import BAD_STATUSES, IDLE_STATUSES
@@ -30,6 +30,8 @@ from sediment.segment_io.format.names import by_number
 from sediment.segment_io.printable import printable
 
 _GAP = "  "
+_LOG_DIR = "log dir"
+_LOG_DIR_RANK = 2
 _MOST_ALIKE = 10
 _MOST_LINES = 30
 _MOST_NAMED = 10
@@ -100,6 +102,7 @@ class Screen:
         idle nor as empty.
         """
         columns = of_dry_run(columns) if dry_run else columns
+        columns = _with_log_dir(rows, columns)
         idle = self._idle(is_idle)
         shown = [row for row in rows if not (self.view.changed and idle(row))]
         if self.view.by_topic:
@@ -132,12 +135,13 @@ class Screen:
 
     def _by_topic(self, rows: Sequence[Reported], columns: Sequence[TableColumn[Reported]]) -> None:
         topics: dict[str, list[Reported]] = {}
+        shares = {name: 1 / count for name, count in Counter(row.partition for row in rows).items()}
         for row in sorted(rows, key=lambda row: by_number(row.partition)):
             topics.setdefault(topic_of(row.partition), []).append(row)
         own: list[TableColumn[Reported]] = [
             TableColumn("topic", lambda rows: topic_of(rows[0].partition)),
-            TableColumn("partitions", lambda rows: f"{len(rows):,}", lambda _: 1),
-            *columns[1:],
+            TableColumn("partitions", _partition_count, lambda row: shares[row.partition]),
+            *(column for column in columns[1:] if column.name != _LOG_DIR),
         ]
         if topics:
             self.table(self._sorted(list(topics.values()), own), own)
@@ -243,7 +247,7 @@ class Screen:
 
         `noun` is the word for a row, and `name` returns the name of a row (default: the name of its partition).
         """
-        name_of = name or (lambda row: row.partition)
+        name_of = name or _namer(rows)
         self.failures((name_of(row), row.reason) for row in rows if row.status in BAD_STATUSES and not is_stopped(row))
         stopped = [name_of(row) for row in rows if is_stopped(row)]
         if stopped:
@@ -304,6 +308,8 @@ def reason_lines(
     """
     reason = explain or (lambda row: row.reason)
     bytes_of = size_of or _bytes_before
+    rows = list(rows)
+    name_of = _namer(rows)
     groups: dict[object, list[Reported]] = {}
     for row in rows:
         groups.setdefault((key or _code)(row), []).append(row)
@@ -314,12 +320,12 @@ def reason_lines(
         largest = max(found, key=lambda row: bytes_of(row) or 0)
         sentence = reason(largest)
         if len(found) == 1:
-            lines += [f"{largest.partition}: {sentence}"] if sentence else []
+            lines += [f"{name_of(largest)}: {sentence}"] if sentence else []
             continue
-        example = f"; for example {largest.partition}: {sentence}" if sentence else ""
+        example = f"; for example {name_of(largest)}: {sentence}" if sentence else ""
         is_sized = any(bytes_of(row) is not None for row in found)
         size = f" with {human_bytes(sizes[each])}" if is_sized else ""
-        lines.append(f"{_code(largest)}: {counted(len(found), 'partition')}{size}{example}")
+        lines.append(f"{_code(largest)}: {_counted_rows(found)}{size}{example}")
     return lines
 
 
@@ -328,6 +334,45 @@ def named(partitions: Sequence[str]) -> str:
     left = len(partitions) - _MOST_NAMED
     more = f" and {left} more ({len(partitions)} partitions)" if left > 0 else ""
     return ", ".join(partitions[:_MOST_NAMED]) + more
+
+
+def _log_dir(row: OutcomeReport) -> str:
+    return str(getattr(row, "log_dir", None) or "")
+
+
+def _with_log_dir(
+    rows: Sequence[Reported], columns: Sequence[TableColumn[Reported]]
+) -> Sequence[TableColumn[Reported]]:
+    """Return `columns` with the log directory after the partition, if the rows are of several directories.
+
+    If a partition has several rows, the column is always shown.
+    """
+    if len({_log_dir(row) for row in rows} - {""}) < 2 or any(column.name == _LOG_DIR for column in columns):
+        return columns
+    own: TableColumn[Reported] = text_column(_LOG_DIR, _log_dir, rank=0 if _has_replicas(rows) else _LOG_DIR_RANK)
+    return (columns[0], own, *columns[1:])
+
+
+def _has_replicas(rows: Sequence[OutcomeReport]) -> bool:
+    return len({row.partition for row in rows}) < len(rows)
+
+
+def _namer(rows: Sequence[OutcomeReport]) -> Callable[[OutcomeReport], str]:
+    """Return a function for the name of a row, which has the log directory if the partition has several rows."""
+    counts = Counter(row.partition for row in rows)
+    return lambda row: f"{row.partition} in {_log_dir(row)}" if counts[row.partition] > 1 else row.partition
+
+
+def _partition_count(rows: Sequence[OutcomeReport]) -> str:
+    count = len({row.partition for row in rows})
+    return f"{count:,}" if count == len(rows) else f"{count:,} ({len(rows):,} replicas)"
+
+
+def _counted_rows(rows: Sequence[OutcomeReport]) -> str:
+    count = len({row.partition for row in rows})
+    if count == len(rows):
+        return counted(count, "partition")
+    return f"{counted(len(rows), 'replica')} of {counted(count, 'partition')}"
 
 
 def _is_idle(row: OutcomeReport) -> bool:

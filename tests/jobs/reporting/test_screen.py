@@ -37,6 +37,7 @@ class Row:
     bytes_before: int = 0
     bytes_after: int | None = None
     segments: int = 1
+    log_dir: str = "/d1"
 
 
 COLUMNS: tuple[TableColumn[Row], ...] = (
@@ -316,3 +317,51 @@ def test_a_dry_run_says_what_would_happen_and_sorts_by_the_same_names() -> None:
     assert text.getvalue().splitlines()[0].split()[:3] == ["partition", "would", "be"]
     assert names(text.getvalue()) == ["b-0", "c-0", "a-0"]
     assert status_counts(rows, dry_run=True) == "1 would be compacted, 1 skipped, 1 failed"
+
+
+def replicas() -> list[Row]:
+    """Return three replicas of t-0 and one of t-1, by partition and log directory."""
+    return [
+        *(Row("t-0", "failed", "bad", f"reason {disk}", 7, 5, log_dir=disk) for disk in ("/b1", "/b2", "/b3")),
+        Row("t-1", "failed", "other", "reason", 1, 1, log_dir="/b1"),
+        Row("u-0", log_dir="/b2"),
+        Row("u-1", log_dir="/b3"),
+    ]
+
+
+def test_rows_of_several_directories_have_the_directory() -> None:
+    lines = shown(replicas()).splitlines()
+    assert lines[0].split()[:3] == ["partition", "log", "dir"]
+    assert [tuple(line.split()[:2]) for line in lines[2:6]] == [
+        *(("t-0", disk) for disk in ("/b1", "/b2", "/b3")),
+        ("t-1", "/b1"),
+    ]
+    assert "bad: 3 replicas of 1 partition with 21 B; for example t-0 in /b1: reason /b1" in lines
+    assert "t-1: reason" in lines
+
+
+def test_a_directory_that_only_informs_makes_room_for_numbers_and_one_that_tells_replicas_apart_stays() -> None:
+    disks = [Row("t-0", bytes_before=5), Row("t-1", bytes_before=5, log_dir="/another/disk")]
+    assert "log dir" in shown(disks)
+    narrow = shown(disks, width=40)
+    assert narrow.splitlines()[0].split() == ["partition", "status", "segments", "bytes"]
+    assert "no room for log dir" in narrow
+    assert "log dir" in shown(replicas(), width=40).splitlines()[0]
+    assert "log dir" not in shown([Row("t-0"), Row("t-1")])
+
+
+def test_a_roll_up_counts_a_partition_once_and_its_replicas_apart() -> None:
+    text = shown(replicas(), view=View(by_topic=True, sort="partitions"))
+    assert [line.split()[:4] for line in text.splitlines()[2:4]] == [
+        ["t", "2", "(4", "replicas)"],
+        ["u", "2", "2", "compacted"],
+    ]
+    assert "log dir" not in text
+
+
+def test_the_name_of_a_failed_replica_has_its_directory() -> None:
+    text = screen_text(lambda screen: screen.failed(replicas()))
+    assert text.splitlines() == [
+        *(f"t-0 in {disk}: reason {disk}" for disk in ("/b1", "/b2", "/b3")),
+        "t-1: reason",
+    ]
