@@ -938,6 +938,8 @@ def dump(
     header: Texts = (),
     columns: Texts | None = None,
     config: Path | None = None,
+    replicas: Literal["best", "all"] | None = None,
+    as_topic: str | None = None,
     keys: bool = False,
     isolation: Literal["read_uncommitted", "read_committed"] = "read_uncommitted",
     on_corruption: Literal["fail", "skip", "rows"] = "fail",
@@ -961,6 +963,9 @@ def dump(
         header: only records with all of these headers, as `NAME=VALUE`, or `NAME` for any value.
         columns: names of the columns to return, in this order; default: all.
         config: the broker's server.properties, for the table `topics`.
+        replicas: `best`: read the best replica of each partition; `all`: read all replicas, with the columns `node_id`
+            and `log_dir`; default: `best`, and `all` for the table `indexes`.
+        as_topic: read the records as those of this internal topic, whatever the name of their directory.
         keys: read the keys of records, but not their values.
         isolation: isolation level, as in a consumer.
         on_corruption: `fail`: raise an error at a corrupt batch; `skip`: skip the batch; `rows`: return a row for the

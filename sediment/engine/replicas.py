@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from sediment.engine.directory.leader_epochs import latest_epoch
 from sediment.engine.directory.lock import lock_holder
 from sediment.segment_io.errors import (
     CorruptDataError,
@@ -34,6 +35,7 @@ from sediment.segment_io.errors import (
 from sediment.segment_io.format.meta_properties import MetaProperties
 from sediment.segment_io.format.names import (
     CLEAN_SHUTDOWN_FILE,
+    LEADER_EPOCH_FILE,
     LOCK_FILE,
     META_PROPERTIES_FILE,
     METADATA_PARTITION,
@@ -49,9 +51,13 @@ from sediment.segment_io.partition.checkpoint_files import (
     LogDirCheckpoints,
     PartitionCheckpoints,
     read_checkpoints,
+    read_leader_epochs,
     read_meta_properties,
     read_partition_metadata,
 )
+from sediment.segment_io.partition.listing import list_log
+from sediment.segment_io.partition.live_segments import as_loaded
+from sediment.segment_io.partition.log_view import open_view
 from sediment.segment_io.partition.partition_directories import find_live_partitions
 from sediment.segment_io.store_fs import StoreFs
 from sediment.segment_io.stores import Store, StoredFile, by_folder
@@ -295,3 +301,22 @@ def replicas_of_one_topic(
 def _own_topic_id(replica: Replica, fs: Fs, on_unreadable: OnUnreadable) -> str | None:
     file = replica.path / PARTITION_METADATA_FILE
     return _unless_unreadable(file, lambda: read_partition_metadata(fs, file), on_unreadable)
+
+
+# ---------------------------------------------------------------------------------------------------------------- ranks
+def rank_of(replica: Replica, fs: Fs) -> ReplicaRank:
+    """Return the rank of a replica, for comparison with others; an unreadable replica has the lowest rank."""
+    fs = replica.fs(fs)
+    is_undamaged = True
+
+    def note(_error: SedimentError) -> None:
+        nonlocal is_undamaged
+        is_undamaged = False
+
+    try:
+        listing = as_loaded(list_log(replica.partition, replica.path, fs), fs)
+        epochs = read_leader_epochs(fs, replica.path / LEADER_EPOCH_FILE) or ()
+        view = open_view(listing, replica.checkpoints, fs, now_ms=0, producer_id_expiration_ms=None, on_corruption=note)
+    except (SedimentError, OSError):
+        return ReplicaRank(-1, -1, is_undamaged=False)
+    return ReplicaRank(latest_epoch(epochs), view.log_end_offset, is_undamaged)

@@ -63,10 +63,11 @@ from sediment.jobs.data_source.table_options import given_options, is_new_table,
 from sediment.jobs.spark.quiet_worker import silence_closed_sockets
 from sediment.jobs.spark.worker_python import check_worker_python
 from sediment.jobs.table_readers.read_rows import read_rows
+from sediment.jobs.table_readers.select_replicas import selected_replicas
 from sediment.segment_io.errors import SedimentError, SourceChangedError, UsageError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.slices import SLICE_BYTES, Slice
-from sediment.segment_io.partition.sources import Source, find_sources
+from sediment.segment_io.partition.sources import Source, find_log_dirs, find_sources
 from sediment.segment_io.tables.log_ends import LogEnds
 from sediment.segment_io.tables.planning import (
     ScanTask,
@@ -76,7 +77,7 @@ from sediment.segment_io.tables.planning import (
     plan_scan_tasks,
     plan_table,
 )
-from sediment.segment_io.tables.schema import Column, TableRequest
+from sediment.segment_io.tables.schema import CLUSTER_TABLES, Column, TableRequest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -166,14 +167,17 @@ def planned_tasks(options: SourceOptions, sources: Sequence[Source], fs: Fs) -> 
     """Return the tasks of a batch query.
 
     Raises:
-        UsageError: `subscribePattern` matches no topic.
+        UsageError: `subscribePattern` matches no topic, or as in `selected_replicas`.
         SedimentError: as `batch_bounds` and `plan_table`.
     """
     pattern = options.kafka.subscription.pattern
     if pattern is not None and not sources:
         raise UsageError(f"subscribePattern {pattern.pattern!r} matches no topic of the paths", advice="correct it")
-    bounds = batch_bounds(options, sources, fs)
-    return plan_table(options.request, sources, fs, task_bytes=options.task_bytes, bounds=bounds)
+    request = options.request
+    read = selected_replicas(request, sources, fs, _log.warning, option="the option replicas=all")
+    bounds = batch_bounds(options, read, fs)
+    log_dirs = find_log_dirs(options.paths, fs) if request.what in CLUSTER_TABLES else ()
+    return plan_table(request, read, fs, task_bytes=options.task_bytes, bounds=bounds, log_dirs=log_dirs)
 
 
 def _check_selected(kind: str, selected: Collection[Any] | None, existing: Collection[Any]) -> None:
@@ -193,9 +197,11 @@ class KafkaLogSource(DataSource):
     instance, so all queries use one plan even if the directory changes between them.  A planning error is raised only
     by `reader`: a stream does not use the plan, and its restart from a checkpoint ignores the starting offsets.  For a
     query on a catalog table, Spark makes an instance without options, and the reader plans the tasks.
+
+    Spark also makes an instance to write, and gives it the path of the output.  Therefore, an error in the options or
+    paths is raised by `schema`, which Spark calls at `load`, or by a reader; `writer` refuses any path.
     """
 
-    @in_one_sentence
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
         silence_closed_sockets()
@@ -203,15 +209,22 @@ class KafkaLogSource(DataSource):
         self._is_new_table = is_new_table(options)
         self._options: SourceOptions | None = None
         self._tasks: list[TableTask] | None = None
+        self._load_error: SedimentError | OSError | None = None
         self._plan_error: SedimentError | None = None
         if "path" in self._given or "paths" in self._given:
-            self._options = SourceOptions.parse(self._given)
-            sources = selected_sources(self._options, Fs())
-            if not self._is_new_table and self._options.kafka.can_be_batch:
-                try:
-                    self._tasks = planned_tasks(self._options, sources, Fs())
-                except SedimentError as error:
-                    self._plan_error = error
+            try:
+                self._load()
+            except (SedimentError, OSError) as error:
+                self._load_error = error
+
+    def _load(self) -> None:
+        self._options = SourceOptions.parse(self._given)
+        sources = selected_sources(self._options, Fs())
+        if not self._is_new_table and self._options.kafka.can_be_batch:
+            try:
+                self._tasks = planned_tasks(self._options, sources, Fs())
+            except SedimentError as error:
+                self._plan_error = error
 
     @classmethod
     def name(cls) -> str:
@@ -221,6 +234,7 @@ class KafkaLogSource(DataSource):
     @in_one_sentence
     def schema(self) -> StructType:
         """Return the schema of the requested table and columns."""
+        self._check_loaded()
         options = self._options or SourceOptions.parse(self._given)
         schema = spark_schema(options.request.selected())
         return with_options(schema, self._given) if self._is_new_table else schema
@@ -229,6 +243,7 @@ class KafkaLogSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch query."""
         silence_closed_sockets()
+        self._check_loaded()
         options, tasks = self._options_for(schema), self._take_tasks()
         options.kafka.check_batch()
         if self._plan_error is not None:
@@ -242,6 +257,7 @@ class KafkaLogSource(DataSource):
         silence_closed_sockets()
         self._take_tasks()
         try:
+            self._check_loaded()
             options = self._options_for(schema)
             options.kafka.check_stream()
             if options.request.what != "records":
@@ -263,6 +279,11 @@ class KafkaLogSource(DataSource):
         """Refuse to write."""
         raise _read_only()
 
+    def _check_loaded(self) -> None:
+        """Raise the error that occurred when this instance was made."""
+        if self._load_error is not None:
+            raise self._load_error
+
     def _options_for(self, schema: StructType) -> SourceOptions:
         return self._options or SourceOptions.parse(options_in(schema) | self._given)
 
@@ -273,7 +294,10 @@ class KafkaLogSource(DataSource):
 
 
 def _read_only() -> UsageError:
-    return UsageError(f"{FORMAT} only reads", advice="write to another format")
+    return UsageError(
+        f"{FORMAT} only reads",
+        advice='write to a table format such as "parquet", or with the format "kafka" to a broker or `sediment serve`',
+    )
 
 
 class _TaskPartition(InputPartition):

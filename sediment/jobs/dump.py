@@ -30,7 +30,7 @@ import io
 import logging
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -62,19 +62,25 @@ from sediment.jobs.process.stderr_log import show_waiting_warnings
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.result import Result
 from sediment.jobs.reporting.screen import screen_text
+from sediment.jobs.table_readers.select_replicas import selected_replicas
 from sediment.segment_io.errors import UsageError
-from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
+from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, segment_file_name
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.internal_topics.coordinator_records import COORDINATOR_TOPICS
+from sediment.segment_io.internal_topics.metadata_records import METADATA_TOPICS
 from sediment.segment_io.partition.partition_directories import check_patterns
 from sediment.segment_io.partition.slices import ALL, Bounds
-from sediment.segment_io.partition.sources import Source, find_sources
+from sediment.segment_io.partition.sources import Source, find_log_dirs, find_sources
 from sediment.segment_io.tables.log_ends import LogEnds
 from sediment.segment_io.tables.planning import UnreadableRange, parse_range
 from sediment.segment_io.tables.schema import (
+    ALL_REPLICAS,
+    CLUSTER_TABLES,
     FAIL,
     ISOLATIONS,
     ON_CORRUPTION,
     READ_UNCOMMITTED,
+    REPLICAS,
     SLICED_TABLES,
     TABLES,
     TableRequest,
@@ -138,6 +144,7 @@ _SHOWN = {
     ),
 }
 _KEYS_ONLY = ("topic", "partition", "offset", "timestamp", "key", "size")
+_INTERNAL_TOPICS = tuple(sorted(COORDINATOR_TOPICS | METADATA_TOPICS))
 
 
 class Form(Enum):
@@ -369,6 +376,7 @@ def _as_options(request: TableRequest) -> dict[str, str]:
 
     return {
         **({} if request.config is None else {"config": request.config}),
+        **({} if request.replicas is None else {"replicas": request.replicas}),
         "what": request.what,
         "columns": ",".join(column.name for column in request.selected()),
         "isolation": request.isolation,
@@ -459,7 +467,7 @@ def _print_arrow(batches: Iterator[pa.RecordBatch], request: TableRequest, optio
 # ---------------------------------------------------------------------------------------------------- table for people
 def _print_table(batches: Iterator[pa.RecordBatch], request: TableRequest, options: DumpOptions) -> tuple[int, int]:
     checked = _Checked(request)
-    table = PeopleTable(request, options.limit, is_chosen=request.columns not in (None, _shown(request)))
+    table = PeopleTable(request, options.limit, is_chosen=_is_chosen(request))
     for rows in _chunks(batches):
         checked.add(rows)
         table.add(rows)
@@ -522,6 +530,16 @@ def _print_table(batches: Iterator[pa.RecordBatch], request: TableRequest, optio
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
     help="With --what topics: also show the settings in the broker's server.properties.",
+)
+@click.option(
+    "--replicas",
+    type=click.Choice(REPLICAS),
+    help="Read the best replica of each partition, or all replicas (default: best; with --what indexes: all).",
+)
+@click.option(
+    "--as-topic",
+    type=click.Choice(_INTERNAL_TOPICS),
+    help="Decode the records of PATH as those of this topic, whatever the name of their directory.",
 )
 @click.option("--keys", is_flag=True, help="Print the keys of records, not their values.")
 @click.option(
@@ -598,6 +616,8 @@ class _Arguments:
     header: tuple[str, ...]
     columns: str | None
     config: Path | None
+    replicas: str | None
+    as_topic: str | None
     keys: bool
     isolation: str
     on_corruption: str
@@ -621,11 +641,20 @@ class _Arguments:
         name = str(source.partition)
         return not self.partitions or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.partitions)
 
-    def query(self, found: Sequence[Source], form: Form | None, *, follow: bool = False) -> RowQuery:
+    def query(
+        self,
+        found: Sequence[Source],
+        form: Form | None,
+        *,
+        follow: bool = False,
+        on_left_out: Callable[[str], None],
+    ) -> RowQuery:
         """Return the query for the rows of `found`; `form` is the output format, or None for the Python function.
 
+        If replicas are left out, `on_left_out` is called with a sentence.
+
         Raises:
-            UsageError: as in `select` and `request`, or a key or header is malformed.
+            UsageError: as in `select`, `selected_replicas` and `request`, or a key or header is malformed.
         """
         options = {
             "--format": form is Form.FORMAT and not follow,
@@ -637,14 +666,22 @@ class _Arguments:
         for_records = [name for name, given in options.items() if given]
         if for_records and self.what not in (None, "records"):
             raise UsageError(f"{for_records[0]} is for records only", advice="add --what records")
-        request = self.request("records" if for_records else _default_table(found), for_people=form is Form.TABLE)
+        request = self.request("records" if for_records else _default_table(found))
+        sources = self.select(found)
+        if not follow:  # LogEnds refuses replicas
+            sources = selected_replicas(request, sources, Fs(), on_left_out, option="--replicas all")
+        if form is Form.TABLE and request.columns is None:
+            request = replace(request, columns=_columns_for_people(request, sources))
+        if self.as_topic is not None:
+            sources = [_as_topic(source, self.as_topic) for source in sources]
+        log_dirs = find_log_dirs(self.paths, Fs()) if request.what in CLUSTER_TABLES else ()
         selection = RecordSelection.parse(
             self.key, self.key_format, self.header, messages_only=form is Form.FORMAT and request.what == "records"
         )
-        return RowQuery(request, tuple(self.select(found)), selection, self.last)
+        return RowQuery(request, tuple(sources), selection, self.last, log_dirs)
 
-    def request(self, default_table: str, *, for_people: bool) -> TableRequest:
-        """Return the request for the rows; `for_people` leaves out columns that would make a table too wide.
+    def request(self, default_table: str) -> TableRequest:
+        """Return the request for the rows.
 
         Raises:
             UsageError: a table or column is unknown, a range is malformed, or --keys is given for a table other than
@@ -656,6 +693,7 @@ class _Arguments:
             isolation=self.isolation,
             on_corruption=self.on_corruption,
             config=None if self.config is None else str(self.config),
+            replicas=self.replicas,
         )
         request.selected()
         if self.keys and request.what != "records":
@@ -664,7 +702,7 @@ class _Arguments:
             return replace(request, columns=tuple(name.strip() for name in self.columns.split(",")))
         if self.keys:
             return replace(request, columns=_KEYS_ONLY)
-        return replace(request, columns=_shown(request)) if for_people else request
+        return request
 
 
 def _run(
@@ -674,7 +712,16 @@ def _run(
         raise UsageError("--master needs --to", advice="leave out --master, because rows are printed without Spark")
     form = _form(given, flags, message_format, follow=follow)
     limit = SHOWN_ROWS if form is Form.TABLE and given.limit is None and given.last is None else given.limit
-    query = given.query(find_sources(given.paths, Fs()), form if given.to is None else None, follow=follow)
+    if given.as_topic is not None and (follow or given.to is not None):
+        raise UsageError(
+            f"--as-topic does not apply to {'--follow' if follow else '--to'}", advice="leave out one of them"
+        )
+    query = given.query(
+        find_sources(given.paths, Fs()),
+        form if given.to is None else None,
+        follow=follow,
+        on_left_out=lambda text: error_console(quiet=quiet, soft_wrap=True, highlight=False).print(text, markup=False),
+    )
     bounds = query.request.bounds
     if follow and (bounds.end_offset, bounds.end_timestamp_ms) != (ALL.end_offset, ALL.end_timestamp_ms):
         raise UsageError(
@@ -718,7 +765,7 @@ def perform(*, spark: SparkSession | None = None, **options: Any) -> TableDump:
         SedimentError: a file cannot be read.
     """
     given = _Arguments(**options)
-    query = given.query(find_sources(given.paths, Fs()), None)
+    query = given.query(find_sources(given.paths, Fs()), None, on_left_out=_LOGGER.warning)
     if given.to is not None:
         unreadable: list[UnreadableRange] = []
         output = DumpOptions(Form.TABLE, given.to, limit=None, quiet=True, master=given.master, spark=spark)
@@ -734,12 +781,35 @@ def _default_table(sources: Sequence[Source]) -> str:
     return _NAMED_TABLES[kind] if kind else _DIRECTORY_TABLE
 
 
-def _shown(request: TableRequest) -> tuple[str, ...] | None:
+def _shown(request: TableRequest) -> tuple[str, ...]:
+    """Return the columns that a table for people shows; it leaves out columns that would make the table too wide."""
+    own = [column.name for column in replace(request, columns=None, replicas=None).selected()]
     shown = _SHOWN.get(request.what)
     if shown is None:
-        return None
-    extra = [column.name for column in request.selected() if column.name == "corruption"]
-    return (*shown, *extra) if request.what in SLICED_TABLES else shown
+        return tuple(own)
+    return (*shown, *(name for name in own if name == "corruption" and request.what in SLICED_TABLES))
+
+
+def _columns_for_people(request: TableRequest, sources: Sequence[Source]) -> tuple[str, ...]:
+    """Return the columns of a table for people; with rows of several log directories, `log_dir` is one of them."""
+    shown = _shown(request)
+    is_named = request.what not in CLUSTER_TABLES or request.replicas == ALL_REPLICAS
+    return _with_log_dir(shown) if is_named and len({source.directory.parent for source in sources}) > 1 else shown
+
+
+def _with_log_dir(shown: tuple[str, ...]) -> tuple[str, ...]:
+    after = shown.index("partition") + 1 if "partition" in shown else len(shown)
+    return (*shown[:after], "log_dir", *shown[after:])
+
+
+def _is_chosen(request: TableRequest) -> bool:
+    """Return True if the caller chose the columns."""
+    shown = _shown(request)
+    return request.columns not in (None, shown, _with_log_dir(shown))
+
+
+def _as_topic(source: Source, topic: str) -> Source:
+    return replace(source, partition=TopicPartition(topic, source.partition.partition))
 
 
 if __name__ == "__main__":

@@ -13,25 +13,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sediment.engine.copying.stand_in import errors_naming, make_stand_in
-from sediment.engine.directory.leader_epochs import latest_epoch
 from sediment.engine.replicas import (
     ClusterDirectory,
     Replica,
-    ReplicaRank,
     cluster_of,
     newest_metadata,
     open_cluster_directory,
+    rank_of,
     replicas_of_one_topic,
 )
 from sediment.segment_io.errors import NotALogDirectoryError, SedimentError
 from sediment.segment_io.format.meta_properties import MetaProperties
-from sediment.segment_io.format.names import LEADER_EPOCH_FILE, parse_segment_file
+from sediment.segment_io.format.names import parse_segment_file
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
-from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
-from sediment.segment_io.partition.listing import list_log
-from sediment.segment_io.partition.live_segments import as_loaded
-from sediment.segment_io.partition.log_view import open_view
 from sediment.segment_io.stores import Store, by_folder
 
 _LOGGER = logging.getLogger(__name__)
@@ -183,21 +178,3 @@ def _by_rank(replicas: Sequence[Replica], fs: Fs) -> tuple[Replica, ...]:
     best = ranks[0][0]
     same = (best.leader_epoch, best.log_end_offset)
     return tuple(replica for rank, replica in ranks if (rank.leader_epoch, rank.log_end_offset) == same)
-
-
-def rank_of(replica: Replica, fs: Fs) -> ReplicaRank:
-    """Return the rank of a replica, for comparison with others; an unreadable replica has the lowest rank."""
-    fs = replica.fs(fs)
-    is_undamaged = True
-
-    def note(_error: SedimentError) -> None:
-        nonlocal is_undamaged
-        is_undamaged = False
-
-    try:
-        listing = as_loaded(list_log(replica.partition, replica.path, fs), fs)
-        epochs = read_leader_epochs(fs, replica.path / LEADER_EPOCH_FILE) or ()
-        view = open_view(listing, replica.checkpoints, fs, now_ms=0, producer_id_expiration_ms=None, on_corruption=note)
-    except (SedimentError, OSError):
-        return ReplicaRank(-1, -1, is_undamaged=False)
-    return ReplicaRank(latest_epoch(epochs), view.log_end_offset, is_undamaged)

@@ -6,6 +6,7 @@ import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from sediment.jobs.data_source.kafka_options import (
     EARLIEST,
@@ -27,6 +28,7 @@ from sediment.segment_io.tables.schema import (
     ISOLATIONS,
     ON_CORRUPTION,
     READ_UNCOMMITTED,
+    REPLICAS,
     SLICED_TABLES,
     TABLES,
     TableRequest,
@@ -42,6 +44,7 @@ _OPTIONS = {
     "config": "with what=topics: the broker's server.properties",
     "topics": "names, separated by commas",
     "partitions": "numbers, separated by commas",
+    "replicas": "best for one replica of each partition, or all",
     "isolation": "read_uncommitted or read_committed",
     "on_corruption": "fail, skip or rows",
     "offsets": "A:B, from A up to but not including B",
@@ -90,6 +93,7 @@ class SourceOptions:
             topics=subscribed_topics(given) if topics is None else frozenset(topics),
             partitions=_numbers(given, "partitions"),
             config=given.get("config"),
+            replicas=_one_of(given, "replicas", REPLICAS, None),
         )
         request.selected()
         _check_positions(kafka, request.what)
@@ -160,8 +164,13 @@ def _numbers(given: Mapping[str, str], name: str) -> frozenset[int] | None:
         raise UsageError(f"{name} cannot be {given[name]!r}", advice="write numbers, separated by commas") from error
 
 
-def _one_of(given: Mapping[str, str], name: str, values: Sequence[str], default: str) -> str:
-    value = given.get(name, default)
+_Default = TypeVar("_Default", str, None)
+
+
+def _one_of(given: Mapping[str, str], name: str, values: Sequence[str], default: _Default) -> str | _Default:
+    value = given.get(name)
+    if value is None:
+        return default
     if value not in values:
         raise UsageError(f"{name} cannot be {value!r}", advice=f"give one of {', '.join(values)}")
     return value

@@ -23,7 +23,7 @@ from sediment.jobs.reporting.columns import TableColumn, text_column
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.screen import Screen
 from sediment.segment_io.format.names import by_number
-from sediment.segment_io.tables.schema import Column, TableRequest
+from sediment.segment_io.tables.schema import ALL_REPLICAS, Column, TableRequest
 
 SHOWN_CHARACTERS = 60
 _MOST_EMPTY = 10
@@ -38,6 +38,7 @@ _MAIN = frozenset(
 
 _NEXT = (
     "corruption",
+    "log_dir",
     "timestamp",
     "size",
     "recordCount",
@@ -99,7 +100,7 @@ class _EmptyLogs:
     def __init__(self) -> None:
         self.count = 0
         self.listed: list[list[dict[str, Any]]] = []
-        self._log: tuple[Any, Any] | None = None
+        self._log: tuple[Any, ...] | None = None
 
     @property
     def are_many(self) -> bool:
@@ -108,7 +109,7 @@ class _EmptyLogs:
 
     def takes(self, row: Mapping[str, Any]) -> bool:
         """Return True if the next row of the table is an empty log, and count it."""
-        log = row["topic"], row["partition"]
+        log = row["topic"], row["partition"], row.get("log_dir")
         is_first, self._log = log != self._log, log
         is_empty = is_first and row["active"] and row["size"] == 0
         self.count += is_empty
@@ -171,7 +172,8 @@ class PeopleTable:
 
     def show(self, screen: Screen) -> None:
         """Print the rows on `screen`."""
-        columns = [_column(column, number, self._is_chosen) for number, column in enumerate(self._request.selected())]
+        must_be_shown = self._is_chosen, self._request.replicas == ALL_REPLICAS
+        columns = [_column(column, number, *must_be_shown) for number, column in enumerate(self._request.selected())]
         if self._is_for_terminal:
             replaced = frozenset() if self._headings is None else self._headings.replaced
             columns = _with_one_name([column for column in columns if column.name not in replaced])
@@ -220,8 +222,11 @@ def _partition_name(row: Mapping[str, Any]) -> str:
     return "" if topic is None else f"{topic}-{number}"
 
 
-def _column(column: Column, number: int, is_chosen: bool) -> TableColumn[dict[str, Any]]:
-    """Return a column for people; unless the caller chose the columns, a terminal omits the least important ones."""
+def _column(column: Column, number: int, is_chosen: bool, shows_replicas: bool) -> TableColumn[dict[str, Any]]:
+    """Return a column for people; unless the caller chose the columns, a terminal omits the least important ones.
+
+    With `shows_replicas`, a terminal always shows the log directory, by which replicas differ.
+    """
     name, kind = column.name, column.kind
     is_number = kind in ("int", "long", "timestamp")
     later = _NEXT.index(name) if name in _NEXT else len(_NEXT) + number
@@ -229,7 +234,7 @@ def _column(column: Column, number: int, is_chosen: bool) -> TableColumn[dict[st
         f"{name} (UTC)" if kind == "timestamp" else name,
         lambda rows: _cell(kind, rows[0][name]),
         (lambda row: row[name]) if is_number else None,
-        rank=0 if is_chosen or name in _MAIN else 1 + later,
+        rank=0 if is_chosen or name in _MAIN or (shows_replicas and name == "log_dir") else 1 + later,
     )
 
 

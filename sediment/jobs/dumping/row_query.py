@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sediment.jobs.dumping.record_selection import RecordSelection
@@ -39,13 +40,15 @@ _OnUnreadable = Callable[[UnreadableRange], None]
 class RowQuery:
     """A request for rows of `sources`, in their order; `selection` and `last` apply to records only.
 
-    `last` is the maximum number of records of each partition; None: no limit.
+    `last` is the maximum number of records of each partition; None: no limit.  `log_dirs` are the log directories in
+    which the table `groups` finds the ends of partitions.
     """
 
     request: TableRequest
     sources: tuple[Source, ...]
     selection: RecordSelection = field(default_factory=RecordSelection)
     last: int | None = None
+    log_dirs: tuple[Path, ...] = ()
 
     @property
     def is_whole(self) -> bool:
@@ -58,7 +61,7 @@ class RowQuery:
         Raises:
             SedimentError: as in `plan_table`.
         """
-        return plan_table(self.request, self.sources, fs)
+        return plan_table(self.request, self.sources, fs, log_dirs=self.log_dirs)
 
     def with_columns(self, more: Iterable[str]) -> RowQuery:
         """Return the query with the further columns after its own columns."""

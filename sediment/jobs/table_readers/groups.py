@@ -1,31 +1,36 @@
 """The table `groups`: committed offsets, members and lag of the groups in `__consumer_offsets`.
 
 A replay of a partition of `__consumer_offsets` gives its groups.  The rows of a group come from the group itself, and
-from the ends of the partitions in the same log directory.
+from the ends of the partitions in the log directories of the query.  If these contain several replicas of a partition,
+the end is that of the best replica.
 
 Each group is stored in one partition of `__consumer_offsets`, so the rows of each partition are independent.
 Partitions of other topics have no rows.
 
-Invariant: a topic name in a record never becomes a path.  The end of a log is read only if the log directory lists the
-partition.
+Invariant: a topic name in a record never becomes a path.  The end of a log is read only if a log directory lists the
+partition, and if this directory belongs to the cluster of the group.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sediment.segment_io.errors import NotALogDirectoryError
-from sediment.segment_io.format.names import TopicPartition
+from sediment.engine.source_replicas import best_sources
+from sediment.segment_io.errors import NotALogDirectoryError, SedimentError, UsageError
+from sediment.segment_io.format.names import META_PROPERTIES_FILE, TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.coordinator_records import CONSUMER_OFFSETS
+from sediment.segment_io.partition.checkpoint_files import read_meta_properties
 from sediment.segment_io.partition.partition_directories import find_live_partitions
 from sediment.segment_io.partition.slices import ALL
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.printable import encodable
 from sediment.segment_io.tables.log_ends import end_offset
-from sediment.segment_io.tables.planning import UnreadableRange
+from sediment.segment_io.tables.places import place_of
+from sediment.segment_io.tables.planning import TableTask, UnreadableRange
 from sediment.segment_io.tables.schema import (
     FAIL,
     READ_UNCOMMITTED,
@@ -45,9 +50,9 @@ _END_COLUMNS = frozenset({"logEndOffset", "lag"})
 
 
 def read_groups(
-    request: TableRequest, sources: Sequence[Source], fs: Fs, on_unreadable: Callable[[UnreadableRange], None]
+    request: TableRequest, task: TableTask, fs: Fs, on_unreadable: Callable[[UnreadableRange], None]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of each source, sorted by group, topic and partition; no batch is empty.
+    """Yield the rows of each source of the task, sorted by group, topic and partition; no batch is empty.
 
     Raises:
         CorruptBatchError, UnsupportedDataError: corruption is not skipped, and a batch cannot be read or a record
@@ -55,17 +60,17 @@ def read_groups(
         SourceChangedError: the files were replaced while they were read.
     """
     columns = request.selected()
-    ends = _Ends(fs, are_wanted=not _END_COLUMNS.isdisjoint(column.name for column in columns))
+    names = {column.name for column in columns}
+    ends = _Ends(task.log_dirs, fs, are_wanted=not _END_COLUMNS.isdisjoint(names))
     on_corruption = FAIL if request.on_corruption == FAIL else SKIP
-    for source in sources:
+    for source in task.sources:
         if source.partition.topic != CONSUMER_OFFSETS:
             continue
         groups = replay_groups(
             CoordinatorLog(source, ALL), fs, on_corruption=on_corruption, on_unreadable=on_unreadable
         )
-        rows = [
-            row for name, group in sorted(groups.items()) for row in _rows(name, group, source.directory.parent, ends)
-        ]
+        log_dir, place = source.directory.parent, place_of(source, names, fs)
+        rows = [{**row, **place} for name, group in sorted(groups.items()) for row in _rows(name, group, log_dir, ends)]
         if rows:
             yield _batch(rows, request)
 
@@ -102,33 +107,53 @@ def _committed(topic: str, partition: int, offset: CommittedOffset) -> dict[str,
 
 
 class _Ends:
-    """Cache of the log end offsets of partitions, by log directory."""
+    """Cache of the log end offsets of the partitions in `log_dirs`, and in the directory of the group."""
 
-    def __init__(self, fs: Fs, *, are_wanted: bool) -> None:
+    def __init__(self, log_dirs: Sequence[Path], fs: Fs, *, are_wanted: bool) -> None:
+        self._log_dirs = log_dirs
         self._fs = fs
         self._are_wanted = are_wanted
         self._listed: dict[Path, frozenset[TopicPartition]] = {}
-        self._known: dict[Path, int | None] = {}
+        self._clusters: dict[Path, str | None] = {}
+        self._known: dict[tuple[Path, ...], int | None] = {}
 
     def of(self, log_dir: Path, topic: str, partition: int) -> int | None:
-        """Return the log end offset of a partition; None if the log directory does not contain it."""
+        """Return the log end offset of a partition for a group in `log_dir`; None if no log directory contains it.
+
+        The log end offset is also None if the directories contain different topics of this name.
+        """
         if not self._are_wanted:
             return None
+        wanted = TopicPartition(topic, partition)
+        own = self._cluster(log_dir)
+        found = tuple(
+            each / str(wanted)
+            for each in dict.fromkeys((log_dir, *self._log_dirs))
+            if wanted in self._partitions(each) and (None in (own, self._cluster(each)) or own == self._cluster(each))
+        )
+        if found not in self._known:
+            self._known[found] = self._read([Source(wanted, path) for path in found])
+        return self._known[found]
+
+    def _partitions(self, log_dir: Path) -> frozenset[TopicPartition]:
         if log_dir not in self._listed:
             names = (entry.name for entry in self._fs.scan(log_dir) if entry.is_directory)
             self._listed[log_dir] = frozenset(find_live_partitions(log_dir, names))
-        wanted = TopicPartition(topic, partition)
-        if wanted not in self._listed[log_dir]:
-            return None
-        path = log_dir / str(wanted)
-        if path not in self._known:
-            self._known[path] = self._read(Source(wanted, path))
-        return self._known[path]
+        return self._listed[log_dir]
 
-    def _read(self, source: Source) -> int | None:
+    def _cluster(self, log_dir: Path) -> str | None:
+        if log_dir not in self._clusters:
+            self._clusters[log_dir] = None
+            with contextlib.suppress(SedimentError, OSError):
+                meta = read_meta_properties(self._fs, log_dir / META_PROPERTIES_FILE)
+                self._clusters[log_dir] = None if meta is None else meta.cluster_id
+        return self._clusters[log_dir]
+
+    def _read(self, replicas: Sequence[Source]) -> int | None:
         try:
-            return end_offset(READ_UNCOMMITTED, source, self._fs)
-        except NotALogDirectoryError:  # the partition was removed after it was listed
+            best = best_sources(replicas, self._fs)
+            return end_offset(READ_UNCOMMITTED, best[0], self._fs) if best else None
+        except (NotALogDirectoryError, UsageError):  # the partition was removed after it was listed, or its ids differ
             return None
 
 

@@ -32,8 +32,8 @@ def read_rows(
     if request.what == "topics":
         from sediment.jobs.table_readers.topics import read_topics
 
-        yield from read_topics(request, task.sources, fs)
+        yield from read_topics(request, task, fs)
         return
     from sediment.jobs.table_readers.groups import read_groups
 
-    yield from read_groups(request, task.sources, fs, on_unreadable)
+    yield from read_groups(request, task, fs, on_unreadable)

@@ -15,7 +15,7 @@ broker's own file may set the key.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,8 @@ from sediment.segment_io.format.names import META_PROPERTIES_FILE
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_meta_properties
 from sediment.segment_io.partition.sources import Source
+from sediment.segment_io.tables.places import place_of
+from sediment.segment_io.tables.planning import TableTask
 from sediment.segment_io.tables.schema import TableRequest, arrow_schema
 
 if TYPE_CHECKING:
@@ -36,8 +38,10 @@ if TYPE_CHECKING:
 _NOT_STATED = "NOT_STATED"
 
 
-def read_topics(request: TableRequest, sources: Sequence[Source], fs: Fs) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the topics of `sources`, one log directory after another; in each, sort the rows by topic.
+def read_topics(request: TableRequest, task: TableTask, fs: Fs) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of the topics of the task's sources, sorted by topic.
+
+    If several log directories of a cluster have partitions of a topic, the rows are those of the first directory.
 
     Raises:
         SettingsError: the file cannot be read, or Kafka would refuse a stated value.
@@ -46,22 +50,24 @@ def read_topics(request: TableRequest, sources: Sequence[Source], fs: Fs) -> Ite
     import pyarrow as pa
 
     settings = Settings.load(None if request.config is None else Path(request.config), ())
-    topics: dict[Path, dict[str, None]] = {}
-    for source in sources:
-        topics.setdefault(source.directory.parent, {})[source.partition.topic] = None
-    found = find_metadata(list(topics), settings, fs)
+    topics: dict[tuple[Path, str], Source] = {}
+    for source in task.sources:
+        topics.setdefault((source.directory.parent, source.partition.topic), source)
+    log_dirs = list(dict.fromkeys(log_dir for log_dir, _ in topics))
+    found = find_metadata(list(dict.fromkeys((*log_dirs, *task.log_dirs))), settings, fs)
+    nodes = {log_dir: _Node(log_dir, found[log_dir], settings, fs) for log_dir in log_dirs}
+    schema = arrow_schema(request.selected())
     seen: set[tuple[str, str]] = set()
     rows: list[dict[str, Any]] = []
-    for log_dir, names in topics.items():
-        node = _Node(log_dir, found[log_dir], settings, fs)
-        for topic in sorted(names):
-            # A topic can be in several directories of one cluster; two clusters can have different topics with the same
-            # name.
-            identity = (node.cluster_id or str(log_dir), topic)
-            if identity not in seen:
-                seen.add(identity)
-                rows += node.rows(topic)
-    schema = arrow_schema(request.selected())
+    for (log_dir, topic), source in sorted(topics.items(), key=lambda each: (each[0][1], log_dirs.index(each[0][0]))):
+        # A topic can be in several directories of one cluster; two clusters can have different topics with the same
+        # name.
+        node = nodes[log_dir]
+        identity = (node.cluster_id or str(log_dir), topic)
+        if identity not in seen:
+            seen.add(identity)
+            place = place_of(source, schema.names, fs)
+            rows += [{**row, **place} for row in node.rows(topic)]
     if rows:
         arrays = [pa.array([row[field.name] for row in rows], field.type) for field in schema]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)

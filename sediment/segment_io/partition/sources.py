@@ -69,6 +69,20 @@ def find_sources(paths: Sequence[str | Path], fs: Fs) -> tuple[Source, ...]:
     return tuple(found)
 
 
+def find_log_dirs(paths: Sequence[str | Path], fs: Fs) -> tuple[Path, ...]:
+    """Return the log directories that `paths` name, or in which they name a partition or a segment.
+
+    Raises:
+        UsageError, NotALogDirectoryError: as in `find_sources`.
+    """
+    found: dict[Path, None] = {}
+    for path in _expanded(paths):
+        sources = _sources(path, fs)
+        log_dirs = [source.directory.parent for source in sources] or [Path(os.path.abspath(path))]  # noqa: PTH100
+        found.update(dict.fromkeys(log_dirs))
+    return tuple(found)
+
+
 def _expanded(paths: Sequence[str | Path]) -> Iterable[Path]:
     for given in paths:
         text = _local(str(given))
@@ -93,7 +107,7 @@ def _local(path: str) -> str:
     return "/" + rest.lstrip("/")
 
 
-def _sources(path: Path, fs: Fs) -> Iterable[Source]:
+def _sources(path: Path, fs: Fs) -> Sequence[Source]:
     if not fs.exists(path):
         raise NotALogDirectoryError("no such file or directory", path=str(path), advice=_WHAT_TO_NAME)
     path = Path(os.path.abspath(path))  # noqa: PTH100 - links are kept, because only the link may have the partition's name

@@ -5,7 +5,7 @@ Invariant: memory use is one chunk, the header rows of one table and the largest
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.segment import columns as c
 from sediment.segment_io.segment.columns import check_batches
 from sediment.segment_io.segment.reader import BatchSpan, Rows
+from sediment.segment_io.tables.places import source_values
 from sediment.segment_io.tables.planning import ScanTask, UnreadableRange
 from sediment.segment_io.tables.scan import (
     HEADER_COLUMNS,
@@ -70,13 +71,14 @@ def read_batches(
     A batch with a wrong CRC is not reported as unreadable; it has a row in which `valid` is False.
     """
     selected = request.selected()
+    names = {column.name for column in selected}
     gathered = _Batches([], [], [], [])
     source: Source | None = None
 
     def flush() -> Iterator[pa.RecordBatch]:
         nonlocal gathered
         if gathered.count and source is not None:
-            yield _batches_batch(gathered, source, selected)
+            yield _batches_batch(gathered, source_values(source, names, fs), selected)
         gathered = _Batches([], [], [], [])
 
     for scan_task in scan_tasks:
@@ -86,7 +88,7 @@ def read_batches(
         for found in read_spans(scan_task, fs, on_lost, follow):
             if isinstance(found, UnreadableRange):
                 yield from flush()
-                yield from report_unreadable(found, request, selected, on_unreadable)
+                yield from report_unreadable(found, request, selected, fs, on_unreadable)
                 continue
             current, span = found
             _gather(gathered, span, current)
@@ -124,7 +126,7 @@ def _look_inside(row: np.void, valid: bool, span: BatchSpan) -> None:
         return
 
 
-def _batches_batch(gathered: _Batches, source: Source, selected: Sequence[Column]) -> pa.RecordBatch:
+def _batches_batch(gathered: _Batches, common: Mapping[str, Any], selected: Sequence[Column]) -> pa.RecordBatch:
     import pyarrow as pa
 
     rows = np.concatenate(gathered.rows)
@@ -141,8 +143,8 @@ def _batches_batch(gathered: _Batches, source: Source, selected: Sequence[Column
         return [last_sequence(base, span) for base, span in zip(rows["base_sequence"].tolist(), spans, strict=True)]
 
     def column(name: str, kind: Any) -> pa.Array:
-        if name in ("topic", "partition"):
-            return pa.repeat(pa.scalar(getattr(source.partition, name), kind), count)
+        if name in common:
+            return pa.repeat(pa.scalar(common[name], kind), count)
         if name in ("value", "corruption"):
             return pa.nulls(count, kind)
         if name == "segment":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.packing import pack_in_order
 from sediment.segment_io.partition.slices import ALL, SLICE_BYTES, Bounds, Slice, plan_slices, slices_from_end
 from sediment.segment_io.partition.sources import Source
-from sediment.segment_io.tables.schema import READ_COMMITTED, SLICED_TABLES, WHOLE_TABLES, TableRequest
+from sediment.segment_io.tables.schema import CLUSTER_TABLES, READ_COMMITTED, SLICED_TABLES, WHOLE_TABLES, TableRequest
 
 if TYPE_CHECKING:
     from sediment.segment_io.partition.read_committed import CommittedRange
@@ -45,10 +46,14 @@ class ScanTask:
 
 @dataclass(frozen=True, slots=True)
 class TableTask:
-    """The work of one Spark task: `scan_tasks` of records or batches, or the small files of `sources`."""
+    """The work of one Spark task: `scan_tasks` of records or batches, or the small files of `sources`.
+
+    `log_dirs` are the log directories of the whole query, in which the table `groups` finds the ends of partitions.
+    """
 
     sources: tuple[Source, ...] = ()
     scan_tasks: tuple[ScanTask, ...] = ()
+    log_dirs: tuple[Path, ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -63,11 +68,12 @@ def plan_table(
     *,
     task_bytes: int | None = None,
     bounds: Mapping[Source, Bounds] = _NO_BOUNDS,
+    log_dirs: Sequence[Path] = (),
 ) -> list[TableTask]:
     """Return the tasks; together, they return the rows of the table, in the order of `sources` and offsets.
 
     A task reads about `task_bytes` of segments; None means the table's default.  `bounds` contains bounds for single
-    sources, in addition to the bounds of the request.
+    sources, in addition to the bounds of the request.  `log_dirs` are further log directories for the tasks.
 
     Raises:
         SedimentError: a directory disappeared, or the committed range cannot be found because of corruption.
@@ -77,7 +83,11 @@ def plan_table(
         task_bytes = BATCHES_TASK_BYTES if request.what == "batches" else SLICE_BYTES
     if request.what not in SLICED_TABLES:
         count = max(len(wanted), 1) if request.what in WHOLE_TABLES else SOURCES_PER_TASK
-        return [TableTask(sources=tuple(wanted[start : start + count])) for start in range(0, len(wanted), count)]
+        found = tuple(log_dirs) if request.what in CLUSTER_TABLES else ()
+        return [
+            TableTask(sources=tuple(wanted[start : start + count]), log_dirs=found)
+            for start in range(0, len(wanted), count)
+        ]
     return pack_scan_tasks(
         [
             scan_task

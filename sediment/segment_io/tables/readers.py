@@ -29,6 +29,7 @@ from sediment.segment_io.partition.producer_snapshots import parse_snapshot
 from sediment.segment_io.partition.slices import SLICE_BYTES, Bounds, Slice
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.printable import encodable
+from sediment.segment_io.tables.places import source_values
 from sediment.segment_io.tables.planning import TableTask, UnreadableRange, plan_scan_tasks
 from sediment.segment_io.tables.schema import (
     ROWS,
@@ -75,10 +76,11 @@ def read_table(
         yield from read(request, task.scan_tasks, fs, on_unreadable, on_lost, follow=follow)
         return
     columns = request.selected()
+    names = {column.name for column in columns}
     for source in task.sources:
         rows = _SMALL_TABLES[request.what](source, fs)
         if rows.count:
-            yield rows.batch(source, columns)
+            yield rows.batch(source_values(source, names, fs), columns)
 
 
 def first_offset_since(request: TableRequest, source: Source, timestamp_ms: int, fs: Fs) -> int | None:
@@ -109,11 +111,11 @@ class _Rows:
     count: int
     columns: Mapping[str, Any]
 
-    def batch(self, source: Source, columns: Sequence[Column]) -> pa.RecordBatch:
+    def batch(self, common: Mapping[str, Any], columns: Sequence[Column]) -> pa.RecordBatch:
+        """Return the rows; the values in `common` are the same in all rows."""
         import pyarrow as pa
 
         schema = arrow_schema(columns)
-        common = {"topic": source.partition.topic, "partition": source.partition.partition}
         arrays = []
         for column, field in zip(columns, schema, strict=True):
             if column.name in common:

@@ -7,7 +7,7 @@ Invariant: memory use is one chunk, one table and the largest batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from sediment.segment_io.partition.slices import Bounds
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.segment import columns as c
 from sediment.segment_io.segment.columns import BadBatchError, RecordColumns, RecordTable
+from sediment.segment_io.tables.places import source_values
 from sediment.segment_io.tables.planning import ScanTask, UnreadableRange
 from sediment.segment_io.tables.scan import (
     HEADER_COLUMNS,
@@ -47,13 +48,14 @@ def read_records(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of `records`; arguments and errors are the same as for `readers.read_table`."""
     selected = request.selected()
+    names = {column.name for column in selected}
     want = sum(_WANT.get(column.name, 0) for column in selected)
     gathered = RecordColumns(want)
     source: Source | None = None
 
     def flush() -> Iterator[pa.RecordBatch]:
         if len(gathered) and source is not None:
-            yield _records_batch(gathered.take(), source, selected)
+            yield _records_batch(gathered.take(), source_values(source, names, fs), selected)
 
     for scan_task in scan_tasks:
         if scan_task.slice.source != source:
@@ -62,7 +64,7 @@ def read_records(
         for found in read_spans(scan_task, fs, on_lost, follow):
             if isinstance(found, UnreadableRange):
                 yield from flush()
-                yield from report_unreadable(found, request, selected, on_unreadable)
+                yield from report_unreadable(found, request, selected, fs, on_unreadable)
                 continue
             current, span = found
             skip = hidden_batches(span.rows, current)
@@ -73,7 +75,8 @@ def read_records(
                     done = gathered.add(span, done, skip, bounds)
                 except BadBatchError as bad:
                     yield from flush()
-                    yield from report_unreadable(unreadable_batch(bad, span, current), request, selected, on_unreadable)
+                    bad_batch = unreadable_batch(bad, span, current)
+                    yield from report_unreadable(bad_batch, request, selected, fs, on_unreadable)
                     done = bad.index + 1
                     continue
                 if done < len(span.rows):
@@ -87,7 +90,7 @@ def _bounds_array(bounds: Bounds) -> npt.NDArray[np.int64]:
     )
 
 
-def _records_batch(table: RecordTable, source: Source, selected: Sequence[Column]) -> pa.RecordBatch:
+def _records_batch(table: RecordTable, common: Mapping[str, Any], selected: Sequence[Column]) -> pa.RecordBatch:
     import pyarrow as pa
 
     schema = arrow_schema(selected)
@@ -111,10 +114,8 @@ def _records_batch(table: RecordTable, source: Source, selected: Sequence[Column
             return fixed(table.sizes(), kind)
         if name == "sequence":
             return fixed(table.sequences(), kind)
-        if name == "topic":
-            return pa.repeat(pa.scalar(source.partition.topic, kind), count)
-        if name == "partition":
-            return pa.repeat(pa.scalar(source.partition.partition, kind), count)
+        if name in common:
+            return pa.repeat(pa.scalar(common[name], kind), count)
         if name == "corruption":
             return pa.nulls(count, kind)
         return pa.array(HEADER_COLUMNS[name](table.headers)).take(per_record).cast(kind)

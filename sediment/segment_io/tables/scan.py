@@ -39,6 +39,7 @@ from sediment.segment_io.partition.live_segments import live_segments
 from sediment.segment_io.partition.slices import Bounds, Slice, current_slices, opened, verified_batch
 from sediment.segment_io.segment.columns import BadBatchError
 from sediment.segment_io.segment.reader import CHUNK_BYTES, BatchSpan, HeaderScan, Rows
+from sediment.segment_io.tables.places import source_values
 from sediment.segment_io.tables.planning import ScanTask, UnreadableRange
 from sediment.segment_io.tables.schema import FAIL, ROWS, Column, TableRequest, arrow_schema
 
@@ -297,7 +298,7 @@ def unreadable_batch(bad: BadBatchError, span: BatchSpan, scan_task: ScanTask) -
 
 
 def report_unreadable(
-    unreadable: UnreadableRange, request: TableRequest, selected: Sequence[Column], on_unreadable: OnUnreadable
+    unreadable: UnreadableRange, request: TableRequest, selected: Sequence[Column], fs: Fs, on_unreadable: OnUnreadable
 ) -> Iterator[pa.RecordBatch]:
     """Raise the error, report the range, or report it and yield a row, according to `request.on_corruption`."""
     error = unreadable.error
@@ -306,10 +307,10 @@ def report_unreadable(
         raise error
     on_unreadable(unreadable)
     if request.on_corruption == ROWS:
-        yield _unreadable_row(unreadable, selected)
+        yield _unreadable_row(unreadable, selected, fs)
 
 
-def _unreadable_row(unreadable: UnreadableRange, selected: Sequence[Column]) -> pa.RecordBatch:
+def _unreadable_row(unreadable: UnreadableRange, selected: Sequence[Column], fs: Fs) -> pa.RecordBatch:
     import pyarrow as pa
 
     scan_task = unreadable.scan_task
@@ -319,8 +320,7 @@ def _unreadable_row(unreadable: UnreadableRange, selected: Sequence[Column]) -> 
             raise _replaced(scan_task.slice)
         shown = os.pread(descriptor, min(size_bytes, SHOWN_UNREADABLE_BYTES), unreadable.position)
     values = {
-        "topic": scan_task.slice.source.partition.topic,
-        "partition": scan_task.slice.source.partition.partition,
+        **source_values(scan_task.slice.source, {column.name for column in selected}, fs),
         "segment": scan_task.slice.segment.base_offset,
         "position": unreadable.position,
         "size": size_bytes,

@@ -36,6 +36,10 @@ SKIP = "skip"
 ROWS = "rows"
 ON_CORRUPTION = (FAIL, SKIP, ROWS)
 
+BEST = "best"
+ALL_REPLICAS = "all"
+REPLICAS = (BEST, ALL_REPLICAS)
+
 
 # ------------------------------------------------------------------------------------------------------------- columns
 @dataclass(frozen=True, slots=True)
@@ -199,7 +203,7 @@ _GROUPS = (
     Column(
         "logEndOffset",
         "long",
-        "log end offset of the partition; null if the log directory does not contain the partition",
+        "log end offset of the partition; null if no log directory contains the partition",
     ),
     Column("lag", "long", "logEndOffset minus committedOffset"),
 )
@@ -213,6 +217,12 @@ _TOPICS = (
     Column("value", "string", "value of the config, in the unit of `key`; null if no source sets the key"),
     Column("source", "string", "Kafka's name of the source, BOOTSTRAP_CHECKPOINT, or NOT_STATED"),
 )
+PLACE_COLUMNS = (
+    Column("node_id", "int", "node id in the meta.properties of the log directory; null without one"),
+    Column("log_dir", "string", "path of the log directory"),
+)
+"""Columns of every table that say where a row was read; a request must name them, or ask for all replicas."""
+
 _CORRUPTION = Column("corruption", "string", "why the bytes in `value` could not be read; null in a readable row")
 
 TABLES: Mapping[str, tuple[Column, ...]] = {
@@ -244,7 +254,7 @@ class TableRequest:
 
     None in `columns`, `topics` or `partitions` means all of them.  In `records` and `batches`, `topics`, `partitions`
     and `bounds` select rows exactly.  The other tables may return more rows.  With `on_corruption` ROWS, the table also
-    has a column `corruption`.
+    has a column `corruption`.  `replicas` is BEST or ALL_REPLICAS, or None for the default of the table.
     """
 
     what: str = "records"
@@ -256,6 +266,8 @@ class TableRequest:
     partitions: frozenset[int] | None = None
     config: str | None = None
     """Path of the broker's properties file, for the table `topics`."""
+
+    replicas: str | None = None
 
     def selected(self) -> tuple[Column, ...]:
         """Return the requested columns in the requested order.
@@ -271,11 +283,16 @@ class TableRequest:
             if "value" not in known:
                 known["value"] = Column("value", "binary", "bytes that could not be read; null in a readable row")
         if self.columns is None:
-            return tuple(known.values())
+            return (*known.values(), *(PLACE_COLUMNS if self.replicas == ALL_REPLICAS else ()))
+        known |= {column.name: column for column in PLACE_COLUMNS}
         for name in self.columns:
             if name not in known:
                 raise UsageError(f"table {self.what!r} has no column {name!r}", advice=f"it has {', '.join(known)}")
         return tuple(known[name] for name in self.columns)
+
+    def reads_all_replicas(self) -> bool:
+        """Return True if every replica of a partition is read; by default, only `indexes` checks all files."""
+        return (self.replicas or (ALL_REPLICAS if self.what == "indexes" else BEST)) == ALL_REPLICAS
 
     def selects(self, source: Source) -> bool:
         """Return True if the partition of `source` is requested."""

@@ -284,6 +284,31 @@ def test_wrong_use_is_one_sentence_at_load(path, options, sentence, spark, log_d
     assert "Traceback" not in str(raised.value)
 
 
+def test_replicas_are_one_by_default_and_all_with_their_places_on_request(spark, log_dir, tmp_path):
+    shutil.copytree(log_dir, tmp_path / "copy")
+    paths = [str(log_dir), str(tmp_path / "copy")]
+    reader = spark.read.format("kafka-log")
+    alone = spark.read.format("kafka-log").load(str(log_dir))
+    assert_df_equality(reader.load(paths), alone, ignore_row_order=True)
+    every = reader.option("replicas", "all").load(paths)
+    assert every.columns == [*alone.columns, "node_id", "log_dir"]
+    counts = {row.log_dir: row["count"] for row in every.groupBy("log_dir").count().collect()}
+    assert counts == dict.fromkeys(paths, alone.count())
+
+
+def test_a_schema_that_is_given_moves_an_error_to_the_first_query(spark, tmp_path):
+    frame = spark.read.format("kafka-log").schema("key binary").load(str(tmp_path / "nothing"))
+    with pytest.raises(AnalysisException, match="no such file or directory"):
+        frame.count()
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_a_frame_is_not_written_wherever_it_is_told_to_go(mode, spark, log_dir, tmp_path):
+    for path in (log_dir, tmp_path / "nothing"):
+        with pytest.raises(AnalysisException, match='kafka-log only reads; write to a table format such as "parquet"'):
+            spark.range(1).write.format("kafka-log").mode(mode).save(str(path))
+
+
 def test_a_schema_of_other_types_is_refused(spark, log_dir):
     with pytest.raises(Exception, match="column 'offset' is bigint, not int; leave out"):
         spark.read.schema("offset int").format("kafka-log").load(str(log_dir)).collect()
