@@ -381,11 +381,12 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @in_one_sentence
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the first offsets of a new query, by partition."""
-        found = self._progress.found()
         if self._options.starting == LATEST:
+            found = self._progress.found()
             starts = {name: end.offset for name, end in found.items()}
         else:
             starts = stream_starts(self._options, self._ends.sources(), Fs())
+            found = self._progress.found() if starts else {}
         return offsets_json(self._progress.started(starts, found))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name

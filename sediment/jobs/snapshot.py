@@ -75,7 +75,7 @@ from sediment.segment_io.partition.checkpoint_files import (
     read_leader_epochs,
 )
 from sediment.segment_io.partition.identity import PartitionIdentity
-from sediment.segment_io.partition.slices import Bounds, plan_slices
+from sediment.segment_io.partition.slices import Bounds, is_replaced, plan_slices
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.tables.log_marks import LogMark, LogMatch, mark_of, match_log
 from sediment.segment_io.tables.planning import ScanTask
@@ -296,11 +296,7 @@ def _check_unchanged(planned: Sequence[_Planned]) -> None:
         SourceChangedError: a planned segment was replaced or removed.
     """
     for scan_task in (scan_task for partition in planned for scan_task in partition.scan_tasks):
-        try:
-            same = scan_task.slice.path.stat().st_ino == scan_task.slice.inode
-        except FileNotFoundError:
-            same = False
-        if not same:
+        if is_replaced(scan_task.slice):
             raise _changed(str(scan_task.slice.source.partition), str(scan_task.slice.path))
 
 

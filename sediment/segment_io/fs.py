@@ -78,6 +78,7 @@ _VIEW.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int]
 _TO_READ = 0x100  # PyBUF_READ
 _STATX = getattr(_LIBC, "statx", None)  # Linux only; Python has os.statx only from 3.15
 _CURRENT_DIRECTORY = -100  # AT_FDCWD
+_OF_DESCRIPTOR = 0x1000  # AT_EMPTY_PATH
 _CREATION_TIME = 0x800  # STATX_BTIME
 _STATX_BYTES = 256
 _STATX_MASK = struct.Struct("@I")
@@ -267,19 +268,8 @@ class Fs:
         return status.st_ino, status.st_size, status.st_mtime_ns
 
     def created_ns(self, path: Path) -> int | None:
-        """Return when `path` was created, in ns since the epoch; None if the system does not tell.
-
-        Programs cannot set this time, and a copy has its own.
-        """
-        if _STATX is None:
-            seconds = getattr(path.stat(), "st_birthtime", None)  # macOS and BSD
-            return None if seconds is None else int(seconds * 1e9)
-        found = ctypes.create_string_buffer(_STATX_BYTES)
-        if _STATX(_CURRENT_DIRECTORY, os.fsencode(path), 0, _CREATION_TIME, found) != 0:
-            return None
-        (known,) = _STATX_MASK.unpack_from(found)
-        seconds, nanoseconds = _STATX_CREATED.unpack_from(found, _STATX_CREATED_AT)
-        return seconds * 1_000_000_000 + nanoseconds if known & _CREATION_TIME else None
+        """Return when `path` was created, in ns since the epoch; None if the system does not tell."""
+        return created_ns(path)
 
     def file_stamp(self, path: Path) -> FileStamp | None:
         """Return the state of the file at `path`, without its content, following links; None if it is missing."""
@@ -547,6 +537,23 @@ def open_to_read(path: Path) -> int:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     raise OSError(errno.EINVAL, "Not a regular file", str(path))
+
+
+def created_ns(file: Path | int) -> int | None:
+    """Return when a file or directory, or that of a descriptor, was created; None if the system does not tell.
+
+    The time is in ns since the epoch.  Programs cannot set it, and a copy has its own.
+    """
+    if _STATX is None:
+        seconds = getattr(os.stat(file), "st_birthtime", None)  # macOS and BSD
+        return None if seconds is None else int(seconds * 1e9)
+    found = ctypes.create_string_buffer(_STATX_BYTES)
+    place = (file, b"", _OF_DESCRIPTOR) if isinstance(file, int) else (_CURRENT_DIRECTORY, os.fsencode(file), 0)
+    if _STATX(*place, _CREATION_TIME, found) != 0:
+        return None
+    (known,) = _STATX_MASK.unpack_from(found)
+    seconds, nanoseconds = _STATX_CREATED.unpack_from(found, _STATX_CREATED_AT)
+    return seconds * 1_000_000_000 + nanoseconds if known & _CREATION_TIME else None
 
 
 def only_zeros(descriptor: int, position: int, end: int) -> bool:

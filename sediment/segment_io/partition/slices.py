@@ -52,7 +52,7 @@ from sediment.segment_io.format.names import (
 )
 from sediment.segment_io.format.offset_index import OffsetIndex, parse_offset_index
 from sediment.segment_io.format.time_index import TimeIndex, parse_time_index
-from sediment.segment_io.fs import Fs, open_to_read
+from sediment.segment_io.fs import Fs, created_ns, open_to_read
 from sediment.segment_io.partition.index_files import read_entries
 from sediment.segment_io.partition.live_segments import LiveSegment, live_segments
 from sediment.segment_io.partition.sources import Source
@@ -93,7 +93,8 @@ _Cut: TypeAlias = tuple[int, int]  # the position and the offset at which a slic
 class Slice:
     """Bytes [start_position, end_position) of a segment, which contained the offsets [start_offset, end_offset).
 
-    `inode` was the inode of the `.log` when the positions were found; -1 if the file no longer existed.
+    `inode` and `created_ns` belonged to the `.log` when the positions were found; -1 and None if the file no longer
+    existed.  Filesystems use inodes again, so the inode alone does not identify a file.
     """
 
     source: Source
@@ -103,6 +104,7 @@ class Slice:
     start_offset: int
     end_offset: int
     inode: int
+    created_ns: int | None = None
 
     @property
     def path(self) -> Path:
@@ -191,9 +193,9 @@ def _cut(
         yield Slice(source, segment, 0, segment.ref.log_bytes, _first(segment, bounds), _end(segment, bounds), -1)
         return
     try:
-        inode = os.fstat(descriptor).st_ino
+        inode, created = os.fstat(descriptor).st_ino, created_ns(descriptor)
         for (start, offset), (end, next_offset) in pairs_of(_Cuts(source, segment, bounds, descriptor)):
-            yield Slice(source, segment, start, end, offset, next_offset, inode)
+            yield Slice(source, segment, start, end, offset, next_offset, inode, created)
     finally:
         os.close(descriptor)
 
@@ -364,7 +366,7 @@ def _search(column: Int64s, target: int, side: Literal["left", "right"]) -> int:
 def opened(part: Slice, *, or_deleted: bool = False) -> Iterator[int | None]:
     """Open the file of a slice; yield the descriptor, or None if the slice's positions were found in a different file.
 
-    A `.log` only grows, so the slice is valid if the inode is the same and the file is not smaller.  On another host,
+    A `.log` only grows, so the slice is valid if the file is the same one and not smaller.  On another host,
     inodes cannot be compared, so the size and modification time must be the same.  With `or_deleted`, the file may also
     have the suffix `.deleted`.  Under this suffix, a broker keeps a removed or replaced file for
     `file.delete.delay.ms`.
@@ -379,6 +381,22 @@ def opened(part: Slice, *, or_deleted: bool = False) -> Iterator[int | None]:
             os.close(descriptor)
 
 
+def is_replaced(part: Slice) -> bool:
+    """Return True if the file of a slice no longer exists under its name."""
+    try:
+        descriptor = open_to_read(part.path)
+    except FileNotFoundError:
+        return True
+    try:
+        return not _is_file_of(part, descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _is_file_of(part: Slice, descriptor: int) -> bool:
+    return (os.fstat(descriptor).st_ino, created_ns(descriptor)) == (part.inode, part.created_ns)
+
+
 def _opened(part: Slice, path: Path) -> int | None:
     try:
         descriptor = open_to_read(path)
@@ -386,7 +404,7 @@ def _opened(part: Slice, path: Path) -> int | None:
         return None
     status = os.fstat(descriptor)
     ref = part.segment.ref
-    grown = status.st_ino == part.inode and status.st_size >= ref.log_bytes
+    grown = _is_file_of(part, descriptor) and status.st_size >= ref.log_bytes
     same = (status.st_size, status.st_mtime_ns) == (ref.log_bytes, ref.mtime_ns)
     if grown or same:
         return descriptor

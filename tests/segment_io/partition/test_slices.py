@@ -1,6 +1,8 @@
 """Bytes that are read for given bounds, cuts of segments, and slices whose files change."""
 
 import shutil
+import time
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -12,7 +14,15 @@ from sediment.segment_io.errors import SourceChangedError
 from sediment.segment_io.format.offset_index import OffsetIndex
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.live_segments import live_segments
-from sediment.segment_io.partition.slices import ALL, Bounds, current_slices, opened, plan_slices, slices_from_end
+from sediment.segment_io.partition.slices import (
+    ALL,
+    Bounds,
+    current_slices,
+    is_replaced,
+    opened,
+    plan_slices,
+    slices_from_end,
+)
 from sediment.segment_io.partition.sources import find_sources
 from sediment.segment_io.tables.planning import plan_table
 from sediment.segment_io.tables.readers import read_table
@@ -217,6 +227,22 @@ def test_a_slice_of_a_segment_that_grew_is_still_good(partition):
         file.write(batch_bytes(1800))
     with opened(piece) as descriptor:
         assert descriptor is not None
+
+
+def test_a_slice_is_stale_if_a_larger_file_got_the_inode_of_its_file(partition):
+    path = partition / f"{600:020d}.log"
+    (piece,) = [piece for piece in slices(partition) if piece.segment.base_offset == 600]
+    assert not is_replaced(piece)
+    content = path.read_bytes()
+    path.unlink()
+    time.sleep(0.02)  # a kernel's clock may advance only every 10 ms
+    path.write_bytes(content + batch_bytes(1200))
+    reused = replace(piece, inode=path.stat().st_ino)
+    with opened(reused) as descriptor:
+        assert descriptor is None
+    assert is_replaced(reused)
+    path.unlink()
+    assert is_replaced(piece)
 
 
 def test_a_slice_of_a_replaced_segment_is_stale_and_its_offsets_are_found_again(partition):
