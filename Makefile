@@ -116,8 +116,9 @@ bench-serve: setup #: compare serve with a Kafka broker on the same files, 4 GB 
 conformance: setup #: compare Sediment with Kafka's own classes on random logs (downloads Kafka's JARs once)
 	@$(PYTEST) -m conformance tests/conformance $(ARGS)
 
-schemas: setup #: write the message schemas from the JARs of Kafka (downloads them once)
+schemas: setup ## write the message schemas and the descriptions of configs from the JARs of Kafka (downloads them once)
 	@$(BIN)/python -m tests.conformance.formats.message_schemas
+	@$(BIN)/python -m tests.conformance.formats.config_definitions
 
 conformance-nightly: setup #: run conformance on 10,000 logs
 	@SEDIMENT_CONFORMANCE_LOGS=10000 SEDIMENT_CONFORMANCE_LOADS=6000 SEDIMENT_CONFORMANCE_RETENTIONS=4000 SEDIMENT_CONFORMANCE_MESSAGES=200 SEDIMENT_CONFORMANCE_TRANSACTIONS=20000 $(PYTEST) -m conformance tests/conformance $(ARGS)

@@ -34,20 +34,24 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from sediment.engine.config_definitions import value_text
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from sediment.segment_io.internal_topics.metadata_log import KRAFT_VERSION, ClusterMetadata
+from sediment.segment_io.internal_topics.metadata_records import ResourceType
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.units import NS_PER_MS
 from sediment.server.apis import Features, KafkaApis
 from sediment.server.backends.backend import Backend
 from sediment.server.backends.live_options import LiveOptions
 from sediment.server.backends.read_only import ReadOnlyBackend, ReadOnlyOptions
+from sediment.server.config_descriptions import config_descriptions
 from sediment.server.delayed import Timer
 from sediment.server.dynamic_config_keys import group_config_defaults
 from sediment.server.errors import naming_option
@@ -81,6 +85,11 @@ from sediment.server.transactions.stored_transactions import replay_transactions
 _LOGGER = logging.getLogger(__name__)
 
 STOP_SECONDS = 5.0
+_OF_ONE_REPLICA = (
+    "offsets.topic.replication.factor",
+    "transaction.state.log.min.isr",
+    "transaction.state.log.replication.factor",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +242,7 @@ class KafkaServer:
                     self.catalog.node_id,
                     can_write=backend.can_write,
                     static=backend.static_configs,
+                    own=partial(self._own_configs, config, backend, has_consumer_groups=consumer_groups is not None),
                     group_defaults=group_config_defaults(config),
                 ).handlers(),
                 LogDirHandlers(self.catalog).handlers(),
@@ -283,6 +293,26 @@ class KafkaServer:
         if not self._stop_start.is_set():
             undo.callback(backend.stop_deleting)
             backend.start_deleting()  # 13
+
+    def _own_configs(self, config: ServerConfig, backend: Backend, *, has_consumer_groups: bool) -> Mapping[str, str]:
+        """Return what this server knows about itself, as configs of a broker; options of the user come first."""
+        differing = {
+            key: text
+            for key, description in config_descriptions(ResourceType.BROKER).items()
+            if (text := value_text(getattr(config, key.replace(".", "_"), None))) not in (None, description.default)
+        }
+        listener = self.protocol + "://{}"
+        return {
+            **{key: text for key, text in differing.items() if key not in backend.static_configs},
+            **dict.fromkeys(_OF_ONE_REPLICA, "1"),
+            "advertised.listeners": listener.format(self.advertised),
+            "broker.id": str(config.node_id),
+            "group.coordinator.rebalance.protocols": "classic,consumer" if has_consumer_groups else "classic",
+            "listeners": listener.format(self.bound),
+            "log.dirs": ",".join(str(directory.path) for directory in self.catalog.directories),
+            "node.id": str(config.node_id),
+            "process.roles": "broker,controller" if backend.can_write else "broker",
+        }
 
     def _scram_credentials(self) -> Mapping[tuple[int, str], Any]:
         """Return the SCRAM users of the cluster."""

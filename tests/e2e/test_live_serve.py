@@ -50,6 +50,7 @@ from tests.served import serving, unpacked
 from tests.server.live import nodes
 from tests.server.live.admin_script import RECORDED, AdminScript
 from tests.server.live.config_script import RECORDED_CONFIGS, ConfigScript
+from tests.server.live.described_configs import RECORDED_DESCRIPTIONS, described, recorded
 from tests.server.live.nodes import NODE, NOW_MS
 from tests.server.live.scram_script import RECORDED_USERS, ScramScript
 from tests.server.live.test_scram_users import exposed_server
@@ -798,6 +799,20 @@ def test_the_recorded_answers_to_changes_of_users_are_those_of_a_broker(tmp_path
         lines = json.loads(json.dumps(ScramScript(client, recorded).run()))
     (tmp_path / RECORDED_USERS.name).write_bytes(lzma.compress(json.dumps(lines).encode()))
     assert lines == recorded, f"Kafka's answers are in {tmp_path}"
+
+
+def test_the_recorded_descriptions_of_configs_are_those_of_a_broker(tmp_path: Path) -> None:
+    kafka = KafkaNode(tmp_path / "node")
+    with running(kafka), Client.to(port_of(kafka.bootstrap), LIMIT_SECONDS) as client:
+        tools.tool(kafka.bootstrap, tools.TOPICS, "--create", "--topic", "p")
+        names = {"broker": "1", "topic": "p", "group": "g", "client-metrics": "s"}
+        found = json.loads(json.dumps(described(client, names)))
+    (tmp_path / RECORDED_DESCRIPTIONS.name).write_bytes(lzma.compress(json.dumps(found, sort_keys=True).encode()))
+    wanted = recorded()
+    for configs in (found["broker"], wanted["broker"]):
+        for name in ("controller.quorum.voters", "listeners", "log.dirs"):  # ports and directories
+            del configs[name]["values"]
+    assert found == wanted, f"Kafka's configs are in {tmp_path}"
 
 
 def log_in(bootstrap: str, password: str, **options: str) -> set[str]:

@@ -3,18 +3,24 @@
     topic config -> dynamic config of the broker -> dynamic config of all brokers -> options of the server
     -> Kafka's default
 
-The first source that has a value takes precedence.  The options are `--config` and `--set`.  A read-only server does
-not read the properties file of the broker whose directory it serves.
+The first source that has a value takes precedence.  The options are `--config` and `--set`, and what the server itself
+knows: its address and directories, and its own defaults.  A read-only server does not read the properties file of the
+broker whose directory it serves.
 
-Invariant: the value of a key that is not in the table of keys is hidden, because it may be a password.
+A broker describes every config of Kafka's, although some have no effect on this server.  For these, it shows Kafka's
+default or the dynamic config, which a broker would apply.
+
+Invariant: the value of a password is hidden, and so is the value of a key that Kafka does not define, because it may be
+a password.
 
 Source: Kafka's ConfigHelper and LogConfig.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from enum import IntEnum
+from functools import cached_property
 from itertools import dropwhile
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -34,7 +40,14 @@ from sediment.segment_io.internal_topics.metadata_records import ResourceType
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.protocol.error_codes import ErrorCode
-from sediment.server.dynamic_config_keys import CLIENT_METRICS_KEYS, DYNAMIC_KEYS, GROUP_KEYS
+from sediment.server.config_descriptions import ConfigDescription, config_descriptions
+from sediment.server.dynamic_config_keys import (
+    CLIENT_METRICS_KEYS,
+    DYNAMIC_KEYS,
+    GROUP_KEYS,
+    LISTENER_KEYS,
+    SECURITY_KEYS,
+)
 from sediment.server.errors import ApiError
 from sediment.server.requests import Handler, Request
 from sediment.server.topic_catalog import ServedTopic, TopicCatalog
@@ -61,17 +74,7 @@ class _Synonym(NamedTuple):
     source: ConfigSource
 
 
-_TYPES = {
-    ValueType.BOOLEAN: 1,
-    ValueType.STRING: 2,
-    ValueType.INT: 3,
-    ValueType.LONG: 5,
-    ValueType.DOUBLE: 6,
-    ValueType.LIST: 7,
-}
-"""The numbers of Kafka's DescribeConfigsResponse.ConfigType."""
-
-_OURS = "sediment."
+_CHANGEABLE_KEYS = DYNAMIC_KEYS.keys() | LISTENER_KEYS | SECURITY_KEYS
 _BROKER_LOGGER = 8  # of ConfigResource.Type
 _FLUSH_SCHEDULER = "log.flush.scheduler.interval.ms"
 _SAME_SETTING = (
@@ -83,10 +86,23 @@ _SAME_SETTING = (
 """Broker keys for the same setting, in order of precedence."""
 
 
+class _Described(NamedTuple):
+    """What a request asks for: keys (None for all), and whether synonyms and documentation are wanted."""
+
+    keys: Container[str] | None
+    synonyms: bool
+    documentation: bool
+
+    def wants(self, name: str) -> bool:
+        """Return True if a key is wanted."""
+        return self.keys is None or name in self.keys
+
+
 class ConfigHandlers:
     """Handlers that describe configs; `node_id` is the id of this broker, and `static` contains the server's options.
 
-    If `can_write`, clients may change dynamic configs.  `group_defaults` contains the default values of group configs.
+    `own` returns further configs of the server; it is called when a client first asks.  If `can_write`, clients may
+    change dynamic configs.  `group_defaults` contains the default values of group configs.
     """
 
     def __init__(
@@ -96,13 +112,19 @@ class ConfigHandlers:
         *,
         can_write: bool = False,
         static: Mapping[str, str] = MappingProxyType({}),
+        own: Callable[[], Mapping[str, str]] = dict,
         group_defaults: Mapping[str, Value] = MappingProxyType({}),
     ) -> None:
         self._catalog = catalog
         self._node_id = node_id
         self._can_write = can_write
-        self._static = static
+        self._options = static
+        self._own = own
         self._group_defaults = group_defaults
+
+    @cached_property
+    def _static(self) -> Mapping[str, str]:
+        return {**self._options, **self._own()}
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
         """Return the handlers by API."""
@@ -137,20 +159,24 @@ class ConfigHandlers:
     def describe_configs(self, request: Request) -> Any:
         """Return the configs of each requested resource; a resource is described once for the same keys."""
         message = request.message
+        with_synonyms, with_documentation = message.include_synonyms, message.include_documentation
         asked: dict[tuple[int, str, frozenset[str] | None], Any] = {}
         for each in message.resources:
             asked.setdefault((each.resource_type, each.resource_name, _keys_of(each)), each)
         return m.DescribeConfigsResponse(
-            results=[self._described(each, message.include_synonyms) for each in asked.values()]
+            results=[
+                self._described(each, _Described(_keys_of(each), with_synonyms, with_documentation))
+                for each in asked.values()
+            ]
         )
 
-    def _described(self, asked: Any, include_synonyms: bool) -> Any:
-        keys, text = _keys_of(asked), asked.resource_name
+    def _described(self, asked: Any, wanted: _Described) -> Any:
+        text = asked.resource_name
         code, error, found = ErrorCode.NONE, "", []
         if asked.resource_type == ResourceType.TOPIC:
             topic = self._catalog.topic(text)
             if topic is not None:
-                found = [self._topic_config(key, topic, include_synonyms) for key in _topic_keys(topic.configs, keys)]
+                found = [self._topic_config(key, topic, wanted) for key in _topic_keys(topic.configs, wanted.keys)]
             else:
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 try:
@@ -158,16 +184,16 @@ class ConfigHandlers:
                 except ApiError as invalid:
                     code, error = invalid.code, invalid.what
         elif asked.resource_type == ResourceType.BROKER and text in (ALL_BROKERS, str(self._node_id)):
-            found = list(self._broker_configs(keys, include_synonyms, is_default=text == ALL_BROKERS))
+            found = list(self._broker_configs(wanted, is_default=text == ALL_BROKERS))
         elif asked.resource_type in (ResourceType.GROUP, ResourceType.CLIENT_METRICS):
             is_group = asked.resource_type == ResourceType.GROUP
             if not text:
                 what = "Group name" if is_group else "Client metrics subscription name"
                 code, error = ErrorCode.INVALID_REQUEST, f"{what} must not be empty"
             elif is_group:
-                found = list(self._group_configs(text, keys, include_synonyms))
+                found = list(self._group_configs(text, wanted))
             else:
-                found = list(self._client_metrics_configs(text, keys, include_synonyms))
+                found = list(self._client_metrics_configs(text, wanted))
         else:
             code, error = ErrorCode.INVALID_REQUEST, "this server describes topics, itself, groups and client metrics"
         return m.DescribeConfigsResponse.DescribeConfigsResult(
@@ -179,65 +205,59 @@ class ConfigHandlers:
         )
 
     # ------------------------------------------------------------------------------------------------------------ topic
-    def _topic_config(self, key: Key, topic: ServedTopic, include_synonyms: bool) -> Any:
+    def _topic_config(self, key: Key, topic: ServedTopic, wanted: _Described) -> Any:
         values = _topic_values(key, topic.configs, self._catalog, self._static)
         synonyms = [each for each in values if each.source is ConfigSource.TOPIC_CONFIG]
         if key.broker_names:
             synonyms += _broker_synonyms(key.broker_names[0].name, self._catalog, self._static)
         source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
         effective = _effective(key, values)._replace(source=source)
-        described = _config(key, effective, synonyms if include_synonyms else ())
-        described.read_only = not self._can_write
-        return described
+        description = config_descriptions(ResourceType.TOPIC)[key.name]
+        return _config(effective._replace(name=key.name), synonyms, wanted, description, read_only=not self._can_write)
 
     # ----------------------------------------------------------------------------------------------------------- broker
-    def _broker_configs(
-        self, keys: Container[str] | None, include_synonyms: bool, *, is_default: bool
-    ) -> Iterator[Any]:
+    def _broker_configs(self, wanted: _Described, *, is_default: bool) -> Iterator[Any]:
         of_broker, of_all_brokers = _broker_configs(self._catalog)
         stated = of_all_brokers if is_default else {**of_all_brokers, **of_broker}
-        known = {} if is_default else {name: key for name, key in BROKER_KEYS.items() if not name.startswith(_OURS)}
-        for name in sorted(known.keys() | stated.keys()):
-            if keys is not None and name not in keys:
+        descriptions = config_descriptions(ResourceType.BROKER)
+        shown = () if is_default else [each.name for each in descriptions.values() if not each.is_internal]
+        for name in sorted({*shown, *stated}):
+            if not wanted.wants(name):
                 continue
             key = BROKER_KEYS.get(name) or DYNAMIC_KEYS.get(name)
             synonyms = _broker_synonyms(name, self._catalog, self._static)
             if is_default:
                 synonyms = [each for each in synonyms if each.source is ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG]
             effective = synonyms[0] if synonyms else _Synonym(name, None, ConfigSource.DEFAULT_CONFIG)
-            shown = effective if is_default else _as_typed(key, effective)
-            described = _config(key or name, shown, synonyms if include_synonyms else ())
-            described.read_only = not (self._can_write and name in DYNAMIC_KEYS)
-            yield described
+            effective = effective if is_default else _as_typed(key, effective)
+            read_only = not (self._can_write and name in _CHANGEABLE_KEYS)
+            yield _config(effective, synonyms, wanted, descriptions.get(name), read_only=read_only)
 
     # ------------------------------------------------------------------------------------------------ groups, clients
-    def _group_configs(self, name: str, keys: Container[str] | None, include_synonyms: bool) -> Iterator[Any]:
+    def _group_configs(self, name: str, wanted: _Described) -> Iterator[Any]:
         metadata = self._catalog.metadata
         own = {} if metadata is None else metadata.group_configs.get(name, {})
         for key in GROUP_KEYS.values():
-            if keys is not None and key.name not in keys:
+            if not wanted.wants(key.name):
                 continue
             default = value_text(self._group_defaults.get(key.name, key.default))
             source = ConfigSource.GROUP_CONFIG if key.name in own else ConfigSource.DEFAULT_CONFIG
             effective = _Synonym(key.name, own.get(key.name, default), source)
-            described = _config(key, effective, (effective,) if include_synonyms else ())
-            described.read_only = not self._can_write
-            yield described
+            description = config_descriptions(ResourceType.GROUP)[key.name]
+            yield _config(effective, (effective,), wanted, description, read_only=not self._can_write)
 
-    def _client_metrics_configs(
-        self, subscription: str, keys: Container[str] | None, include_synonyms: bool
-    ) -> Iterator[Any]:
+    def _client_metrics_configs(self, subscription: str, wanted: _Described) -> Iterator[Any]:
         metadata = self._catalog.metadata
         own = {} if metadata is None else metadata.client_metrics_configs.get(subscription, {})
         for name, key in CLIENT_METRICS_KEYS.items():
-            if keys is not None and name not in keys:
+            if not wanted.wants(name):
                 continue
             effective = _Synonym(name, value_text(key.default), ConfigSource.DEFAULT_CONFIG)
             if name in own:
                 effective = _Synonym(name, own[name], ConfigSource.CLIENT_METRICS_CONFIG)
-            described = _config(key, effective, (effective,) if include_synonyms and name in own else ())
-            described.read_only = not self._can_write
-            yield described
+            description = config_descriptions(ResourceType.CLIENT_METRICS)[name]
+            synonyms = (effective,) if name in own else ()
+            yield _config(effective, synonyms, wanted, description, read_only=not self._can_write)
 
 
 def _keys_of(asked: Any) -> frozenset[str] | None:
@@ -295,13 +315,19 @@ def _broker_synonyms(name: str, catalog: TopicCatalog, static: Mapping[str, str]
     ):
         for each in names:
             if each in stated:
-                is_known = each in BROKER_KEYS or each in DYNAMIC_KEYS
-                synonyms.append(_Synonym(each, stated[each] if is_known else None, source))
+                synonyms.append(_Synonym(each, stated[each] if _is_public(each) else None, source))
+    descriptions = config_descriptions(ResourceType.BROKER)
     for each in names:
-        key = BROKER_KEYS.get(each) or DYNAMIC_KEYS.get(each)
-        if key is not None and key.default is not None:
-            synonyms.append(_Synonym(each, value_text(key.default), ConfigSource.DEFAULT_CONFIG))
+        default = descriptions[each].default if each in descriptions else None
+        if default is not None:
+            synonyms.append(_Synonym(each, default, ConfigSource.DEFAULT_CONFIG))
     return list(dropwhile(lambda synonym: synonym.name != name, synonyms))
+
+
+def _is_public(name: str) -> bool:
+    """Return True if a value of this broker key may be shown."""
+    description = config_descriptions(ResourceType.BROKER).get(name)
+    return description is not None and not description.is_sensitive
 
 
 def _as_typed(key: Key | None, effective: _Synonym) -> _Synonym:
@@ -329,21 +355,28 @@ def _topic_keys(configs: Container[str], keys: Container[str] | None) -> Iterato
             yield key
 
 
-def _config(key: Key | str, effective: _Synonym, synonyms: Sequence[_Synonym]) -> Any:
-    """Return a config; `key` is a string if the table of keys does not contain it."""
-    is_known = isinstance(key, Key)
+def _config(
+    effective: _Synonym,
+    synonyms: Sequence[_Synonym],
+    wanted: _Described,
+    description: ConfigDescription | None,
+    *,
+    read_only: bool,
+) -> Any:
+    """Return a config; `description` is None for a key that Kafka does not define."""
     response = m.DescribeConfigsResponse
+    shown = synonyms if wanted.synonyms else ()
     return response.DescribeConfigsResourceResult(
-        name=key.name if isinstance(key, Key) else key,
+        name=effective.name,
         value=effective.value,
-        read_only=True,
+        read_only=read_only,
         config_source=effective.source,
-        is_sensitive=not is_known,
+        is_sensitive=description is None or description.is_sensitive,
         synonyms=[
-            response.DescribeConfigsSynonym(name=each.name, value=each.value, source=each.source) for each in synonyms
+            response.DescribeConfigsSynonym(name=each.name, value=each.value, source=each.source) for each in shown
         ],
-        config_type=_TYPES[key.type] if isinstance(key, Key) else 0,
-        documentation=None,
+        config_type=0 if description is None else description.type,
+        documentation=description.documentation if description and wanted.documentation else None,
     )
 
 

@@ -15,11 +15,13 @@ from kafka.admin import ConfigResource as PythonResource
 from kafka.admin import ConfigResourceType, KafkaAdminClient
 
 from sediment.engine.config_definitions import value_text
+from sediment.segment_io.format.layout import INT32_MAX
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.metadata_log import read_bootstrap_records, read_cluster_metadata
 from sediment.segment_io.protocol import messages as m
 from sediment.server.kafka_server import KafkaServer, ServerOptions
 from sediment.server.network.endpoints import Endpoint
+from sediment.server.server_config import ServerConfig
 from tests.engine.live_logs import batch
 from tests.served import unpacked
 from tests.server.live.config_script import BROKER, CLIENT_METRICS, GROUP, RECORDED_CONFIGS, SET, ConfigScript
@@ -40,7 +42,11 @@ def served(tmp_path: Path) -> Iterator[LiveServer]:
 
 
 def test_answers_are_those_of_a_broker(tmp_path: Path) -> None:
-    options = ServerOptions(options_of(new_node(tmp_path / "data", {}), threads=2), Endpoint("127.0.0.1", 0))
+    options = ServerOptions(
+        options_of(new_node(tmp_path / "data", {}), threads=2),
+        Endpoint("127.0.0.1", 0),
+        config=ServerConfig(max_connections=INT32_MAX),  # Kafka's default, which a server does not have
+    )
     with KafkaServer(options, Fs()) as server, Client.to(server.bound.port) as client:
         lines = json.loads(json.dumps(ConfigScript(client, NODE.node_id).run()))
     recorded = json.loads(lzma.decompress(RECORDED_CONFIGS.read_bytes()))
