@@ -74,6 +74,8 @@ class _Synonym(NamedTuple):
     source: ConfigSource
 
 
+_MOST_UNSET = 1_000
+_TOO_MANY_UNSET = f"a request may ask for at most {_MOST_UNSET} groups and subscriptions that have no configs"
 _CHANGEABLE_KEYS = DYNAMIC_KEYS.keys() | LISTENER_KEYS | SECURITY_KEYS
 _BROKER_LOGGER = 8  # of ConfigResource.Type
 _FLUSH_SCHEDULER = "log.flush.scheduler.interval.ms"
@@ -163,12 +165,25 @@ class ConfigHandlers:
         asked: dict[tuple[int, str, frozenset[str] | None], Any] = {}
         for each in message.resources:
             asked.setdefault((each.resource_type, each.resource_name, _keys_of(each)), each)
-        return m.DescribeConfigsResponse(
-            results=[
-                self._described(each, _Described(_keys_of(each), with_synonyms, with_documentation))
-                for each in asked.values()
-            ]
-        )
+        unset = 0
+        results = []
+        for each in asked.values():
+            unset += self._is_unset(each)
+            if unset > _MOST_UNSET and self._is_unset(each):
+                results.append(_refused(each, ErrorCode.INVALID_REQUEST, _TOO_MANY_UNSET))
+            else:
+                wanted = _Described(_keys_of(each), with_synonyms, with_documentation)
+                results.append(self._described(each, wanted))
+        return m.DescribeConfigsResponse(results=results)
+
+    def _is_unset(self, asked: Any) -> bool:
+        """Return True for a group or subscription without configs; a client may invent any number of them."""
+        metadata = self._catalog.metadata
+        known = {
+            ResourceType.GROUP: {} if metadata is None else metadata.group_configs,
+            ResourceType.CLIENT_METRICS: {} if metadata is None else metadata.client_metrics_configs,
+        }.get(asked.resource_type)
+        return known is not None and asked.resource_name not in known
 
     def _described(self, asked: Any, wanted: _Described) -> Any:
         text = asked.resource_name
@@ -196,13 +211,7 @@ class ConfigHandlers:
                 found = list(self._client_metrics_configs(text, wanted))
         else:
             code, error = ErrorCode.INVALID_REQUEST, "this server describes topics, itself, groups and client metrics"
-        return m.DescribeConfigsResponse.DescribeConfigsResult(
-            error_code=code,
-            error_message=error,
-            resource_type=asked.resource_type,
-            resource_name=text,
-            configs=found,
-        )
+        return _refused(asked, code, error) if code else _result(asked, found)
 
     # ------------------------------------------------------------------------------------------------------------ topic
     def _topic_config(self, key: Key, topic: ServedTopic, wanted: _Described) -> Any:
@@ -258,6 +267,18 @@ class ConfigHandlers:
             description = config_descriptions(ResourceType.CLIENT_METRICS)[name]
             synonyms = (effective,) if name in own else ()
             yield _config(effective, synonyms, wanted, description, read_only=not self._can_write)
+
+
+def _result(asked: Any, configs: Sequence[Any]) -> Any:
+    return m.DescribeConfigsResponse.DescribeConfigsResult(
+        error_message="", resource_type=asked.resource_type, resource_name=asked.resource_name, configs=configs
+    )
+
+
+def _refused(asked: Any, code: ErrorCode, what: str) -> Any:
+    refused = _result(asked, ())
+    refused.error_code, refused.error_message = code, what
+    return refused
 
 
 def _keys_of(asked: Any) -> frozenset[str] | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import sediment
 from sediment.segment_io.internal_topics.metadata_records import ResourceType
 from sediment.segment_io.protocol import messages as m
+from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.config_descriptions import FILE, config_descriptions
 from tests.served import serving, unpacked
 from tests.server.live.described_configs import DIFFERENT, RESOURCES, described, recorded
@@ -73,6 +74,19 @@ def test_a_read_only_server_describes_every_config_as_one_that_no_client_can_cha
             (result,) = client.ask(request(resources=[resource]), version).results
             assert [each.name for each in result.configs] == ["log.dirs", "ssl.key.password"]
             assert not any(each.documentation for each in result.configs)
+
+
+def test_a_request_for_invented_groups_gets_a_response_of_limited_size(tmp_path: Path) -> None:
+    request = m.DescribeConfigsRequest
+    kinds = [RESOURCES["group"], RESOURCES["client-metrics"]]
+    resources = [
+        request.DescribeConfigsResource(resource_type=kinds[n % 2], resource_name=f"g{n}", configuration_keys=None)
+        for n in range(20_000)
+    ]
+    with serving(unpacked(tmp_path / "data"), "--read-only") as served, client_of(served.bootstrap) as client:
+        results = client.ask(request(resources=resources, include_documentation=True), 4).results
+    assert [each.error_code for each in results] == [0] * 1_000 + [ErrorCode.INVALID_REQUEST] * 19_000
+    assert "at most 1000 groups and subscriptions" in results[-1].error_message
 
 
 def test_the_file_is_small_and_has_the_documentation_of_every_config() -> None:
