@@ -35,8 +35,8 @@ _LOG, _OFFSET_INDEX, _TIME_INDEX, _, _SNAPSHOT = SegmentFileKind
 class Roll:
     """A planned roll, which first replaces the files in `replaced` in their order, and then creates those in `created`.
 
-    `listing` contains the segments after the roll, but the snapshots before the roll.  So a view of this listing needs
-    only files that already exist.
+    `listing` contains the segments after the roll, but the snapshots before it, and only indexes that existed.  So a
+    view of this listing needs only files that already exist.
     """
 
     listing: LogListing
@@ -87,7 +87,11 @@ def plan_roll(view: LogView, fs: Fs, *, index_interval_bytes: int, segment_index
         replaced.append((segment_file_name(end_offset, _SNAPSHOT), encode_snapshot(view.producers)))
     created = tuple((segment_file_name(end_offset, kind), b"") for kind in (_OFFSET_INDEX, _TIME_INDEX, _LOG))
     rolled = (
-        replace(active, offset_index_bytes=len(scan.offset_index), time_index_bytes=len(scan.time_index)),
+        replace(
+            active,
+            offset_index_bytes=None if active.offset_index_bytes is None else len(scan.offset_index),
+            time_index_bytes=None if active.time_index_bytes is None else len(scan.time_index),
+        ),
         SegmentRef(end_offset, 0, 0, 0, None, active.mtime_ns),
     )
     return Roll(

@@ -168,3 +168,15 @@ def test_files_that_are_right_are_left_as_they_are(log):
     perform_roll(roll, Fs())
     assert {name: (log / name).stat().st_ino for name in inodes} == inodes
     assert [name for name, _ in roll.replaced] == [f"{15:020d}.timeindex", f"{16:020d}.snapshot"]
+
+
+@pytest.mark.parametrize("lost", [".index", ".timeindex", "index"])
+def test_a_log_without_indexes_is_rolled_and_a_view_before_the_roll_needs_none(log, lost):
+    for path in log.glob(f"*{lost}"):
+        path.unlink()
+    roll = planned(log)
+    view = open_view(roll.listing, STOPPED, Fs(), now_ms=NOW_MS, producer_id_expiration_ms=86_400_000)
+    assert view.log_end_offset == 15
+    perform_roll(roll, Fs())
+    assert {f"{3:020d}.index", f"{3:020d}.timeindex"} <= {path.name for path in log.iterdir()}
+    assert loaded(log).damage == ()

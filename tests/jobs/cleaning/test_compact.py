@@ -197,6 +197,25 @@ def test_a_dry_run_reports_the_same_and_changes_nothing(log_dir, plain):
     assert dry == real
 
 
+def test_the_active_segment_of_a_copy_with_nothing_but_logs_is_rolled_and_cleaned(tmp_path):
+    for base in (0, 4):
+        write_segment(tmp_path / "logs" / "t-0", base, [batch_bytes(base, "ab"), batch_bytes(base + 2, "ab")])
+    for path in (tmp_path / "logs" / "t-0").glob("*index"):
+        path.unlink()
+    arguments = (
+        "compact",
+        tmp_path / "logs",
+        "--json",
+        *topic_sets("t", {"cleanup.policy": "compact"}),
+        "--roll-active",
+    )
+    tried, done = sediment(*arguments, "--force", "--dry-run"), sediment(*arguments, "--force")
+    for outcome in (tried, done):
+        (row,) = outcome.report["partitions"]
+        assert (row["status"], row["reason"], row["messages_written"]) == ("compacted", None, 2)
+    assert sorted(path.name for path in (tmp_path / "logs" / "t-0").glob("*.log"))[-1] == f"{8:020d}.log"
+
+
 def test_a_low_dirty_ratio_is_left_alone_without_force(log_dir, plain):
     write_checkpoint(log_dir / "cleaner-offset-checkpoint", {"plain-0": 1900})
     assert compact(log_dir, plain).partitions()["plain-0"]["reason_code"] == "dirty-ratio"
