@@ -212,8 +212,11 @@ def _may_be_new(base: int, before: LogFacts, after: LogFacts) -> bool:
 def _order(before: LogFacts, segments: Sequence[SegmentFacts]) -> Iterator[Difference]:
     if any(segment.disorder for segment in before.segments):
         return  # batches that are out of order in BEFORE keep their positions
+    # A segment may begin below the end of the one before it, because a leader wrote offsets twice (KAFKA-19407).
+    repeated = {after.base_offset for one, after in pairwise(before.segments) if _overlap(one, after)}
     for segment in segments:
-        if segment.disorder:
+        inside = sum(segment.base_offset < base <= (segment.last_offset or 0) for base in repeated)
+        if segment.disorder > inside:
             yield Difference(
                 "order",
                 segment.base_offset,
@@ -233,13 +236,17 @@ def _order(before: LogFacts, segments: Sequence[SegmentFacts]) -> Iterator[Diffe
                 f"segment {segment.base_offset} contains offset {segment.first_offset}, which is below its base offset",
             )
     for segment, following in pairwise(segments):
-        if segment.last_offset is not None and segment.last_offset >= following.base_offset:
+        if _overlap(segment, following) and following.base_offset not in repeated:
             yield Difference(
                 "order",
                 segment.last_offset,
                 f"segment {segment.base_offset} ends at offset {segment.last_offset}, but segment "
                 f"{following.base_offset} begins at or below this offset",
             )
+
+
+def _overlap(segment: SegmentFacts, following: SegmentFacts) -> bool:
+    return segment.last_offset is not None and segment.last_offset >= following.base_offset
 
 
 def _modified(before: LogFacts, after: LogFacts) -> Iterator[Difference]:

@@ -92,6 +92,7 @@ ABORTED = 1
 CONTROL = 2
 TOMBSTONES_MAY_GO = 4  # only of BEFORE
 
+_MOST_COPIES = 8  # of an offset; beyond that, a record counts as superseded by one at its own offset
 NO_HORIZON = -1
 NO_MARKER, NO_OUTCOME = -1, -1
 
@@ -426,6 +427,20 @@ def _same_identity(before: Int64s, i: int, after: Int64s, j: int, b_flags: int, 
     return b_flags & CONTROL != 0 or _equal_fields(before, i, after, j, KEY_START, KEY_BYTES)
 
 
+@kernel
+def _is_other_copy(before: Int64s, i: int) -> bool:
+    """Return True if an earlier record of BEFORE has the same offset and the same key.
+
+    A leader may have written offsets twice (KAFKA-19407).  A record does not supersede another one at its own offset.
+    """
+    for at in range(i - 1, max(i - 1 - _MOST_COPIES, -1), -1):
+        if before[at, OFFSET] != before[i, OFFSET]:
+            return False
+        if before[at, HASH_LOW] == before[i, HASH_LOW] and before[at, HASH_HIGH] == before[i, HASH_HIGH]:
+            return True
+    return False
+
+
 # ---------------------------------------------------------------------------------------------------------------- table
 @kernel
 def find_slot(table: Int64s, low: int, high: int) -> int:
@@ -682,7 +697,7 @@ def merge_records(
                     table[slot, HIGH] = high
                     word = PRESENT
                     state[USED] += 1
-                if is_mapped:
+                if is_mapped and not _is_other_copy(before, i):
                     word = (word & ~(LOST | LOST_IS_TOMBSTONE)) | HAS_MAPPED
                     if offset >= dirty:
                         word |= HAS_SUPERSEDER

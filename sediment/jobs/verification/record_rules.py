@@ -56,6 +56,7 @@ Batches = npt.NDArray[np.void]
 
 _BATCHES_AT_ONCE = 1 << 13
 _EVENTS_AT_ONCE = 1 << 14
+_MOST_COPIES = 1 << 10  # of batches with one base offset; further ones are reported
 _RECORDS_PER_KEY = 8  # expected number; determines the first size of the table
 _NO_RECORDS = np.zeros((0, k.WALKED_FIELDS), dtype=np.int64)
 _NO_BATCHES = np.zeros(0, dtype=r.BATCH)
@@ -491,11 +492,38 @@ def _joined(before: Batches, after: Batches) -> tuple[Batches, Batches, Batches,
     """Return three groups of batches: those whose base offset is only in BEFORE, only in AFTER, or in both."""
     if not len(before) or not len(after):
         return before, after, before[:0], after[:0]
-    slots = np.minimum(np.searchsorted(before["base"], after["base"]), len(before) - 1)
-    has_partner = before["base"][slots] == after["base"]
-    kept = slots[has_partner]
-    is_alone = ~np.isin(before["base"], after["base"])
-    return before[is_alone], after[~has_partner], before[kept], after[has_partner]
+    if _has_copies(before) or _has_copies(after):
+        slots = _slots_of_copies(before, after)
+    else:
+        slots = np.minimum(np.searchsorted(before["base"], after["base"]), len(before) - 1)
+        slots[before["base"][slots] != after["base"]] = -1
+    has_partner = slots >= 0
+    is_alone = np.ones(len(before), dtype=np.bool_)
+    is_alone[slots[has_partner]] = False
+    return before[is_alone], after[~has_partner], before[slots[has_partner]], after[has_partner]
+
+
+def _has_copies(batches: Batches) -> bool:
+    """Return True if two batches have the same base offset, because a leader wrote offsets twice (KAFKA-19407)."""
+    return bool((batches["base"][1:] == batches["base"][:-1]).any())
+
+
+def _slots_of_copies(before: Batches, after: Batches) -> Int64s:
+    """Return for each batch of AFTER the index of its batch in BEFORE, or -1; several may have the same base offset.
+
+    Unchanged batches find their partner by their checksum, and the others take what is left, in order.
+    """
+    slots = np.full(len(after), -1, dtype=np.int64)
+    lows = np.searchsorted(before["base"], after["base"], side="left").tolist()
+    highs = np.searchsorted(before["base"], after["base"], side="right").tolist()
+    is_taken = np.zeros(len(before), dtype=np.bool_)
+    for is_exact in (True, False):
+        for number in np.flatnonzero(slots < 0).tolist():
+            for slot in range(lows[number], min(highs[number], lows[number] + _MOST_COPIES)):
+                if not is_taken[slot] and (not is_exact or before["crc"][slot] == after["crc"][number]):
+                    slots[number], is_taken[slot] = slot, True
+                    break
+    return slots
 
 
 def _corruption(before: set[bytes], after: set[bytes]) -> Iterator[Difference]:

@@ -108,6 +108,17 @@ def test_offsets_belong_into_their_segment_and_ascend_unless_they_never_did():
     assert difference.what == "segment 10 has 1 batch whose offsets are not above the previous batch"
 
 
+def test_a_segment_that_began_below_the_end_of_the_one_before_it_may_stay_so():
+    before = facts(0, 10, 20, end=25)
+    one, two, three = before.segments
+    overlap = replace(before, segments=(replace(one, last_offset=12), two, three))
+    assert found(overlap, overlap) == []
+    assert found(before, overlap) == ["order"]
+    merged = replace(before, segments=(replace(one, last_offset=19, disorder=1), three))
+    assert found(overlap, merged) == []
+    assert found(overlap, replace(merged, segments=(replace(one, last_offset=19, disorder=2), three))) == ["order"]
+
+
 def test_a_checkpoint_neither_goes_back_nor_away_but_a_wrong_one_is_mended():
     before = facts(0, 10, 20, end=30, first_dirty=10)
     assert found(before, facts(0, 10, 20, end=30, first_dirty=5)) == ["checkpoint"]

@@ -191,3 +191,32 @@ def test_batches_that_do_not_ascend_are_compared_in_the_order_of_offsets(tmp_pat
     assert walked(tmp_path, swapped, batches, rules, 0).counts == Counter()
     assert walked(tmp_path, batches, swapped, rules, 0).counts == Counter()
     assert walked(tmp_path, swapped, swapped[1:], rules, 0).counts == Counter()
+
+
+def copies(*tags: bytes) -> list[bytes]:
+    """Return batches at the same offsets, 4 and 5, with the same keys and other values (KAFKA-19407)."""
+    return [encode_batch([Record(4 + n, 0, b"ab"[n : n + 1], tag) for n in range(2)], base_offset=4) for tag in tags]
+
+
+@pytest.mark.parametrize("end", [6, 8])
+def test_offsets_that_are_in_a_log_twice_stay_twice_and_neither_supersedes_the_other(tmp_path, end):
+    first = encode_batch([Record(n, 0, b"k%d" % n, b"v") for n in range(4)], base_offset=0)
+    last = encode_batch([Record(6 + n, 0, b"z%d" % n, b"v") for n in range(2)], base_offset=6)
+    rules = pair_rules(Rules(0, end, end, True, 8, 8, NOW_MS))
+    one, two = copies(b"one", b"two")
+    before = [first, one, two, last]
+    assert walked(tmp_path, before, before, rules, 0).counts == Counter()
+    for after in ([first, one, last], [first, two, last]):
+        lost = walked(tmp_path, before, after, rules, 0).counts
+        assert lost["lost"] == 2 and lost["superseded"] == 0
+    assert walked(tmp_path, before, [first, two, one, last], rules, 0).counts["records"] > 0
+
+
+def test_a_later_record_supersedes_both_copies_of_an_offset(tmp_path):
+    later = encode_batch([Record(6 + n, 0, b"ab"[n : n + 1], b"new") for n in range(2)], base_offset=6)
+    rules = pair_rules(Rules(0, 8, 8, True, 8, 8, NOW_MS))
+    before = [*copies(b"one", b"two"), later]
+    assert walked(tmp_path, before, [later], rules, 0).counts == Counter()
+    assert walked(tmp_path, before, before, rules, 0).counts["superseded"] == 4
+    # One copy of a batch may go while the other one stays for another reason, such as being its producer's last.
+    assert walked(tmp_path, before, [encode_empty_batch(parse_batch(before[1])), later], rules, 0).counts == Counter()
