@@ -2,7 +2,7 @@
 # Print the Python for the environment: $PYTHON, or the first working Python 3.11 or newer on the PATH.
 set -euo pipefail
 
-for python in ${PYTHON:-python3.13 python3.12 python3.11 python3}; do
+for python in ${PYTHON:-python3.13 python3.12 python3.11 python3.14 python3}; do
     if "$python" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
         echo "$python"
         exit 0

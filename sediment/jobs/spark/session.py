@@ -83,7 +83,6 @@ QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 _EVERYWHERE = {
     "spark.log.level": "ERROR",
-    "spark.python.unix.domain.socket.enabled": "true",
     "spark.python.worker.faulthandler.enabled": "true",
     "spark.python.worker.reuse": "true",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 * 1024 * 1024),
@@ -102,12 +101,15 @@ _FOR_ROWS = {
 _WITHOUT_ARCHIVE = (QUICK_JVM, _FOR_ROWS["spark.driver.extraJavaOptions"])
 """Driver options that end in one of these texts show that the JVM ran without an archive because none existed."""
 
-# On a cluster, executors may get this package only with the application's files, after the daemon has started.
+# On a cluster, executors may get this package only with the application's files, after the daemon has started.  A Unix
+# domain socket connects a task to its worker in 20 ms instead of 53 ms, but on YARN it would lie in the folder of the
+# container, whose path is longer than the 107 bytes that a socket's name may have.
 _LOCALLY = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.extraJavaOptions": QUICK_JVM,
     "spark.driver.host": "127.0.0.1",
     "spark.python.daemon.module": "sediment.jobs.spark.worker_daemon",
+    "spark.python.unix.domain.socket.enabled": "true",
 }
 
 

@@ -8,7 +8,8 @@ If the last step of an item only waits for a disk, the item is `Pending`: the ne
 step.
 
 Invariant: every item has exactly one result, or the error with which Spark gave up on its task.  Items that shared a
-failed task are retried once, each in a separate task.
+failed task are retried once, each in a separate task.  But if a Python worker cannot begin, for example because the
+executors lack a module, no item is the cause, and no further task of the run starts.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ _LEAST_ROUNDS = 4  # unless fewer are better; with this number, slots of differe
 _LOST_ALONE = 8  # maximum number of items lost in separate tasks; if more are lost, the items are not the cause
 _NEIGHBOURS, _NEIGHBOURS_WEIGHT = 8, 64 << 20  # maximum items and bytes of a task if items start in order
 _HERE = "driver"  # name of the only attempt outside Spark
+_OWN_FRAME = "task_pool.py"  # in the traceback of every error of an item
+_CANNOT_BEGIN = ("Error from python worker:", "java.io.IOException: Cannot run program")
 _MOST_PENDING = 16  # items of a task whose last step waits for a disk
 _WAITING_JOBS = 2  # in addition to one for each slot, so no slot waits for the driver
 
@@ -42,6 +45,10 @@ class TaskResult(Generic[Item, Result]):
     item: Item
     result: Result | None
     error: Exception | None
+
+
+_given_up: dict[str, Exception] = {}
+"""The error with which the workers of a run cannot begin, by job group."""
 
 
 class NotStartedError(Exception):
@@ -86,10 +93,10 @@ def run_on_executors(
     """Run `items` on the executors of the SparkContext `sc`; yield the results of each task when the task finishes.
 
     `perform(item, attempt)` runs in a task; `attempt` is unique among all attempts of the application.  `group` names
-    the Spark job group, with which a caller can cancel running jobs.  With `in_order` the items start in their order,
-    except for small neighbours that share a task.  Each slot runs at least `least_rounds` tasks one after another; 1 is
-    enough for short items, because each task costs Spark some CPU time.  After `is_stopped` returns True, no further
-    task starts.
+    the Spark job group of the run, with which a caller can cancel running jobs.  With `in_order` the items start in
+    their order, except for small neighbours that share a task.  Each slot runs at least `least_rounds` tasks one after
+    another; 1 is enough for short items, because each task costs Spark some CPU time.  After `is_stopped` returns True,
+    no further task starts.
     """
     slots = max(1, sc.defaultParallelism)
     tasks = _packed(items, weight, slots, in_order=in_order, least_rounds=least_rounds)
@@ -155,12 +162,18 @@ def _results(
         if lost_with is not None and lost_alone >= _LOST_ALONE:
             fail(task, lost_with)
             return
+        if group in _given_up:
+            fail(task, _given_up[group])
+            return
         try:
             sc.setJobGroup(group, f"{len(task)} partitions")
             results = sc.parallelize(task, 1).mapPartitions(_TaskFunction(start)).collect()
             finished.put([TaskResult(item, result, None) for item, result in zip(task, results, strict=True)])
         except Exception as error:
-            if len(task) > 1:
+            if _cannot_begin(error):
+                _given_up[group] = error
+                fail(task, error)
+            elif len(task) > 1:
                 for item in task:
                     pool.submit(partial(submit, [item], error))
             else:
@@ -177,6 +190,16 @@ def _results(
             yield results
     finally:
         pool.close()
+
+
+def _cannot_begin(error: Exception) -> bool:
+    """Return True if the worker failed before it reached an item.
+
+    A worker that was killed, for example because it used too much memory, leaves no traceback.
+    """
+    text = str(error)
+    is_before = "Traceback (most recent call last)" in text and _OWN_FRAME not in text
+    return is_before or any(said in text for said in _CANNOT_BEGIN)
 
 
 class _JobThreads:

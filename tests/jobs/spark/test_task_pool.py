@@ -133,6 +133,43 @@ def test_what_shared_a_task_with_the_one_that_brought_it_down_is_done_all_the_sa
     assert [work for work, answer in answers.items() if answer.error is not None] == [13]
 
 
+_WITHOUT_WORKERS = """
+import os, sys, time
+from pyspark import SparkConf, SparkContext
+from sediment.jobs.spark.task_pool import run_on_executors
+
+conf = SparkConf().setMaster("local[2,2]").set("spark.ui.enabled", "false").set("spark.log.level", "OFF")
+sc = SparkContext(conf=conf.set("spark.python.daemon.module", sys.argv[1]))
+for _ in range(2):  # the second stage of a run does not try again
+    tasks = list(run_on_executors(sc, range(40), abs, lambda _: 3 << 30, group="run"))
+    errors = {str(answer.error) for task in tasks for answer in task}
+    assert sum(map(len, tasks)) == 40 and all(sys.argv[1] in error for error in errors), errors
+print(sc.statusTracker().getJobIdsForGroup("run").__len__())
+"""
+
+
+def test_where_no_worker_can_begin_the_run_ends_at_once():
+    command = [sys.executable, "-c", _WITHOUT_WORKERS, "missing.module"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) <= 4, "the jobs that Spark had when the first one failed"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_hopeless"),
+    [
+        ("Traceback (most recent call last):\n  File worker.py\nModuleNotFoundError: No module named 'sediment'", True),
+        ("Error from python worker:\n  OSError: AF_UNIX path too long", True),
+        ('java.io.IOException: Cannot run program "./environment/bin/python"', True),
+        ("Traceback (most recent call last):\n  File task_pool.py, line 1\nMemoryError", False),
+        ("SparkException: Python worker exited unexpectedly (crashed)", False),
+        ("ExecutorLostFailure (executor 1 exited caused by one of the running tasks)", False),
+    ],
+)
+def test_only_an_error_before_the_first_item_ends_a_run(text, is_hopeless):
+    assert task_pool._cannot_begin(RuntimeError(text)) is is_hopeless
+
+
 class Gone:
     """A SparkContext whose JVM has died."""
 
