@@ -75,7 +75,7 @@ def plan(
     Args:
         log_dirs: entries of a broker's `log.dirs`; not needed if `config` names them.
         exact: read every key, so the figures are exactly what `compact` would produce.
-        force: plan for `compact(force=True)`, which ignores the dirty ratio.
+        force: plan for `compact(force=True)`, which ignores the dirty ratio and drops expired tombstones.
         from_start: plan for `compact(from_start=True)`, which ignores the cleaner checkpoint.
         drop_keyless: plan for `compact(drop_keyless=True)`, which also cleans partitions that would mostly lose records
             without a key.
@@ -154,7 +154,7 @@ def compact(
 
     Args:
         log_dirs: as for `plan`; URIs need `output`.
-        force: ignore the dirty ratio; even then, a log without dirty records stays unchanged.
+        force: ignore the dirty ratio; a log without dirty records is cleaned again only if tombstones have expired.
         dry_run: clean in memory, write nothing, and report the result.
         from_start: ignore the cleaner checkpoint and clean from the log start.
         strategy: clean a partition with one task (`whole`) or with many (`split`); `auto` chooses for each partition.

@@ -110,10 +110,14 @@ def estimate_segments(
 
 @dataclass(frozen=True, slots=True)
 class UncleanedRecords:
-    """Expected numbers of records without a key, and of tombstones, in segments that were never cleaned."""
+    """Expected numbers of records without a key, and of tombstones, in segments that were never cleaned.
+
+    The numbers are estimated from `sampled_bytes`.
+    """
 
     records_without_key: int
     tombstones: int
+    sampled_bytes: int
 
 
 def estimate_uncleaned(
@@ -127,7 +131,9 @@ def estimate_uncleaned(
     log_bytes, sampled_bytes = sum(segment.log_bytes for segment in segments), int(sample.rows["size_bytes"].sum())
     scale = log_bytes / sampled_bytes if log_bytes > sample_bytes and sampled_bytes else 1.0
     return UncleanedRecords(
-        round(float(sample.without_key().sum()) * scale), round(float(sample.tombstones.sum()) * scale)
+        round(float(sample.without_key().sum()) * scale),
+        round(float(sample.tombstones.sum()) * scale),
+        sampled_bytes,
     )
 
 

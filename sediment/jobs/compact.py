@@ -659,8 +659,8 @@ def _summary(report: CompactionRunReport) -> str:
 @click.option(
     "--force",
     is_flag=True,
-    help="Clean logs even if their dirty ratio is below min.cleanable.dirty.ratio; a log without dirty records still "
-    "stays unchanged.",
+    help="Clean logs even if their dirty ratio is below min.cleanable.dirty.ratio.  Clean a log without dirty records "
+    "again if its tombstones have expired.",
 )
 @click.option("--dry-run", is_flag=True, help="Clean in memory, write nothing, and report the result.")
 @click.option("--from-start", is_flag=True, help="Ignore cleaner-offset-checkpoint, and clean from the log start.")

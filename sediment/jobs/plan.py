@@ -87,6 +87,10 @@ _HEADERS = 16  # reading the headers of this many bytes takes as long as samplin
 _ENCODED = 8  # encoding one byte again takes as long as sampling this many bytes
 _QUICK_SAMPLE_BYTES, _LEAST_SAMPLE_BYTES = 256 << 20, 1 << 20  # without Spark: for all partitions, and for each one
 _READ_FOR_WARNINGS_BYTES = 4 << 20  # of a log that would not be sampled otherwise
+# The rules of a log that `compact --force` may clean, or clean again because of its expired tombstones.
+_FORCED = frozenset(
+    {"nothing-dirty", "active-segment", "dirty-ratio", "min-compaction-lag", "open-transaction", "high-watermark"}
+)
 _NO_SPLITS = "the log cannot be split (transactions or unordered offsets); one task cleans it"
 
 
@@ -225,7 +229,13 @@ class PlanningTask:
         last = listing.snapshots[-1] if listing.snapshots else 0
         replayed_bytes = sum(segment.log_bytes for segment in listing.segments if segment.base_offset >= last)
         sampled_bytes = self.weight() * (1 if self.encoding is None else 1 + _ENCODED)
-        return _PARTITION_BYTES + sampled_bytes + replayed_bytes // _HEADERS
+        searched_bytes = self.cleaning.weight() if self.cleaning.options.force and self._looks_idle() else 0
+        return _PARTITION_BYTES + sampled_bytes + (replayed_bytes + searched_bytes) // _HEADERS
+
+    def _looks_idle(self) -> bool:
+        """Return True if the checkpoint is in the active segment, so that --force searches for expired tombstones."""
+        first_dirty, segments = self.cleaning.checkpoints.first_dirty, self.cleaning.listing.segments
+        return first_dirty is not None and bool(segments) and first_dirty >= segments[-1].base_offset
 
 
 def plan_partition(task: PlanningTask, _attempt: str) -> PartitionPlan:
@@ -406,6 +416,7 @@ def _with_leftovers(task: PlanningTask, found: PartitionPlan, view: LogView, fir
     without_key = estimate.records_without_key + uncleaned.records_without_key
     return replace(
         _with_tombstones(_with_keyless(found, without_key, is_sampled=share < 1), estimate),
+        sampled_bytes=estimate.sampled_bytes + uncleaned.sampled_bytes,
         tombstones_expired=estimate.tombstones_expired,
         tombstones_not_cleaned=uncleaned.tombstones,
     )
@@ -766,6 +777,8 @@ def _situation(partition: PartitionPlan) -> object:
         partition.reason_code,
         partition.strategy,
         bool(partition.tombstones_waiting),
+        bool(partition.tombstones_expired),
+        bool(partition.tombstones_not_cleaned),
         retention and (retention.reason_code, bool(retention.segments), retention.next_at_ms is None),
     )
 
@@ -784,9 +797,18 @@ def _explanations(partition: PartitionPlan) -> list[str]:
     if partition.tombstones_waiting and first_ms is not None and last_ms is not None:
         first, last = date_text(first_ms), date_text(last_ms)
         when = at_date(first_ms) if last == first else f"between {first} and {last}"
-        texts.append(f"tombstones expire {when}; the next compaction after that time drops them")
+        texts.append(
+            f"tombstones expire {when}; after that time, the next compaction of new records drops them, and `compact "
+            "--force` does so without new records"
+        )
+    elif partition.tombstones_waiting and partition.status == BLOCKED:
+        texts.append(
+            "tombstones in the clean part have no delete horizon; the next compaction, or `compact --from-start`, "
+            "gives them one if delete.retention.ms is stated"
+        )
     elif partition.tombstones_waiting:
         texts.append("tombstones have no delete horizon, so compaction keeps them")
+    texts += _tombstones_left(partition)
     if partition.reencoded_bytes is not None:
         texts.append(f"re-encoding would leave about {human_bytes(partition.reencoded_bytes)}")
     retention = partition.retention
@@ -800,13 +822,41 @@ def _explanations(partition: PartitionPlan) -> list[str]:
     return texts
 
 
+def _tombstones_left(partition: PartitionPlan) -> list[str]:
+    """Return sentences about the tombstones of a blocked log that no broker drops as long as nothing is appended."""
+    about = "about " if partition.sampled_bytes < partition.bytes_before else ""
+    texts = []
+    if partition.tombstones_expired and partition.reason_code in _FORCED:
+        verb = "has" if partition.tombstones_expired == 1 else "have"
+        texts.append(
+            f"{about}{_many(partition.tombstones_expired, 'tombstone')} {verb} expired; the next "
+            "compaction of new records drops them, and `compact --force` drops them now"
+        )
+    if partition.tombstones_not_cleaned and partition.reason_code == "active-segment":
+        verb = "is" if partition.tombstones_not_cleaned == 1 else "are"
+        texts.append(
+            f"{about}{_many(partition.tombstones_not_cleaned, 'tombstone')} {verb} in the active segment, which is "
+            "cleaned only after it is rolled; if no broker uses the directory, `compact --roll-active` rolls it"
+        )
+    return texts
+
+
+def _many(number: int, noun: str) -> str:
+    return f"1 {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 @click.command("plan", cls=ConfiguredCommand)
 @common_options
 @screen_options(COLUMNS)
 @click.option(
     "--exact", is_flag=True, help="Read every key, and compute the exact result of `compact` instead of an estimate."
 )
-@click.option("--force", is_flag=True, help="Plan for `compact --force`, which ignores the dirty ratio.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Plan for `compact --force`, which ignores the dirty ratio and drops expired tombstones even without dirty "
+    "records.",
+)
 @click.option(
     "--from-start", is_flag=True, help="Plan for `compact --from-start`, which ignores cleaner-offset-checkpoint."
 )

@@ -80,7 +80,7 @@ def start_cleaning(
     from sediment.compaction.grouping import plan_cleaning
 
     timer = StageTimer()
-    view, cleanable = open_and_select(task, fs)
+    view, cleanable = open_and_select(task, fs, on_bytes)
     timer.lap(VIEW)
     result = _selected(cleanable)
     if cleanable.blocked_by is not None:
@@ -139,8 +139,8 @@ def survey_partition(task: CleaningTask, _attempt: str) -> SurveyResult | Cleani
     from sediment.compaction.grouping import plan_cleaning
 
     def survey() -> SurveyResult | CleaningResult:
-        with throttled(task.rate_limit):
-            view, cleanable = open_and_select(task, Fs())
+        with throttled(task.rate_limit) as on_bytes:
+            view, cleanable = open_and_select(task, Fs(), on_bytes)
         if cleanable.blocked_by is not None:
             return _selected(cleanable)
         plan = plan_cleaning(view, cleanable, task.config, now_ms=task.now_ms)
@@ -149,8 +149,11 @@ def survey_partition(task: CleaningTask, _attempt: str) -> SurveyResult | Cleani
     return result_of(task, survey)
 
 
-def open_and_select(task: CleaningTask, fs: Fs) -> tuple[LogView, CleanableRange]:
+def open_and_select(task: CleaningTask, fs: Fs, on_bytes: OnBytes | None = None) -> tuple[LogView, CleanableRange]:
     """Return a view of the task's partition, and the range that may be cleaned.
+
+    With --force, the clean part of a log without dirty records is searched for expired tombstones; `on_bytes` is called
+    with the size of each read.
 
     Raises:
         SourceChangedError: the segments differ from the driver's listing.
@@ -158,6 +161,7 @@ def open_and_select(task: CleaningTask, fs: Fs) -> tuple[LogView, CleanableRange
     """
     # Imported late, because these modules compile kernels that the driver never needs.
     from sediment.compaction.cleanable_range import cleanable_range
+    from sediment.compaction.expired_horizons import clean_again
     from sediment.segment_io.partition.log_view import open_view
 
     check_listed(task, fs)
@@ -170,7 +174,11 @@ def open_and_select(task: CleaningTask, fs: Fs) -> tuple[LogView, CleanableRange
         producer_id_expiration_ms=config.producer_id_expiration_ms,
         first_batch_timestamps=config.max_compaction_lag_ms < INT64_MAX,
     )
-    return view, cleanable_range(view, config, now_ms=task.now_ms, force=options.force, from_start=options.from_start)
+    now_ms = task.now_ms
+    cleanable = cleanable_range(view, config, now_ms=now_ms, force=options.force, from_start=options.from_start)
+    if options.force:
+        cleanable = clean_again(cleanable, view, config, fs, now_ms=now_ms, progress=on_bytes)
+    return view, cleanable
 
 
 def check_listed(task: CleaningTask, fs: Fs, *, at_end: bool = False) -> None:
