@@ -69,7 +69,7 @@ from sediment.jobs.reporting.columns import (
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, RunReport, in_order
-from sediment.jobs.reporting.screen import Screen, named
+from sediment.jobs.reporting.screen import Screen, named, namer
 from sediment.jobs.reporting.statuses import RECOVERED, STOPPED, UNCHANGED
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.settings.known_logs import known_of_log
@@ -809,13 +809,14 @@ def print_report(report: RecoveryRunReport, screen: Screen) -> None:
     has_plans = report.dry_run and not all(map(_is_idle, report.partitions))
     screen.partitions(report.partitions, COLUMNS, is_idle=_is_idle, dry_run=has_plans)
     would = "would be: " if report.dry_run else ""
+    name_of = namer(report.partitions)
     for repair, partitions in _repairs(report, is_for_terminal=screen.is_terminal):
         screen.say(f"{named(partitions)}: {would}{repair}")
     screen.warnings(report.partitions)
     screen.failed(report.partitions)
     for partition in report.partitions:
         if partition.status != FAILED and partition.reason is not None:
-            screen.say(f"{partition.partition}: {partition.reason}")
+            screen.say(f"{name_of(partition)}: {partition.reason}")
     for undo, partitions in _undos(report.partitions).items():
         screen.say(f"{named(partitions)}: to undo the abort before anything else writes to the log, {undo}")
     screen.say(_summary(report))
@@ -824,10 +825,11 @@ def print_report(report: RecoveryRunReport, screen: Screen) -> None:
 def _repairs(report: RecoveryRunReport, *, is_for_terminal: bool) -> Iterator[tuple[str, list[str]]]:
     """Yield each repair with its partitions; on a terminal, the same repair of several files is shown once."""
     found: dict[str, dict[str, list[str]]] = {}
+    name_of = namer(report.partitions)
     for partition in report.partitions:
         for repair in partition.repairs:
             kind = _BASE_OFFSET.sub("N", repair) if is_for_terminal else repair
-            found.setdefault(kind, {}).setdefault(repair, []).append(partition.partition)
+            found.setdefault(kind, {}).setdefault(repair, []).append(name_of(partition))
     for kind, repairs in found.items():
         partitions = sorted({name for names in repairs.values() for name in names}, key=by_number)
         only, *others = repairs
@@ -837,9 +839,10 @@ def _repairs(report: RecoveryRunReport, *, is_for_terminal: bool) -> Iterator[tu
 def _undos(partitions: Sequence[RecoveryReport]) -> dict[str, list[str]]:
     """Return the partitions by the text that says how to undo their aborts."""
     found: dict[str, list[str]] = {}
+    name_of = namer(partitions)
     for partition in partitions:
         if partition.undo is not None:
-            found.setdefault(partition.undo, []).append(partition.partition)
+            found.setdefault(partition.undo, []).append(name_of(partition))
     return found
 
 

@@ -60,6 +60,15 @@ class StripSegment(NamedTuple):
     state: str
 
 
+class NamedReport(Protocol):
+    """Report of one partition."""
+
+    @property
+    def partition(self) -> str:
+        """Name of the partition."""
+        ...
+
+
 class OutcomeReport(Protocol):
     """Outcome of one partition: its report, or a value from which its report is made."""
 

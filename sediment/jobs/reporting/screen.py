@@ -23,7 +23,13 @@ from rich.text import Text
 from sediment.jobs.process.standard_output import as_text
 from sediment.jobs.reporting.columns import Row, TableColumn, is_stopped, of_dry_run, text_column
 from sediment.jobs.reporting.figures import counted, human_bytes
-from sediment.jobs.reporting.run_report import ENDLESS_WIDTH, OutcomeReport, counts_as_failed, result_console
+from sediment.jobs.reporting.run_report import (
+    ENDLESS_WIDTH,
+    NamedReport,
+    OutcomeReport,
+    counts_as_failed,
+    result_console,
+)
 from sediment.jobs.reporting.statuses import BAD_STATUSES, IDLE_STATUSES
 from sediment.jobs.settings.selection import topic_of
 from sediment.segment_io.format.names import by_number
@@ -247,7 +253,7 @@ class Screen:
 
         `noun` is the word for a row, and `name` returns the name of a row (default: the name of its partition).
         """
-        name_of = name or _namer(rows)
+        name_of = name or namer(rows)
         self.failures((name_of(row), row.reason) for row in rows if row.status in BAD_STATUSES and not is_stopped(row))
         stopped = [name_of(row) for row in rows if is_stopped(row)]
         if stopped:
@@ -260,10 +266,12 @@ class Screen:
 
     def warnings(self, rows: Iterable[WarnedReport]) -> None:
         """Print the warnings of the rows; partitions with the same warning share a line."""
+        rows = list(rows)
+        name_of = namer(rows)
         names: dict[str, list[str]] = {}
         for row in rows:
             for warning in row.warnings:
-                names.setdefault(warning, []).append(row.partition)
+                names.setdefault(warning, []).append(name_of(row))
         for warning, found in list(names.items())[:_MOST_LINES]:
             self.say(f"{named(found)}: {warning}", style="yellow")
         left = len(names) - _MOST_LINES
@@ -309,7 +317,7 @@ def reason_lines(
     reason = explain or (lambda row: row.reason)
     bytes_of = size_of or _bytes_before
     rows = list(rows)
-    name_of = _namer(rows)
+    name_of = namer(rows)
     groups: dict[object, list[Reported]] = {}
     for row in rows:
         groups.setdefault((key or _code)(row), []).append(row)
@@ -329,14 +337,21 @@ def reason_lines(
     return lines
 
 
+def namer(rows: Sequence[NamedReport]) -> Callable[[NamedReport], str]:
+    """Return a function for the name of a row, which has the log directory if its partition has several rows."""
+    counts = Counter(row.partition for row in rows)
+    return lambda row: f"{row.partition} in {_log_dir(row)}" if counts[row.partition] > 1 else row.partition
+
+
 def named(partitions: Sequence[str]) -> str:
-    """Return a text with the names of the first ten partitions, and with the number of the others."""
-    left = len(partitions) - _MOST_NAMED
-    more = f" and {left} more ({len(partitions)} partitions)" if left > 0 else ""
-    return ", ".join(partitions[:_MOST_NAMED]) + more
+    """Return a text with the names of the first ten partitions, each once, and with the number of the others."""
+    names = list(dict.fromkeys(partitions))
+    left = len(names) - _MOST_NAMED
+    more = f" and {left} more ({len(names)} partitions)" if left > 0 else ""
+    return ", ".join(names[:_MOST_NAMED]) + more
 
 
-def _log_dir(row: OutcomeReport) -> str:
+def _log_dir(row: NamedReport) -> str:
     return str(getattr(row, "log_dir", None) or "")
 
 
@@ -355,12 +370,6 @@ def _with_log_dir(
 
 def _has_replicas(rows: Sequence[OutcomeReport]) -> bool:
     return len({row.partition for row in rows}) < len(rows)
-
-
-def _namer(rows: Sequence[OutcomeReport]) -> Callable[[OutcomeReport], str]:
-    """Return a function for the name of a row, which has the log directory if the partition has several rows."""
-    counts = Counter(row.partition for row in rows)
-    return lambda row: f"{row.partition} in {_log_dir(row)}" if counts[row.partition] > 1 else row.partition
 
 
 def _partition_count(rows: Sequence[OutcomeReport]) -> str:

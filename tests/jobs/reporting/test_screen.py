@@ -23,7 +23,7 @@ from sediment.jobs.reporting.columns import (
     text_column,
 )
 from sediment.jobs.reporting.run_report import ENDLESS_WIDTH
-from sediment.jobs.reporting.screen import Screen, View, screen_text
+from sediment.jobs.reporting.screen import Screen, View, named, screen_text
 from sediment.segment_io.format.names import by_number
 from tests.jobs.terminal_text import StreamText
 
@@ -365,3 +365,18 @@ def test_the_name_of_a_failed_replica_has_its_directory() -> None:
         *(f"t-0 in {disk}: reason {disk}" for disk in ("/b1", "/b2", "/b3")),
         "t-1: reason",
     ]
+
+
+def test_a_list_of_names_has_a_partition_once_however_many_replicas_it_has() -> None:
+    partitions = [f"t-{number}" for number in range(12) for _replica in range(3)]
+    assert named(partitions[:9]) == "t-0, t-1, t-2"
+    assert named(partitions).endswith("t-9 and 2 more (12 partitions)")
+
+
+def test_a_warning_names_the_directories_of_replicas() -> None:
+    @dataclass(frozen=True)
+    class Warned(Row):
+        warnings: tuple[str, ...] = ("look",)
+
+    rows = [Warned("t-0"), Warned("t-0", log_dir="/d2"), Warned("t-1")]
+    assert screen_text(lambda screen: screen.warnings(rows)) == "t-0 in /d1, t-0 in /d2, t-1: look\n"
