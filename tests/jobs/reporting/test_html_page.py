@@ -113,6 +113,14 @@ def test_tombstones_say_how_many_wait_and_when_they_go():
     assert waits == {"within a day": "7", "later": "2"}
 
 
+def test_records_without_a_key_and_warnings_are_shown_and_a_partition_that_stayed_counts_not():
+    dropped = partition(records_without_key=100, warnings=["a warning of this partition"])
+    stayed = partition("b-0", status="skipped", reason_code="keyless-records", reason="no", records_without_key=7)
+    page = Page(render_html(document(dropped, stayed)))
+    assert "100 without a key" in page.text
+    assert "a warning of this partition" in page.text
+
+
 def test_segments_are_a_strip_before_and_one_after_on_the_same_scale():
     before = [[0, 600, "clean"], [50, 300, "dirty"], [90, 100, "active"]]
     after = [[0, 400, "rewritten"], [90, 100, "active"]]

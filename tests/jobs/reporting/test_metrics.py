@@ -40,6 +40,7 @@ def test_a_run_says_what_it_did_in_numbers():
                 dirty_ratio=0.75,
                 messages_read=50,
                 messages_written=20,
+                records_without_key=10,
                 tombstones_waiting=3,
                 first_delete_horizon_ms=NOW_MS,
                 seconds_by_stage={"clean": 1.25, "view": 0.5},
@@ -58,6 +59,7 @@ def test_a_run_says_what_it_did_in_numbers():
     assert found[("kafka_log_cleaner_max_clean_time_secs",)] == 1.25
     assert found[("kafka_log_cleaner_tombstones_waiting", "/logs")] == 3
     assert found[("kafka_log_cleaner_next_tombstones_timestamp_seconds",)] == NOW_MS / 1000
+    assert found[("sediment_run_records_without_key", "/logs")] == 10
     assert found[("sediment_run_bytes_before", "/logs")] == 3000
     assert found[("sediment_run_bytes_after", "/logs")] == 1200
     assert found[("sediment_run_partitions", "/logs", "compacted")] == 2
