@@ -8,6 +8,7 @@ The broker is the server of `sediment serve`, on a new or an existing log direct
 
 from __future__ import annotations
 
+import difflib
 import os
 import shutil
 import tempfile
@@ -18,14 +19,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sediment.engine.clone.new_node import format_new_node, is_new
+from sediment.engine.config_definitions import BROKER_KEYS, TOPIC_KEYS
 from sediment.jobs.serve import live_options, server_config
-from sediment.jobs.settings.resolve import Settings
+from sediment.jobs.settings.resolve import Origin, Settings, parse_value
+from sediment.segment_io.errors import SettingsError, UsageError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.units import NS_PER_MS
+from sediment.server.backends.read_only import ReadOnlyOptions
 from sediment.server.kafka_server import KafkaServer, ServerOptions
 from sediment.server.network.endpoints import Endpoint
+from sediment.server.network.socket_server import CannotListenError
 
 _HOST = "127.0.0.1"
+_MOST_PORT = 65_535
 _DEFAULTS: Mapping[str, object] = {
     "auto.create.topics.enable": True,
     "group.initial.rebalance.delay.ms": 0,
@@ -46,7 +52,9 @@ class Broker:
 
 
 @contextmanager
-def broker(path: str | Path | None = None, *, port: int = 0, **configs: object) -> Iterator[Broker]:
+def broker(
+    path: str | Path | None = None, *, port: int = 0, read_only: bool = False, **configs: object
+) -> Iterator[Broker]:
     """Run a single-node broker on 127.0.0.1 until the end of the block.
 
     Clients can create topics, consume, and produce, also in transactions.  Like a Kafka broker, the server does not
@@ -58,25 +66,35 @@ def broker(path: str | Path | None = None, *, port: int = 0, **configs: object) 
             directory is used as with `sediment serve`.  By default, a temporary directory is used, and removed at the
             end.
         port: the port; 0 picks a free one.
+        read_only: serve the directory `path` unchanged, as with `sediment serve --read-only`.
         configs: Kafka's broker keys with underscores instead of dots, such as `num_partitions=3`.  By default,
             topics are created automatically, and groups do not wait for further members.
 
     Raises:
         SettingsError: a key is unknown, or its value is out of range.
-        UsageError: the directory does not belong to a single node.
+        UsageError: the directory does not belong to a single node, or the port is in use.
         DirectoryInUseError: another process uses or formats the directory.
-        SedimentError, OSError: a log cannot be read, or the port is in use.
+        SedimentError, OSError: a log cannot be read.
     """
     fs = Fs()
+    settings = _settings(configs)
+    if not 0 <= port <= _MOST_PORT:
+        raise UsageError(f"port={port} is not a port", advice=f"give 0 to {_MOST_PORT}; 0 picks a free port")
+    if read_only and path is None:
+        raise UsageError("read_only needs the path of a log directory", advice="give path, or leave out read_only")
     with ExitStack() as stack:
-        if path is None:
-            directory = stack.enter_context(_temporary_directory())
-        else:
-            directory = Path(path).absolute()
+        directory = stack.enter_context(_temporary_directory()) if path is None else Path(path).absolute()
+        if not read_only:
             directory.mkdir(parents=True, exist_ok=True)
-        if is_new(directory, fs):
-            format_new_node(directory, fs, now_ms=time.time_ns() // NS_PER_MS)
-        server = stack.enter_context(KafkaServer(_options(directory, port, configs, fs), fs))
+            if is_new(directory, fs):
+                format_new_node(directory, fs, now_ms=time.time_ns() // NS_PER_MS)
+        backend = ReadOnlyOptions((directory,)) if read_only else live_options((directory,), settings, fs)
+        options = ServerOptions(backend, Endpoint(_HOST, port), config=server_config(settings))
+        try:
+            server = stack.enter_context(KafkaServer(options, fs))
+        except CannotListenError as error:
+            error.advice = "choose another port, or leave it out to get a free one"
+            raise
         yield Broker(str(server.bound), directory)
 
 
@@ -92,11 +110,49 @@ def _temporary_directory() -> Iterator[Path]:
             shutil.rmtree(directory)
 
 
-def _options(directory: Path, port: int, configs: Mapping[str, object], fs: Fs) -> ServerOptions:
-    given = {**_DEFAULTS, **{name.replace("_", "."): value for name, value in configs.items()}}
-    settings = Settings.load(None, [f"{key}={_text(value)}" for key, value in given.items()])
-    backend = live_options((directory,), settings, fs)
-    return ServerOptions(backend, Endpoint(_HOST, port), config=server_config(settings))
+def _settings(configs: Mapping[str, object]) -> Settings:
+    """Return the settings of the broker; errors name the keywords as the caller wrote them.
+
+    Raises:
+        SettingsError: a keyword or its value is wrong.
+    """
+    given = {}
+    for keyword, value in configs.items():
+        name, text = keyword.replace("_", "."), _text(value)
+        if name not in BROKER_KEYS:
+            raise _unknown(keyword, name)
+        try:
+            parse_value(BROKER_KEYS[name], text, Origin.SET)
+        except SettingsError as error:
+            raise SettingsError(
+                f"{keyword}={value!r} is not a value that Kafka accepts",
+                advice=f"give {BROKER_KEYS[name].range_text()}",
+            ) from error
+        given[name] = text
+    defaults = {name: _text(value) for name, value in _DEFAULTS.items() if name not in given}
+    return Settings.load(None, [f"{name}={text}" for name, text in {**defaults, **given}.items()])
+
+
+def _unknown(keyword: str, name: str) -> SettingsError:
+    if name in TOPIC_KEYS:
+        names = [_keyword(each.name) for each in TOPIC_KEYS[name].broker_names]
+        return SettingsError(
+            f"{keyword} is a config of topics",
+            advice=f"give the broker's key, {names[0]}, or set it when you create a topic"
+            if names
+            else "set it when you create a topic",
+        )
+    nearest = difflib.get_close_matches(keyword, map(_keyword, BROKER_KEYS), n=1)
+    return SettingsError(
+        f"{keyword} is not a broker key that this broker has",
+        advice=f"the nearest one is {nearest[0]}"
+        if nearest
+        else "give Kafka's broker keys with underscores, such as num_partitions",
+    )
+
+
+def _keyword(name: str) -> str:
+    return name.replace(".", "_")
 
 
 def _text(value: object) -> str:

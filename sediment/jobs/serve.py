@@ -60,6 +60,7 @@ from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import SERVER_PROPERTIES_FILE, TopicPartition, new_run_id
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
+from sediment.segment_io.units import NS_PER_MS
 from sediment.server.backends.live_options import LiveOptions
 from sediment.server.backends.read_only import ReadOnlyOptions
 from sediment.server.errors import StartStoppedError
@@ -280,6 +281,45 @@ def _backend(
     return live_options(directories, settings, fs, flush_acks=flush_acks)
 
 
+def _format(directories: Sequence[Path], settings: Settings, fs: Fs, messages: Any) -> None:
+    """Make the log directory of a new node, unless the directory is already in use by a node.
+
+    Raises:
+        UsageError: several directories are given.
+        DirectoryInUseError: a process holds the lock of the directory.
+        OSError: the disk failed.
+    """
+    from sediment.engine.clone.new_node import DEFAULT_NODE_ID, format_new_node, is_new
+
+    if len(directories) > 1:
+        raise UsageError(
+            "--format makes a node with one log directory",
+            advice="give one LOG_DIR; Kafka's kafka-storage.sh formats several",
+        )
+    directory, node_id = directories[0].absolute(), settings.node_id or DEFAULT_NODE_ID
+    directory.mkdir(parents=True, exist_ok=True)
+    if is_new(directory, fs, node_id):
+        node = format_new_node(directory, fs, now_ms=time.time_ns() // NS_PER_MS, node_id=node_id)
+        messages.print(
+            f"made {directory} the log directory of node {node.node_id} in the new cluster {node.cluster_id}"
+        )
+
+
+def _check_not_empty(directories: Sequence[Path], fs: Fs) -> None:
+    """Check that no directory is missing or empty.
+
+    Raises:
+        UsageError: one is.
+    """
+    for directory in directories:
+        if not fs.exists(directory) or (fs.is_directory(directory) and not fs.scan(directory)):
+            raise UsageError(
+                "the directory is empty" if fs.exists(directory) else "the directory does not exist",
+                path=str(directory),
+                advice="add --format to make it the directory of a new node, or give an entry of a broker's log.dirs",
+            )
+
+
 def live_options(directories: tuple[Path, ...], settings: Settings, fs: Fs, *, flush_acks: bool = False) -> LiveOptions:
     """Return the options of a server that accepts writes.
 
@@ -318,6 +358,12 @@ def quorum_keys(directories: Sequence[Path], settings: Settings) -> Mapping[str,
 @click.command("serve", cls=ConfiguredCommand)
 @click.argument("log_dirs", metavar="LOG_DIR...", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--read-only", is_flag=True, help="Serve the directories unchanged, and write nothing into them.")
+@click.option(
+    "--format",
+    "formats",
+    is_flag=True,
+    help="If LOG_DIR is empty or does not exist, first make it the log directory of a new cluster with a single node.",
+)
 @click.option(
     "--flush-acks",
     is_flag=True,
@@ -421,6 +467,7 @@ def quorum_keys(directories: Sequence[Path], settings: Settings) -> Mapping[str,
 def command(
     log_dirs: tuple[Path, ...],
     read_only: bool,
+    formats: bool,
     flush_acks: bool,
     listen: str,
     advertise: str | None,
@@ -448,9 +495,10 @@ def command(
 
     With --read-only, the server serves any log directories, writes nothing into them, and takes no lock.
 
-    Without --read-only, LOG_DIR... must be the log directories of a single-node cluster; `clone` and `adopt` make such
-    directories.  The server accepts records from producers, also from idempotent and transactional ones.  It also
-    accepts committed offsets, and changes of topics, configs and groups.  A broker can use the directories afterwards.
+    Without --read-only, LOG_DIR... must be the log directories of a single-node cluster; `clone`, `adopt` and --format
+    make such directories.  The server accepts records from producers, also from idempotent and transactional ones.  It
+    also accepts committed offsets, and changes of topics, configs and groups.  A broker can use the directories
+    afterwards.
 
     The server deletes what clients delete.  Retention applies to a topic only if the topic's cleanup.policy and a
     retention limit are set.  The cleaner cleans a topic only if the topic's cleanup.policy is set.  These settings can
@@ -467,6 +515,12 @@ def command(
         for option, file in (("--metrics", metrics_file), ("--request-log", request_log)):
             if file is not None:
                 check_output_file(file, option, directories)
+        if formats:
+            if read_only:
+                raise UsageError("--format excludes --read-only", advice="leave out one of the two")
+            _format(directories, settings, Fs(), message_console(quiet=quiet, plain=True))
+        elif not read_only:
+            _check_not_empty(directories, Fs())
         catalog = CatalogOptions(
             to_log_end=to_log_end,
             renamings=tuple(map(parse_renaming, renamings)),

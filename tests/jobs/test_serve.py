@@ -56,6 +56,39 @@ def start(*arguments: object, ignore_sigint: bool = False) -> subprocess.Popen[s
     raise AssertionError(f"serve ended with status {process.wait()}")
 
 
+def test_a_new_node_is_made_on_request_and_used_by_later_starts(tmp_path):
+    data, empty = tmp_path / "made" / "data", tmp_path / "empty"
+    empty.mkdir()
+    for path, what in ((data, "the directory does not exist"), (empty, "the directory is empty")):
+        refused = sediment("serve", path)
+        assert refused.status == 2
+        assert f"{what} (file {path}); add --format to make it the directory of a new node" in refused.stderr
+    assert not list(tmp_path.glob("**/meta.properties"))
+    assert sediment("serve", empty, "--format", "--read-only").status == 2
+    assert sediment("serve", empty, data, "--format").status == 2
+    config = tmp_path / "server.properties"
+    config.write_text(f"process.roles=broker,controller\nnode.id=5\nlog.dirs={data}\n")
+    clusters = set()
+    for number in range(2):
+        with serving("--config", config, "--format") as served, connect(served.bootstrap) as client:
+            made = [each for each in served.said if each.startswith(f"made {data} the log directory of node 5 in the")]
+            assert len(made) == 1 - number
+            answer = client.ask(m.DescribeClusterRequest(), 0)
+            assert answer.controller_id == 5
+            clusters.add(answer.cluster_id)
+    assert len(clusters) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [(("serve", "--port", 9092), "--listen"), (("serve", "--topic", "t"), "--partition")],
+)
+def test_an_option_by_the_name_of_another_program_is_refused_with_ours(words, hint):
+    outcome = sediment(*words)
+    assert outcome.status == 2
+    assert f"No such option '{words[1]}'; use {hint}." in outcome.stderr
+
+
 def test_a_server_serves_writes_nothing_and_stops_cleanly(directory, tmp_path):
     before = contents(directory)
     metrics, log = tmp_path / "metrics.prom", tmp_path / "requests.json"

@@ -7,14 +7,17 @@ import resource
 import socket
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.admin import KafkaAdminClient, NewTopic
+from kafka.errors import KafkaError
 
 import sediment
-from sediment.segment_io.errors import SettingsError
+from sediment.segment_io.errors import UsageError
 from sediment.server.open_files_limit import raised_open_files_limit
+from tests.served import contents
 from tests.waiting import LIMIT_SECONDS
 
 ROOT = Path(__file__).parents[2]
@@ -69,8 +72,46 @@ def test_a_port_may_be_chosen_and_wrong_keys_are_refused() -> None:
         port = probe.getsockname()[1]
     with sediment.broker(port=port) as broker:
         assert broker.bootstrap == f"127.0.0.1:{port}"
-    with pytest.raises(SettingsError, match="nonsense"), sediment.broker(nonsense=1):
+        with pytest.raises(UsageError) as caught, sediment.broker(port=port):
+            pass
+    assert str(caught.value) == (
+        f"cannot listen on 127.0.0.1:{port}: Address already in use; choose another port, or leave it out to get a "
+        "free one"
+    )
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"num_partition": 3}, "num_partition is not a broker key that this broker has; the nearest one is num_part"),
+        ({"nonsense": 3}, "nonsense is not a broker key that this broker has; give Kafka's broker keys with under"),
+        ({"num_partitions": "x"}, "num_partitions='x' is not a value that Kafka accepts; give a whole number of 32"),
+        ({"num_partitions": 0}, "num_partitions=0 is not a value that Kafka accepts; give a whole number of 32 bits, "),
+        ({"retention_ms": 5}, "retention_ms is a config of topics; give the broker's key, log_retention_ms, or set"),
+        (
+            {"remote_storage_enable": True},
+            "remote_storage_enable is a config of topics; set it when you create a topic",
+        ),
+        ({"port": 65_536}, "port=65536 is not a port; give 0 to 65535"),
+        ({"read_only": True}, "read_only needs the path of a log directory; give path"),
+    ],
+)
+def test_errors_name_the_keywords_of_the_call(keywords: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as caught, sediment.broker(**keywords):
         pass
+    assert str(caught.value).startswith(message)
+    assert "--" not in str(caught.value)
+
+
+def test_a_directory_may_be_served_without_writes(tmp_path: Path) -> None:
+    with sediment.broker(tmp_path / "data") as broker:
+        produce(broker.bootstrap, "t", b"a")
+    before = contents(tmp_path)
+    with sediment.broker(tmp_path / "data", read_only=True) as broker:
+        assert consume(broker.bootstrap, "t", 1, "g") == [b"a"]
+        with pytest.raises(KafkaError):
+            produce(broker.bootstrap, "t", b"b")
+    assert contents(tmp_path) == before
 
 
 def test_a_relative_path_is_that_of_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,6 +200,40 @@ def test_the_fixture_of_the_plugin_is_a_broker(pytester: pytest.Pytester) -> Non
 
         def test_b(sediment_broker):
             assert sediment_broker.bootstrap == test_a.bootstrap
+
+        def test_c(sediment_broker, sediment_new_broker):
+            assert sediment_new_broker.bootstrap != sediment_broker.bootstrap
+            test_c.path = sediment_new_broker.path
+
+        def test_d(sediment_new_broker):
+            assert sediment_new_broker.path != test_c.path and not test_c.path.exists()
+        """
+    )
+    pytester.runpytest_inprocess("-p", "sediment.pytest_plugin").assert_outcomes(passed=4)
+
+
+def test_a_conftest_gives_the_fixtures_their_broker_keys(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(
+        """
+        import pytest
+
+        @pytest.fixture(scope="session")
+        def sediment_broker_configs():
+            return {"num_partitions": 3}
+        """
+    )
+    pytester.makepyfile(
+        """
+        import pytest
+        from kafka.admin import KafkaAdminClient, NewTopic
+
+        @pytest.mark.parametrize("name", ["sediment_broker", "sediment_new_broker"])
+        def test_topics(name, request):
+            admin = KafkaAdminClient(bootstrap_servers=request.getfixturevalue(name).bootstrap)
+            admin.create_topics([NewTopic("t")])
+            (topic,) = admin.describe_topics(["t"])
+            admin.close()
+            assert len(topic["partitions"]) == 3
         """
     )
     pytester.runpytest_inprocess("-p", "sediment.pytest_plugin").assert_outcomes(passed=2)

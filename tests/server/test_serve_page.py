@@ -18,4 +18,4 @@ def test_the_servers_and_the_code_of_the_page_print_what_it_shows(tmp_path: Path
     for stage, folder in (("before", "before"), ("after-1", "after")):
         shutil.copytree(case.directory / stage, tmp_path / folder / "prices-0")
     ran = run_page(PAGE, tmp_path, {})
-    assert ran == ["sediment serve", "python", "sediment serve", "python", "python", "python"]
+    assert ran == ["sediment serve", "python", "sediment serve", "python", "python", "python", "python"]

@@ -25,7 +25,7 @@ from sediment.segment_io.format.names import (
 )
 from sediment.segment_io.fs import Fs
 
-_NODE_ID = 1
+DEFAULT_NODE_ID = 1
 _HOST, _PORT = "127.0.0.1", 9092  # in server.properties, for a broker that starts on the directory later
 
 
@@ -36,17 +36,17 @@ _OF_A_NEW_DIRECTORY = (
 )
 
 
-def is_new(log_dir: Path, fs: Fs) -> bool:
+def is_new(log_dir: Path, fs: Fs, node_id: int = DEFAULT_NODE_ID) -> bool:
     """Return True if the directory is empty, or contains only files of an interrupted `format_new_node`."""
     names = {entry.name for entry in fs.scan(log_dir)}
     if SERVER_PROPERTIES_FILE not in names:
         return names <= _BEFORE_THE_FIRST
     # A file that an operator wrote or changed must not be replaced.
-    is_ours = fs.read_bytes(log_dir / SERVER_PROPERTIES_FILE) == _properties(log_dir).encode()
+    is_ours = fs.read_bytes(log_dir / SERVER_PROPERTIES_FILE) == _properties(log_dir, node_id).encode()
     return is_ours and names <= _OF_A_NEW_DIRECTORY
 
 
-def format_new_node(log_dir: Path, fs: Fs, *, now_ms: int) -> Node:
+def format_new_node(log_dir: Path, fs: Fs, *, now_ms: int, node_id: int = DEFAULT_NODE_ID) -> Node:
     """Turn a directory for which `is_new` is True into the log directory of a new node.
 
     The directory also gets a `server.properties` for a stock broker.
@@ -57,21 +57,21 @@ def format_new_node(log_dir: Path, fs: Fs, *, now_ms: int) -> Node:
         OSError: the disk failed.
     """
     with DirectoryLock(log_dir):
-        return _format(log_dir, fs, now_ms)
+        return _format(log_dir, fs, now_ms, node_id)
 
 
-def _format(log_dir: Path, fs: Fs, now_ms: int) -> Node:
-    if not is_new(log_dir, fs):
+def _format(log_dir: Path, fs: Fs, now_ms: int, node_id: int) -> Node:
+    if not is_new(log_dir, fs, node_id):
         raise UsageError("the directory contains files; only an empty directory can be formatted", path=str(log_dir))
-    node = Node(_NODE_ID, _new_id(), _new_id())
+    node = Node(node_id, _new_id(), _new_id())
     records = list(cluster_records((), {}, node, clone_features(None, NEWEST_RELEASE), {}, 0))
-    for name, content in start_files(StartFiles(node, records, _properties(log_dir)), now_ms):
+    for name, content in start_files(StartFiles(node, records, _properties(log_dir, node_id)), now_ms):
         fs.replace_file(log_dir / name, content, like=log_dir)
     return node
 
 
-def _properties(log_dir: Path) -> str:
-    return server_properties(log_dir, _NODE_ID, host=_HOST, port=_PORT, partition_counts={}, is_held=False)
+def _properties(log_dir: Path, node_id: int) -> str:
+    return server_properties(log_dir, node_id, host=_HOST, port=_PORT, partition_counts={}, is_held=False)
 
 
 def _new_id() -> str:

@@ -77,6 +77,14 @@ _LISTED_LAST = SHARED | {
 }
 """Options that several commands have with the same meaning."""
 
+_OTHER_NAMES = {
+    **dict.fromkeys(("address", "bind", "bootstrap-server", "host", "port"), "listen"),
+    **dict.fromkeys(("command-config", "properties", "server-config"), "config"),
+    **dict.fromkeys(("partitions", "topic", "topics"), "partition"),
+    **dict.fromkeys(("new", "init", "create"), "format"),
+}
+"""Names that other programs give to options, with the name here."""
+
 SETTINGS_VARIABLE = "SEDIMENT_SETTINGS"
 _PREFIX = "SEDIMENT_"
 _FILE_NAME = "sediment.toml"
@@ -124,6 +132,12 @@ class ConfiguredCommand(click.Command):
                 raise
             text = f"{error.message.rstrip('.')} (from {where})"
             raise click.BadParameter(text, ctx=error.ctx, param=error.param) from error
+        except click.NoSuchOption as error:
+            same = _OTHER_NAMES.get(error.option_name.removeprefix("--"))
+            if same not in self._options():
+                raise
+            text = f"No such option {error.option_name!r}; use --{same}."
+            raise click.NoSuchOption(error.option_name, text, ctx=error.ctx) from error
         finally:
             for option in self._options().values():
                 where = self._source(context, option)

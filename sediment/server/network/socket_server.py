@@ -36,11 +36,15 @@ _UNDO_SECONDS = 1.0
 """Time limit within which the threads of a failed start must end; they have no requests, so they end at once."""
 
 
+class CannotListenError(UsageError):
+    """The address is in use, does not belong to this machine, or is not allowed."""
+
+
 def bind(endpoint: Endpoint, config: ServerConfig) -> socket.socket:
     """Return a socket that is bound to `endpoint`, whose host is an IP address; port 0 means any free port.
 
     Raises:
-        UsageError: the address does not belong to this machine or is not allowed, or another process already listens.
+        CannotListenError: see its docstring.
     """
     family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
@@ -56,8 +60,8 @@ def bind(endpoint: Endpoint, config: ServerConfig) -> socket.socket:
     return listening
 
 
-def _cannot_listen(endpoint: Endpoint, error: OSError) -> UsageError:
-    return UsageError(
+def _cannot_listen(endpoint: Endpoint, error: OSError) -> CannotListenError:
+    return CannotListenError(
         f"cannot listen on {endpoint}: {error.strerror or error}", advice="choose another address with --listen"
     )
 
