@@ -38,7 +38,6 @@ _FIRST_VERSION_WITH_SOFTWARE = 3
 _FIRST_VERSION_WITH_LEVEL_0 = 4  # clients with lower versions reject a range that begins at 0 (KAFKA-17011)
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _SHOWN_CHARACTERS = 100
-_NO_FRAME = memoryview(b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,7 @@ class KafkaApis:
             response = self._apis[request.api_key].handler(request)
             if response is None:
                 request.times.handled_ns = time.monotonic_ns()
-                request.message, request.frame = None, _NO_FRAME  # frees the bytes during the wait
+                request.release()
             else:
                 request.respond(response)
         except Exception as error:

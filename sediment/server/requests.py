@@ -24,6 +24,9 @@ ANONYMOUS = "User:ANONYMOUS"
 """Principal of a connection without authentication (Kafka's KafkaPrincipal.ANONYMOUS)."""
 
 
+_NO_FRAME = memoryview(b"")
+
+
 class TokenChannel(Protocol):
     """An object that can send frames without a header."""
 
@@ -190,14 +193,17 @@ class Request:
     correlation_id: int
     client_id: str | None
     message: Any
-    """The decoded message, an instance of the API's class; its `records` fields point into the received frame."""
+    """The decoded message, an instance of the API's class; its `records` fields point into the received frame.
+
+    None during a wait, and after the response.
+    """
 
     connection: Connection
     size_bytes: int
     times: RequestTimes
     channel: ResponseChannel = field(repr=False)
-    frame: memoryview = field(default=memoryview(b""), repr=False)
-    """The received frame; empty during a wait."""
+    frame: memoryview = field(default=_NO_FRAME, repr=False)
+    """The received frame; empty during a wait, and after the response."""
 
     _is_done: bool = field(default=False, init=False, repr=False)
 
@@ -254,6 +260,11 @@ class Request:
             is_done, self._is_done = self._is_done, True
         if is_done:
             raise RuntimeError(f"request {self.correlation_id} of {self.connection.id} was already answered")
+        self.release()
+
+    def release(self) -> None:
+        """Free the message and the frame, because a wait or a slow reader may take long."""
+        self.message, self.frame = None, _NO_FRAME
 
 
 _finishing = threading.Lock()

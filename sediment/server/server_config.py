@@ -90,7 +90,10 @@ class ServerConfig:
     """Number of requests that may wait for a handler before the processors stop reading."""
 
     queued_max_request_bytes: int = 268_435_456
-    """Limit on the bytes of all requests that are being received, queued or handled; Kafka has none by default."""
+    """Limit on the bytes of all requests that are being received, queued or handled; Kafka has none by default.
+
+    It is also the limit on the bytes of all responses, without records, that clients have not read yet.
+    """
 
     socket_send_buffer_bytes: int = 102_400
     """SO_SNDBUF of a connection; -1 means the system's default."""

@@ -13,6 +13,7 @@
        the log ends; if something was interrupted, write
        the checkpoints, because they may be stale
     9  start the flushers                                      finish their flushes
+   10  load the compiled code, once in a process               -
 
 A marker is the file `.kafka_cleanshutdown` of a directory.  A crash before step 2 leaves the directories unchanged.  A
 crash in step 2 or later leaves no marker.  So the next start of this server or of a broker recovers the logs from their
@@ -112,6 +113,7 @@ from sediment.server.live.producer_ids import ProducerIdManager
 from sediment.server.live.topic_configs import TopicConfigs, internal_topic_configs
 from sediment.server.live.topic_rules import NewTopic
 from sediment.server.live.topic_store import CreatedTopic, TopicStore
+from sediment.server.live.warm_up import warm_up
 from sediment.server.log_metrics import LogMetrics, log_metrics
 from sediment.server.requests import Handler
 from sediment.server.server_config import ServerConfig
@@ -233,6 +235,7 @@ class LiveBackend:
         if options.flush_acks:  # 9
             self._flusher = LogFlusher(_FLUSHER_THREADS, self._check_delayed)
             undo.callback(self._flusher.close)
+        warm_up()  # 10
         partitions = {
             log.partition: Partition(log, leader_epochs[log.partition], self._flusher) for log in manager.all_logs()
         }

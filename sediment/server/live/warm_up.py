@@ -10,7 +10,9 @@ import struct
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +38,16 @@ class _Never:
 
     def schedule_once(self, _name: str, _task: Callable[[], None], *, delay_ms: int = 0) -> None:
         return None
+
+
+@cache
+def warm_up() -> None:
+    """Load the compiled code, once in a process.
+
+    Without a directory for temporary files, load nothing; the first clients must then wait.
+    """
+    with suppress(OSError):
+        warm_up_appends()
 
 
 def warm_up_appends() -> None:

@@ -1,8 +1,9 @@
 """Frames of the protocol: an int32 size, followed by that many bytes.
 
 * `FrameReader` reads bytes from a transport layer, and returns one frame at a time.
-* `FrameMemory` counts the bytes of all frames that are being received or handled.
+* `FrameMemory` counts the bytes of all frames that are being received or handled, except small ones.
 * `ResponseSend` writes the chunks of one response, as far as the transport layer accepts them.
+* `ResponseMemory` counts the bytes of the responses that peers do not read.
 
 The size limits are checked before memory is reserved for a frame:
 
@@ -21,8 +22,9 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.partition.file_slice import FileSlice
@@ -30,9 +32,16 @@ from sediment.server.network.transport_layer import Chunk, TransportLayer
 
 UNAUTHENTICATED_MAX_BYTES = 64 * 1024
 OTHER_REQUEST_MAX_BYTES = 8 * 1024 * 1024
+SMALL_FRAME_BYTES = 64 * 1024
+"""The largest frame that uses no memory of `FrameMemory`; `max.connections` bounds the number of such frames."""
+
+LARGE_FRAME_BYTES = 4 * 1024 * 1024
+"""The largest frame that may use all memory of `FrameMemory`; a producer's default is 1 MiB."""
+
 
 _PRODUCE = 0
 _NOTHING = memoryview(b"")
+_Holder = TypeVar("_Holder", bound=Hashable)
 _MOST_MOVED_BYTES = 32 * 1024
 _SIZE = struct.Struct(">i")
 FRAME_SIZE_BYTES = _SIZE.size
@@ -77,10 +86,16 @@ class FrameLimits:
 
 
 class FrameMemory:
-    """The memory that all frames share: `queued.max.request.bytes`."""
+    """The memory that all frames above SMALL_FRAME_BYTES share: `queued.max.request.bytes`.
 
-    def __init__(self, max_bytes: int) -> None:
+    A quarter of it is left to frames of at most LARGE_FRAME_BYTES, unless a frame of `largest_bytes` would then never
+    fit.  So neither clients that announce a large frame and do not send it, nor large frames that wait for a thread,
+    keep ordinary requests out.
+    """
+
+    def __init__(self, max_bytes: int, largest_bytes: int) -> None:
         self._free_bytes = max_bytes
+        self._left_bytes = max(min(max_bytes // 4, max_bytes - largest_bytes), 0)
         self._waiting: dict[Callable[[], None], None] = {}
         self._guard = threading.Lock()
 
@@ -94,12 +109,18 @@ class FrameMemory:
 
         If too few bytes are free, return False, and call `when_freed` once after bytes are freed.
         """
+        left_bytes = self._left_bytes if size_bytes > LARGE_FRAME_BYTES else 0
         with self._guard:
-            if size_bytes <= self._free_bytes:
+            if size_bytes <= self._free_bytes - left_bytes:
                 self._free_bytes -= size_bytes
                 return True
             self._waiting[when_freed] = None
             return False
+
+    @property
+    def is_short(self) -> bool:
+        """True if a frame waits for memory."""
+        return bool(self._waiting)
 
     def give_back(self, size_bytes: int) -> None:
         """Free bytes that `take` reserved."""
@@ -181,6 +202,11 @@ class FrameReader:
         return 0 if self._body is None else len(self._body)
 
     @property
+    def missing_bytes(self) -> int:
+        """The bytes of the frame that have not arrived yet."""
+        return 0 if self._body is None else len(self._body) - self._filled
+
+    @property
     def has_ahead(self) -> bool:
         """True if bytes after the last frame were received, so `read` may return a frame without receiving more."""
         return len(self._ahead) > 0
@@ -249,10 +275,11 @@ class FrameReader:
             limit = self._limits.of(api_key, is_authenticated=self._is_authenticated())
             if size > limit:
                 raise _too_large(bytes(ahead[: _SIZE.size]), size, limit, api_key)
-        self.is_starved = not self._memory.take(size, when_freed)
-        if self.is_starved:
-            return None
-        self.taken_bytes += size
+        if size > SMALL_FRAME_BYTES:
+            self.is_starved = not self._memory.take(size, when_freed)
+            if self.is_starved:
+                return None
+            self.taken_bytes += size
         end = _SIZE.size + size
         if len(ahead) >= end:
             self._ahead = ahead[end:]
@@ -264,10 +291,42 @@ class FrameReader:
         return None
 
 
+class ResponseMemory(Generic[_Holder]):
+    """The memory of the responses that peers do not read: as much as `queued.max.request.bytes`.
+
+    If it is used up, the peers that have not read for the longest time lose their connections.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._free_bytes = max_bytes
+        self._held: dict[_Holder, int] = {}
+        self._guard = threading.Lock()
+
+    def hold(self, holder: _Holder, size_bytes: int) -> Sequence[_Holder]:
+        """Count a response after its peer has read a part of it, or nothing yet.
+
+        Return the holders that must give up their responses; they are not counted any more.
+        """
+        overdue: list[_Holder] = []
+        with self._guard:
+            self._free_bytes += self._held.pop(holder, 0) - size_bytes
+            self._held[holder] = size_bytes
+            while self._free_bytes < 0 and len(self._held) > 1:
+                longest = next(iter(self._held))
+                self._free_bytes += self._held.pop(longest)
+                overdue.append(longest)
+        return overdue
+
+    def release(self, holder: _Holder) -> None:
+        """Stop counting a response."""
+        with self._guard:
+            self._free_bytes += self._held.pop(holder, 0)
+
+
 class ResponseSend:
     """A response that is being sent; it closes its file slices."""
 
-    __slots__ = ("_done", "_next", "_pieces", "sent_bytes", "size_bytes")
+    __slots__ = ("_done", "_next", "_pieces", "memory_bytes", "sent_bytes", "size_bytes")
 
     def __init__(self, chunks: Sequence[Chunk]) -> None:
         """Prepend the size to `chunks`, and join adjacent chunks of bytes."""
@@ -289,12 +348,14 @@ class ResponseSend:
             self._pieces.append(chunk)
         if run:
             self._pieces.append(memoryview(b"".join(run)))
+        self.memory_bytes = sum([len(piece) for piece in self._pieces if isinstance(piece, memoryview)])
+        """The bytes of the response that are in memory, and not in a file."""
 
     @classmethod
     def rest_of(cls, responses: memoryview) -> ResponseSend:
         """Return a send of `responses`, the remaining bytes of several responses that were partly sent."""
         send = cls(())
-        send.size_bytes = len(responses)
+        send.size_bytes = send.memory_bytes = len(responses)
         send._pieces = [responses]
         return send
 

@@ -42,6 +42,10 @@ class ChannelOwner(Protocol):
         """Run a task, which raises nothing, on a thread for long work."""
         ...
 
+    def give_up(self, channel: KafkaChannel) -> None:
+        """Close a connection whose peer does not read its response."""
+        ...
+
     def disconnect(self, channel: KafkaChannel) -> None:
         """Close a connection whose request failed."""
         ...

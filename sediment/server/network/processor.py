@@ -14,6 +14,7 @@ machine any thread is sometimes delayed.  A large frame goes to the threads for 
 The processor checks these deadlines at intervals of at most a quarter of the shortest one:
 
 * An authentication may take `sediment.request.receive.timeout.ms`.  For each MiB, a frame may take one more second.
+* While other frames wait for memory, a frame that has memory must arrive with one MiB each second, after _SHORT_NS.
 * A connection may be idle for `connections.max.idle.ms`.  A peer that reads no bytes has the same deadline.
 
 A peer may close a connection that waits for a response.  The processor then also closes the connection, unless further
@@ -53,6 +54,7 @@ from sediment.server.network.frames import (
     FrameMemory,
     FrameReader,
     PeerClosedError,
+    ResponseMemory,
     ResponseSend,
 )
 from sediment.server.network.kafka_channel import KafkaChannel
@@ -81,6 +83,9 @@ _AT_ONCE_BYTES = 64 * 1024
 
 _HANDLER_BYTES = 16 * 1024
 """The largest frame, except of a Produce, that a handler handles; some APIs take 0.1 ms for each of its elements."""
+
+_SHORT_NS = 3000 * NS_PER_MS
+"""While requests wait for memory, the time that a request may take to arrive, apart from one second for each MiB."""
 
 _SLOW_NS = 5 * NS_PER_MS
 _MEAN_SHIFT = 4
@@ -121,6 +126,7 @@ class Shared:
     request_channel: RequestChannel
     long_work: LongWork
     memory: FrameMemory
+    response_memory: ResponseMemory[KafkaChannel]
     quotas: ConnectionQuotas
     log: LimitedLog
     handle: Callable[[ReceivedFrame], None]
@@ -210,6 +216,10 @@ class Processor:
     def disconnect(self, channel: KafkaChannel) -> None:
         """Close a connection whose request failed."""
         self._post(self._disconnect, channel)
+
+    def give_up(self, channel: KafkaChannel) -> None:
+        """Close a connection whose peer does not read its response."""
+        self._post(self._give_up, channel)
 
     def stop_reading(self) -> None:
         """Close the connections without a pending request, and read no further requests from the others."""
@@ -535,14 +545,31 @@ class Processor:
         if response.sent_bytes > sent_before:
             channel.last_active_ns = ended_ns
         if not is_sent:
+            if response.memory_bytes > _AT_ONCE_BYTES:
+                self._hold_memory(channel, response.memory_bytes)
             self._set_interest(channel, _WRITE)
             return
+        if response.memory_bytes > _AT_ONCE_BYTES:
+            self._shared.response_memory.release(channel)
         channel.response = channel.request = None
         if request is not None:
             request.times.sent_ns = ended_ns
             self._shared.metrics.sent(self._number, request, response.size_bytes)
         authenticator = channel.connection.authenticator
         if self._is_stopping or (authenticator is not None and authenticator.has_failed):
+            self._close(channel)
+
+    def _hold_memory(self, channel: KafkaChannel, size_bytes: int) -> None:
+        """Count the memory of a response that its peer has not read completely; give up others if it is used up."""
+        for overdue in self._shared.response_memory.hold(channel, size_bytes):
+            overdue.processor.give_up(overdue)
+
+    def _give_up(self, channel: KafkaChannel) -> None:
+        if channel.response is not None and not channel.is_closed:
+            self.log.warning(
+                f"{channel.connection.peer}: the peer does not read a response of {channel.response.size_bytes} bytes, "
+                "and the memory for responses is used up; the connection was closed"
+            )
             self._close(channel)
 
     def _waiting_for(self, descriptor: int) -> Callable[[], bool]:
@@ -596,6 +623,8 @@ class Processor:
         channel.transport.close()
         if channel.response is not None:
             channel.response.close()
+            self._shared.response_memory.release(channel)
+            channel.response = channel.request = None  # a cycle of references would keep their memory for a while
         if not channel.is_request_out:
             channel.reader.free()
         self._shared.quotas.give_back(channel.address)
@@ -628,9 +657,14 @@ class Processor:
             is_late = now_ns - channel.last_active_ns > self._idle_ns
             return "the peer read no byte of a response for connections.max.idle.ms" if is_late else None
         if channel.frame_started_ns:
-            allowed_ns = self._receive_ns + (channel.reader.frame_bytes >> _MIB_BITS) * _NS_PER_SECOND
-            is_late = now_ns - channel.frame_started_ns > allowed_ns
-            return "a request did not end in time" if is_late else None
+            took_ns, reader = now_ns - channel.frame_started_ns, channel.reader
+            if took_ns > self._receive_ns + (reader.frame_bytes >> _MIB_BITS) * _NS_PER_SECOND:
+                return "a request did not end in time"
+            if reader.taken_bytes and self._shared.memory.is_short:
+                arrived_bytes = reader.frame_bytes - reader.missing_bytes
+                if took_ns > _SHORT_NS + (arrived_bytes >> _MIB_BITS) * _NS_PER_SECOND:
+                    return "a request arrives slowly, and others wait for its memory"
+            return None
         if not (channel.is_ready and channel.connection.is_authenticated):
             is_late = now_ns - channel.opened_ns > self._receive_ns
             return "the peer did not authenticate in time" if is_late else None

@@ -22,7 +22,7 @@ from sediment.server.limited_log import LimitedLog
 from sediment.server.network.acceptor import Acceptor
 from sediment.server.network.connection_quotas import ConnectionQuotas
 from sediment.server.network.endpoints import Endpoint
-from sediment.server.network.frames import FrameMemory
+from sediment.server.network.frames import FrameMemory, ResponseMemory
 from sediment.server.network.handler_pool import RequestHandlerPool
 from sediment.server.network.long_work import LongWork
 from sediment.server.network.processor import Listener, Processor, Shared
@@ -89,7 +89,7 @@ class SocketServer:
         self._listening = listening
         self._backlog_size = config.socket_listen_backlog_size
         self.request_channel = RequestChannel(config.queued_max_requests)
-        self.memory = FrameMemory(config.queued_max_request_bytes)
+        self.memory = FrameMemory(config.queued_max_request_bytes, config.socket_request_max_bytes)
         self.quotas = ConnectionQuotas(config.max_connections, config.max_connections_per_ip)
         self._long_work = LongWork(config.num_io_threads)
         shared = Shared(
@@ -98,6 +98,7 @@ class SocketServer:
             request_channel=self.request_channel,
             long_work=self._long_work,
             memory=self.memory,
+            response_memory=ResponseMemory(config.queued_max_request_bytes),
             quotas=self.quotas,
             log=log,
             handle=handle,

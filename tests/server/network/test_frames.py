@@ -16,11 +16,14 @@ from hypothesis import strategies as st
 from sediment.segment_io.fs import Fs, ReadableFile
 from sediment.segment_io.partition.file_slice import FileSlice
 from sediment.server.network.frames import (
+    LARGE_FRAME_BYTES,
+    SMALL_FRAME_BYTES,
     FrameLimits,
     FrameMemory,
     FrameReader,
     InvalidReceiveError,
     PeerClosedError,
+    ResponseMemory,
     ResponseSend,
 )
 from sediment.server.network.transport_layer import PlaintextTransportLayer
@@ -39,7 +42,7 @@ def pair() -> Iterator[tuple[socket.socket, PlaintextTransportLayer]]:
 
 def reader(memory: FrameMemory | None = None, *, is_authenticated: bool = True, max_bytes: int = 1 << 20):
     limits = FrameLimits(max_bytes, other_max_bytes=100_000, unauthenticated_max_bytes=50_000)
-    return FrameReader(limits, lambda: is_authenticated, memory or FrameMemory(1 << 30))
+    return FrameReader(limits, lambda: is_authenticated, memory or FrameMemory(1 << 30, 1 << 20))
 
 
 def framed(body: bytes) -> bytes:
@@ -91,7 +94,7 @@ def test_a_size_that_is_not_positive_is_refused(size):
 )
 def test_a_frame_above_its_limit_is_refused_before_it_takes_memory(api_key, is_authenticated, limit):
     for size, is_refused in ((limit, False), (limit + 1, True)):
-        memory = FrameMemory(1 << 30)
+        memory = FrameMemory(1 << 30, 1 << 20)
         frames = reader(memory, is_authenticated=is_authenticated)
         with pair() as (client, transport):
             client.sendall(struct.pack(">ih", size, api_key))
@@ -101,7 +104,7 @@ def test_a_frame_above_its_limit_is_refused_before_it_takes_memory(api_key, is_a
                 assert memory.free_bytes == 1 << 30
             else:
                 assert frames.read(transport, memoryview(bytearray(100)), nothing) is None
-                assert memory.free_bytes == (1 << 30) - size
+                assert memory.free_bytes == (1 << 30) - (size if size > SMALL_FRAME_BYTES else 0)
                 assert frames.is_in_frame
 
 
@@ -118,7 +121,7 @@ def test_a_stream_that_ends_within_a_frame_is_told_from_one_that_ends_between_fr
 
 
 def test_memory_that_is_given_back_is_announced_once_to_each_waiting_callback():
-    memory, freed = FrameMemory(1000), []
+    memory, freed = FrameMemory(1000, 1000), []
 
     def when_freed() -> None:
         freed.append(memory.free_bytes)
@@ -131,24 +134,58 @@ def test_memory_that_is_given_back_is_announced_once_to_each_waiting_callback():
 
 
 def test_a_frame_waits_until_the_memory_of_others_is_given_back():
-    memory = FrameMemory(1000)
+    memory = FrameMemory(100_000, 100_000)
     freed = []
-    first, second = reader(memory), reader(memory)
-    scratch = memoryview(bytearray(100))
+    first, second, small = reader(memory), reader(memory), reader(memory)
+    scratch = memoryview(bytearray(100_000))
     with pair() as (client_a, transport_a), pair() as (client_b, transport_b):
-        client_a.sendall(framed(b"a" * 700))
-        client_b.sendall(framed(b"b" * 700))
-        assert bytes(first.read(transport_a, scratch, nothing)) == b"a" * 700
+        client_a.sendall(framed(b"a" * 70_000))
+        client_b.sendall(framed(b"b" * 70_000))
+        assert bytes(first.read(transport_a, scratch, nothing)) == b"a" * 70_000
         assert second.read(transport_b, scratch, lambda: freed.append("second")) is None
         assert second.is_starved and not second.is_in_frame
-        assert freed == []
+        assert memory.is_short and freed == []
+        with pair() as (client, transport):
+            client.sendall(framed(b"c" * 50_000))
+            assert bytes(small.read(transport, scratch, nothing)) == b"c" * 50_000
         first.free()
         assert freed == ["second"]
-        assert bytes(second.read(transport_b, scratch, nothing)) == b"b" * 700
+        assert bytes(second.read(transport_b, scratch, nothing)) == b"b" * 70_000
         assert not second.is_starved
         second.free()
         second.free()
-    assert memory.free_bytes == 1000
+    assert memory.free_bytes == 100_000 and not memory.is_short
+
+
+def test_a_quarter_of_the_memory_is_left_to_ordinary_frames_unless_the_largest_would_not_fit():
+    memory = FrameMemory(400 << 20, 100 << 20)
+    for _ in range(3):
+        assert memory.take(100 << 20, nothing)
+    assert not memory.take(LARGE_FRAME_BYTES + 1, nothing)
+    assert memory.take(LARGE_FRAME_BYTES, nothing)
+    assert FrameMemory(100 << 20, 100 << 20).take(100 << 20, nothing)
+    assert FrameMemory(110 << 20, 100 << 20).take(100 << 20, nothing)
+    assert not FrameMemory(110 << 20, 100 << 20).take((100 << 20) + 1, nothing)
+
+
+def test_the_responses_that_were_not_read_for_the_longest_time_are_given_up():
+    memory: ResponseMemory[str] = ResponseMemory(100)
+    assert list(memory.hold("only", 500)) == []
+    assert list(memory.hold("a", 40)) == ["only"]
+    assert list(memory.hold("b", 40)) == []
+    assert list(memory.hold("a", 40)) == []  # its peer has read a part
+    assert list(memory.hold("c", 30)) == ["b"]
+    memory.release("a")
+    memory.release("a")
+    assert list(memory.hold("d", 70)) == []
+    assert list(memory.hold("e", 100)) == ["c", "d"]
+
+
+@pytest.mark.parametrize("chunks", [[b"x" * 100], [b"x" * 60, b"y" * 40], []])
+def test_a_response_knows_how_much_of_it_is_in_memory(chunks):
+    send = ResponseSend(chunks)
+    assert send.memory_bytes == send.size_bytes
+    assert ResponseSend.rest_of(memoryview(b"rest")).memory_bytes == 4
 
 
 @given(st.lists(st.binary(max_size=300), max_size=8))

@@ -231,7 +231,7 @@ def test_a_full_queue_stops_the_reading_and_loses_nothing():
 def test_requests_above_the_common_memory_wait_and_are_then_served():
     gate = Gate()
     config = {"queued_max_request_bytes": 100_000, "socket_request_max_bytes": 100_000}
-    big = m.HeartbeatRequest(group_id="g" * 30_000, member_id="m" * 30_000)
+    big = m.HeartbeatRequest(group_id="g" * 30_000, member_id="m" * 30_000, group_instance_id="i" * 9_000)
     with listener({ApiKey.HEARTBEAT: gate}, **config) as running:
         clients = [running.connect() for _ in range(4)]
         for client in clients:
@@ -247,9 +247,82 @@ def test_requests_above_the_common_memory_wait_and_are_then_served():
             client.socket.close()
 
 
+def announced(running: Any, size: int, api_key: int = ApiKey.PRODUCE) -> Client:
+    """Connect, and send the size of a request and its API key."""
+    client = running.connect()
+    client.socket.sendall(struct.pack(">ih", size, api_key))
+    return client
+
+
+def produce_of(size_bytes: int) -> Any:
+    topic, partition = m.ProduceRequest.TopicProduceData, m.ProduceRequest.PartitionProduceData
+    return m.ProduceRequest(topic_data=[topic(name="t", partition_data=[partition(records=bytes(size_bytes))])])
+
+
+def test_large_requests_that_do_not_arrive_keep_no_other_request_out():
+    handlers = {ApiKey.PRODUCE: lambda _: m.ProduceResponse(), ApiKey.HEARTBEAT: lambda _: m.HeartbeatResponse()}
+    with listener(handlers, queued_max_request_bytes=40 << 20, socket_request_max_bytes=20 << 20) as running:
+        slow = [announced(running, 20 << 20) for _ in range(6)]
+        wait_until(lambda: running.server.memory.is_short)
+        with running.connect() as client:
+            assert client.ask(heartbeat(), 4).error_code == 0
+            client.ask(produce_of(2 << 20), 9)
+        for each in slow:
+            each.socket.close()
+
+
+def test_a_request_that_arrives_slowly_is_given_up_while_others_wait_for_its_memory(monkeypatch, caplog):
+    monkeypatch.setattr(processor, "_SHORT_NS", 200_000_000)
+    keys = {"queued_max_request_bytes": 1 << 20, "socket_request_max_bytes": 1 << 20}
+    handlers = {ApiKey.PRODUCE: lambda _: m.ProduceResponse()}
+    with listener(handlers, request_receive_timeout_ms=1000, **keys) as running:
+        slow = announced(running, 1 << 20)
+        with running.connect() as client:
+            client.ask(produce_of(500_000), 9)
+        assert slow.is_closed()
+        slow.socket.close()
+    assert ["arrives slowly" in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_a_response_that_is_not_read_keeps_no_memory_of_its_request():
+    requests: list[Request] = []
+    answer = large_response(3 << 20)
+
+    def note(request: Request) -> Any:
+        requests.append(request)
+        return answer(request)
+
+    with listener({ApiKey.FETCH: note}) as running, running.connect() as client:
+        client.send(fetch(), 12)
+        wait_until(lambda: bool(requests) and requests[0].message is None)
+        assert requests[0].frame.nbytes == 0
+        assert len(client.receive_frame()) > 3 << 20
+
+
+def test_peers_that_do_not_read_hold_limited_memory(caplog):
+    keys = {"queued_max_request_bytes": 10 << 20, "socket_request_max_bytes": 1 << 20}
+    with listener({ApiKey.FETCH: large_response(3 << 20)}, **keys) as running:
+        slow = []
+        for _ in range(8):
+            client = running.connect()
+            client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.send(fetch(), 12)
+            slow.append(client)
+            time.sleep(0.05)
+        wait_until(lambda: sum("memory for responses is used up" in each.getMessage() for each in caplog.records) == 5)
+        with running.connect() as other:
+            other.send(fetch(), 12)
+            assert len(other.receive_frame()) > 3 << 20
+        assert len(slow[-1].receive_frame()) > 3 << 20
+        with pytest.raises((ConnectionError, OSError)):
+            slow[0].receive_frame()
+        for client in slow:
+            client.socket.close()
+
+
 def test_a_connection_that_is_reset_while_it_waits_for_memory_is_closed():
     gate = Gate()
-    big = m.HeartbeatRequest(group_id="g" * 30_000, member_id="m" * 30_000)
+    big = m.HeartbeatRequest(group_id="g" * 30_000, member_id="m" * 30_000, group_instance_id="i" * 9_000)
     config = {"queued_max_request_bytes": 100_000, "socket_request_max_bytes": 100_000}
     with listener({ApiKey.HEARTBEAT: gate}, **config) as running, running.connect() as first:
         first.send(big, 4)
