@@ -3,6 +3,7 @@
 Invariants
 * `rename` replaces the target atomically, and only within one directory.
 * Nothing is durable until `sync_file` and `sync_directory` have returned.
+* A new file can be read only by its owner until `adopt_owner` or `share` gives it its final mode.
 * The bytes of an existing inode never change: a file is written under a new name, and renamed over the old file.  There
   are two exceptions: `truncate` removes the end of a file, and the owner of a live log appends with `OpenFile`.
 """
@@ -26,9 +27,13 @@ from pathlib import Path
 
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import OwnerNotKeptError
+from sediment.segment_io.format.names import BOOTSTRAP_FILE
 
 _MAX_READ_BYTES = (1 << 31) - 1  # the largest file that Kafka opens
 _READ_AND_WRITE = 0o666
+_SHARED_FILE, _SHARED_FOLDER = 0o644, 0o755
+_PRIVATE_FILE, _PRIVATE_FOLDER = 0o600, 0o700
+_SECRET_FILES = (BOOTSTRAP_FILE,)  # it contains the keys of SCRAM users
 _PAST_CACHE: int = getattr(os, "O_DIRECT", 0)  # not every system has this flag
 _BLOCK_BYTES = 4096  # addresses, positions and sizes of direct writes are multiples of this
 _DIRECT_WRITE_BYTES = 2 << 20
@@ -189,7 +194,7 @@ class OpenFile(ReadableFile):
     def __init__(self, path: Path, *, create: bool) -> None:
         self.descriptor = -1  # for `close`, if the file cannot be opened
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        ReadableFile.__init__(self, path, os.open(path, flags, 0o644))
+        ReadableFile.__init__(self, path, os.open(path, flags, _PRIVATE_FILE))
 
     def write(self, content: Buffer, position: int) -> None:
         """Write all of `content` at `position`; the bytes are not durable until a sync."""
@@ -322,19 +327,21 @@ class Fs:
         """Open a file of a live log; if the file is missing, create it with the owner, group and mode of `like`."""
         is_new = not self.exists(path)
         file = OpenFile(path, create=True)
-        if is_new and like != path:
+        if is_new and like == path:
+            self.share(path)
+        elif is_new:
             self.adopt_owner(path, like)
         return file
 
     def write_new(self, path: Path, chunks: Iterable[Buffer]) -> int:
         """Create `path`, which must not exist, and write `chunks`; return the number of bytes written.
 
-        The file is not durable until a sync.  A chunk is written or copied before the next chunk is requested, so the
-        caller may reuse the chunk's memory.  From the first large chunk on, the bytes bypass the page cache if the
-        filesystem supports this.  A cleaning reads and writes much more than fits into the cache.  Without the bypass,
-        it would evict the pages that a broker needs.
+        The file is private, and not durable until a sync.  A chunk is written or copied before the next chunk is
+        requested, so the caller may reuse the chunk's memory.  From the first large chunk on, the bytes bypass the page
+        cache if the filesystem supports this.  A cleaning reads and writes much more than fits into the cache.  Without
+        the bypass, it would evict the pages that a broker needs.
         """
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE_FILE)
         try:
             with _FileWriter(descriptor) as writer:
                 for chunk in chunks:
@@ -343,10 +350,19 @@ class Fs:
         finally:
             os.close(descriptor)
 
+    def make_private_file(self, path: Path) -> None:
+        """Create an empty file that only its owner can read, or empty an existing file and make it so."""
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _PRIVATE_FILE)
+        try:
+            os.fchmod(descriptor, _PRIVATE_FILE)
+        finally:
+            os.close(descriptor)
+
     def replace_file(self, path: Path, content: bytes, *, like: Path | None = None) -> None:
         """Rewrite a small file as Kafka does: write `<path>.tmp`, sync, rename over `path`, sync the directory.
 
-        If `path` does not exist, the new file gets the owner, group and mode of `like`.
+        If `path` does not exist, the new file gets the owner, group and mode of `like`, or the mode that the umask
+        allows.
         """
         temporary = path.with_name(path.name + ".tmp")
         self.unlink(temporary, missing_ok=True)
@@ -354,6 +370,8 @@ class Fs:
         model = path if path.exists() else like
         if model is not None:
             self.adopt_owner(temporary, model)
+        else:
+            self.share(temporary)
         self.sync_file(temporary)
         self.rename(temporary, path)
         self.sync_directory(path.parent)
@@ -384,14 +402,18 @@ class Fs:
         if os.path.lexists(source) and os.path.samefile(source, target):
             os.unlink(source)
 
-    def make_directory(self, path: Path) -> None:
-        """Create a directory, durably; its parent must exist."""
-        os.mkdir(path)
+    def make_directory(self, path: Path, *, like: Path | None = None) -> None:
+        """Create a directory, durably, with the owner, group and mode of `like`, if given; its parent must exist."""
+        if like is None:
+            os.mkdir(path)
+        else:
+            os.mkdir(path, _PRIVATE_FOLDER)
+            self.adopt_owner(path, like)
         self.sync_directory(path.parent)
 
     def make_unsynced_directory(self, path: Path, *, like: Path) -> None:
         """Create a directory with the owner, group and mode of `like`; its parent must exist.  Not yet durable."""
-        os.mkdir(path)
+        os.mkdir(path, _PRIVATE_FOLDER)
         self.adopt_owner(path, like)
 
     def link(self, source: Path, target: Path) -> None:
@@ -401,11 +423,12 @@ class Fs:
     def reflink(self, source: Path, target: Path) -> bool:
         """Make `target` a new file that shares the blocks of `source`; return False if reflinks are not supported.
 
-        `target` must not exist.  A later change of one file does not change the other.  The content is not yet durable.
+        `target` must not exist, and is private.  A later change of one file does not change the other.  The content is
+        not yet durable.
         """
         opened = open_to_read(source)
         try:
-            made = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            made = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE_FILE)
             try:
                 fcntl.ioctl(made, _FICLONE, opened)
             except OSError as error:
@@ -438,7 +461,8 @@ class Fs:
     def adopt_owner(self, path: Path, like: Path) -> None:
         """Give `path` the owner, group and mode of `like`.
 
-        If `like` is a directory, a file gets only the read and write bits of the directory.
+        If `like` is a directory, a file gets only the read and write bits of the directory.  A file with secrets stays
+        private, whatever the mode of `like` is.
 
         Raises:
             OwnerNotKeptError: this process may not change owner, group or mode.
@@ -448,6 +472,7 @@ class Fs:
         wanted_mode, have_mode = stat.S_IMODE(wanted.st_mode), stat.S_IMODE(have.st_mode)
         if stat.S_ISDIR(wanted.st_mode) and not stat.S_ISDIR(have.st_mode):
             wanted_mode &= _READ_AND_WRITE
+        wanted_mode = _without_secrets(path, wanted_mode)
         try:
             if (have.st_uid, have.st_gid) != (wanted.st_uid, wanted.st_gid):
                 os.chown(path, wanted.st_uid, wanted.st_gid)
@@ -459,6 +484,22 @@ class Fs:
                 path=str(like),
                 advice="run as that user or as root",
             ) from error
+
+    def share(self, path: Path) -> None:
+        """Give a new file or folder the mode that programs give to new files: what the umask allows."""
+        mode = _SHARED_FOLDER if path.is_dir() else _SHARED_FILE
+        self.set_mode(path, mode & ~_umask())
+
+    def set_mode(self, path: Path, mode: int) -> None:
+        """Set the permissions of a file or folder; a file with secrets stays private."""
+        os.chmod(path, _without_secrets(path, mode))
+
+    def mode(self, path: Path) -> int | None:
+        """Return the permissions of a file or folder, following links; None if it is missing."""
+        try:
+            return stat.S_IMODE(path.stat().st_mode)
+        except FileNotFoundError:
+            return None
 
     def require_descriptors(self, count: int) -> None:
         """Check that this process may open `count` more files.
@@ -506,7 +547,7 @@ class DryRunFs(Fs):
     def reflink(self, source: Path, target: Path) -> bool:
         return True
 
-    def make_directory(self, path: Path) -> None:
+    def make_directory(self, path: Path, *, like: Path | None = None) -> None:
         return None
 
     def unlink(self, path: Path, *, missing_ok: bool = False) -> None:
@@ -516,6 +557,9 @@ class DryRunFs(Fs):
         return None
 
     def adopt_owner(self, path: Path, like: Path) -> None:
+        return None
+
+    def set_mode(self, path: Path, mode: int) -> None:
         return None
 
 
@@ -724,6 +768,19 @@ def _write_all(descriptor: int, content: memoryview) -> int:
 def _entry(name: str, status: os.stat_result) -> FileEntry:
     is_directory = stat.S_ISDIR(status.st_mode)
     return FileEntry(name, status.st_size, status.st_mtime_ns, is_directory, stat.S_ISREG(status.st_mode))
+
+
+def _without_secrets(path: Path, mode: int) -> int:
+    return mode & _PRIVATE_FILE if path.name.startswith(_SECRET_FILES) and not path.is_dir() else mode
+
+
+def _umask() -> int:
+    """Return the umask of this process; only the system's own files show it without changing it for other threads."""
+    try:
+        with open("/proc/self/status", "rb") as status:
+            return int(next(line for line in status if line.startswith(b"Umask:")).split()[1], 8)
+    except (OSError, StopIteration):
+        return 0o022
 
 
 def _sync(path: Path, flags: int) -> None:

@@ -160,7 +160,7 @@ class StoreFs(ListedFs):
     def rename(self, source: Path, target: Path) -> None:
         _refuse(source)
 
-    def make_directory(self, path: Path) -> None:
+    def make_directory(self, path: Path, *, like: Path | None = None) -> None:
         _refuse(path)
 
     def link(self, source: Path, target: Path) -> None:
@@ -179,6 +179,9 @@ class StoreFs(ListedFs):
         _refuse(path)
 
     def adopt_owner(self, path: Path, like: Path) -> None:
+        _refuse(path)
+
+    def set_mode(self, path: Path, mode: int) -> None:
         _refuse(path)
 
 

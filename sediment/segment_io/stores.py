@@ -4,6 +4,7 @@ Names are relative to the directory of a store, with `/` between folders.
 
 Invariants
 * A file under its final name is complete.  If a store shows incomplete files, an incomplete file has a different name.
+* A new local file is private until it is complete.
 * In a local store, the results of `write` and `move` are durable after `sync` of their folder.
 * Errors are OSError with the file's full name, without the credentials of a URI.
 """
@@ -11,9 +12,11 @@ Invariants
 from __future__ import annotations
 
 import errno
+import os
 import shutil
+import stat
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
@@ -34,6 +37,9 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 8 << 20
 _ATTEMPTS = 10
 
+_OWNER_WRITES_FILE, _OWNER_WRITES_FOLDER = 0o600, 0o700
+_ALL_OF_FILE, _ALL_OF_FOLDER = 0o666, 0o777
+
 _LOCAL = "local"
 _ATOMIC = frozenset({"s3", "gcs", "abfs"})  # an object becomes visible when complete, and a rename copies it
 _SCHEME = "://"
@@ -48,6 +54,33 @@ class StoredFile:
 
     size_bytes: int
     mtime_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Modes:
+    """The permissions of a new folder and of new files in it; None means those that the umask allows."""
+
+    folder: int | None = None
+    file: int | None = None
+
+
+def modes_of(sources: Iterable[Store], folder: str = "") -> Modes:
+    """Return modes that let nobody read a new file who cannot read every file directly in `folder` of the `sources`.
+
+    The owner may write to the new files and folders.  Sources that are not on this machine have no modes.
+    """
+    folder_mode, file_mode = _ALL_OF_FOLDER, _ALL_OF_FILE
+    paths = [path / folder for source in sources if (path := source.local_path) is not None]
+    for path in paths:
+        folder_mode &= stat.S_IMODE(path.stat().st_mode)
+        with os.scandir(path) as entries:
+            for entry in entries:
+                with suppress(OSError):  # it was removed, or is a dangling link
+                    if entry.is_file():
+                        file_mode &= stat.S_IMODE(entry.stat().st_mode)
+    if not paths:
+        return Modes()
+    return Modes(folder_mode | _OWNER_WRITES_FOLDER, (file_mode & folder_mode) | _OWNER_WRITES_FILE)
 
 
 def by_folder(files: Mapping[str, StoredFile]) -> dict[str, dict[str, StoredFile]]:
@@ -158,6 +191,12 @@ class Store:
             info = filesystem.get_file_info(self._path(name))
         return FileStamp(info.size, info.mtime_ns or 0) if info.type == FileType.File else None
 
+    def mode(self, name: str) -> int | None:
+        """Return the permissions of a copy of a file, which its owner may change; None if the store has no modes."""
+        path = self.local_path
+        found = None if path is None else self._fs.mode(path / name)
+        return None if found is None else (found & _ALL_OF_FOLDER) | _OWNER_WRITES_FILE
+
     def read(self, name: str) -> bytes | None:
         """Return the content of a small file; None if it does not exist."""
         try:
@@ -189,17 +228,33 @@ class Store:
         filesystem, _ = self._opened
         return filesystem.type_name not in _ATOMIC
 
-    def make_folder(self, folder: str) -> None:
-        """Create a folder and its parents; do nothing in an object store, where folders are only parts of names."""
+    def make_folder(self, folder: str, mode: int | None = None) -> None:
+        """Create a folder and its parents; do nothing in an object store, where folders are only parts of names.
+
+        A local folder that did not exist gets the permissions `mode`, or those that the umask allows.
+        """
         filesystem, _ = self._opened
-        if self.shows_incomplete_files:
+        path = self.local_path
+        if path is not None and mode is not None and not (path / folder).is_dir():
+            with self._named_errors(folder):
+                filesystem.create_dir(str((path / folder).parent), recursive=True)
+            with suppress(FileExistsError):  # another task has made it meanwhile
+                (path / folder).mkdir(_OWNER_WRITES_FOLDER)
+                self._fs.set_mode(path / folder, mode)
+        elif self.shows_incomplete_files:
             with self._named_errors(folder):
                 filesystem.create_dir(self._path(folder), recursive=True)
 
     def write(self, name: str, chunks: Iterable[Buffer]) -> int:
-        """Write `chunks` to a file, replacing an existing file; return the number of bytes written."""
+        """Write `chunks` to a file, replacing an existing file; return the number of bytes written.
+
+        A local file is private until `set_mode`.
+        """
         filesystem, _ = self._opened
         written = 0
+        if self.local_path is not None:
+            with self._named_errors(name):
+                self._fs.make_private_file(self.local_path / name)
         with self._named_errors(name), filesystem.open_output_stream(self._path(name)) as target:
             for chunk in chunks:
                 written += target.write(memoryview(chunk).cast("B"))
@@ -207,13 +262,23 @@ class Store:
             self._fs.sync_file(self.local_path / name)
         return written
 
-    def put(self, name: str, chunks: Iterable[Buffer], *, part: str) -> int:
-        """Write a file under the name `part`, and rename the complete file."""
+    def put(self, name: str, chunks: Iterable[Buffer], *, part: str, mode: int | None = None) -> int:
+        """Write a file under the name `part`, and rename the complete file; `mode` is that of `set_mode`."""
         if not self.shows_incomplete_files:
             return self.write(name, chunks)
         written = self.write(part, chunks)
+        self.set_mode(part, mode)
         self.move(part, name)
         return written
+
+    def set_mode(self, name: str, mode: int | None) -> None:
+        """Set the permissions of a file or folder on a local store; None means those that the umask allows."""
+        if self.local_path is None:
+            return
+        if mode is None:
+            self._fs.share(self.local_path / name)
+        else:
+            self._fs.set_mode(self.local_path / name, mode)
 
     def move(self, name: str, target: str) -> None:
         """Rename a file, replacing an existing `target`."""

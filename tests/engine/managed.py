@@ -211,9 +211,9 @@ class FailingFs(Fs):
             self.adopt_owner(path, like)
         return file
 
-    def make_directory(self, path: Path) -> None:
+    def make_directory(self, path: Path, *, like: Path | None = None) -> None:
         self._check(path)
-        super().make_directory(path)
+        super().make_directory(path, like=like)
 
     def sync_file(self, path: Path) -> None:
         self._check(path)

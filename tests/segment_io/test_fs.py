@@ -158,3 +158,42 @@ def test_a_rename_to_another_link_of_the_same_file_removes_the_old_name(tmp_path
     (tmp_path / "b").hardlink_to(tmp_path / "a")
     Fs().rename(tmp_path / "a", tmp_path / "b")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"b": b"bytes"}
+
+
+@pytest.mark.parametrize("mask", [0, 0o022, 0o077])
+def test_a_new_file_is_private_until_it_has_its_mode(tmp_path: Path, mask: int) -> None:
+    fs, path = Fs(), tmp_path / "f"
+    modes = []
+
+    def chunks():
+        yield b"x"
+        modes.append(path.stat().st_mode & 0o777)
+
+    before = os.umask(mask)
+    try:
+        fs.write_new(path, chunks())
+        fs.share(path)
+        modes.append(path.stat().st_mode & 0o777)
+        fs.make_directory(tmp_path / "shared")
+        fs.make_directory(tmp_path / "private", like=path.parent)
+        fs.share(tmp_path / "private")
+        fs.replace_file(tmp_path / "g", b"x")
+    finally:
+        os.umask(before)
+    assert modes == [0o600, 0o644 & ~mask]
+    assert (tmp_path / "g").stat().st_mode & 0o777 == 0o644 & ~mask
+    assert (tmp_path / "private").stat().st_mode & 0o777 == 0o755 & ~mask
+
+
+@pytest.mark.parametrize("name", ["bootstrap.checkpoint", "bootstrap.checkpoint.run.replaced"])
+def test_a_file_with_keys_of_users_is_private_whatever_was_there_before(tmp_path: Path, name: str) -> None:
+    fs, path = Fs(), tmp_path / name
+    tmp_path.chmod(0o755)
+    fs.replace_file(path, b"keys", like=tmp_path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o644)
+    fs.replace_file(path, b"more keys", like=path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    fs.set_mode(path, 0o644)
+    fs.share(path)
+    assert path.stat().st_mode & 0o777 == 0o600

@@ -211,6 +211,7 @@ def _keep(log_dir: Path, name: str, fs: Fs, run_id: str) -> str:
     """Copy a file durably under a name that brokers ignore; return the name."""
     copy = log_dir / f"{name}.{run_id}{KEPT_SUFFIX}"
     fs.write_new(copy, [fs.read_bytes(log_dir / name)])
+    fs.adopt_owner(copy, log_dir / name)
     fs.sync_file(copy)
     fs.sync_directory(log_dir)
     return copy.name

@@ -13,7 +13,7 @@ Invariant: no broker starts on a directory that is not complete, and the next ru
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -39,7 +39,7 @@ from sediment.segment_io.internal_topics.bootstrap_checkpoint import format_boot
 from sediment.segment_io.manifest import ManifestFile, ManifestPartition
 from sediment.segment_io.partition.checkpoint_files import log_start_entries
 from sediment.segment_io.partition.clean_shutdown_file import NEW_DIRECTORY, format_clean_shutdown
-from sediment.segment_io.stores import Store
+from sediment.segment_io.stores import Store, modes_of
 
 _KRAFT_VERSION = 1  # of meta.properties
 _DRIVER = "driver"
@@ -79,9 +79,10 @@ class CloneDirectory:
             )
         check_output_path(self._publisher.store, sources)
 
-    def make(self) -> None:
-        """Create the directory if it is absent."""
-        self._publisher.store.make_folder("")
+    def make(self, sources: Iterable[Store]) -> None:
+        """Create the directory if it is absent; it and its own files are as private as the `sources`."""
+        self._publisher.modes = modes_of(sources)
+        self._publisher.make_directory()
 
     def begin(self) -> str | None:
         """Claim the directory and empty it; return the run whose unfinished files were removed, or None."""

@@ -18,7 +18,7 @@ corruption is reported.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -56,6 +56,7 @@ from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.live_segments import as_loaded
 from sediment.segment_io.partition.log_view import open_view
 from sediment.segment_io.partition.producer_snapshots import encode_snapshot
+from sediment.segment_io.stores import modes_of
 
 _SHARED = "split"  # replaces the attempt in the name of a folder that several tasks share
 _RULES = {
@@ -234,6 +235,7 @@ def clone_partition(task: CloneTask, attempt: str) -> PartitionClone:
         first_dirty = compaction.first_dirty
         loaded = _reloaded(task, loaded, directory, fs)
     known = {each.file.name.rpartition("/")[2]: each.file for each in copied}
+    _take_modes(replica, directory, known, fs)
     files = _made_durable(directory, known, stamps, fs)
     linked_bytes = sum(each.file.size_bytes for each in copied if each.method is not CopyMethod.COPIED)
     result = _result(replica, loaded, folder, files, linked_bytes, first_dirty)
@@ -452,6 +454,17 @@ def _result(
         repairs=tuple(str(repair) for repair in loaded.repairs if not repair.is_routine),
         damage="; ".join(map(str, loaded.damage)) or None,
     )
+
+
+def _take_modes(replica: Replica, directory: Path, copied: Container[str], fs: Fs) -> None:
+    """Make the folder, and the files that are not copies, as private as the replica; copies have its modes already."""
+    modes = modes_of([replica.directory.store], str(replica.partition))
+    new = [directory / entry.name for entry in fs.scan(directory) if entry.name not in copied]
+    for path, mode in (*((path, modes.file) for path in new), (directory, modes.folder)):
+        if mode is None:
+            fs.share(path)
+        else:
+            fs.set_mode(path, mode)
 
 
 def _made_durable(

@@ -83,7 +83,8 @@ class PartitionCopy:
     """The work of copying one partition to `target`; the driver has listed its `files` in `folder` of `source`.
 
     `closed` names the files that no broker will change again (`closed_files`).  `earlier` are the files of the
-    partition in the earlier copy.
+    partition in the earlier copy.  `folder_mode` are the permissions of a new folder, or None for those that the umask
+    allows.  A copied file gets the permissions of its source.
     """
 
     source: Store
@@ -93,6 +94,7 @@ class PartitionCopy:
     closed: frozenset[str] = frozenset()
     earlier: EarlierFiles | None = None
     rules: CopyRules = field(default_factory=CopyRules)
+    folder_mode: int | None = None
 
     def weight(self) -> int:
         """Return the bytes of all files."""
@@ -137,7 +139,7 @@ def copy_partition(
         OwnershipError: the output no longer belongs to this run.
         OSError: a disk or a store failed.
     """
-    publisher.store.make_folder(work.target)
+    publisher.store.make_folder(work.target, work.folder_mode)
     copied = tuple(_FileCopy(work, name, publisher, attempt, on_bytes).made() for name in work.files)
     publisher.store.sync(work.target)
     return copied
@@ -234,7 +236,12 @@ class _FileCopy:
 
     def _copied(self, stamp: FileStamp, kept: FileStamp | None) -> CopiedFile:
         made = self.publisher.publish(
-            self._target_name, self._chunks(), attempt=self.attempt, mtime_ns=stamp.mtime_ns, source=kept
+            self._target_name,
+            self._chunks(),
+            attempt=self.attempt,
+            mtime_ns=stamp.mtime_ns,
+            source=kept,
+            mode=self.work.source.mode(self._source_name),
         )
         after = self._stamp()
         if made.size_bytes != stamp.size_bytes or after.inode != stamp.inode:

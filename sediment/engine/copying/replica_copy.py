@@ -41,6 +41,9 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.stores import Store, StoredFile
 
+PRIVATE_FOLDER = 0o700
+"""The permissions of the folder while a task works in it."""
+
 _INDEXES = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX)
 _LEFT_BEHIND = (DELETED_SUFFIX, PART_SUFFIX)
 
@@ -81,6 +84,7 @@ class ReplicaCopy:
             closed=self.closed,
             earlier=self.earlier,
             rules=self.rules,
+            folder_mode=PRIVATE_FOLDER,
         )
         publisher = Publisher(Store(str(self.to)), self.run_id)
         return copy_partition(work, publisher, attempt=attempt, on_bytes=_ignore)

@@ -35,6 +35,9 @@ class OverlayFs(Fs):
     def adopt_owner(self, path: Path, like: Path) -> None:
         """Do nothing: files of an overlay keep their owner."""
 
+    def set_mode(self, path: Path, mode: int) -> None:
+        """Do nothing: files of an overlay keep their mode."""
+
 
 @contextmanager
 def overlay_of(directory: Path) -> Iterator[Path]:

@@ -268,6 +268,7 @@ def place_run_token(directory: Path, run_id: str, fs: Fs = _LOCAL) -> None:
     path = directory / RUN_TOKEN_FILE
     fs.unlink(path, missing_ok=True)
     fs.write_new(path, [_token(directory, run_id, fs)])
+    fs.share(path)
     fs.sync_file(path)
 
 

@@ -44,11 +44,12 @@ from sediment.segment_io.manifest import (
 )
 from sediment.segment_io.partition.checkpoint_files import LOG_DIRECTORY_FILES
 from sediment.segment_io.store_fs import StoreFs
-from sediment.segment_io.stores import CHUNK_BYTES, Store, StoredFile
+from sediment.segment_io.stores import CHUNK_BYTES, Modes, Store, StoredFile
 
 CLAIM_FILE = ".sediment-output"
 
 _SCHEMA = 1
+_AS_UMASK = Modes()
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK)
 
 
@@ -135,9 +136,10 @@ def _run_of(document: bytes) -> str | None:
 class Publisher:
     """The writer of one run's output; each task has a copy of it."""
 
-    def __init__(self, store: Store, run_id: str) -> None:
+    def __init__(self, store: Store, run_id: str, modes: Modes = _AS_UMASK) -> None:
         self.store = store
         self.run_id = run_id
+        self.modes = modes
         self._fs = Fs()
 
     def begin(self) -> str | None:
@@ -145,7 +147,7 @@ class Publisher:
 
         Call `check_output_path` first, and lock the directory if it is local.
         """
-        self.store.make_folder("")
+        self.make_directory()
         claim = self.store.read(CLAIM_FILE)
         before = None
         if claim is not None:
@@ -163,9 +165,14 @@ class Publisher:
         self._claim()
         return before
 
+    def make_directory(self) -> None:
+        """Create the directory of the output if it is absent."""
+        self.store.make_folder("", self.modes.folder)
+
     def _claim(self) -> None:
         content = json.dumps({"schema": _SCHEMA, "run_id": self.run_id}).encode() + b"\n"
-        self.store.put(CLAIM_FILE, [content], part=f"{CLAIM_FILE}.{self.run_id}{PART_SUFFIX}")
+        part = f"{CLAIM_FILE}.{self.run_id}{PART_SUFFIX}"
+        self.store.put(CLAIM_FILE, [content], part=part, mode=self.modes.file)
         self.store.sync()
 
     def withdraw(self) -> None:
@@ -197,15 +204,18 @@ class Publisher:
         attempt: str,
         mtime_ns: int | None = None,
         source: FileStamp | None = None,
+        mode: int | None = None,
     ) -> ManifestFile:
         """Write one file; its content is durable immediately, but its name is durable only after a sync of the folder.
 
-        `source` is recorded in the manifest, for a later incremental copy.
+        The file gets the permissions `mode`, by default those of `modes`.  `source` is recorded in the manifest, for a
+        later incremental copy.
         """
         self.check()
         digest = hashlib.sha256()
         part = f"{name}.{self.run_id}-{attempt}{PART_SUFFIX}"
-        written = self.store.put(name, _digested(chunks, digest.update), part=part)
+        wanted = self.modes.file if mode is None else mode
+        written = self.store.put(name, _digested(chunks, digest.update), part=part, mode=wanted)
         if mtime_ns is not None:
             self.store.set_mtime_ns(name, mtime_ns)
         return ManifestFile(name, written, digest.hexdigest(), source=source)
@@ -237,6 +247,7 @@ class Publisher:
         part = root / f"{name}.{self.run_id}-{attempt}{PART_SUFFIX}"
         if not self._fs.reflink(source, part):
             return False
+        self._fs.set_mode(part, self._fs.mode(source) or 0)
         self._fs.set_mtime_ns(part, source.stat().st_mtime_ns)
         self._fs.sync_file(part)
         self._fs.rename(part, target)
@@ -283,7 +294,7 @@ class Publisher:
             partitions=tuple(sorted(partitions, key=lambda partition: partition.partition)),
         )
         part = f"{MANIFEST_FILE}.{self.run_id}{PART_SUFFIX}"
-        self.store.put(MANIFEST_FILE, format_manifest(manifest), part=part)
+        self.store.put(MANIFEST_FILE, format_manifest(manifest), part=part, mode=self.modes.file)
         self.store.sync()
         self.store.delete(CLAIM_FILE)
         self.store.sync()
@@ -340,13 +351,15 @@ class PublishingFs(Fs):
     """The file operations of one task: it writes `.part` files to the output, and other files to local disk.
 
     `used` is called with the number of bytes written to the output.  Without a publisher, as in a dry run, the bytes
-    are only counted.
+    are only counted.  A file of the output gets the permissions of the file of the same name in the same folder of
+    `source`, and otherwise those of the publisher's modes.
     """
 
-    def __init__(self, publisher: Publisher | None, folder: str, used: Callable[[int], None]) -> None:
+    def __init__(self, publisher: Publisher | None, folder: str, used: Callable[[int], None], *, source: Store) -> None:
         self._publisher = publisher
         self._folder = folder
         self._used = used
+        self._like = source
         self._parts: dict[str, _Part] = {}
 
     def write_new(self, path: Path, chunks: Iterable[Buffer]) -> int:
@@ -397,6 +410,8 @@ class PublishingFs(Fs):
         held = self._parts.pop(part.part_name)
         name = f"{self._folder}/{part.final_name}"
         store = self._publisher.store
+        mode = self._like.mode(name)
+        store.set_mode(held.written.name, self._publisher.modes.file if mode is None else mode)
         store.move(held.written.name, name)
         if held.mtime_ns is not None:
             store.set_mtime_ns(name, held.mtime_ns)
@@ -423,7 +438,7 @@ class SourcePublishingFs(PublishingFs, StoreFs):
         used: Callable[[int], None],
     ) -> None:
         StoreFs.__init__(self, source, folder, files)
-        PublishingFs.__init__(self, publisher, folder, used)
+        PublishingFs.__init__(self, publisher, folder, used, source=source)
 
 
 def _is_part(path: Path) -> bool:

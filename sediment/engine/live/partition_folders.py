@@ -70,7 +70,7 @@ def make_partition_folders(
 
     def stage(partition: TopicPartition) -> None:
         before_each()
-        _stage(staged[partition], topic_ids[partition], fs)
+        _stage(staged[partition], topic_ids[partition], fs, like_folder=log_dir)
 
     try:
         # The disk combines syncs that arrive at the same time.
@@ -89,8 +89,10 @@ def make_partition_folders(
     return frozenset(staged)
 
 
-def make_future_folder(log_dir: Path, partition: TopicPartition, topic_id: str | None, fs: Fs) -> Path:
+def make_future_folder(log_dir: Path, partition: TopicPartition, topic_id: str | None, fs: Fs, *, like: Path) -> Path:
     """Make the folder of a future log, durably, and return its path.
+
+    Folder and files get the owner, group and mode of those of `like`, a file of the current log.
 
     Raises:
         OSError: see `make_partition_folders`.
@@ -98,7 +100,7 @@ def make_future_folder(log_dir: Path, partition: TopicPartition, topic_id: str |
     staged = log_dir / folder_aside(partition, DirectoryState.DELETE)
     folder = log_dir / future_directory_name(partition, uuid.uuid4().hex)
     try:
-        _stage(staged, topic_id, fs)
+        _stage(staged, topic_id, fs, like_folder=like.parent, like_file=like)
     except OSError as error:
         if is_out_of_descriptors(error):
             with suppress(OSError):
@@ -137,14 +139,15 @@ def folder_aside(partition: TopicPartition, state: DirectoryState) -> str:
     return aside_directory_name(partition, state, uuid.uuid4().hex)
 
 
-def _stage(folder: Path, topic_id: str | None, fs: Fs) -> None:
+def _stage(folder: Path, topic_id: str | None, fs: Fs, *, like_folder: Path, like_file: Path | None = None) -> None:
     """Make a folder with an empty segment and partition.metadata; only its name is not durable yet."""
-    fs.make_unsynced_directory(folder, like=folder.parent)
+    fs.make_unsynced_directory(folder, like=like_folder)
+    like = like_file or folder
     for name in _EMPTY_FILES:
         file = folder / name
         fs.write_new(file, ())
-        fs.adopt_owner(file, folder)
+        fs.adopt_owner(file, like)
     if topic_id is None:
         fs.sync_directory(folder)
     else:
-        fs.replace_file(folder / PARTITION_METADATA_FILE, format_partition_metadata(topic_id), like=folder)
+        fs.replace_file(folder / PARTITION_METADATA_FILE, format_partition_metadata(topic_id), like=like)

@@ -159,6 +159,7 @@ class NewNode:
         )
         if self._own.properties_file is not None:
             self._fs.write_new(self._own.properties_file, [properties.encode()])
+            self._fs.share(self._own.properties_file)
             self._fs.sync_file(self._own.properties_file)
         start = StartFiles(self.node, records, properties)
         return write_start_files(self._log_dir, clones, start, self._fs, run_id=run_id, now_ms=now_ms)

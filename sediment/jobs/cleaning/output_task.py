@@ -103,7 +103,7 @@ def _cleaned_in_place(task: PublishTask, cleaning: CleaningTask, attempt: str, o
 
 def _source_fs(task: PublishTask, on_bytes: OnBytes) -> SourcePublishingFs:
     if not task.dry_run:
-        task.output.make_folder(task.folder)
+        task.make_folder()
     return task.source_fs(on_bytes)
 
 
@@ -154,9 +154,9 @@ def _cleaned_copy(
 ) -> PublishResult:
     """Clean the partition in the directory `work`; then copy from `work` the files that cleaning did not rewrite."""
     publisher = task.publisher()
-    fs = PublishingFs(publisher, task.folder, on_bytes)
+    fs = PublishingFs(publisher, task.folder, on_bytes, source=task.source)
     if publisher is not None:
-        task.output.make_folder(task.folder)
+        task.make_folder()
     whole = replace(cleaning, resources=replace(cleaning.resources, asked=Strategy.WHOLE))
     try:
         with errors_naming(task.shown, work):
@@ -183,7 +183,8 @@ def _cleaned_copy(
         if entry.name not in gone and not is_left_out(entry.name):
             chunks = counted(file_chunks(work / entry.name, entry.size_bytes), on_bytes, most_bytes=CHUNK_BYTES)
             name = f"{task.folder}/{entry.name}"
-            files.append(publisher.publish(name, chunks, attempt=attempt, mtime_ns=entry.mtime_ns))
+            mode = task.source.mode(name)
+            files.append(publisher.publish(name, chunks, attempt=attempt, mtime_ns=entry.mtime_ns, mode=mode))
     task.output.sync(task.folder)
     return PublishResult(tuple(files), result, listing)
 

@@ -164,7 +164,7 @@ class _CloneRun:
             places = [directory.store for directory in source.directories]
             self._target.check(places)
             self._check_properties_file()
-        self._target.make()
+        self._target.make(places)
         self._stack.enter_context(DirectoryLock(self._request.to))
         self._target.check(places)
         before = self._target.begin()
@@ -294,6 +294,7 @@ class _CloneRun:
         )
         if self._request.properties_file is not None:
             self._fs.write_new(self._request.properties_file, [properties.encode()])
+            self._fs.share(self._request.properties_file)
             self._fs.sync_file(self._request.properties_file)
         self._target.finish(
             StartFiles(self._node, records, properties),

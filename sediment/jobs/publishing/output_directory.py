@@ -40,7 +40,7 @@ from sediment.segment_io.format.names import (
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.manifest import ManifestFile
 from sediment.segment_io.partition.clean_shutdown_file import parse_clean_shutdown
-from sediment.segment_io.stores import Store, StoredFile
+from sediment.segment_io.stores import Store, StoredFile, modes_of
 
 if TYPE_CHECKING:
     from sediment.segment_io.partition.checkpoint_files import LogDirCheckpoints
@@ -150,8 +150,9 @@ class OutputDirectory:
             DirectoryInUseError: another run writes to it.
         """
         path = self.store.local_path
+        self._publisher.modes = modes_of(source.store for source in self.sources)
         if path is not None:
-            self.store.make_folder("")
+            self._publisher.make_directory()
             self._stack.enter_context(DirectoryLock(path))
             check_output_path(self.store, [source.store for source in self.sources])
         before = self._publisher.begin()

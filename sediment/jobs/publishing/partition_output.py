@@ -27,7 +27,7 @@ from sediment.segment_io.format.names import (
     parse_segment_file,
 )
 from sediment.segment_io.manifest import ManifestFile
-from sediment.segment_io.stores import Store, StoredFile, by_folder
+from sediment.segment_io.stores import Modes, Store, StoredFile, by_folder, modes_of
 
 _OTHER_FILES = frozenset({LEADER_EPOCH_FILE, PARTITION_METADATA_FILE})
 _REPLACEMENT_SUFFIXES = (SWAP_SUFFIX, CLEANED_SUFFIX)
@@ -61,7 +61,14 @@ class PartitionOutput:
 
     def publisher(self) -> Publisher | None:
         """Return a writer for the output; None in a dry run."""
-        return None if self.dry_run else Publisher(self.output, self.run_id)
+        return None if self.dry_run else Publisher(self.output, self.run_id, self._modes())
+
+    def make_folder(self) -> None:
+        """Create the partition's folder in the output, with the permissions of the folder in the source."""
+        self.output.make_folder(self.folder, self._modes().folder)
+
+    def _modes(self) -> Modes:
+        return modes_of([self.source], self.folder)
 
     def check_listed(self) -> None:
         """Check that the folder in the source has the listed files.
@@ -90,7 +97,8 @@ class PartitionOutput:
         publisher = self.publisher()
         if publisher is None:
             return ()
-        work = PartitionCopy(self.source, self.folder, {name: self.files[name] for name in names}, self.folder)
+        files = {name: self.files[name] for name in names}
+        work = PartitionCopy(self.source, self.folder, files, self.folder, folder_mode=publisher.modes.folder)
         return tuple(made.file for made in copy_partition(work, publisher, attempt=attempt, on_bytes=on_bytes))
 
     def staying(self, directory: Path, groups: Iterable[CleanedGroup]) -> tuple[str, ...]:

@@ -121,7 +121,7 @@ class NewLogDirectory(Destination):
         self.directory.claim()
         self._is_claimed = True
         for each in planned:
-            self.directory.store.make_folder(str(each.selected.partition))
+            self.directory.partition(each.selected.partition, dry_run=False).make_folder()
         return []
 
     def commit(self, planned: PlannedPartition, swap: PreparedSwap) -> bool:

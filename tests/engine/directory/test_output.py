@@ -98,7 +98,7 @@ def test_parts_go_straight_to_the_output_and_nothing_else_does(publisher, store,
     work = tmp_path / "work"
     work.mkdir()
     used = []
-    fs = PublishingFs(publisher, "t-0", used.append)
+    fs = PublishingFs(publisher, "t-0", used.append, source=store)
     assert fs.write_new(work / PART, [b"abc"]) == 3
     fs.adopt_owner(work / PART, work / "missing")
     fs.set_mtime_ns(work / PART, 5_000)
@@ -114,7 +114,7 @@ def test_parts_go_straight_to_the_output_and_nothing_else_does(publisher, store,
 
 
 def test_parts_that_are_not_taken_are_removed(publisher, store, tmp_path):
-    fs = PublishingFs(publisher, "t-0", lambda count: None)
+    fs = PublishingFs(publisher, "t-0", lambda count: None, source=store)
     fs.write_new(tmp_path / PART, [b"abc"])
     fs.discard()
     assert set(store.files()) == {CLAIM_FILE}

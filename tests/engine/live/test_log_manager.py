@@ -443,6 +443,17 @@ def test_the_files_of_a_new_log_are_read_and_written_by_those_who_may_enter_its_
             assert path.stat().st_mode & 0o7777 == directory_mode & 0o666, path
 
 
+def test_a_new_segment_of_private_files_is_private(logs):
+    with running(logs) as manager:
+        log = manager.create_log(T0)
+        append(log, ("a", "1"))
+        for path in (logs / "t-0").iterdir():
+            path.chmod(0o600)
+        log.roll()
+        append(log, ("a", "2"))
+        assert {path.stat().st_mode & 0o777 for path in (logs / "t-0").glob(f"{1:020d}.*")} == {0o600}
+
+
 def test_two_threads_that_create_a_log_get_the_same(logs):
     with running(logs) as manager:
         start, found = threading.Barrier(4), []

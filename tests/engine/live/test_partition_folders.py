@@ -58,13 +58,18 @@ def test_a_folder_is_whole_when_it_has_its_name(logs: Path) -> None:
 
 def test_the_folder_of_a_future_log_is_whole_when_it_has_its_name(logs: Path) -> None:
     fs = FaultyFs()
-    made = make_future_folder(logs, T0, ID, fs)
-    assert made.is_dir()
+    make_partition_folders(logs, {T0: ID}, Fs())
+    (logs / "t-0").chmod(0o700)
+    like = logs / "t-0" / f"{0:020d}.log"
+    like.chmod(0o600)
+    made = make_future_folder(logs, T0, ID, fs, like=like)
+    assert made.stat().st_mode & 0o777 == 0o700
+    assert {file.stat().st_mode & 0o777 for file in made.iterdir()} == {0o600}
     for number in range(1, fs.operations + 1):
         path = logs.parent / str(number)
         path.mkdir()
         with pytest.raises(Killed):
-            make_future_folder(path, T0, ID, FaultyFs(fault=Kill(number)))
+            make_future_folder(path, T0, ID, FaultyFs(fault=Kill(number)), like=like)
         (name,) = folders(path)
         partition, state = parse_partition_directory(name)
         assert partition == T0

@@ -125,8 +125,8 @@ class UnsyncedFs(Fs):
             self._forget(path)
         return size_bytes
 
-    def make_directory(self, path: Path) -> None:
-        self.make_unsynced_directory(path, like=path.parent)
+    def make_directory(self, path: Path, *, like: Path | None = None) -> None:
+        self.make_unsynced_directory(path, like=like or path.parent)
         self.sync_directory(path.parent)
 
     def make_unsynced_directory(self, path: Path, *, like: Path) -> None:

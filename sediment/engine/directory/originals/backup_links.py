@@ -69,7 +69,8 @@ _MARKS = (
 def backup_directory(target: Path, log_dir: Path, fs: Fs) -> Iterator[None]:
     """Create `target` and check, before any other change, that files of `log_dir` can be linked into it.
 
-    At the end, remove every directory that was created here and is still empty.
+    A new directory is as private as `log_dir`.  At the end, remove every directory that was created here and is still
+    empty.
 
     Raises:
         UsageError: `target` is on another filesystem, or is not a directory.
@@ -77,7 +78,7 @@ def backup_directory(target: Path, log_dir: Path, fs: Fs) -> Iterator[None]:
     missing = [each for each in (target, *target.parents) if not fs.is_directory(each)]
     try:
         try:
-            _make_directories(target, fs)
+            _make_directories(target, fs, like=log_dir)
         except OSError as error:
             raise UsageError(
                 f"the directory for the originals cannot be created: {error.strerror}",
@@ -138,7 +139,8 @@ def link_files(source: Path, names: Sequence[str], target: Path, fs: Fs) -> tupl
     if not names:
         return ()
     folder = target / source.name
-    _make_directories(folder, fs)
+    _make_directories(target, fs, like=source.parent)
+    _make_directories(folder, fs, like=source)
     links = []
     for name in names:
         try:
@@ -209,7 +211,8 @@ class BackupLinks:
         """
         link_files(source, names, self._folder, self._fs)
         if new_files:
-            _make_directories(self._folder / source.name, self._fs)
+            _make_directories(self._folder, self._fs, like=source.parent)
+            _make_directories(self._folder / source.name, self._fs, like=source)
             write_new_files(self._folder / source.name, new_files, self._fs)
             self._new[source] = tuple(new_files)
 
@@ -342,7 +345,7 @@ def snapshot_partition(partition: TopicPartition, log_dir: Path, target: Path, f
         for entry in fs.scan(unfinished):
             fs.unlink(unfinished / entry.name)
     else:
-        fs.make_directory(unfinished)
+        fs.make_directory(unfinished, like=source)
     files = [e.name for e in fs.scan(source) if not e.is_directory and not e.name.endswith(PART_SUFFIX)]
     _link_all(files, source, unfinished, fs)
     fs.rename(unfinished, folder)
@@ -360,10 +363,11 @@ def _link_all(names: Sequence[str], source: Path, target: Path, fs: Fs) -> None:
     fs.sync_directory(target)
 
 
-def _make_directories(path: Path, fs: Fs) -> None:
+def _make_directories(path: Path, fs: Fs, *, like: Path) -> None:
+    """Create a directory and its missing parents, as private as `like`, a directory of the originals' source."""
     missing = [each for each in (path, *path.parents) if not fs.is_directory(each)]
     for each in reversed(missing):
-        fs.make_directory(each)
+        fs.make_directory(each, like=like)
 
 
 def _other_filesystem(target: Path, source: Path) -> UsageError:

@@ -133,19 +133,24 @@ def run_folder(target: Path, run_id: str) -> Path:
 def write_catalogue(catalogue: Catalogue, target: Path, fs: Fs) -> Path:
     """Write or replace the catalogue of a run, durably; return its path.
 
+    The file is as private as the most private log directory of the run.
+
     Raises:
         OSError: the file could not be written; an earlier catalogue of the run is still intact.
     """
     path = catalogue_file(target, catalogue.run_id)
     started = datetime.fromtimestamp(catalogue.started_ms / 1000, tz=UTC).isoformat(timespec="milliseconds")
     fields = {"catalogue": CATALOGUE_VERSION, "state": catalogue.state, "started": started, **asdict(catalogue)}
-    fs.replace_file(path, json.dumps(fields, indent=1).encode() + b"\n")
+    log_dirs = [Path(each.path) for each in catalogue.log_dirs]
+    like = min(log_dirs, key=lambda log_dir: fs.mode(log_dir) or 0, default=target)
+    fs.replace_file(path, json.dumps(fields, indent=1).encode() + b"\n", like=like)
     return path
 
 
 def write_new_files(folder: Path, files: Iterable[OriginalFile], fs: Fs) -> None:
     """Write to `folder` a durable list of the files that replace the originals in this folder."""
-    fs.replace_file(folder / NEW_FILES_FILE, json.dumps([asdict(file) for file in files]).encode() + b"\n")
+    content = json.dumps([asdict(file) for file in files]).encode() + b"\n"
+    fs.replace_file(folder / NEW_FILES_FILE, content, like=folder)
 
 
 def log_dir_before(log_dir: Path, checkpoints: LogDirCheckpoints) -> OriginalLogDir:

@@ -189,4 +189,5 @@ def read_pins(target: Path, fs: Fs) -> dict[str, str]:
 
 def write_pins(pins: Mapping[str, str], target: Path, fs: Fs) -> None:
     """Replace the list of pins, durably; the lock of `target` must be held."""
-    fs.replace_file(target / PINS_FILE, json.dumps({"pins": dict(pins)}, indent=1).encode() + b"\n")
+    content = json.dumps({"pins": dict(pins)}, indent=1).encode() + b"\n"
+    fs.replace_file(target / PINS_FILE, content, like=target)

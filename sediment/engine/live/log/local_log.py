@@ -220,7 +220,9 @@ class LocalLog:
     def add_segment(self, base_offset: int) -> Segment:
         """Create an empty segment, which becomes the active one; the first append creates its indexes."""
         segment = self.segment(base_offset, size_bytes=0, now_ms=self.clock(), is_new=True)
-        segment.create(like=self.directory, preallocated_bytes=self._preallocated_bytes())
+        is_first = not self.segments.base_offsets or self.segments.active.base_offset == base_offset
+        like = self.directory if is_first else self.segments.active.path()
+        segment.create(like=like, preallocated_bytes=self._preallocated_bytes())
         self.segments.add(segment)
         return segment
 

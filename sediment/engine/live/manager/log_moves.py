@@ -24,7 +24,7 @@ from sediment.engine.live.manager.offset_checkpoints import write_all, write_off
 from sediment.engine.live.open_files import require_spare_descriptors
 from sediment.engine.live.partition_folders import make_future_folder
 from sediment.segment_io.errors import CommitStateUnknownError, SedimentError, StorageError, UsageError
-from sediment.segment_io.format.names import DirectoryState, TopicPartition
+from sediment.segment_io.format.names import DirectoryState, SegmentFileKind, TopicPartition, segment_file_name
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 
 
@@ -43,7 +43,8 @@ def create_future_log(manager: ManagerState, partition: TopicPartition, log_dir:
             raise UsageError("the log is in this directory", partition=str(partition), path=str(log_dir))
         require_spare_descriptors(manager.fs)
         with manager.failures.failing(directory):
-            folder = make_future_folder(directory.path, partition, current.topic_id, manager.fs)
+            like = current.directory / segment_file_name(current.active_base_offset, SegmentFileKind.LOG)
+            folder = make_future_folder(directory.path, partition, current.topic_id, manager.fs, like=like)
             clean = PartitionCheckpoints(clean_shutdown=True)
             log = manager.open_log(partition, folder, clean, DirectoryState.FUTURE, announces=False)
             with manager.guard:
