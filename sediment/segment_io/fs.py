@@ -284,13 +284,14 @@ class Fs:
             return None
         return FileStamp(status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
 
-    def read_bytes(self, path: Path) -> bytes:
+    def read_bytes(self, path: Path, *, follow_links: bool = True) -> bytes:
         """Return the whole content of a file, which must not exceed the largest size of a segment.
 
         Raises:
-            OSError: EFBIG for a larger file; also FileNotFoundError, PermissionError, IsADirectoryError.
+            OSError: EFBIG for a larger file; ELOOP for a link, without `follow_links`; also FileNotFoundError,
+                PermissionError, IsADirectoryError.
         """
-        with open(open_to_read(path), "rb", buffering=0) as file:
+        with open(open_to_read(path, follow_links=follow_links), "rb", buffering=0) as file:
             if os.fstat(file.fileno()).st_size > _MAX_READ_BYTES:
                 raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
             return file.readall()
@@ -568,12 +569,13 @@ def is_out_of_descriptors(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
 
 
-def open_to_read(path: Path) -> int:
+def open_to_read(path: Path, *, follow_links: bool = True) -> int:
     """Open a regular file for reading; the caller closes the returned descriptor.
 
     Other files are refused, because a pipe would block and a device may have no end.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    flags = 0 if follow_links else os.O_NOFOLLOW
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags)
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
         return descriptor

@@ -114,7 +114,7 @@ class StoreFs(ListedFs):
         file = self._files.get(path.name)
         return None if file is None else FileEntry(path.name, file.size_bytes, file.mtime_ns, False)
 
-    def read_bytes(self, path: Path) -> bytes:
+    def read_bytes(self, path: Path, *, follow_links: bool = True) -> bytes:
         """Return the whole content of a file."""
         file = self.open_readable(path)
         try:

@@ -113,6 +113,9 @@ class InlineContext:
 
     defaultParallelism = 1  # noqa: N815
 
+    def getConf(self) -> dict[str, str]:
+        return {}
+
     def setJobGroup(self, group: str, description: str) -> None:
         pass
 

@@ -310,8 +310,8 @@ class _ThrottledFs(Fs):
     def adopt_owner(self, path: Path, like: Path) -> None:
         self._inner.adopt_owner(path, like)
 
-    def read_bytes(self, path: Path) -> bytes:
-        return self._inner.read_bytes(path)
+    def read_bytes(self, path: Path, *, follow_links: bool = True) -> bytes:
+        return self._inner.read_bytes(path, follow_links=follow_links)
 
     def open_to_read(self, path: Path) -> int:
         return self._inner.open_to_read(path)

@@ -54,7 +54,7 @@ from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.run_report import FAILED, QUARANTINED, SKIPPED, in_order
 from sediment.jobs.reporting.statuses import STOPPED
 from sediment.jobs.settings.resolve import Settings
-from sediment.jobs.spark.session import spark_context
+from sediment.jobs.spark.session import encrypting_files, spark_context
 from sediment.jobs.spark.task_pool import run_on_executors
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.checkpoints import format_uuid, parse_uuid
@@ -199,7 +199,8 @@ class _CloneRun:
     def _run(self, tasks: Sequence[CloneTask]) -> Iterable[_Finished]:
         if not tasks:
             return
-        sc = self._stack.enter_context(spark_context(self._options.master, "sediment clone"))
+        settings = None if self._own.suppressed is None else encrypting_files
+        sc = self._stack.enter_context(spark_context(self._options.master, "sediment clone", settings))
         with cancel_when(self._stop, sc, self._run_id):
             ready, failed = with_copied_pieces(
                 sc,

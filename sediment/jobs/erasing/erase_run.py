@@ -50,7 +50,14 @@ from sediment.jobs.erasing.evidence import DONE, Subjects, document_of, hmac_of_
 from sediment.jobs.erasing.find_records import Found, KeysAt, OlderRecords, ScanRun, around
 from sediment.jobs.erasing.json_path_keys import read_json_path_keys
 from sediment.jobs.erasing.options import EraseOptions
-from sediment.jobs.erasing.places import NOT_VISIBLE, Place, Replicas, places_of, unchanged_sources
+from sediment.jobs.erasing.places import (
+    NOT_VISIBLE,
+    SPARK_FILES,
+    Place,
+    Replicas,
+    places_of,
+    unchanged_sources,
+)
 from sediment.jobs.erasing.report import (
     ERASED,
     EraseReport,
@@ -85,6 +92,7 @@ from sediment.jobs.rewriting.report import UNCHANGED, RewriteReport
 from sediment.jobs.rewriting.rewriting_run import RewritingRun
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.settings.unstated_settings import POLICY_UNKNOWN
+from sediment.jobs.spark.session import encrypts_files
 from sediment.segment_io.errors import DeclinedError, SedimentError, StorageError, UsageError
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.partition.slices import Bounds
@@ -144,6 +152,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
     """Run of `erase`; `register` makes `kafka-log` known to the session that evaluates a condition."""
 
     command: ClassVar[str] = "erase"
+    has_secrets: ClassVar[bool] = True
     output_keeps_failed: ClassVar[bool] = False  # an output must not contain records that could not be erased
 
     def __init__(
@@ -490,6 +499,8 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         found = places_of(local, replicas, kept, tiered, self._fs)
         if self._own.output is not None:
             found = (*unchanged_sources(shown), *found)
+        if self._sc is not None and not encrypts_files(self._sc):
+            found = (*found, SPARK_FILES)
         self._places = (*found, *NOT_VISIBLE)
         if self._own.dry_run or self._scans is None:
             return reports

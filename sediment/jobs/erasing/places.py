@@ -68,6 +68,15 @@ NOT_VISIBLE = (
 """Places of which a log directory has no trace."""
 
 
+SPARK_FILES = Place(
+    "spark-files",
+    None,
+    "keys and values were in files of Spark that are not encrypted, and stay there if Spark is killed: remove the "
+    "folders spark-* and blockmgr-* of ended runs in spark.local.dir, and set spark.io.encryption.enabled",
+)
+"""The local directories of a Spark session that was started without encryption."""
+
+
 @dataclass(frozen=True, slots=True)
 class Replicas:
     """Node ids of a partition's replicas, ascending.

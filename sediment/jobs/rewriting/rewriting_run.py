@@ -49,7 +49,7 @@ from sediment.jobs.rewriting.planned_partition import PlannedPartition, Selected
 from sediment.jobs.rewriting.report import UNCHANGED, RewriteReport, listed, segments_after
 from sediment.jobs.rewriting.to_output import NewLogDirectory
 from sediment.jobs.settings.directories import SelectedDirectory
-from sediment.jobs.spark.session import spark_context
+from sediment.jobs.spark.session import encrypting_files, spark_context
 from sediment.jobs.spark.task_pool import run_on_executors
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.names import INTERNAL_TOPICS, TopicPartition, new_run_id
@@ -68,6 +68,9 @@ class RewritingRun(ABC, Generic[Own, Report]):
     """Run of a rewriting command; the exit stack releases locks and tokens, and stops Spark."""
 
     command: ClassVar[str]
+    has_secrets: ClassVar[bool] = False
+    """True if what the run sends to its tasks must not lie in the clear in Spark's local directories."""
+
     output_keeps_failed: ClassVar[bool]
     """True if the output gets an identical copy of a failed partition; False if a failure leaves it incomplete."""
 
@@ -166,7 +169,9 @@ class RewritingRun(ABC, Generic[Own, Report]):
             RunStopped: a signal arrived before Spark had started.
         """
         if self._sc is None:
-            self._sc = self._stack.enter_context(spark_context(self._options.master, f"sediment {self.command}"))
+            name = f"sediment {self.command}"
+            settings = encrypting_files if self.has_secrets else None
+            self._sc = self._stack.enter_context(spark_context(self._options.master, name, settings))
             self._stack.enter_context(cancel_when(self._stop, self._sc, self.run_id))
         return self._sc
 

@@ -101,6 +101,8 @@ _FOR_ROWS = {
 _WITHOUT_ARCHIVE = (QUICK_JVM, _FOR_ROWS["spark.driver.extraJavaOptions"])
 """Driver options that end in one of these texts show that the JVM ran without an archive because none existed."""
 
+_FILE_ENCRYPTION = "spark.io.encryption.enabled"
+
 # On a cluster, executors may get this package only with the application's files, after the daemon has started.  A Unix
 # domain socket connects a task to its worker in 20 ms instead of 53 ms, but on YARN it would lie in the folder of the
 # container, whose path is longer than the 107 bytes that a socket's name may have.
@@ -207,6 +209,20 @@ def spark_settings(master: str, given: Mapping[str, str]) -> dict[str, str]:
     if "spark.driver.extraJavaOptions" in wanted:
         wanted["spark.driver.extraJavaOptions"] = f"{QUICK_JVM} {archive_options()}".strip()
     return {key: value for key, value in wanted.items() if key not in given}
+
+
+def encrypting_files(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings with which Spark encrypts all that it writes to its local directories; for `spark_context`.
+
+    A function with much data, such as keys to search for, reaches the tasks through a file, which is left if Spark is
+    killed.  The key of the encryption is only in memory.
+    """
+    return {} if _FILE_ENCRYPTION in given else {_FILE_ENCRYPTION: "true"}
+
+
+def encrypts_files(sc: SparkContext) -> bool:
+    """Return True if Spark encrypts all that it writes to its local directories."""
+    return sc.getConf().get(_FILE_ENCRYPTION, "false") == "true"
 
 
 def _for_rows(given: Mapping[str, str]) -> dict[str, str]:

@@ -58,7 +58,7 @@ def read_mark(path: Path, fs: Fs) -> BeforeMark | None:
     """Return the mark in the file `path`; None if the file does not exist."""
     if not fs.exists(path):
         return None
-    text = fs.read_bytes(path).decode(errors="surrogateescape")
+    text = fs.read_bytes(path, follow_links=False).decode(errors="surrogateescape")
     try:
         fields = json.loads(text)
         log_dir, partitions, now_ms = fields["log_dir"], fields["partitions"], fields.get("now_ms")

@@ -28,7 +28,9 @@ lists exactly the removed files.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -198,8 +200,12 @@ def original_file(path: Path, *, name: str | None = None) -> OriginalFile:
     Raises:
         OSError: it is missing.
     """
-    status = path.stat()
-    return OriginalFile(name or path.name, status.st_size, status.st_mtime_ns, status.st_ino)
+    return described(name or path.name, path.stat())
+
+
+def described(name: str, status: os.stat_result) -> OriginalFile:
+    """Describe the file with this status."""
+    return OriginalFile(name, status.st_size, status.st_mtime_ns, status.st_ino)
 
 
 def offsets_by_file(checkpoints: LogDirCheckpoints) -> dict[str, Mapping[TopicPartition, int] | None]:
@@ -245,7 +251,13 @@ def _with_new_files(planned: OriginalPartition, folder: Path, fs: Fs) -> Origina
 
 def _parsed(path: Path, parse: Any, fs: Fs) -> Any:
     try:
-        return parse(json.loads(fs.read_bytes(path)))
+        content = fs.read_bytes(path, follow_links=False)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise _malformed(path, "it is a symbolic link") from error
+    try:
+        return parse(json.loads(content))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _malformed(path, str(error)) from error
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from sediment.engine.directory.originals.catalogue import Catalogue, OriginalPartition, run_folder
 from sediment.engine.directory.originals.history import History
+from sediment.engine.directory.originals.kept_files import foreign_entry, regular_file
 from sediment.segment_io.format.names import SWAP_SUFFIX, SegmentFileKind
 from sediment.segment_io.fs import Fs
 
@@ -47,6 +48,8 @@ def interrupted_restores(history: History, directory: Path, target: Path, fs: Fs
             continue
         run, entry = by_id[restore.restores]
         originals = run_folder(target, run.run_id) / entry.partition
+        if foreign_entry(target, run.run_id, entry.partition, ()) is not None:
+            continue
         names = [file.name for file in made.new_files or () if file.name.endswith(SegmentFileKind.LOG)]
         complete = (name + SWAP_SUFFIX for name in names if _is_equal(directory, originals, name, fs))
         if new_logs := frozenset(complete):
@@ -57,6 +60,7 @@ def interrupted_restores(history: History, directory: Path, target: Path, fs: Fs
 def _is_equal(directory: Path, originals: Path, name: str, fs: Fs) -> bool:
     """Return True if the `.swap` file of this name exists, and is a link to its original or has the same bytes."""
     new, original = directory / (name + SWAP_SUFFIX), originals / name
-    if not all(entry is not None and entry.is_file for entry in (fs.entry(new), fs.entry(original))):
+    entry = fs.entry(new)
+    if entry is None or not entry.is_file or regular_file(original) is None:
         return False
     return new.samefile(original) or filecmp.cmp(new, original, shallow=False)

@@ -32,11 +32,19 @@ from sediment.engine.directory.originals.catalogue import (
     Catalogue,
     OriginalFile,
     OriginalPartition,
+    described,
     original_file,
     run_folder,
     segment_file_names,
 )
+from sediment.engine.directory.originals.kept_files import (
+    begins_with_batch,
+    foreign_entry,
+    kept_files,
+    regular_file,
+)
 from sediment.engine.directory.originals.restore_plan import (
+    ORIGINALS_MISSING,
     Files,
     Refusal,
     RestoredFile,
@@ -45,7 +53,8 @@ from sediment.engine.directory.originals.restore_plan import (
     merged_epochs,
     plan_restore,
 )
-from sediment.engine.directory.swap import commit, insert, replaced_files
+from sediment.engine.directory.swap import commit, discard_parts, insert, replaced_files
+from sediment.segment_io.errors import SedimentError, SourceChangedError
 from sediment.segment_io.format.checkpoints import format_leader_epochs, parse_leader_epochs
 from sediment.segment_io.format.names import (
     LEADER_EPOCH_FILE,
@@ -57,13 +66,14 @@ from sediment.segment_io.format.names import (
     part_file_name,
     segment_file_name,
 )
-from sediment.segment_io.fs import Fs
+from sediment.segment_io.fs import Fs, open_to_read
 from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
 from sediment.segment_io.partition.listing import LogListing, list_log
 
 _SNAPSHOT = SegmentFileKind.SNAPSHOT
 _COPIED_BYTES = 1 << 20
 _ATTEMPT = "0"
+_OF_DAMAGED_LOGS = ("recover", "restore")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,18 +125,39 @@ def plan_partition(
 ) -> RestorePlan | Refusal:
     """Plan how to undo a run in the partition of `entry`, whose segment files are `live`.
 
+    Originals that are links, or that do not begin with a batch, are refused.  A run that accepts damaged logs may have
+    removed a log without a batch; its originals are put back as they are.
+
     Raises:
         OSError: the originals cannot be read.
     """
     folder = run_folder(target, catalogue.run_id) / entry.partition
-    kept = listed_files(folder, fs)
-    return plan_restore(
+    foreign = foreign_entry(target, catalogue.run_id, entry.partition, tuple(file.name for file in entry.files))
+    if foreign is not None:
+        return Refusal(ORIGINALS_MISSING, f"{foreign} is a symbolic link or another kind of file, not an original")
+    kept = kept_files(folder)
+    plan = plan_restore(
         entry,
         live,
         kept,
         copies=_copies(live, kept, Path(entry.log_dir, entry.partition), folder, fs),
         is_done=catalogue.is_done,
         log_start_checkpoint=log_start_checkpoint,
+    )
+    if isinstance(plan, Refusal) or _accepts_damage(catalogue):
+        return plan
+    for segment in plan.segments():
+        log = segment.files[0] if segment.files else None
+        is_original = log is not None and log.is_kept and log.file.name.endswith(SegmentFileKind.LOG)
+        if log is not None and is_original and not begins_with_batch(folder / log.file.name, segment.base_offset):
+            return Refusal(ORIGINALS_MISSING, f"{log.file.name} does not begin with a batch of its segment")
+    return plan
+
+
+def _accepts_damage(catalogue: Catalogue) -> bool:
+    """Return True for a run that may have kept a damaged log: a recovery, its undoing, or one told how to treat it."""
+    return catalogue.command in _OF_DAMAGED_LOGS or any(
+        argument.startswith("--on-corruption") for argument in catalogue.arguments
     )
 
 
@@ -140,7 +171,7 @@ def _copies(live: Files, kept: Files, directory: Path, folder: Path, fs: Fs) -> 
         and (live[name].size_bytes, live[name].mtime_ns) == (file.size_bytes, file.mtime_ns)
         and fs.exists(directory / name)
         and original_file(directory / name) == live[name]
-        and filecmp.cmp(directory / name, folder / name, shallow=False)
+        and filecmp.cmp(directory / name, folder / name, shallow=False)  # `kept` has no links
     )
 
 
@@ -160,8 +191,12 @@ def restore_partition(
     epochs = _epochs_to_write(restore, fs)
     listing = list_log(partition, directory, fs)
     removed = restore.removed_names(fs)
-    parts = {segment.base_offset: _prepare(segment, restore, run_id, fs) for segment in plan.segments()}
-    snapshots = [_prepare_file(each, restore, run_id, fs) for each in plan.snapshots]
+    try:
+        parts = {segment.base_offset: _prepare(segment, restore, run_id, fs) for segment in plan.segments()}
+        snapshots = [_prepare_file(each, restore, run_id, fs) for each in plan.snapshots]
+    except (SedimentError, OSError):
+        discard_parts(directory, run_id, fs, attempt=_ATTEMPT)
+        raise
     swap = PreparedSwap(partition, str(directory), _groups(restore, listing, parts), 0)
     if originals is not None:
         lock.check()
@@ -192,23 +227,37 @@ def _prepare(segment: RestoredSegment, restore: PartitionRestore, run_id: str, f
 def _prepare_file(
     each: RestoredFile, restore: PartitionRestore, run_id: str, fs: Fs, *, may_link: bool = True
 ) -> PartFile:
-    """Give a file a part name: link a closed log or an existing file of the directory, and copy any other file."""
+    """Give a file a part name: link a closed log or an existing file of the directory, and copy any other file.
+
+    Raises:
+        SourceChangedError: the original is not the file that the plan found.
+    """
     parsed = parse_segment_file(each.file.name)
     assert parsed is not None, each.file.name
     part = restore.directory / part_file_name(parsed.base_offset, parsed.kind, run_id, _ATTEMPT)
     source = (restore.folder if each.is_kept else restore.directory) / each.file.name
     fs.unlink(part, missing_ok=True)
-    if not each.is_kept or (may_link and parsed.kind is SegmentFileKind.LOG):
+    is_linked = not each.is_kept or (may_link and parsed.kind is SegmentFileKind.LOG)
+    if is_linked:
         fs.link(source, part)
     else:
         fs.write_new(part, _chunks(source))
         fs.adopt_owner(part, source)
         fs.set_mtime_ns(part, each.file.mtime_ns)
+    status = regular_file(part if is_linked else source)
+    if each.is_kept and (status is None or described(each.file.name, status) != each.file):
+        fs.unlink(part)
+        raise SourceChangedError(
+            "an original changed while it was put back",
+            partition=restore.directory.name,
+            path=str(source),
+            advice="let no other program write to the originals, and run again",
+        )
     return PartFile(part.name, each.file.name, each.file.size_bytes)
 
 
 def _chunks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
+    with open(open_to_read(path, follow_links=False), "rb", buffering=0) as file:
         while chunk := file.read(_COPIED_BYTES):
             yield chunk
 

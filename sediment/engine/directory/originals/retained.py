@@ -9,7 +9,6 @@ and time.  No link is followed.  The catalogue is removed last, so a second call
 from __future__ import annotations
 
 import json
-import stat
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from sediment.engine.directory.originals.catalogue import (
     run_folder,
 )
 from sediment.engine.directory.originals.history import History
+from sediment.engine.directory.originals.kept_files import regular_file
 from sediment.segment_io.errors import CorruptDataError, UsageError
 from sediment.segment_io.format.names import DirectoryState, parse_partition_directory, parse_segment_file
 from sediment.segment_io.fs import Fs
@@ -55,7 +55,7 @@ def held_files(run: Catalogue, entry: OriginalPartition, target: Path) -> HeldFi
     """
     held = HeldFiles()
     for path, file in _listed(run, entry, target):
-        status = _regular_file(path)
+        status = regular_file(path)
         if status is not None and _is_listed(status, file):
             only_here = status.st_size if status.st_nlink == 1 else 0
             held += HeldFiles(1, status.st_size, only_here)
@@ -70,7 +70,7 @@ def held_without_catalogue(target: Path, fs: Fs) -> dict[str, HeldFiles]:
             continue
         held = HeldFiles()
         for file in fs.scan(target / entry.name):
-            status = _regular_file(target / entry.name / file.name)
+            status = regular_file(target / entry.name / file.name)
             if status is not None and parse_segment_file(file.name) is not None:
                 held += HeldFiles(1, status.st_size, status.st_size if status.st_nlink == 1 else 0)
         found[entry.name] = held
@@ -90,7 +90,7 @@ def bytes_only_in(history: History, target: Path) -> int:
     links: dict[int, int] = {}
     found = {}
     for path in paths:
-        status = _regular_file(path)
+        status = regular_file(path)
         if status is not None:
             links[status.st_ino] = links.get(status.st_ino, 0) + 1
             found[status.st_ino] = status
@@ -127,7 +127,7 @@ def remove_originals(run: Catalogue, target: Path, fs: Fs) -> None:
     for entry in run.partitions:
         place = folder / entry.partition
         for path, file in _listed(run, entry, target):
-            status = _regular_file(path)
+            status = regular_file(path)
             if status is not None and _is_listed(status, file):
                 fs.unlink(path)
         if not folder.is_symlink() and not place.is_symlink():
@@ -153,14 +153,6 @@ def _is_listed(status: stat_result, file: OriginalFile) -> bool:
     return found == (file.inode, file.size_bytes, file.mtime_ns)
 
 
-def _regular_file(path: Path) -> stat_result | None:
-    try:
-        status = path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return status if stat.S_ISREG(status.st_mode) else None
-
-
 def _remove_if_empty(folder: Path, fs: Fs) -> None:
     with suppress(OSError):
         fs.remove_directory(folder)
@@ -177,7 +169,7 @@ def read_pins(target: Path, fs: Fs) -> dict[str, str]:
     if not fs.exists(path):
         return {}
     try:
-        pins = json.loads(fs.read_bytes(path))["pins"]
+        pins = json.loads(fs.read_bytes(path, follow_links=False))["pins"]
         if not all(isinstance(text, str) for pair in pins.items() for text in pair):
             raise TypeError("a pin or its run is not text")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -98,3 +98,10 @@ def test_links_and_unfinished_parts_do_not_change_the_fingerprint(log_dir, tmp_p
     os.link(path / LOG, tmp_path / "link")
     (path / f"{LOG}.run-1.part").touch()
     assert fingerprint(path, Fs()) == before
+
+
+def test_a_mark_that_is_a_link_is_not_read_because_a_report_would_show_its_target(tmp_path):
+    (tmp_path / "secret").write_text("root:$6$hash")
+    (tmp_path / "mark").symlink_to(tmp_path / "secret")
+    with pytest.raises(OSError, match="symbolic links"):
+        read_mark(tmp_path / "mark", Fs())
