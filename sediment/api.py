@@ -59,8 +59,10 @@ def plan(
     topics: Texts = (),
     allow_empty_selection: bool = False,
     settings: Settings = (),
-    config: Path | None = None,
+    config: Paths = (),
     metadata: Path | None = None,
+    topic_configs: Paths = (),
+    broker_configs: Paths = (),
     broker_defaults: bool = False,
     fail_on_unknown: bool = False,
     now_ms: int | None = None,
@@ -89,8 +91,10 @@ def plan(
         allow_empty_selection: accept a name or glob that matches nothing.
         settings: topic and broker settings under their Kafka names, as a mapping or as strings `KEY=VALUE`; a key
             `TOPIC:KEY` applies to one topic only.
-        config: the broker's `server.properties`.
+        config: the broker's `server.properties`; of several brokers, the file of each.
         metadata: the log directory that contains `__cluster_metadata-0`.
+        topic_configs: the output of `kafka-configs.sh --describe --entity-type topics`, for a broker of ZooKeeper.
+        broker_configs: the output of `kafka-configs.sh --describe --entity-type brokers`.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if it was skipped because a setting is not stated.
         now_ms: the current time for every rule; default: now.
@@ -137,8 +141,10 @@ def compact(
     topics: Texts = (),
     allow_empty_selection: bool = False,
     settings: Settings = (),
-    config: Path | None = None,
+    config: Paths = (),
     metadata: Path | None = None,
+    topic_configs: Paths = (),
+    broker_configs: Paths = (),
     broker_defaults: bool = False,
     fail_on_unknown: bool = False,
     now_ms: int | None = None,
@@ -181,8 +187,10 @@ def compact(
         allow_empty_selection: accept a name or glob that matches nothing.
         settings: topic and broker settings under their Kafka names, as a mapping or as strings `KEY=VALUE`; a key
             `TOPIC:KEY` applies to one topic only.
-        config: the broker's `server.properties`.
+        config: the broker's `server.properties`; of several brokers, the file of each.
         metadata: the log directory that contains `__cluster_metadata-0`.
+        topic_configs: the output of `kafka-configs.sh --describe --entity-type topics`, for a broker of ZooKeeper.
+        broker_configs: the output of `kafka-configs.sh --describe --entity-type brokers`.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if it was skipped because a setting is not stated.
         now_ms: the current time for every rule; default: now.
@@ -229,8 +237,10 @@ def erase(
     topics: Texts = (),
     allow_empty_selection: bool = False,
     settings: Settings = (),
-    config: Path | None = None,
+    config: Paths = (),
     metadata: Path | None = None,
+    topic_configs: Paths = (),
+    broker_configs: Paths = (),
     broker_defaults: bool = False,
     fail_on_unknown: bool = False,
     now_ms: int | None = None,
@@ -275,8 +285,10 @@ def erase(
         allow_empty_selection: accept a name or glob that matches nothing.
         settings: topic and broker settings under their Kafka names, as a mapping or as strings `KEY=VALUE`; a key
             `TOPIC:KEY` applies to one topic only.
-        config: the broker's `server.properties`.
+        config: the broker's `server.properties`; of several brokers, the file of each.
         metadata: the log directory that contains `__cluster_metadata-0`.
+        topic_configs: the output of `kafka-configs.sh --describe --entity-type topics`, for a broker of ZooKeeper.
+        broker_configs: the output of `kafka-configs.sh --describe --entity-type brokers`.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if it was skipped because a setting is not stated.
         now_ms: the current time for every rule; default: now.
@@ -311,8 +323,10 @@ def expire(
     topics: Texts = (),
     allow_empty_selection: bool = False,
     settings: Settings = (),
-    config: Path | None = None,
+    config: Paths = (),
     metadata: Path | None = None,
+    topic_configs: Paths = (),
+    broker_configs: Paths = (),
     broker_defaults: bool = False,
     fail_on_unknown: bool = False,
     now_ms: int | None = None,
@@ -339,8 +353,10 @@ def expire(
         allow_empty_selection: accept a name or glob that matches nothing.
         settings: topic and broker settings under their Kafka names, as a mapping or as strings `KEY=VALUE`; a key
             `TOPIC:KEY` applies to one topic only.
-        config: the broker's `server.properties`.
+        config: the broker's `server.properties`; of several brokers, the file of each.
         metadata: the log directory that contains `__cluster_metadata-0`.
+        topic_configs: the output of `kafka-configs.sh --describe --entity-type topics`, for a broker of ZooKeeper.
+        broker_configs: the output of `kafka-configs.sh --describe --entity-type brokers`.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if it was skipped because a setting is not stated.
         now_ms: the current time for every rule; default: now.
@@ -372,8 +388,10 @@ def verify(
     topics: Texts = (),
     allow_empty_selection: bool = False,
     settings: Settings = (),
-    config: Path | None = None,
+    config: Paths = (),
     metadata: Path | None = None,
+    topic_configs: Paths = (),
+    broker_configs: Paths = (),
     broker_defaults: bool = False,
     fail_on_unknown: bool = False,
     now_ms: int | None = None,
@@ -396,8 +414,10 @@ def verify(
         allow_empty_selection: accept a name or glob that matches nothing.
         settings: topic and broker settings under their Kafka names, as a mapping or as strings `KEY=VALUE`; a key
             `TOPIC:KEY` applies to one topic only.
-        config: the broker's `server.properties`.
+        config: the broker's `server.properties`; of several brokers, the file of each.
         metadata: the log directory that contains `__cluster_metadata-0`.
+        topic_configs: the output of `kafka-configs.sh --describe --entity-type topics`, for a broker of ZooKeeper.
+        broker_configs: the output of `kafka-configs.sh --describe --entity-type brokers`.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if it was skipped because a setting is not stated.
         now_ms: the current time for every rule; default: now.
@@ -431,8 +451,10 @@ def adopt(
     topics: Texts = (),
     allow_empty_selection: bool = False,
     settings: Settings = (),
-    config: Path | None = None,
+    config: Paths = (),
     metadata: Path | None = None,
+    topic_configs: Paths = (),
+    broker_configs: Paths = (),
     broker_defaults: bool = False,
     fail_on_unknown: bool = False,
     now_ms: int | None = None,
@@ -461,6 +483,8 @@ def adopt(
         settings: configs of topics, as `TOPIC:KEY`.
         config: the broker's `server.properties`, read for the quorum roles and for the sizes of segments and indexes.
         metadata: not used.
+        topic_configs: the output of `kafka-configs.sh --describe --entity-type topics`; the topics get these configs.
+        broker_configs: the output of `kafka-configs.sh --describe --entity-type brokers`, for the sizes of segments.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if it was skipped because a setting is not stated.
         now_ms: the current time for every rule; default: now.
@@ -511,8 +535,10 @@ def clone(
     partitions: Texts = (),
     allow_empty_selection: bool = False,
     settings: Settings = (),
-    config: Path | None = None,
+    config: Paths = (),
     metadata: Path | None = None,
+    topic_configs: Paths = (),
+    broker_configs: Paths = (),
     broker_defaults: bool = False,
     fail_on_unknown: bool = False,
     now_ms: int | None = None,
@@ -562,8 +588,10 @@ def clone(
         allow_empty_selection: accept a name or glob that matches nothing.
         settings: topic and broker settings under their Kafka names, as a mapping or as strings `KEY=VALUE`; a key
             `TOPIC:KEY` applies to one topic only.
-        config: the broker's `server.properties`.
+        config: the broker's `server.properties`; of several brokers, the file of each.
         metadata: the log directory that contains `__cluster_metadata-0`.
+        topic_configs: the output of `kafka-configs.sh --describe --entity-type topics`, for a broker of ZooKeeper.
+        broker_configs: the output of `kafka-configs.sh --describe --entity-type brokers`.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if it was skipped because a setting is not stated.
         now_ms: the current time for every rule; default: now.
@@ -598,8 +626,10 @@ def recover(
     topics: Texts = (),
     allow_empty_selection: bool = False,
     settings: Settings = (),
-    config: Path | None = None,
+    config: Paths = (),
     metadata: Path | None = None,
+    topic_configs: Paths = (),
+    broker_configs: Paths = (),
     broker_defaults: bool = False,
     fail_on_unknown: bool = False,
     now_ms: int | None = None,
@@ -627,8 +657,10 @@ def recover(
         allow_empty_selection: accept a name or glob that matches nothing.
         settings: topic and broker settings under their Kafka names, as a mapping or as strings `KEY=VALUE`; a key
             `TOPIC:KEY` applies to one topic only.
-        config: the broker's `server.properties`.
+        config: the broker's `server.properties`; of several brokers, the file of each.
         metadata: the log directory that contains `__cluster_metadata-0`.
+        topic_configs: the output of `kafka-configs.sh --describe --entity-type topics`, for a broker of ZooKeeper.
+        broker_configs: the output of `kafka-configs.sh --describe --entity-type brokers`.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if it was skipped because a setting is not stated.
         now_ms: the current time for every rule; default: now.
@@ -664,8 +696,10 @@ def reencode(
     topics: Texts = (),
     allow_empty_selection: bool = False,
     settings: Settings = (),
-    config: Path | None = None,
+    config: Paths = (),
     metadata: Path | None = None,
+    topic_configs: Paths = (),
+    broker_configs: Paths = (),
     broker_defaults: bool = False,
     fail_on_unknown: bool = False,
     now_ms: int | None = None,
@@ -693,8 +727,10 @@ def reencode(
         allow_empty_selection: accept a name or glob that matches nothing.
         settings: topic and broker settings under their Kafka names, as a mapping or as strings `KEY=VALUE`; a key
             `TOPIC:KEY` applies to one topic only.
-        config: the broker's `server.properties`.
+        config: the broker's `server.properties`; of several brokers, the file of each.
         metadata: the log directory that contains `__cluster_metadata-0`.
+        topic_configs: the output of `kafka-configs.sh --describe --entity-type topics`, for a broker of ZooKeeper.
+        broker_configs: the output of `kafka-configs.sh --describe --entity-type brokers`.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if it was skipped because a setting is not stated.
         now_ms: the current time for every rule; default: now.
@@ -732,8 +768,10 @@ def restore(
     topics: Texts = (),
     allow_empty_selection: bool = False,
     settings: Settings = (),
-    config: Path | None = None,
+    config: Paths = (),
     metadata: Path | None = None,
+    topic_configs: Paths = (),
+    broker_configs: Paths = (),
     broker_defaults: bool = False,
     fail_on_unknown: bool = False,
     now_ms: int | None = None,
@@ -762,8 +800,10 @@ def restore(
         allow_empty_selection: accept a name or glob that matches nothing.
         settings: topic and broker settings under their Kafka names, as a mapping or as strings `KEY=VALUE`; a key
             `TOPIC:KEY` applies to one topic only.
-        config: the broker's `server.properties`.
+        config: the broker's `server.properties`; of several brokers, the file of each.
         metadata: the log directory that contains `__cluster_metadata-0`.
+        topic_configs: the output of `kafka-configs.sh --describe --entity-type topics`, for a broker of ZooKeeper.
+        broker_configs: the output of `kafka-configs.sh --describe --entity-type brokers`.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if it was skipped because a setting is not stated.
         now_ms: the current time for every rule; default: now.
@@ -849,8 +889,10 @@ def snapshot(
     topics: Texts = (),
     allow_empty_selection: bool = False,
     settings: Settings = (),
-    config: Path | None = None,
+    config: Paths = (),
     metadata: Path | None = None,
+    topic_configs: Paths = (),
+    broker_configs: Paths = (),
     broker_defaults: bool = False,
     fail_on_unknown: bool = False,
     now_ms: int | None = None,
@@ -875,8 +917,10 @@ def snapshot(
         allow_empty_selection: accept a name or glob that matches nothing.
         settings: topic and broker settings under their Kafka names, as a mapping or as strings `KEY=VALUE`; a key
             `TOPIC:KEY` applies to one topic only.
-        config: the broker's `server.properties`.
+        config: the broker's `server.properties`; of several brokers, the file of each.
         metadata: the log directory that contains `__cluster_metadata-0`.
+        topic_configs: the output of `kafka-configs.sh --describe --entity-type topics`, for a broker of ZooKeeper.
+        broker_configs: the output of `kafka-configs.sh --describe --entity-type brokers`.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if it was skipped because a setting is not stated.
         now_ms: the current time for every rule; default: now.
@@ -901,8 +945,10 @@ def doctor(
     log_dirs: Paths = (),
     *,
     settings: Settings = (),
-    config: Path | None = None,
+    config: Paths = (),
     metadata: Path | None = None,
+    topic_configs: Paths = (),
+    broker_configs: Paths = (),
     broker_defaults: bool = False,
 ) -> DoctorReport:
     """Check this machine and log directories for problems before a run; change nothing.
@@ -914,8 +960,10 @@ def doctor(
             without `config`, it checks only the machine.
         settings: topic and broker settings under their Kafka names, as a mapping or as strings `KEY=VALUE`; a key
             `TOPIC:KEY` applies to one topic only.
-        config: the broker's `server.properties`.
+        config: the broker's `server.properties`; of several brokers, the file of each.
         metadata: the log directory that contains `__cluster_metadata-0`.
+        topic_configs: the output of `kafka-configs.sh --describe --entity-type topics`, for a broker of ZooKeeper.
+        broker_configs: the output of `kafka-configs.sh --describe --entity-type brokers`.
         broker_defaults: use Kafka's default for every setting that is not stated.
     """
     keywords = locals()

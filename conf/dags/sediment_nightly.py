@@ -54,6 +54,7 @@ _KEPT = ".sediment-before"  # `compact --keep-before` writes it to mark a direct
 _METADATA = "__cluster_metadata-0"
 _PARTITION = re.compile(r".+-[0-9]+")
 _NODE_ID = re.compile(r"^\s*node\.id\s*[=:]", re.MULTILINE)
+_FILES = ("config", "metadata", "topic_configs", "broker_configs")
 _COMMANDS = ("compact", "verify", "expire")
 _BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _LOGGER = logging.getLogger("airflow.task")
@@ -72,6 +73,16 @@ PARAMS = {
         None,
         type=_BY_DIRECTORY,
         description="--metadata: the log directory that holds __cluster_metadata-0, or an object by log directory.",
+    ),
+    "topic_configs": Param(
+        None,
+        type=_BY_DIRECTORY,
+        description="--topic-configs: the output of kafka-configs.sh about the topics, or an object by log directory.",
+    ),
+    "broker_configs": Param(
+        None,
+        type=_BY_DIRECTORY,
+        description="--broker-configs: the same about the brokers, or an object by log directory.",
     ),
     "broker_defaults": Param(
         None, type=["null", "boolean"], description="--broker-defaults: use Kafka's default for every unstated setting."
@@ -120,7 +131,7 @@ def plan_jobs(given: Mapping[str, Any], run: str, now_ms: int) -> list[dict[str,
         raise AirflowFailException("log_dirs is empty or names a directory twice; set it in the variable `sediment`")
     if not Path(application).is_file():
         raise AirflowFailException(f"application {application} does not exist; set it in the variable `sediment`")
-    for name in ("config", "metadata"):
+    for name in _FILES:
         _check_directories(given, name, log_dirs)
     _check_settings_are_known(given, log_dirs)
     _check_patterns(given.get("partitions") or (), log_dirs)
@@ -155,6 +166,7 @@ def _check_settings_are_known(given: Mapping[str, Any], log_dirs: Sequence[str])
         and not Path(log_dir, _METADATA).is_dir()
         and not _of_directory(given, "metadata", log_dir)
         and not _of_directory(given, "config", log_dir)
+        and not _of_directory(given, "topic_configs", log_dir)
         and not {name.rpartition("-")[0] for name in _selected(given.get("partitions") or (), log_dir)} <= stated
     ]
     if unknown:
@@ -207,8 +219,7 @@ def _plan_job(
     common = {
         "now_ms": now_ms,
         "settings": dict(given.get("settings") or {}),
-        "config": _of_directory(given, "config", log_dir),
-        "metadata": _of_directory(given, "metadata", log_dir),
+        **{name: _of_directory(given, name, log_dir) for name in _FILES},
         "broker_defaults": bool(given.get("broker_defaults")),
         "ledger": given.get("ledger"),
     }

@@ -68,6 +68,7 @@ class AdoptionReport:
 
     partition: str
     log_dir: str
+    node_id: int | None = field(default=None, kw_only=True)
     status: str
     reason_code: str | None = None
     reason: str | None = None
@@ -125,6 +126,8 @@ def adopt(
     """
     if len(options.log_dirs) != 1:
         raise UsageError("adopt takes one LOG_DIR", advice="adopt one directory of a node, and clone the others")
+    if options.other_nodes:
+        raise UsageError("adopt takes one --config", advice="give the file of the node of LOG_DIR")
     if options.selection.is_narrowed:
         raise UsageError(
             "--partition and --topic are not possible: a directory is adopted as a whole", advice="leave them out"
@@ -206,7 +209,8 @@ class _Adoption:
                 path=str(self._log_dir),
                 advice=f"adopt the log directory {directory.path}",
             )
-        source = open_source([directory], self._fs)
+        configs = self._options.settings.topic_configs
+        source = open_source([directory], self._fs, topic_configs=None if configs is None else configs.own)
         kind = StoppedNode if has_metadata_log(self._log_dir, self._fs) else NewNode
         owner = kind(self._log_dir, source, self._own, self._options.settings, self._fs)
         strays = sorted(self._options.settings.topic_sets.keys() - owner.plan.topics.keys())
@@ -270,7 +274,8 @@ class _Adoption:
         return rows, clones
 
     def _partition(self, owner: OwningNode, topic: ClonedTopic, partition: ClonedPartition) -> PartitionClone:
-        config, now_ms = self._options.settings.for_topic(topic.name), self._options.now_ms
+        settings = self._options.settings.of_described_node(owner.node.node_id)
+        config, now_ms = settings.for_topic(topic.name), self._options.now_ms
         if self._own.dry_run:
             clone = survey_partition(partition, config, self._fs, now_ms=now_ms)
             if not (owner.has_coordinator or self._own.abort_open_transactions):

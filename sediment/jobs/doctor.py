@@ -28,6 +28,7 @@ from rich.text import Text
 
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.exit_status import EXIT_DONE, EXIT_FAILED, errors_as_exit_status
+from sediment.jobs.command_line.settings_options import broker_configs_option, config_option, topic_configs_option
 from sediment.jobs.diagnostics.check import FAILED, OK, WARNING, Check, failed
 from sediment.jobs.diagnostics.log_directories import directory_checks
 from sediment.jobs.diagnostics.machine import machine_checks
@@ -38,8 +39,7 @@ from sediment.jobs.reporting.arrow_rows import arrow_table
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.result import Result
 from sediment.jobs.reporting.run_report import SCHEMA, result_console
-from sediment.jobs.settings.directories import configured_log_dirs
-from sediment.jobs.settings.resolve import Settings
+from sediment.jobs.settings.run_settings import load_run_settings
 from sediment.segment_io.errors import RunFailedError, SedimentError
 from sediment.segment_io.format.names import new_run_id
 from sediment.segment_io.fs import Fs
@@ -103,8 +103,10 @@ def _summary(report: DoctorReport) -> str:
 def perform(
     log_dirs: tuple[str, ...],
     *,
-    config: Path | None,
+    configs: tuple[Path, ...],
     metadata_dir: Path | None,
+    topic_configs: tuple[Path, ...],
+    broker_configs: tuple[Path, ...],
     sets: tuple[str, ...],
     broker_defaults: bool,
 ) -> DoctorReport:
@@ -112,8 +114,16 @@ def perform(
     started, now_ms = time.monotonic(), time.time_ns() // 1_000_000
     checks = [*machine_checks(), *spark_checks()]
     try:
-        settings = Settings.load(config, sets, broker_defaults=broker_defaults, metadata_dir=metadata_dir)
-        paths = [Path(each).absolute() for each in log_dirs or configured_log_dirs(settings)]
+        settings = load_run_settings(
+            configs,
+            sets,
+            topic_configs=topic_configs,
+            broker_configs=broker_configs,
+            broker_defaults=broker_defaults,
+            metadata_dir=metadata_dir,
+        )
+        named = log_dirs or (settings.log_dirs() if configs else ())
+        paths = [Path(each).absolute() for each in named]
         checks += directory_checks(paths, settings, Fs())
     except SedimentError as error:
         checks.append(failed("settings", error.what, error.advice))
@@ -166,11 +176,9 @@ def _lines(check: Check, name_width: int, width: int) -> Iterator[Text]:
     metavar="[TOPIC:]KEY=VALUE",
     help="Override a topic or broker configuration for this run.",
 )
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Also check the settings in FILE, the broker's server.properties.  If no LOG_DIR is given, check every "
-    "directory in its log.dirs.",
+@config_option(
+    "Also check the settings in FILE, the broker's server.properties.  If no LOG_DIR is given, check every directory "
+    "in its log.dirs.  Give the option once for each broker."
 )
 @click.option(
     "--metadata",
@@ -179,6 +187,8 @@ def _lines(check: Check, name_width: int, width: int) -> Iterator[Text]:
     metavar="DIR",
     help="Read topic configs from __cluster_metadata-0 in DIR, another log directory of the same node.",
 )
+@topic_configs_option
+@broker_configs_option
 @click.option(
     "--broker-defaults",
     is_flag=True,

@@ -129,6 +129,7 @@ class ExpiryReport:
 
     partition: str
     log_dir: str
+    node_id: int | None = field(default=None, kw_only=True)
     status: str
     reason_code: str | None = None
     reason: str | None = None

@@ -131,6 +131,7 @@ class PartitionPlan:
 
     partition: str
     log_dir: str
+    node_id: int | None = field(default=None, kw_only=True)
     status: str
     reason_code: str | None
     reason: str | None

@@ -154,6 +154,7 @@ class RecoveryReport:
 
     partition: str
     log_dir: str
+    node_id: int | None = field(default=None, kw_only=True)
     status: str
     reason_code: str | None = None
     reason: str | None = None
@@ -634,7 +635,7 @@ def recover(
                 (directory, [replace(log, keeps_producers=True) for log in logs], is_whole)
                 for directory, logs, is_whole in per_directory
             ]
-            aborts = Aborts(directories, options.settings, fs, now_ms=options.now_ms, dry_run=dry_run)
+            aborts = Aborts(directories, fs, now_ms=options.now_ms, dry_run=dry_run)
             if confirm is not None and not dry_run:
                 found = aborts.survey(directories)
                 if found and not confirm(found):

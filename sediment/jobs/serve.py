@@ -35,6 +35,7 @@ from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.exit_status import EXIT_DONE, errors_as_exit_status
 from sediment.jobs.command_line.options import message_console
 from sediment.jobs.command_line.partition_completion import complete_partition
+from sediment.jobs.command_line.settings_options import config_option, topic_configs_option
 from sediment.jobs.process import stderr_log
 from sediment.jobs.process.cancellation import RunStopped, stop_on_signals
 from sediment.jobs.process.standard_output import write_result
@@ -48,8 +49,10 @@ from sediment.jobs.settings.directories import (
     configured_node_dirs,
     keeps_metadata_apart,
 )
+from sediment.jobs.settings.node_ids import node_id_of
 from sediment.jobs.settings.properties_file import read_quorum_keys
 from sediment.jobs.settings.resolve import Origin, Settings
+from sediment.jobs.settings.run_settings import load_run_settings
 from sediment.jobs.settings.server_settings import (
     config_of_topic,
     server_settings,
@@ -242,6 +245,7 @@ def _row(
     return {
         "partition": str(name),
         "log_dir": str(directory.parent),
+        "node_id": node_id_of(directory.parent, Fs()),
         "status": status,
         "reason_code": reason_code,
         "reason": reason,
@@ -275,6 +279,7 @@ def _backend(
         ("--metadata", catalog.metadata is not None),
         ("--to-log-end", catalog.to_log_end),
         ("--as", bool(catalog.renamings)),
+        ("--topic-configs", catalog.topic_configs is not None),
     ):
         if is_given:
             raise UsageError(f"{option} needs --read-only", advice=f"give --read-only, or leave out {option}")
@@ -436,12 +441,12 @@ def quorum_keys(directories: Sequence[Path], settings: Settings) -> Mapping[str,
 @click.option(
     "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a broker configuration for this server."
 )
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Read the server's limits from FILE, the broker's server.properties.  If no LOG_DIR is given, serve every "
-    "directory in its log.dirs, and its metadata.log.dir.",
+@config_option(
+    "Read the server's limits from FILE, the broker's server.properties.  If no LOG_DIR is given, serve every "
+    "directory in its log.dirs, and its metadata.log.dir.  With --read-only, give the option once for each broker; the "
+    "first FILE gives the limits."
 )
+@topic_configs_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout after the server has stopped.")
 @click.option("--quiet", is_flag=True, help="Print no warnings; the line `listening on` is still printed.")
 @click.option(
@@ -482,7 +487,8 @@ def command(
     users: Path | None,
     insecure: bool,
     sets: tuple[str, ...],
-    config: Path | None,
+    configs: tuple[Path, ...],
+    topic_configs: tuple[Path, ...],
     as_json: bool,
     quiet: bool,
     metrics_file: Path | None,
@@ -505,13 +511,14 @@ def command(
     be topic configs, broker configs, values of --set, or keys in the --config file.
     """
     with stderr_log.log_to_stderr(log_format, quiet=quiet, repeats=True), errors_as_exit_status():
-        settings = Settings.load(config, sets)
-        directories = log_dirs or configured_node_dirs(settings, Fs())
-        if not directories:
+        nodes = load_run_settings(configs, sets, topic_configs=topic_configs)
+        directories = log_dirs or nodes.log_dirs(partial(configured_node_dirs, fs=Fs()))
+        if len(nodes.nodes) > 1 and not read_only:
             raise UsageError(
-                "no LOG_DIR is given",
-                advice="name a log directory, or give --config FILE, a file that contains log.dirs",
+                "--config is given several times, but a server that accepts writes is one node",
+                advice="give the file of this node, or --read-only",
             )
+        settings = nodes.nodes[0]
         for option, file in (("--metrics", metrics_file), ("--request-log", request_log)):
             if file is not None:
                 check_output_file(file, option, directories)
@@ -527,6 +534,7 @@ def command(
             partitions=partitions,
             allow_empty_selection=allow_empty_selection,
             metadata=metadata_dir,
+            topic_configs=None if settings.topic_configs is None else settings.topic_configs.own,
         )
         options = ServerOptions(
             backend=_backend(directories, settings, catalog, state, Fs(), read_only=read_only, flush_acks=flush_acks),

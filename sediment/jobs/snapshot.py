@@ -23,7 +23,7 @@ if __name__ == "__main__":
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -132,6 +132,7 @@ class PartitionSnapshot:
 
     partition: str
     log_dir: str
+    node_id: int | None = field(default=None, kw_only=True)
     status: str
     reason_code: str | None = None
     reason: str | None = None

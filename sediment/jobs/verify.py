@@ -305,6 +305,8 @@ def verify(options: CommonOptions, *, since_ms: int | None, reencoded: bool = Fa
         UsageError: the directories cannot be compared.
         SedimentError: a directory cannot be read, or changed during the comparison.
     """
+    if options.other_nodes:
+        raise UsageError("verify takes one --config", advice="give the file of the node of BEFORE and AFTER")
     started = time.monotonic()
     found, reports, mark = _pair_up(options, Fs())
     if since_ms is None and mark.is_reused and mark.now_ms is not None:

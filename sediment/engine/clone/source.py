@@ -22,7 +22,7 @@ from sediment.engine.replicas import (
     rank_of,
     replicas_of_one_topic,
 )
-from sediment.segment_io.errors import NotALogDirectoryError, SedimentError
+from sediment.segment_io.errors import NotALogDirectoryError, SedimentError, UsageError
 from sediment.segment_io.format.meta_properties import MetaProperties
 from sediment.segment_io.format.names import parse_segment_file
 from sediment.segment_io.fs import Fs
@@ -40,7 +40,7 @@ _SEVERAL_TOPICS = "give the directories of one of them"
 class SourceTopic:
     """A topic of the source: its id (22 characters, or None), its partition count, and its replicas by partition.
 
-    `configs` is None if no metadata log contains them.
+    `configs` is None if neither a metadata log nor the caller gives them.
     """
 
     name: str
@@ -104,23 +104,39 @@ def open_store(store: Store, fs: Fs, stand_in: Path) -> ClusterDirectory:
     return replace(directory, at_uri=store, files=by_folder(files))
 
 
-def open_source(directories: Sequence[ClusterDirectory], fs: Fs, *, metadata_dir: Path | None = None) -> Source:
+def open_source(
+    directories: Sequence[ClusterDirectory],
+    fs: Fs,
+    *,
+    metadata_dir: Path | None = None,
+    has_metadata: bool = True,
+    topic_configs: Mapping[str, Mapping[str, str]] | None = None,
+) -> Source:
     """Return the topics in log directories, which may belong to several brokers of one cluster.
 
-    `metadata_dir` is another log directory, which contains the metadata log of the cluster.
+    `metadata_dir` is another log directory, which contains the metadata log of the cluster.  With `has_metadata` False,
+    the metadata logs in the directories are ignored.  `topic_configs` are the topics' own configs for a cluster whose
+    metadata log is not there.
 
     Raises:
-        UsageError: the directories belong to several clusters, or contain different topics with the same name.
+        UsageError: the directories belong to several clusters, or contain different topics with the same name; or
+            `topic_configs` is given although there is a metadata log.
         CorruptDataError, UnsupportedDataError: no metadata log can be read, and at least one is corrupt or unsupported.
         SourceChangedError: the metadata log's files changed too often while they were read.
     """
     directories = tuple(directories)
     meta = cluster_of(directories, advice_if_several=_SEVERAL_CLUSTERS)
     errors: list[SedimentError | OSError] = []
-    places = [directory.path for directory in directories] if metadata_dir is None else [metadata_dir]
+    places = [directory.path for directory in directories if has_metadata] if metadata_dir is None else [metadata_dir]
     metadata = newest_metadata(places, fs, on_unreadable=lambda _, error: errors.append(error))
     if metadata is None and errors:
         raise errors[0]
+    if metadata is not None and topic_configs is not None:
+        raise UsageError(
+            "the configs of the topics are given, but a metadata log contains them",
+            path=directories[0].shown,
+            advice="leave out --topic-configs and --broker-configs",
+        )
     by_path = {
         replica.path: replica
         for directory in directories
@@ -129,7 +145,10 @@ def open_source(directories: Sequence[ClusterDirectory], fs: Fs, *, metadata_dir
     by_topic: dict[str, list[Replica]] = {}
     for replica in by_path.values():
         by_topic.setdefault(replica.partition.topic, []).append(replica)
-    topics = {name: _topic(name, replicas, metadata, fs) for name, replicas in sorted(by_topic.items())}
+    given = topic_configs or {}
+    topics = {
+        name: _topic(name, replicas, metadata, given.get(name), fs) for name, replicas in sorted(by_topic.items())
+    }
     return Source(directories, meta, metadata, topics)
 
 
@@ -138,7 +157,13 @@ def _warn(file: Path, error: SedimentError | OSError) -> None:
     _LOGGER.warning("%s is ignored: %s", file, why)
 
 
-def _topic(name: str, replicas: Sequence[Replica], metadata: ClusterMetadata | None, fs: Fs) -> SourceTopic:
+def _topic(
+    name: str,
+    replicas: Sequence[Replica],
+    metadata: ClusterMetadata | None,
+    configs: Mapping[str, str] | None,
+    fs: Fs,
+) -> SourceTopic:
     known = None if metadata is None else metadata.topic_ids.get(name)
     kept, topic_id = replicas_of_one_topic(
         name, replicas, known, fs, advice_if_several=_SEVERAL_TOPICS, on_unreadable=_warn
@@ -147,7 +172,6 @@ def _topic(name: str, replicas: Sequence[Replica], metadata: ClusterMetadata | N
     for replica in kept:
         by_number.setdefault(replica.partition.partition, []).append(replica)
     numbers = set(by_number)
-    configs = None
     if metadata is not None and known is not None:
         numbers |= set(metadata.replicas.get(name, {}))
         configs = metadata.topic_configs.get(name, {})

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from sediment.engine.clone.log_compaction import LogCompaction
-from sediment.engine.clone.plan import ClonedTopic
+from sediment.engine.clone.plan import ClonedPartition, ClonedTopic
 from sediment.engine.clone.source import Source
 from sediment.jobs.cleaning.report import kept_tombstones
 from sediment.jobs.cloning.report import PartitionCloneReport
@@ -18,28 +18,33 @@ from sediment.segment_io.format.names import TopicPartition
 
 
 def topics_left_alone(
-    topics: Iterable[ClonedTopic], source: Source, settings: Settings
+    topics: Iterable[ClonedTopic], source: Source, settings_of: Callable[[ClonedPartition], Settings]
 ) -> Mapping[str, tuple[str, str]]:
     """Return the reason code and text of each topic that `compact` would not compact, keyed by its name in the source.
 
-    `settings` are the settings of the run with the metadata of the source.
+    `settings_of` returns the settings of the node from which a partition is cloned.  If the nodes disagree about a
+    topic, `compact` would leave it alone on one of them, so it is not compacted.
 
     Raises:
         SettingsError: without metadata, a `--set cleanup.policy` that names no topic would apply to several topics; or
             the metadata has a value that Kafka would refuse.
     """
-    names = [topic.source_name for topic in topics]
-    settings.check_selection(names, have_metadata=source.metadata is not None)
+    of_partitions = {topic.source_name: [settings_of(each) for each in topic.partitions] for topic in topics}
+    first = next((settings for several in of_partitions.values() for settings in several), None)
+    if first is not None:
+        first.check_selection(of_partitions, have_metadata=source.metadata is not None)
     found = {}
     applied = {}
-    for name in names:
-        own = settings
-        if not source.knows(source.topics[name]):
-            own = settings.with_metadata({name: {"cleanup.policy": ""}}, settings.broker_overrides)
-        applied[name] = own
-        why = why_not_compacted(TopicPartition(name, 0), own, own.for_topic(name))
-        if why is not None:
-            found[name] = why
+    for name, several in of_partitions.items():
+        for settings in several:
+            own = settings
+            if not source.knows(source.topics[name]):
+                own = settings.with_metadata({name: {"cleanup.policy": ""}}, settings.broker_overrides)
+            applied[name] = own
+            why = why_not_compacted(TopicPartition(name, 0), own, own.for_topic(name))
+            if why is not None:
+                found[name] = why
+                break
     warn_of_topics_without_lag(applied.items())
     return found
 

@@ -34,6 +34,7 @@ from sediment.engine.clone.source import Source, open_source, open_store
 from sediment.engine.config_definitions import BROKER_KEYS
 from sediment.engine.copying.earlier_copy import EarlierCopy, open_earlier_copy
 from sediment.engine.directory.lock import DirectoryLock
+from sediment.engine.replicas import ClusterDirectory
 from sediment.jobs.cleaning.result import TASK_ERRORS
 from sediment.jobs.cloning.compaction import compaction_note, topics_left_alone, with_compaction
 from sediment.jobs.cloning.report import (
@@ -53,6 +54,7 @@ from sediment.jobs.reporting.error_text import describe, describe_lost_task
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.run_report import FAILED, QUARANTINED, SKIPPED, in_order
 from sediment.jobs.reporting.statuses import STOPPED
+from sediment.jobs.settings.cluster_settings import is_of_zookeeper, with_described_configs
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.spark.session import encrypting_files, spark_context
 from sediment.jobs.spark.task_pool import run_on_executors
@@ -135,7 +137,7 @@ class _CloneRun:
         self._fs = Fs()
         self._target = CloneDirectory(request.to, self._run_id)
         self._earlier: EarlierCopy | None = None
-        self._settings = options.settings
+        self._settings: Mapping[Path, Settings] = {}  # of each directory of the source
         self._log_bytes: Mapping[TopicPartition, int] = {}  # of the source logs, by partition of the clone
         self._left_alone: Mapping[str, tuple[str, str]] = {}  # the reasons why --compact leaves topics uncompacted
         self._node = Node(own.node_id, own.cluster_id or new_kafka_id(), new_kafka_id())
@@ -149,7 +151,7 @@ class _CloneRun:
                 open_store(store, self._fs, scratch / str(number))
                 for number, store in enumerate({store.where: store for store in stores}.values())
             ]
-            source = open_source(directories, self._fs, metadata_dir=self._options.settings.metadata_dir)
+            source = self._open_source(directories)
             self._check_has_partitions(source)
             plan = plan_clone(source, self._own, new_kafka_id)
             self._log_bytes = _list_logs(plan, self._fs)
@@ -157,7 +159,7 @@ class _CloneRun:
                 self._earlier = open_earlier_copy(self._own.since, Store(str(self._request.to)))
             self._settings = self._settings_of(source)
             if self._own.compact:
-                self._left_alone = topics_left_alone(plan.topics.values(), source, self._settings)
+                self._left_alone = topics_left_alone(plan.topics.values(), source, self._settings_of_partition)
             features = clone_features(
                 None if source.metadata is None else source.metadata.features, self._request.target_version
             )
@@ -237,7 +239,6 @@ class _CloneRun:
             committing = committing_producers(source.topics[TRANSACTION_STATE], self._own.until_ms, self._fs)
         tasks = []
         for topic in plan.topics.values():
-            config = self._settings.for_topic(topic.source_name)
             suppressed = None if self._own.suppressed is None else self._own.suppressed.of_topic(topic.source_name)
             compacts = self._own.compact and topic.source_name not in self._left_alone
             tasks += [
@@ -246,7 +247,7 @@ class _CloneRun:
                     topic_id=topic.topic_id,
                     to=self._request.to,
                     run_id=self._run_id,
-                    config=config,
+                    config=self._settings_of_partition(partition).for_topic(topic.source_name),
                     now_ms=self._options.now_ms,
                     link=self._own.link,
                     earlier=None
@@ -320,17 +321,42 @@ class _CloneRun:
                 advice="name a new file",
             )
 
-    def _settings_of(self, source: Source) -> Settings:
+    # -------------------------------------------------------------------------------------------------------- settings
+    def _open_source(self, directories: Sequence[ClusterDirectory]) -> Source:
         settings = self._options.settings
-        if source.metadata is None:
-            return settings
-        return settings.with_metadata(source.metadata.topic_configs, self._broker_configs(source))
+        given = settings.topic_configs
+        return open_source(
+            directories,
+            self._fs,
+            metadata_dir=settings.metadata_dir,
+            has_metadata=not all(is_of_zookeeper(self._of_node(each), each.meta) for each in directories),
+            topic_configs=None if given is None else given.own,
+        )
+
+    def _of_node(self, directory: ClusterDirectory) -> Settings:
+        return self._options.run_settings.of_directory(directory.path, directory.meta)
+
+    def _settings_of(self, source: Source) -> dict[Path, Settings]:
+        """Return the settings of each directory, including the configs of the cluster."""
+        found = {}
+        for directory in source.directories:
+            settings, meta = self._of_node(directory), directory.meta
+            if source.metadata is not None:
+                of_node = settings.with_metadata(source.metadata.topic_configs, self._broker_configs(source))
+            else:
+                of_node = with_described_configs(settings, meta)
+            found[directory.path] = of_node
+        return found
+
+    def _settings_of_partition(self, partition: ClonedPartition) -> Settings:
+        return self._settings[partition.replicas[0].directory.path]
 
     def _broker_configs(self, source: Source) -> dict[str, str]:
         """Return the cluster-wide dynamic configs for logs; other broker configs may be secrets or host names."""
-        if source.metadata is None:
-            return {}
-        found = source.metadata.broker_configs.get(ALL_BROKERS, {})
+        given = self._options.settings.broker_configs
+        found = (given.of_all if given is not None else None) or {}
+        if source.metadata is not None:
+            found = source.metadata.broker_configs.get(ALL_BROKERS, {})
         return {key: value for key, value in found.items() if key in BROKER_KEYS and key != _MIN_ISR}
 
     # ---------------------------------------------------------------------------------------------------------- report

@@ -17,6 +17,9 @@ An unknown variable SEDIMENT_… is an error in three cases: the rest of its nam
 one of the command's options, or resembles a known variable.  Other unknown variables are ignored, because other
 programs may use the same prefix.
 
+Repeated options: an option that has one value must not be on the command line twice, because its first value would be
+lost without a word.
+
 Invariants: only options in `FROM_SETTINGS` have sources other than the command line.  None of these options disables a
 safety check, names a secret, or selects partitions or records.  None supplies a setting or a time that decides which
 records are deleted.  An unknown name is an error, because a misspelt `dry-run` must not change data.
@@ -30,7 +33,8 @@ import os
 import pkgutil
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -125,6 +129,7 @@ class ConfiguredCommand(click.Command):
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
         """Parse the command line; if a value from another source is wrong, the error names this source."""
         try:
+            self._check_repetitions(context, args)
             return super().parse_args(context, args)
         except click.BadParameter as error:
             where = self._source(context, error.param)
@@ -157,8 +162,25 @@ class ConfiguredCommand(click.Command):
         context.meta[SETTINGS_VARIABLE] = path
         names = {name: option.name or "" for name, option in self._options().items()}
         context.default_map = {
-            names[key]: value for key, value in self._values(content, path, context).items() if key in names
+            names[key]: self._listed(key, value)
+            for key, value in self._values(content, path, context).items()
+            if key in names
         }
+
+    def _listed(self, key: str, value: Any) -> Any:
+        """Return the value of an option that may be given several times as a list, even if the file has only one."""
+        return [value] if self._options()[key].multiple and not isinstance(value, list) else value
+
+    def _check_repetitions(self, context: click.Context, args: Sequence[str]) -> None:
+        """Check that no option with one value is given twice; a flag that has no opposite may be."""
+        if context.resilient_parsing:
+            return
+        _, _, given = self.make_parser(context).parse_args(list(args))
+        for parameter, count in Counter(given).items():
+            if not isinstance(parameter, click.Option) or count == 1 or parameter.multiple or parameter.count:
+                continue
+            if not parameter.is_flag or parameter.secondary_opts:
+                context.fail(f"--{long_name(parameter)} is given {count} times, but takes one value; give it once")
 
     # ------------------------------------------------------------------------------------------------------- the names
     def _options(self) -> dict[str, click.Option]:

@@ -21,6 +21,7 @@ from sediment.compaction.strategy import KeyEquality
 from sediment.jobs.command_line.configured_command import is_given, is_on_command_line
 from sediment.jobs.command_line.exit_status import CLICK_EXITS, EXIT_DONE, EXIT_FAILED, errors_as_exit_status
 from sediment.jobs.command_line.partition_completion import complete_partition
+from sediment.jobs.command_line.settings_options import broker_configs_option, config_option, topic_configs_option
 from sediment.jobs.command_line.shown_values import without_secret
 from sediment.jobs.delta_lake.paths import local_directory
 from sediment.jobs.process import stderr_log
@@ -33,8 +34,10 @@ from sediment.jobs.reporting.figures import show_plain_bytes
 from sediment.jobs.reporting.run_report import RunReport, report_lines
 from sediment.jobs.reporting.screen import Screen, View, screen_text
 from sediment.jobs.settings.cluster_settings import open_directories
-from sediment.jobs.settings.directories import SelectedDirectory, configured_log_dirs
+from sediment.jobs.settings.directories import SelectedDirectory
+from sediment.jobs.settings.node_ids import with_node_ids
 from sediment.jobs.settings.resolve import Settings
+from sediment.jobs.settings.run_settings import RunSettings, load_run_settings
 from sediment.jobs.settings.selection import Selection
 from sediment.jobs.spark.session import under_spark_submit
 from sediment.segment_io.errors import SedimentError, UsageError
@@ -64,6 +67,8 @@ class CommonOptions:
     log_dirs: tuple[Path, ...]
     selection: Selection
     settings: Settings
+    """The settings of the node; if there are several nodes, those of the first one."""
+
     now_ms: int
     as_json: bool
     master: str | None
@@ -95,12 +100,20 @@ class CommonOptions:
     view: View = field(default_factory=View)
     """The caller's options for the screen."""
 
+    other_nodes: tuple[Settings, ...] = ()
+    """The settings of the other nodes, if several --config are given."""
+
     given: tuple[tuple[str, str], ...] = ()
     """Options that the caller gave, as (name, value); the value of a flag is empty."""
 
     def named_log_dirs(self) -> tuple[str, ...]:
         """Return the log directories as paths and URIs; if the caller set only `log_dirs`, return these."""
         return self.given_log_dirs or tuple(map(str, self.log_dirs))
+
+    @property
+    def run_settings(self) -> RunSettings:
+        """The settings of all nodes."""
+        return RunSettings((self.settings, *self.other_nodes))
 
     def local_log_dirs(self) -> tuple[Path, ...]:
         """Return the log directories that are on this machine, given as paths or as `file://` URIs."""
@@ -118,32 +131,26 @@ class CommonOptions:
         return open_directories(
             self.log_dirs if paths is None else paths,
             self.selection,
-            self.settings,
+            self.run_settings,
             fs,
             names=self.given_log_dirs,
             allow_empty=self.allow_empty_selection,
             in_place=in_place,
         )
 
-    def with_settings(self, settings: Settings) -> CommonOptions:
-        """Return the options with `settings`, and with the `log.dirs` of their `--config` file if no LOG_DIR was given.
+    def with_settings(self, settings: RunSettings) -> CommonOptions:
+        """Return the options with `settings`, and with the `log.dirs` of the `--config` files if no LOG_DIR was given.
 
         Raises:
-            UsageError: no LOG_DIR was given, and the file has no `log.dirs`.
+            UsageError: no LOG_DIR was given, and a file has no `log.dirs`.
         """
+        first, *others = settings.nodes
+        options = replace(self, settings=first, other_nodes=tuple(others))
         if self.log_dirs:
-            return replace(self, settings=settings)
-        found = configured_log_dirs(settings)
-        if not found:
-            raise UsageError(
-                "no LOG_DIR is given",
-                advice="name a log directory, or give --config FILE, a file that contains log.dirs",
-            )
+            return options
+        found = settings.log_dirs()
         return replace(
-            self,
-            settings=settings,
-            log_dirs=tuple(path.absolute() for path in found),
-            given_log_dirs=tuple(map(str, found)),
+            options, log_dirs=tuple(path.absolute() for path in found), given_log_dirs=tuple(map(str, found))
         )
 
     def messages(self) -> Console:
@@ -200,7 +207,8 @@ class CommonOptions:
 
     def _recorded(self, run: _Report) -> tuple[_Report, str]:
         """Record a run as in `recorded`; return the run and its JSON."""
-        run = replace(run, fails_on_unknown=self.fail_on_unknown)
+        rows = with_node_ids(run.partitions, self.run_settings, Fs())
+        run = replace(run, fails_on_unknown=self.fail_on_unknown, partitions=rows)
         report = run.to_json()
         # spark-submit sends stderr to stdout, where --json promises only the object.
         messages = self._console(quiet=self.as_json and under_spark_submit())
@@ -277,13 +285,15 @@ class GivenOptions:
     partitions: Sequence[str]
     topics: Sequence[str]
     sets: Sequence[str]
-    config: Path | None
+    configs: Sequence[Path]
     now_ms: int | None
     master: str | None
     ledger_path: str | None
     report_file: Path | None
     metrics_file: Path | None
     metadata_dir: Path | None
+    topic_configs: Sequence[Path]
+    broker_configs: Sequence[Path]
     broker_defaults: bool
     fail_on_unknown: bool
     allow_empty_selection: bool
@@ -317,16 +327,19 @@ class GivenOptions:
         options = self._without_settings(**caller)
         options.check_outputs()
         try:
-            settings = Settings.load(
-                self.config,
+            settings = load_run_settings(
+                self.configs,
                 self.sets,
                 broker_defaults=self.broker_defaults,
                 metadata_dir=_log_dir_of_metadata(self.metadata_dir),
+                topic_configs=self.topic_configs,
+                broker_configs=self.broker_configs,
             )
-            if needs_log_dir and not self.log_dirs and self.config is not None and not config_names_log_dirs:
+            if needs_log_dir and not self.log_dirs and self.configs and not config_names_log_dirs:
+                named = " ".join(f"--config {config}" for config in self.configs)
                 raise UsageError(
                     "no LOG_DIR is given, and --config is not on the command line",
-                    advice=f"name a log directory, or give --config {self.config} to use all of its log.dirs",
+                    advice=f"name a log directory, or give {named} to use all of its log.dirs",
                 )
             if needs_log_dir or self.log_dirs:
                 options = options.with_settings(settings)
@@ -455,7 +468,7 @@ def _with_common_options(
                 context.command.name or "",
                 lambda options: command(options=options, **own),
                 needs_log_dir=not own.get(CHECK),
-                config_names_log_dirs=is_on_command_line(context, "config"),
+                config_names_log_dirs=is_on_command_line(context, "configs"),
                 as_json=as_json,
                 json_lines=json_lines,
                 quiet=quiet,
@@ -495,11 +508,9 @@ def _with_common_options(
                 metavar="[TOPIC:]KEY=VALUE",
                 help="Override a topic or broker configuration for this run.",
             ),
-            click.option(
-                "--config",
-                type=click.Path(path_type=Path, dir_okay=False),
-                help="Read settings from FILE, the broker's server.properties.  If no LOG_DIR is given, work on every "
-                "directory in its log.dirs.",
+            config_option(
+                "Read settings from FILE, the broker's server.properties.  If no LOG_DIR is given, work on every "
+                "directory in its log.dirs.  Give the option once for each broker."
             ),
             click.option(
                 "--metadata",
@@ -508,6 +519,8 @@ def _with_common_options(
                 metavar="DIR",
                 help="Read topic configs from __cluster_metadata-0 in DIR, another log directory of the same node.",
             ),
+            topic_configs_option,
+            broker_configs_option,
             click.option(
                 "--broker-defaults",
                 is_flag=True,

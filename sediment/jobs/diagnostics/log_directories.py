@@ -18,6 +18,7 @@ from sediment.jobs.settings.cluster_settings import open_directories
 from sediment.jobs.settings.directories import SelectedDirectory, open_directory
 from sediment.jobs.settings.known_logs import known_of_log
 from sediment.jobs.settings.resolve import Settings
+from sediment.jobs.settings.run_settings import RunSettings
 from sediment.jobs.settings.selection import Selection
 from sediment.jobs.settings.topic_ids import topic_ids_of
 from sediment.jobs.settings.unstated_settings import why_not_compacted
@@ -30,7 +31,7 @@ from sediment.segment_io.partition.listing import list_log
 _MOST_NAMED = 3
 
 
-def directory_checks(log_dirs: Sequence[Path], settings: Settings, fs: Fs) -> Iterator[Check]:
+def directory_checks(log_dirs: Sequence[Path], settings: RunSettings, fs: Fs) -> Iterator[Check]:
     """Yield the checks of each directory, then the checks of the settings across all directories."""
     opened = []
     in_use = set()
@@ -157,7 +158,7 @@ def _log_bytes(folder: Path, fs: Fs) -> int:
         return 0
 
 
-def _partitions(paths: Sequence[Path], settings: Settings, fs: Fs, *, in_use: Collection[Path]) -> Iterator[Check]:
+def _partitions(paths: Sequence[Path], settings: RunSettings, fs: Fs, *, in_use: Collection[Path]) -> Iterator[Check]:
     """Check the partitions of each directory that is not in use, because a broker changes its files."""
     try:
         directories = open_directories(paths, Selection(), settings, fs)
@@ -214,21 +215,21 @@ def _topic_ids(directory: SelectedDirectory, topic_ids: TopicIds) -> Check:
     return (failed if fault.is_lost else warned)(name, text, fault.advice, log_dir=log_dir)
 
 
-def _policies(paths: Sequence[Path], settings: Settings, fs: Fs) -> Iterator[Check]:
+def _policies(paths: Sequence[Path], settings: RunSettings, fs: Fs) -> Iterator[Check]:
     try:
         yield policy_check(open_directories(paths, Selection(), settings, fs), fs)
     except (SedimentError, OSError):
         return  # the check of the settings reports this error
 
 
-def _settings(paths: Sequence[Path], settings: Settings, fs: Fs) -> Check:
+def _settings(paths: Sequence[Path], settings: RunSettings, fs: Fs) -> Check:
     """Check that the settings of the topics are stated, valid and from this node."""
     name = "settings"
     try:
         directories = open_directories(paths, Selection(), settings, fs, in_place=True)
         unstated = _unstated_topics(directories, fs)
     except SettingsError as error:
-        is_stated = settings != Settings()
+        is_stated = settings != RunSettings((Settings(),))
         return (failed if is_stated else warned)(name, error.what, error.advice or "correct the settings")
     except (SedimentError, OSError) as error:
         return failed(name, describe(error)[1], None)
@@ -237,7 +238,7 @@ def _settings(paths: Sequence[Path], settings: Settings, fs: Fs) -> Check:
         more = f" and {len(topics) - _MOST_NAMED} more" if topics[_MOST_NAMED:] else ""
         named = ", ".join(topics[:_MOST_NAMED]) + more
         text = f"cleanup.policy is not stated for {named}; compact and expire leave them alone"
-        return warned(name, text, unstated[topics[0]].how_to_state("TOPIC", "cleanup.policy"))
+        return warned(name, text, unstated[topics[0]].how_to_state(topics[0], "cleanup.policy"))
     return passed(name, "the cleanup.policy of every topic is stated")
 
 

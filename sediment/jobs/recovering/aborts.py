@@ -23,9 +23,7 @@ from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
 from sediment.engine.directory.repair import Repair
 from sediment.engine.log_config import LogConfig
 from sediment.jobs.reporting.error_text import describe
-from sediment.jobs.settings.cluster_settings import find_metadata
 from sediment.jobs.settings.directories import SelectedDirectory
-from sediment.jobs.settings.resolve import Settings
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.names import (
     HIGH_WATERMARK_FILE,
@@ -76,13 +74,11 @@ class DirectoryAborts:
 class Aborts:
     """The aborts of one run; the locks of the directories are held, except in a dry run."""
 
-    def __init__(
-        self, directories: Sequence[SelectedDirectory], settings: Settings, fs: Fs, *, now_ms: int, dry_run: bool
-    ) -> None:
+    def __init__(self, directories: Sequence[SelectedDirectory], fs: Fs, *, now_ms: int, dry_run: bool) -> None:
         self._fs = fs
         self._now_ms = now_ms
         self._dry_run = dry_run
-        self._clusters = _clusters(directories, settings, fs)
+        self._clusters = _clusters(directories, fs)
         self._approved: frozenset[tuple[Path, TopicPartition, int, int]] | None = None
         self._in_directory: dict[Path, DirectoryAborts] = {}
 
@@ -212,13 +208,12 @@ def _undo_by_hand(before: LoadedLog, after: LoadedLog, fs: Fs) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------------- clusters
-def _clusters(directories: Sequence[SelectedDirectory], settings: Settings, fs: Fs) -> dict[Path, _Cluster]:
+def _clusters(directories: Sequence[SelectedDirectory], fs: Fs) -> dict[Path, _Cluster]:
     """Return what is known about the cluster of each log directory."""
     groups: dict[str, list[SelectedDirectory]] = {}
     for directory in directories:
         meta = directory.meta
         groups.setdefault((meta and meta.cluster_id) or str(directory.path), []).append(directory)
-    metadata = find_metadata([directory.path for directory in directories], settings, fs)
     found = {}
     for group in groups.values():
         coordinators = _coordinators([directory.path for directory in group], fs)
@@ -227,7 +222,7 @@ def _clusters(directories: Sequence[SelectedDirectory], settings: Settings, fs: 
         )
         for directory in group:
             owner = OwningCluster(
-                metadata=metadata[directory.path],
+                metadata=directory.metadata,
                 is_of_node=directory.meta is not None,
                 has_zookeeper=directory.meta is not None and directory.meta.version == _ZOOKEEPER_VERSION,
                 nodes=nodes,

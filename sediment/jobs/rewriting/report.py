@@ -26,6 +26,7 @@ class RewriteReport:
 
     partition: str
     log_dir: str
+    node_id: int | None = field(default=None, kw_only=True)
     status: str
     reason_code: str | None = None
     reason: str | None = None

@@ -5,6 +5,8 @@
                ┘                         ├──> LogDirectory.settings ──> LogDirectory.settings_of(partition)
     __cluster_metadata-0 ────────────────┘                                 + the topic id in partition.metadata
 
+Without metadata, `--topic-configs` and `--broker-configs` take its place.
+
 A new clone has no metadata log yet: until a broker starts on it, `bootstrap.checkpoint` contains the configs of its
 topics.  The marker of a clean stop proves that no broker has started.  The marker must be in the checkpoint's directory
 and in the directory that the checkpoint applies to.  A metadata log takes precedence even if it is empty, because a
@@ -37,6 +39,7 @@ from typing import TYPE_CHECKING
 
 from sediment.jobs.settings.directories import SelectedDirectory, check_node, configured_metadata_dirs, open_directory
 from sediment.jobs.settings.resolve import Settings
+from sediment.jobs.settings.run_settings import RunSettings
 from sediment.jobs.settings.selection import Selection
 from sediment.segment_io.errors import SettingsError, UsageError
 from sediment.segment_io.format.meta_properties import KRAFT_META_VERSION, MetaProperties
@@ -64,7 +67,7 @@ _MOST_NAMED = 3
 def open_directories(
     paths: Sequence[Path],
     selection: Selection,
-    settings: Settings,
+    settings: RunSettings,
     fs: Fs,
     *,
     names: Sequence[str] = (),
@@ -79,28 +82,34 @@ def open_directories(
     Raises:
         NotALogDirectoryError, CorruptCheckpointError: as in `open_directory`.
         CorruptBatchError, UnsupportedDataError, SourceChangedError: the metadata log cannot be read.
-        UsageError: a pattern matches nothing, or `--metadata` names a directory without a metadata log.
+        UsageError: a pattern matches nothing, `--metadata` names a directory without a metadata log, or
+            `--topic-configs` is given for a directory with one.  With several nodes, also as in
+            `RunSettings.of_directory`, and if the directories belong to several clusters.
         SettingsError: metadata is missing, and a `--set cleanup.policy` without a topic would apply to several topics.
             With `in_place`, the error is also raised in two other cases.  A KRaft node's directory has no metadata.  Or
             `--config` is the file of another node.
     """
     directories = [open_directory(path, selection, fs) for path in paths]
+    own = {each.path: settings.of_directory(each.path, each.meta) for each in directories}
+    if len(settings.nodes) > 1:
+        _check_one_cluster(directories)
     if not allow_empty:
         partitions = [str(partition) for directory in directories for partition in directory.all_partitions]
         selection.check(partitions, where=", ".join(names or map(str, paths)))
     known: dict[Path, ClusterMetadata | None] = {}
-    if settings.metadata_dir is not None and not (
-        has_metadata_log(fs, settings.metadata_dir) or _metadata(settings.metadata_dir, known, fs)
+    first = settings.nodes[0]
+    if first.metadata_dir is not None and not (
+        has_metadata_log(fs, first.metadata_dir) or _metadata(first.metadata_dir, known, fs)
     ):
         raise UsageError(
-            f"--metadata {settings.metadata_dir} does not contain {METADATA_PARTITION}",
+            f"--metadata {first.metadata_dir} does not contain {METADATA_PARTITION}",
             advice="give the node's log directory that contains it: metadata.log.dir, or else the first entry of "
             "log.dirs",
         )
-    found = {directory.path: _metadata_of(directory, directories, settings, known, fs) for directory in directories}
+    found = {each.path: _metadata_of(each, directories, own[each.path], known, fs) for each in directories}
     topics = {partition.topic for directory in directories for partition in directory.partitions}
-    settings.check_selection(topics, have_metadata=all(metadata is not None for metadata in found.values()))
-    opened = [_with_settings(directory, settings, found[directory.path], fs) for directory in directories]
+    first.check_selection(topics, have_metadata=all(metadata is not None for metadata in found.values()))
+    opened = [_with_settings(each, own[each.path], found[each.path], fs) for each in directories]
     if in_place:
         for directory in opened:
             _check_known(directory)
@@ -117,7 +126,7 @@ def warn_of_refusals(directories: Iterable[SelectedDirectory]) -> None:
 
 
 def settings_of_logs(logs: Iterable[tuple[TopicPartition, Path]], settings: Settings, fs: Fs) -> list[Settings | None]:
-    """Return the settings of each partition, by partition directory; None if no metadata log was found.
+    """Return the settings of each partition, by partition directory; None if the cluster's configs are unknown.
 
     Raises:
         CorruptCheckpointError, CorruptBatchError, UnsupportedDataError, SourceChangedError: as in `open_directories`.
@@ -132,8 +141,8 @@ def settings_of_logs(logs: Iterable[tuple[TopicPartition, Path]], settings: Sett
             checkpoints = LogDirCheckpoints(None, None, None, None, clean_shutdown=False)
             alone = SelectedDirectory(log_dir, meta, (), checkpoints)
             opened[log_dir] = _with_settings(alone, settings, _metadata_of(alone, [alone], settings, known, fs), fs)
-        has_metadata = opened[log_dir].topic_ids is not None
-        found.append(opened[log_dir].settings_of(partition, fs, name=path.name) if has_metadata else None)
+        is_known = opened[log_dir].settings.topic_overrides is not None
+        found.append(opened[log_dir].settings_of(partition, fs, name=path.name) if is_known else None)
     return found
 
 
@@ -212,16 +221,30 @@ def _check_cluster(directory: SelectedDirectory, metadata_dir: Path, fs: Fs) -> 
         )
 
 
+def _check_one_cluster(directories: Iterable[SelectedDirectory]) -> None:
+    first: SelectedDirectory | None = None
+    for directory in directories:
+        if directory.meta is None or directory.meta.cluster_id is None:
+            continue
+        first = first or directory
+        if first.meta is not None and directory.meta.cluster_id != first.meta.cluster_id:
+            raise UsageError(
+                f"the --config files belong to several clusters: {first.path} is of cluster {first.meta.cluster_id}, "
+                f"and {directory.path} of cluster {directory.meta.cluster_id}",
+                advice="run once for each cluster",
+            )
+
+
 def _check_known(directory: SelectedDirectory) -> None:
     """Check that the settings belong to the directory's node and, for a KRaft node, that they cover its topics.
 
     Raises:
-        SettingsError: the `--config` file belongs to another node, or neither the metadata nor a `--set topic:` gives
-            the policy of a topic.
+        SettingsError: the `--config` file belongs to another node, or neither the cluster's configs nor a `--set
+            topic:` give the policy of a topic.
     """
     meta, settings = directory.meta, directory.settings
     check_node(settings, directory.path, meta)
-    if meta is None or meta.version != KRAFT_META_VERSION or directory.topic_ids is not None:
+    if meta is None or meta.version != KRAFT_META_VERSION or settings.topic_overrides is not None:
         return
     topics = {partition.topic for partition in directory.partitions}
     uncovered = sorted(topic for topic in topics if "cleanup.policy" not in settings.topic_sets.get(topic, {}))
@@ -273,13 +296,28 @@ def is_of_zookeeper(settings: Settings, meta: MetaProperties | None) -> bool:
     return settings.is_zookeeper or (not settings.quorum and meta is not None and meta.version == _ZOOKEEPER_VERSION)
 
 
+def with_described_configs(settings: Settings, meta: MetaProperties | None) -> Settings:
+    """Return the settings of a directory without metadata, with the configs of `--topic-configs` if it is given.
+
+    Raises:
+        SettingsError: `--broker-configs` does not contain the configs of the node.
+    """
+    node_id = settings.node_id if meta is None or meta.node_id is None else meta.node_id
+    return replace(settings, is_zookeeper=is_of_zookeeper(settings, meta)).of_described_node(node_id)
+
+
 def _with_settings(
     directory: SelectedDirectory, settings: Settings, metadata: ClusterMetadata | None, fs: Fs
 ) -> SelectedDirectory:
-    if metadata is None:
-        settings = replace(settings, is_zookeeper=is_of_zookeeper(settings, directory.meta))
-        return replace(directory, settings=settings)
     meta = directory.meta
+    if metadata is None:
+        return replace(directory, settings=with_described_configs(settings, meta))
+    if settings.topic_configs is not None:
+        raise UsageError(
+            "--topic-configs is given for a directory whose metadata log contains the configs of the topics",
+            path=str(directory.path),
+            advice="leave out --topic-configs and --broker-configs",
+        )
     if meta is None and settings.metadata_dir is not None:
         # A copy without meta.properties belongs to the node in --metadata, so the dynamic configs of this node apply.
         meta = read_meta_properties(fs, settings.metadata_dir / META_PROPERTIES_FILE)

@@ -17,6 +17,7 @@ MOST_BYTES = 1 << 20
 
 _NODE_ID = "node.id"
 _BROKER_ID = "broker.id"
+_FILE = "the properties file"
 _ADVICE = "name a readable Java properties file"
 _BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 _LOOKS_LIKE_A_KEY = re.compile(r"[A-Za-z0-9_-]{1,40}(\.[A-Za-z0-9_-]{1,40}){1,11}")
@@ -31,17 +32,14 @@ def read_properties(path: Path) -> dict[str, str]:
     """
     import javaproperties
 
-    with _read_errors_as_settings_errors(path):
-        content = _read(path)
-    if len(content) > MOST_BYTES:
-        raise SettingsError(f"the properties file is larger than {MOST_BYTES} bytes", path=str(path), advice=_ADVICE)
+    content = read_bounded(path, MOST_BYTES, _FILE, _ADVICE)
     if content.startswith(_BYTE_ORDER_MARKS):
         raise SettingsError(
             "the properties file begins with a byte order mark, so a broker does not recognise its first key",
             path=str(path),
             advice="save the file without the mark, and check whether the broker should use the first key",
         )
-    with _read_errors_as_settings_errors(path):
+    with _read_errors_as_settings_errors(path, _FILE, _ADVICE):
         found: dict[str, str] = javaproperties.loads(content.decode("latin-1"))
     return found
 
@@ -111,19 +109,32 @@ def shown_key(name: str) -> str:
     return f"of {len(name)} characters (not shown, because it does not look like a key)"
 
 
-def _read(path: Path) -> bytes:
+def read_bounded(path: Path, most_bytes: int, what: str, advice: str) -> bytes:
+    """Return the content of a file or pipe; `what` names it in errors.
+
+    Raises:
+        SettingsError: the file cannot be read, is neither a file nor a pipe, or has more than `most_bytes`.
+    """
+    with _read_errors_as_settings_errors(path, what, advice):
+        content = _read(path, most_bytes + 1)
+    if len(content) > most_bytes:
+        raise SettingsError(f"{what} is larger than {most_bytes} bytes", path=str(path), advice=advice)
+    return content
+
+
+def _read(path: Path, most_bytes: int) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
     with open(descriptor, "rb") as source:
         mode = os.fstat(descriptor).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
             raise ValueError("it is neither a file nor a pipe")
-        return source.read(MOST_BYTES + 1)
+        return source.read(most_bytes)
 
 
 @contextmanager
-def _read_errors_as_settings_errors(path: Path) -> Iterator[None]:
+def _read_errors_as_settings_errors(path: Path, what: str, advice: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise SettingsError(f"the properties file cannot be read: {reason}", path=str(path), advice=_ADVICE) from error
+        raise SettingsError(f"{what} cannot be read: {reason}", path=str(path), advice=advice) from error

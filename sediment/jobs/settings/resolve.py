@@ -1,13 +1,14 @@
 """The parsed settings of a run: the config of each topic, and the origin of each value.
 
-Sources, weakest first: Kafka's defaults, the `--config` file, the cluster's metadata, `--set key=value`, `--set
-topic:key=value`.  The file gives only keys of the broker.  In each of the other sources, a topic key takes precedence
-over the broker keys that give its default.  Among broker keys, Kafka's own order applies (kafka-log 06 §1).  This
-module only parses; the config classes are in the packages that use them.
+Sources, weakest first: Kafka's defaults, the `--config` file, the cluster's configs, `--set key=value`, `--set
+topic:key=value`.  The cluster's configs come from its metadata log, or from the files of `--topic-configs` and
+`--broker-configs`.  The `--config` file gives only keys of the broker.  In each of the other sources, a topic key takes
+precedence over the broker keys that give its default.  Among broker keys, Kafka's own order applies (kafka-log 06 §1).
+This module only parses; the config classes are in the packages that use them.
 
 Invariants:
-- Every value that a user gave is checked before a `Settings` is made.  Metadata is checked only for selected topics,
-  because other topics must not make a run fail.
+- Every value that a user gave is checked before a `Settings` is made.  The cluster's configs are checked only for
+  selected topics, because other topics must not make a run fail.
 - A setting that is not stated deletes nothing.  If `cleanup.policy` is not stated, the policy is empty. If a retention
   limit is not stated, retention has no limit. If `delete.retention.ms` or `producer.id.expiration.ms` is not stated, it
   is None in the config.
@@ -40,6 +41,7 @@ from sediment.engine.config_definitions import (
     read_value,
 )
 from sediment.engine.log_config import LogConfig
+from sediment.jobs.settings.described_configs import BrokerConfigs, ConfigSource, DescribedValue, TopicConfigs
 from sediment.jobs.settings.properties_file import (
     is_zookeeper_file,
     quorum_keys_of,
@@ -82,6 +84,8 @@ class Origin(StrEnum):
     CREATION = "creation"
     FILE = "file"
     METADATA = "metadata"
+    BROKER_CONFIGS = "--broker-configs"
+    TOPIC_CONFIGS = "--topic-configs"
     SET = "--set"
 
 
@@ -131,13 +135,23 @@ class Settings:
     sets: Mapping[str, str] = field(default_factory=dict)
     topic_sets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     broker_overrides: Mapping[str, str] = field(default_factory=dict)
-    """Dynamic broker configs in the metadata; for each key, the broker's own value, or else that of all brokers."""
+    """Dynamic broker configs of the cluster; for each key, the broker's own value, or else that of all brokers."""
 
     held: frozenset[str] = frozenset()
     """The broker keys whose static values take precedence over the dynamic configs in `of_node`."""
 
     topic_overrides: Mapping[str, Mapping[str, str]] | None = None
-    """Configs of every topic in the cluster's metadata; None without metadata."""
+    """The topics' own configs, from the cluster's metadata or from `--topic-configs`; None if they are unknown."""
+
+    topic_configs: TopicConfigs | None = None
+    broker_configs: BrokerConfigs | None = None
+    """The files of `--topic-configs` and `--broker-configs`, until `of_described_node` applies them."""
+
+    listed_topics: frozenset[str] | None = None
+    """The topics in `--topic-configs`; only `--set` counts for other topics.  None: the metadata covers every topic."""
+
+    lacks_broker_configs: bool = False
+    """True if the topics' own configs are known, but not the dynamic configs of the broker."""
 
     _configs: dict[str, LogConfig] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Cache of `for_topic`: a directory may contain thousands of partitions of one topic."""
@@ -150,6 +164,8 @@ class Settings:
         *,
         broker_defaults: bool = False,
         metadata_dir: Path | None = None,
+        topic_configs: TopicConfigs | None = None,
+        broker_configs: BrokerConfigs | None = None,
         topic_overrides: Mapping[str, Mapping[str, str]] | None = None,
         broker_overrides: Mapping[str, str] | None = None,
     ) -> Settings:
@@ -173,6 +189,8 @@ class Settings:
             metadata_dir=metadata_dir,
             sets=for_all,
             topic_sets=for_topics,
+            topic_configs=topic_configs,
+            broker_configs=broker_configs,
         )
         given._check_map_size()
         for topic in (None, *for_topics):
@@ -198,6 +216,73 @@ class Settings:
         return self.with_metadata(
             metadata.topic_configs, {name: text for name, text in configs.items() if name in kept}
         )
+
+    def of_described_node(self, node_id: int | None) -> Settings:
+        """Return a copy of the settings with the configs in `--topic-configs` and `--broker-configs` for a node.
+
+        Raises:
+            SettingsError: `--broker-configs` does not contain the configs of this node.
+        """
+        if self.topic_configs is None:
+            return self
+        brokers = None if self.broker_configs is None else self.broker_configs.of_node(node_id)
+        inherited = self.topic_configs.inherited
+        self._check_sources(node_id, brokers or {})
+        return replace(
+            self,
+            topic_overrides={
+                topic: {**self._inherited(inherited.get(topic, {}), brokers), **own}
+                for topic, own in self.topic_configs.own.items()
+            },
+            broker_overrides={key: text for key, text in (brokers or {}).items() if key not in self.held},
+            listed_topics=frozenset(self.topic_configs.own),
+            lacks_broker_configs=brokers is None,
+            topic_configs=None,
+            broker_configs=None,
+        )
+
+    def _check_sources(self, node_id: int | None, brokers: Mapping[str, str]) -> None:
+        """Check that no value without a source may be the dynamic config of another broker, which has answered."""
+        if self.topic_configs is None or self.broker_configs is None:
+            return
+        for topic in sorted(self.topic_configs.unsourced):
+            for key, text in self.topic_configs.own[topic].items():
+                for name in TOPIC_KEYS[key].broker_names:
+                    other = self.broker_configs.other_node_with(node_id, name.name, text)
+                    if other is not None and brokers.get(name.name) != text:
+                        raise SettingsError(
+                            f"{key} of topic {topic} in --topic-configs may be the dynamic config of broker {other}",
+                            advice="give the output of kafka-configs.sh, because kafka-topics.sh prints no sources",
+                        )
+
+    def _inherited(self, values: Mapping[str, DescribedValue], brokers: Mapping[str, str] | None) -> dict[str, str]:
+        """Return the values that a topic gets from its broker, as far as they also hold for the broker of the run.
+
+        Any broker may have answered.  So a value of one broker holds for no other, and a value of a broker's file or
+        Kafka's default gives way to the `--config` file: if the two differ and `--broker-configs` does not say which of
+        them a dynamic config replaces, the value is unknown.
+        """
+        if brokers is not None and self.is_broker_file:
+            return {}
+        found = {}
+        for key, value in values.items():
+            if value.source == ConfigSource.ALL_BROKERS:
+                holds = brokers is None
+            elif value.source == ConfigSource.BROKER:
+                holds = False
+            elif brokers is not None:
+                holds = brokers.keys().isdisjoint(name.name for name in TOPIC_KEYS[key].broker_names)
+            else:
+                holds = not self.is_broker_file or self._has_in_file(key, value.text)
+            if holds:
+                found[key] = value.text
+        return found
+
+    def _has_in_file(self, name: str, text: str) -> bool:
+        """Return True if the `--config` file, or else Kafka's default, has this value of a topic key."""
+        key = TOPIC_KEYS[name]
+        given = next(_find_broker_keys(self.config_file, key.broker_names, Origin.FILE), None)
+        return read_value(key.type, text) == (key.default if given is None else given.value())
 
     def for_topic(self, topic: str) -> LogConfig:
         """Return the effective config of `topic`.
@@ -228,16 +313,21 @@ class Settings:
         """Return True if the value of `name` is stated, so that compaction may use the value.
 
         With `--broker-defaults`, Kafka's default counts as stated.  Kafka's default also counts as stated if `--config`
-        is the broker's own file and the cluster's metadata shows that the topic does not set the key.  For keys that
-        delete data, a broker's file counts only if the topic's own configs are known.
+        is the broker's own file and the cluster's configs show that the topic does not set the key.  For keys that
+        delete data, a broker's file counts only if the topic's own configs and the dynamic configs of the broker are
+        known.  A topic that is not in `--topic-configs` has only the values of `--set`.
 
         Raises:
             SettingsError: the key is unknown.
         """
         origin = self.origin(topic, name)
-        if origin == Origin.FILE and name in _KEPT_ELSEWHERE and self._lacks_own_configs:
+        if origin != Origin.SET and self._is_unlisted(topic):
+            return False
+        if origin == Origin.FILE and name in _KEPT_ELSEWHERE and self.holds_defaults and not self._knows_cluster:
             return self.broker_defaults
-        return origin != Origin.DEFAULT or self._states_defaults
+        if origin == Origin.DEFAULT:
+            return self.broker_defaults or (self.is_broker_file and self._knows_cluster)
+        return True
 
     def is_stated_for_retention(self, topic: str, name: str) -> bool:
         """Return True if a source other than CREATION gives a value for `name`.
@@ -250,23 +340,29 @@ class Settings:
     def how_to_state(self, topic: str, name: str) -> str:
         """Return the advice for a key that is not stated."""
         option = f"--set {topic}:{name}=…" if name in TOPIC_KEYS else f"--set {name}=…"
+        if self._is_unlisted(topic):
+            return f"--topic-configs does not list topic {topic}; give a complete FILE, or {option}"
         if self.topic_overrides is None and self.is_zookeeper:
-            return f"ZooKeeper has the configs of the topics, so give {option}, or --broker-defaults"
-        if self.topic_overrides is None:
-            where = "--metadata DIR (the directory with __cluster_metadata-0) together with --config FILE"
-            if self.is_broker_file:
-                where = "--metadata DIR (the directory with __cluster_metadata-0)"
+            file = "" if self.is_broker_file else ", together with --config FILE"
+            where = f"--topic-configs FILE and --broker-configs FILE (the configs in ZooKeeper){file}"
+        elif self.topic_overrides is None:
+            file = "" if self.is_broker_file else " together with --config FILE"
+            where = f"--metadata DIR (the directory with __cluster_metadata-0){file}"
+        elif self.lacks_broker_configs:
+            file = "" if self.is_broker_file else " together with --config FILE"
+            where = f"--broker-configs FILE (the dynamic configs of the brokers){file}"
         else:
             where = "--config FILE (the broker's server.properties)"
         return f"give {where}, {option}, or --broker-defaults"
 
     @property
-    def _lacks_own_configs(self) -> bool:
-        return self.holds_defaults and self.topic_overrides is None
+    def _knows_cluster(self) -> bool:
+        """True if the own configs of topics and the dynamic configs of the broker are known."""
+        return self.topic_overrides is not None and not self.lacks_broker_configs
 
-    @property
-    def _states_defaults(self) -> bool:
-        return self.broker_defaults or (self.is_broker_file and self.topic_overrides is not None)
+    def _is_unlisted(self, topic: str) -> bool:
+        """Return True if `--topic-configs` was given without this topic; the empty name stands for no topic."""
+        return bool(topic) and self.listed_topics is not None and topic not in self.listed_topics
 
     def in_force(self, topic: str) -> dict[str, tuple[Value | None, str]]:
         """Return the effective value of every topic key for `topic`, with its `origin`.
@@ -310,8 +406,11 @@ class Settings:
         yield from _find_topic_keys(self.topic_sets.get(topic or "", {}), own, Origin.SET)
         yield from _find_topic_keys(self.sets, own, Origin.SET)
         yield from _find_broker_keys(self.sets, names, Origin.SET)
-        yield from _find_topic_keys((self.topic_overrides or {}).get(topic or "", {}), own, Origin.METADATA)
-        yield from _find_broker_keys(self.broker_overrides, names, Origin.METADATA)
+        of_topic, of_broker = Origin.METADATA, Origin.METADATA
+        if self.listed_topics is not None:
+            of_topic, of_broker = Origin.TOPIC_CONFIGS, Origin.BROKER_CONFIGS
+        yield from _find_topic_keys((self.topic_overrides or {}).get(topic or "", {}), own, of_topic)
+        yield from _find_broker_keys(self.broker_overrides, names, of_broker)
         yield from _find_broker_keys(self.config_file, names, Origin.FILE)
 
     def _resolve(self, key: Key, topic: str | None) -> tuple[Value | None, Origin]:
@@ -595,7 +694,7 @@ def _check_range(key: Key, value: Value, given: str, origin: Origin) -> None:
 
 
 def _bad_value(key: Key, given: str, origin: Origin) -> SettingsError:
-    where = {Origin.SET: "--set", Origin.FILE: "--config", Origin.METADATA: "the cluster's metadata"}.get(origin)
+    where = {Origin.FILE: "--config", Origin.METADATA: "the cluster's metadata"}.get(origin, origin)
     return SettingsError(
         f"{given} in {where} is not a value that Kafka accepts", advice=f"{key.name} takes {key.range_text()}"
     )

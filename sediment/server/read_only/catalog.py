@@ -114,6 +114,9 @@ class CatalogOptions:
     metadata: Path | None = None
     """The log directory with the metadata log of the cluster; if None, the served directories are searched."""
 
+    topic_configs: Mapping[str, Mapping[str, str]] | None = None
+    """The configs of topics in a cluster without a metadata log; None: they are unknown."""
+
     def selects(self, partition: TopicPartition) -> bool:
         """Return True if clients may read the partition."""
         return not self.partitions or any(fnmatch.fnmatchcase(str(partition), each) for each in self.partitions)
@@ -231,7 +234,8 @@ def open_catalog(directories: Sequence[Path], options: CatalogOptions, fs: Fs) -
         DirectoryInUseError: a process holds the lock of a directory.
         NotALogDirectoryError: a path does not exist, or does not contain the files of a log directory.
         UsageError: the directories belong to several clusters, replicas belong to different topics, a renaming is not
-            possible, a pattern matches no partition, or the metadata directory has no metadata log.
+            possible, a pattern matches no partition, the metadata directory has no metadata log, or configs of topics
+            are given although there is a metadata log.
         SourceChangedError: the files of the metadata log changed too often while they were read.
         OwnershipError: the lock file cannot be read.
     """
@@ -244,6 +248,10 @@ def open_catalog(directories: Sequence[Path], options: CatalogOptions, fs: Fs) -
         metadata = newest_metadata([each.path for each in opened], fs, on_unreadable=_warn_of_unreadable)
     else:
         metadata = _stated_metadata(options.metadata, meta, fs)
+    if metadata is not None and options.topic_configs is not None:
+        raise UsageError(
+            "the configs of the topics are given, but a metadata log contains them", advice="leave out --topic-configs"
+        )
     served = list(dict.fromkeys(directory.path for directory in opened))
     if not options.allow_empty_selection:
         names = [str(each) for directory in opened for each in directory.partitions]
@@ -440,7 +448,7 @@ def _topic(
     topic_id = uuid.uuid5(_NAMESPACE, name)
     if stored_id is not None and name == stored:
         topic_id = uuid.UUID(bytes=parse_uuid(stored_id))
-    configs = {} if metadata is None else metadata.topic_configs.get(stored, {})
+    configs = ((options.topic_configs or {}) if metadata is None else metadata.topic_configs).get(stored, {})
     return Topic(name, topic_id, logs, configs, tuple(left_out), numbers)
 
 

@@ -10,8 +10,9 @@ from tests.segments import NOW_MS
 
 
 def clone(source: object, to: object, *more: object, status: int = 0) -> Outcome:
-    """Clone `source` to `to` at NOW_MS, and check the exit status."""
-    outcome = sediment("clone", source, "--to", to, "--json", "--now-ms", NOW_MS, *more)
+    """Clone `source` to `to`, at NOW_MS unless another time is given, and check the exit status."""
+    time = () if "--now-ms" in more else ("--now-ms", NOW_MS)
+    outcome = sediment("clone", source, "--to", to, "--json", *time, *more)
     assert outcome.status == status, outcome.stderr
     return outcome
 

@@ -24,6 +24,7 @@ from tests.segments import batch_bytes, write_segment
 SAFETY = {
     *("yes", "force", "insecure", "broker-defaults", "allow-network-fs", "allow-empty-selection", "on-corruption"),
     *("retry-quarantined", "roll-active", "undo-erasure", "hold", "abort-open-transactions", "unpin", "link"),
+    *("topic-configs", "broker-configs"),
     *("secret-file", "signing-key", "tls-key", "users", "set", "now-ms", "partition", "keys-file", "where", "verdicts"),
     *("action", "replacement", "all-versions", "run", "as-of", "older-than", "since-ms"),
 }
@@ -226,6 +227,42 @@ def test_a_config_that_is_not_on_the_command_line_names_no_log_directory(
     assert done.status == 2 and "--config is not on the command line" in done.stderr
     assert tree(log_dir) == before
     assert sediment("expire", log_dir, "--dry-run").status == 0
+
+
+def test_an_option_that_may_be_repeated_takes_one_value_or_a_list(
+    settings: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.write_text('config = "/etc/one"\n')
+    assert parsed("plan", "d")["configs"] == (Path("/etc/one"),)
+    settings.write_text('config = ["/etc/one", "/etc/two"]\n')
+    assert parsed("plan", "d")["configs"] == (Path("/etc/one"), Path("/etc/two"))
+    monkeypatch.setenv("SEDIMENT_CONFIG", "/etc/three:/etc/four")
+    assert parsed("plan", "d")["configs"] == (Path("/etc/three"), Path("/etc/four"))
+    assert parsed("plan", "d", "--config=a", "--config=b")["configs"] == (Path("a"), Path("b"))
+
+
+# ----------------------------------------------------------------------------------------------------- repeated options
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_option_with_one_value_must_not_be_given_twice(name: str) -> None:
+    for option in command(name).params:
+        if not isinstance(option, click.Option) or option.multiple or (option.is_flag and not option.secondary_opts):
+            continue
+        value = [] if option.is_flag else ["7"]
+        for spelling in (*option.opts, *option.secondary_opts):
+            twice = (spelling, *value, option.opts[0], *value)
+            assert f"--{long_name(option)} is given 2 times" in refused(name, *twice)
+
+
+def test_a_flag_may_be_given_again_and_an_option_that_is_a_list_too() -> None:
+    values = parsed("plan", "d", "--json", "--json", "--topic=a", "--topic=b")
+    assert values["as_json"] is True and values["topics"] == ("a", "b")
+
+
+def test_a_repeated_option_ends_a_command_before_it_reads_anything(tmp_path: Path) -> None:
+    assert "--settings is given 2 times" in refused("plan", "d", "--settings=a", "--settings=b")
+    done = sediment("plan", tmp_path, "--now-ms=1", "--now-ms=1", "--json")
+    assert (done.status, done.stdout) == (2, "") and "--now-ms is given 2 times" in done.stderr
+    assert "--hold is given 2 times" in refused("clone", "d", "--to=x", "--hold", "--no-hold")
 
 
 # -------------------------------------------------------------------------------------------------------- the main line

@@ -11,6 +11,7 @@ import pytest
 from sediment.jobs.settings.cluster_settings import open_directories
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.settings.resolve import Origin, Settings
+from sediment.jobs.settings.run_settings import RunSettings
 from sediment.jobs.settings.selection import Selection
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.bootstrap_checkpoint import format_bootstrap_checkpoint
@@ -68,7 +69,7 @@ def codes(outcome: Outcome) -> dict[str, tuple[str, str | None]]:
 
 
 def opened(log_dir: Path, *others: Path, settings: Settings | None = None) -> SelectedDirectory:
-    return open_directories([log_dir, *others], Selection(), settings or Settings(), Fs())[0]
+    return open_directories([log_dir, *others], Selection(), RunSettings((settings or Settings(),)), Fs())[0]
 
 
 def states_configs(log_dir: Path, *others: Path, settings: Settings | None = None) -> bool:
@@ -80,7 +81,7 @@ def states_configs(log_dir: Path, *others: Path, settings: Settings | None = Non
 def test_expire_deletes_nothing_of_a_held_clone(held: Path) -> None:
     before = tree(held)
     for more in ((), (f"--config={held / 'server.properties'}",)):
-        outcome = expire(held, *more, f"--now-ms={NOW_MS + 10_000 * DAY_MS}")
+        outcome = sediment("expire", held, *more, "--json", f"--now-ms={NOW_MS + 10_000 * DAY_MS}")
         assert outcome.status == 0, outcome.stderr
         found = codes(outcome)
         assert {status for status, _ in found.values()} == {"skipped"}

@@ -14,6 +14,7 @@ from sediment.engine.config_definitions import TOPIC_KEYS
 from sediment.jobs.settings.cluster_settings import open_directories
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.settings.resolve import Origin, Settings, parse_value
+from sediment.jobs.settings.run_settings import RunSettings
 from sediment.jobs.settings.selection import Selection
 from sediment.segment_io.errors import CorruptBatchError, SettingsError
 from sediment.segment_io.format.names import TopicPartition
@@ -43,7 +44,7 @@ def server_properties(tmp_path: Path) -> Path:
 
 
 def opened(log_dir: Path, config: Path | None = None, *given: str) -> SelectedDirectory:
-    (directory,) = open_directories([log_dir], Selection(), Settings.load(config, given), Fs())
+    (directory,) = open_directories([log_dir], Selection(), RunSettings((Settings.load(config, given),)), Fs())
     return directory
 
 
@@ -116,10 +117,10 @@ def test_directories_of_one_node_share_its_metadata(log_dir, tmp_path):
     shutil.copy(log_dir / "meta.properties", second)
     alone = opened(second)
     assert not alone.config_of(COMPACTED, Fs()).compacts
-    _, shared = open_directories([log_dir, second], Selection(), Settings(), Fs())
+    _, shared = open_directories([log_dir, second], Selection(), RunSettings((Settings(),)), Fs())
     assert shared.config_of(COMPACTED, Fs()).compacts
     (second / "meta.properties").write_text("version=1\nnode.id=8\ncluster.id=another\n")
-    _, strange = open_directories([log_dir, second], Selection(), Settings(), Fs())
+    _, strange = open_directories([log_dir, second], Selection(), RunSettings((Settings(),)), Fs())
     assert not strange.config_of(COMPACTED, Fs()).compacts
 
 

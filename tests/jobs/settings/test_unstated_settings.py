@@ -11,6 +11,7 @@ import pytest
 
 from sediment.jobs.settings.cluster_settings import open_directories
 from sediment.jobs.settings.resolve import Settings
+from sediment.jobs.settings.run_settings import RunSettings
 from sediment.jobs.settings.selection import Selection
 from sediment.segment_io.fs import Fs
 from tests.archives import unpack
@@ -209,7 +210,8 @@ def test_the_file_of_another_node_is_refused(first, tmp_path, command, key, meta
 
 def test_a_copy_without_meta_properties_has_the_dynamic_configs_of_the_node_of_the_metadata(first, second, tmp_path):
     (second / "meta.properties").unlink()
-    directory = open_directories([second], Selection(), Settings.load(None, [], metadata_dir=first), Fs())[0]
+    settings = RunSettings((Settings.load(None, [], metadata_dir=first),))
+    directory = open_directories([second], Selection(), settings, Fs())[0]
     assert directory.settings.broker_overrides["message.max.bytes"] == "2000000"  # of node 7 alone
 
 

@@ -1,0 +1,53 @@
+"""The node of each row of a report, by the log directory of the row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sediment.jobs.settings.run_settings import RunSettings
+from sediment.segment_io.errors import SedimentError
+from sediment.segment_io.format.names import META_PROPERTIES_FILE
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import read_meta_properties
+
+_Row = TypeVar("_Row")
+
+
+def with_node_ids(rows: Iterable[_Row], settings: RunSettings, fs: Fs) -> tuple[_Row, ...]:
+    """Return the rows with their `node_id`, if their type has this field; None if no file gives the id.
+
+    The id is that of meta.properties in the log directory, or else that of the `--config` file.
+    """
+    known = cache(lambda log_dir: _node_id(log_dir, settings, fs))
+
+    def with_node_id(row: Any) -> Any:
+        node_id = known(row.log_dir)
+        return row if row.node_id == node_id else replace(row, node_id=node_id)
+
+    return tuple(with_node_id(row) if hasattr(row, "node_id") else row for row in rows)
+
+
+def _node_id(log_dir: str, settings: RunSettings, fs: Fs) -> int | None:
+    if not log_dir:
+        return None
+    path = Path(log_dir)
+    found = None if "://" in log_dir else node_id_of(path, fs)
+    if found is not None:
+        return found
+    try:
+        return settings.of_directory(path, None).node_id
+    except SedimentError:
+        return None
+
+
+def node_id_of(log_dir: Path, fs: Fs) -> int | None:
+    """Return the node id in meta.properties; None if it is not there, or if the file cannot be read."""
+    try:
+        meta = read_meta_properties(fs, log_dir / META_PROPERTIES_FILE)
+    except (SedimentError, OSError):
+        return None  # the run itself reports a damaged file
+    return None if meta is None else meta.node_id
