@@ -63,12 +63,28 @@ _LOGGER = logging.getLogger(__name__)
 IDLE_FILES_CHECK_INTERVAL_MS = 60_000
 """The interval at which files of unused segments are closed; Kafka keeps every `.log` open."""
 
+MAX_PRODUCERS_OF_ALL_LOGS = 1_000_000
+"""A producer of a log takes about 550 bytes of memory; Kafka has no limit."""
+
+PRODUCERS_CHECK_INTERVAL_MS = 10_000
+
 _CLOCK = Clock()
 _FS = Fs()
 
 
 def _is_never_stray(_partition: TopicPartition, _topic_id: str | None) -> bool:
     return False
+
+
+def limit_of_each(counts: Sequence[int], limit: int) -> int:
+    """Return the largest number to which each of `counts` can be reduced so that their sum is at most `limit`."""
+    ascending = sorted(counts)
+    for number, count in enumerate(ascending):
+        share = limit // (len(ascending) - number)
+        if count > share:
+            return share
+        limit -= count
+    return ascending[-1] if ascending else limit
 
 
 def _ignore_progress(_progress: LoadProgress) -> None:
@@ -243,6 +259,9 @@ class LogManager:
             delay_ms=expiration_ms,
         )
         self.scheduler.schedule_periodically(
+            "limit-producers", self.limit_producers, period_ms=PRODUCERS_CHECK_INTERVAL_MS
+        )
+        self.scheduler.schedule_periodically(
             "close-idle-files", self.close_idle_files, period_ms=IDLE_FILES_CHECK_INTERVAL_MS
         )
         if config.hand_off is not None:
@@ -314,6 +333,14 @@ class LogManager:
         """Remove expired producers from every log."""
         for log in self.all_logs():
             attempt(log, log.remove_expired_producers)
+
+    def limit_producers(self) -> None:
+        """If all logs have more than MAX_PRODUCERS_OF_ALL_LOGS, remove producers from the logs with the most."""
+        logs = [(log, log.producer_count) for log in self.all_logs()]
+        limit = limit_of_each([count for _, count in logs], MAX_PRODUCERS_OF_ALL_LOGS)
+        for log, count in logs:
+            if count > limit:
+                attempt(log, partial(log.forget_producers, count - limit))
 
     def checkpoint_recovery_points(self) -> None:
         """Write the recovery points of every directory."""

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from sediment.engine.live import log_manager
 from sediment.engine.live.manager.log_loading import LoadProgress
 from sediment.segment_io.errors import CorruptDataError, DirectoryInUseError, StorageError, UsageError
 from sediment.segment_io.format.meta_properties import MetaProperties, format_meta_properties
@@ -645,6 +646,30 @@ def test_expired_producers_are_forgotten(logs):
         assert set(log.producers.entries) == {7}
         advance(manager, 30_000)
         assert set(log.producers.entries) == set()
+
+
+@pytest.mark.parametrize(
+    ("counts", "limit", "each"),
+    [([], 5, 5), ([3], 5, 3), ([7], 5, 5), ([1, 2, 3], 6, 3), ([1, 2, 4], 6, 3), ([9, 1, 9], 9, 4), ([5, 5, 5], 2, 0)],
+)
+def test_a_limit_is_shared_so_that_the_smallest_counts_stay(counts, limit, each):
+    assert log_manager.limit_of_each(counts, limit) == each
+    assert sum(min(count, each) for count in counts) <= max(limit, 0)
+
+
+def test_producers_above_the_limit_of_all_logs_are_forgotten_where_there_are_most(logs, monkeypatch):
+    from tests.segments import batch_bytes
+
+    monkeypatch.setattr(log_manager, "MAX_PRODUCERS_OF_ALL_LOGS", 6)
+    with running(logs, topic=topic_config("delete")) as manager:
+        first, second = manager.create_log(T0), manager.create_log(T1)
+        for log, producers in ((first, [1, 2]), (second, [3, 4, 5, 6, 7, 3])):
+            sequences = dict.fromkeys(producers, 0)
+            for producer in producers:
+                log.append_as_leader(batch_bytes(0, producer_id=producer, sequence=sequences[producer]), 0)
+                sequences[producer] += 1
+        advance(manager, log_manager.PRODUCERS_CHECK_INTERVAL_MS)
+        assert [set(log.producers.entries) for log in (first, second)] == [{1, 2}, {3, 5, 6, 7}]
 
 
 def test_an_error_in_one_log_keeps_no_task_from_the_others(three, caplog):

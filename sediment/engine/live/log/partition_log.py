@@ -403,6 +403,16 @@ class PartitionLog:
         with self._log.locked():
             self._log.producers.remove_expired(self._clock())
 
+    @property
+    def producer_count(self) -> int:
+        """Number of producers."""
+        return len(self._log.producers)
+
+    def forget_producers(self, count: int) -> None:
+        """Remove the `count` producers that wrote least recently and have no open transaction."""
+        with self._log.locked():
+            self._log.producers.forget(count)
+
     def has_late_transaction(self) -> bool:
         """Return True if a transaction has been open longer than the largest allowed timeout."""
         with self.lock:

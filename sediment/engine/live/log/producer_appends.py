@@ -11,6 +11,7 @@
                     begins; without such a transaction, it is the offset after the marker
     map end offset  it is the log end offset; `LocalLog.write_snapshot` writes snapshots
     expired         a producer without an open transaction is removed after producer.id.expiration.ms (`remove_expired`)
+    forgotten       above MAX_PRODUCERS, the producers that wrote least recently and have no open transaction (`forget`)
     late            a transaction is late if it is open longer than transaction.max.timeout.ms plus 5 minutes
                     (`has_late_transaction`)
     unstable        a transaction is unstable if it is open, or if its marker is not below the high watermark
@@ -33,7 +34,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heappop, heappush, nsmallest
 from typing import NamedTuple
 
 from sediment.engine.live.log.append_analysis import BatchFields
@@ -72,6 +73,10 @@ from sediment.segment_io.segment.append_run_kernels import (
 )
 
 REMEMBERED_BATCHES = 5
+MAX_PRODUCERS = 100_000
+"""The largest number of producers of one log; Kafka has no limit, although each batch may name a new producer."""
+
+_FORGOTTEN_AT_ONCE = MAX_PRODUCERS // 10
 UNKNOWN_TRANSACTION_VERSION = -1
 _EPOCH_BUMPING_VERSION = 2
 _LATE_TRANSACTION_GRACE_MS = 300_000
@@ -259,6 +264,24 @@ class LogProducers:
         self._verifications = {
             key: entry for key, entry in self._verifications.items() if now_ms - entry.created_ms < expiration_ms
         }
+
+    def __len__(self) -> int:
+        """Return the number of producers."""
+        return len(self._producers)
+
+    def forget(self, count: int) -> None:
+        """Remove the `count` producers whose last batches have the lowest offsets.
+
+        A producer with an open transaction, or with one that is being verified, is not removed.  A removed producer is
+        treated like one that has expired: its next batch may have any sequence.
+        """
+        idle = (
+            (producer.batches[-1].last_offset if producer.batches else NO_OFFSET, key)
+            for key, producer in self._producers.items()
+            if not producer.has_open_transaction and key not in self._verifications
+        )
+        for _, key in nsmallest(count, idle):
+            del self._producers[key]
 
     # ----------------------------------------------------------------------------------------------------- verification
     def start_verification(
@@ -508,6 +531,8 @@ class LogProducers:
         Source: kafka-log 04 §1 step 10.
         """
         self._producers.update(update.producers)
+        if len(self._producers) > MAX_PRODUCERS:
+            self.forget(_FORGOTTEN_AT_ONCE)
         self._open.update(update.begun)
         for producer_id in update.verified:
             self._verifications.pop(producer_id, None)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sediment.engine.live.log import producer_appends
 from sediment.engine.live.log.fetched_data import Isolation
 from sediment.engine.live.log.partition_log import AppendOrigin
 from sediment.engine.live.log.producer_appends import LogProducers, ProducerUpdate, _EndedTransaction
@@ -230,6 +231,25 @@ def test_ps_16_after_a_restart_what_lies_after_the_snapshot_is_recognised(tmp_pa
     log.log = log.opened(clean=True)
     first = max(kept - 1, 3)
     assert sent_again(log, range(8)) == [sequence >= first for sequence in range(8)]
+
+
+def test_a_log_forgets_the_producers_that_wrote_least_recently(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer_appends, "MAX_PRODUCERS", 10)
+    monkeypatch.setattr(producer_appends, "_FORGOTTEN_AT_ONCE", 4)
+    log = LiveLog(tmp_path)
+    log.lead(batch(pid=0, tx=True))
+    for pid in range(1, 10):
+        log.lead(batch(pid=pid))
+    for pid in (1, 2):
+        log.lead(batch(pid=pid, seq=1))
+    assert set(log.log.producers.entries) == set(range(10))
+    log.lead(batch(pid=10))
+    assert set(log.log.producers.entries) == {0, 1, 2, 7, 8, 9, 10}
+    assert log.lead(batch(pid=3, seq=77)).is_duplicate is False  # as after an expiration
+    assert log.lead(batch(pid=8)).is_duplicate
+    log.mark(0, COMMIT)
+    log.restart()
+    assert set(log.log.producers.entries) == {0, 1, 2, 3, 7, 8, 9, 10}
 
 
 def test_ps_16_an_expired_producer_is_not_remembered_after_a_truncation(tmp_path: Path) -> None:
