@@ -23,7 +23,7 @@ if __name__ == "__main__":
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -72,6 +72,7 @@ from sediment.segment_io.errors import DeclinedError, SedimentError, SourceChang
 from sediment.segment_io.format.names import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_FILE,
+    HIGH_WATERMARK_FILE,
     LOCK_FILE,
     LOG_START_FILE,
     RECOVERY_POINT_FILE,
@@ -88,6 +89,7 @@ from sediment.segment_io.partition.checkpoint_files import (
     update_offset_checkpoint,
 )
 from sediment.segment_io.partition.listing import list_log
+from sediment.segment_io.partition.segment_end import find_segment_end
 from sediment.segment_io.partition.sources import Source
 
 ERASURE = "erasure"
@@ -624,12 +626,34 @@ class _RestoreRun:
         self._write_entries(log_dir, LOG_START_FILE, starts)
         cleaner = {each.partition: each.entry.checkpoints.get(CLEANER_FILE) for each in restores}
         self._write_entries(log_dir, CLEANER_FILE, cleaner)
+        for name in (HIGH_WATERMARK_FILE, RECOVERY_POINT_FILE):
+            lowered = dict(self._beyond_log_end(log_dir, name, restores))
+            self._write_entries(log_dir, name, lowered)
         were = [each.checkpoint_files for each in run.log_dirs if Path(each.path).resolve() == log_dir.resolve()]
         for name in _MAY_BE_ABSENT:
             path = log_dir / name
             if were and name not in were[0] and read_offset_checkpoint(self._fs, path) == {}:
                 self._fs.unlink(path)
                 self._fs.sync_directory(log_dir)
+
+    def _beyond_log_end(
+        self, log_dir: Path, name: str, restores: Sequence[PartitionRestore]
+    ) -> Iterator[tuple[TopicPartition, int]]:
+        """Yield new entries for those that the undone run raised above the end of the restored log.
+
+        An entry that was above it before the run shows a loss, and stays.
+        """
+        now = offsets_by_file(read_checkpoints(log_dir, self._fs))[name] or {}
+        for each in restores:
+            before, current = each.entry.checkpoints.get(name) or 0, now.get(each.partition, 0)
+            if each.plan.is_empty or current <= before:
+                continue
+            listing = list_log(each.partition, log_dir / str(each.partition), self._fs)
+            if not listing.segments:
+                continue
+            end, _ = find_segment_end(listing.path, listing.segments[-1], self._fs)
+            if max(before, end) < current:
+                yield each.partition, max(before, end)
 
     def _write_entries(self, log_dir: Path, name: str, offsets: Mapping[TopicPartition, int | None]) -> None:
         entries = {partition: offset for partition, offset in offsets.items() if offset is not None}

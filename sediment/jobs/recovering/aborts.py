@@ -27,6 +27,7 @@ from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.names import (
     HIGH_WATERMARK_FILE,
+    RECOVERY_POINT_FILE,
     SegmentFileKind,
     TopicPartition,
     segment_file_name,
@@ -138,7 +139,7 @@ class Aborts:
             done.has_failed = True
             raise
         done.log_ends[log.partition] = again.log_end_offset
-        undo = restore or _undo_by_hand(log, again, self._fs)
+        undo = restore or _undo_by_hand(log, again, directory, self._fs)
         return AbortedLog(again, _repairs(aborted, offsets), tuple(left), undo)
 
     def _is_approved(self, log_dir: Path, partition: TopicPartition, entry: ProducerEntry) -> bool:
@@ -198,13 +199,27 @@ def _repairs(aborted: Iterable[ProducerEntry], offsets: Mapping[int, int]) -> tu
     )
 
 
-def _undo_by_hand(before: LoadedLog, after: LoadedLog, fs: Fs) -> str:
-    """Return how to remove the markers; the snapshot at the old log end, with the open transactions, must stay."""
+def _undo_by_hand(before: LoadedLog, after: LoadedLog, directory: SelectedDirectory, fs: Fs) -> str:
+    """Return how to remove the markers; the snapshot at the old log end, with the open transactions, must stay.
+
+    The checkpoints must not name the markers' offsets any more, because these would then count as lost records.
+    """
     kinds = [kind for kind in SegmentFileKind if kind is not SegmentFileKind.SNAPSHOT]
     names = [segment_file_name(before.log_end_offset, kind) for kind in kinds]
     names.append(segment_file_name(after.log_end_offset, SegmentFileKind.SNAPSHOT))
     found = [shlex.quote(str(after.path / name)) for name in names if fs.exists(after.path / name)]
-    return f"run `rm {' '.join(found)}`"
+    commands = [f"rm {' '.join(found)}"]
+    lowered = {
+        HIGH_WATERMARK_FILE: directory.checkpoints.of(before.partition).high_watermark,
+        RECOVERY_POINT_FILE: before.log_end_offset,
+    }
+    line = f"{before.partition.topic} {before.partition.partition}"
+    pattern = f"{line} {after.log_end_offset}".replace(".", r"\.")
+    for name, offset in lowered.items():
+        if offset is not None:
+            file = shlex.quote(str(directory.path / name))
+            commands.append(f"sed -i 's/^{pattern}$/{line} {offset}/' {file}")
+    return f"run `{' && '.join(commands)}`"
 
 
 # ------------------------------------------------------------------------------------------------------------- clusters
