@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -74,7 +74,8 @@ class LogCut:
     The log then ends at `log_end_offset`, in the segment file `name`, because of `stop`, a clause.  `good_batches` are
     the readable batches after that point in this file, the last of them up to `last_offset`, or -1.  `removed` are the
     later segment files, with `removed_bytes` in all.  Everything that is cut off ends at `next_offset`, as far as batch
-    headers and file names show.
+    headers and file names show.  If later segments stay, so that only the file is cut, the next of them begins at
+    `following_offset`.
     """
 
     name: str
@@ -85,6 +86,7 @@ class LogCut:
     removed: tuple[str, ...]
     removed_bytes: int
     next_offset: int
+    following_offset: int | None = None
 
     @property
     def loses_batches(self) -> bool:
@@ -155,7 +157,17 @@ def missing_at_end(
 
 def missing_after_cut(cut: LogCut, known: KnownOfLog) -> MissingRecords | None:
     """Return the records that are missing after a cut; None if the cut takes only a batch that nobody knows of."""
-    return missing_at_end([SegmentEnd(cut.log_end_offset, cut.log_end_offset)], known, {}, [cut])
+    end = SegmentEnd(cut.log_end_offset, cut.log_end_offset)
+    if cut.following_offset is None:
+        return missing_at_end([end], known, {}, [cut])
+    file = parse_segment_file(cut.name)
+    assert file is not None
+    segments = [replace(end, base_offset=file.base_offset), SegmentEnd(cut.following_offset, cut.following_offset)]
+    holes, _ = missing_between(segments, known, {}, lambda _: False, [cut])
+    # Without a hole, the batches that are cut off have offsets that are in the log twice.
+    return next(iter(holes), None) or missing_at_end(
+        [end], replace(known, high_watermark=None, recovery_point=None), {}, [cut]
+    )
 
 
 def missing_between(

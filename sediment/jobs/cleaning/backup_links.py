@@ -151,9 +151,12 @@ class OriginalsOnDemand:
         self._fs = fs
         self._lock = threading.Lock()
         self._links: dict[Path, BackupLinks] = {}
+        self._done: set[Path] = set()
 
     def keep(self, partition: TopicPartition, path: Path, checkpoints: LogDirCheckpoints) -> Path:
         """Link all segment files of the partition in `path`, durably; return the directory of the originals.
+
+        A second call changes nothing: the files that the run has replaced since then are no originals.
 
         Raises:
             UsageError: files of this log directory cannot be linked to its place.
@@ -161,6 +164,8 @@ class OriginalsOnDemand:
         """
         log_dir = path.parent
         target = self._kept_in.of(log_dir)
+        if path in self._done:
+            return target
         names = segment_file_names(path, self._fs)
         before = partition_before(partition, path, checkpoints, names, None, self._fs)
         with self._lock:
@@ -175,6 +180,7 @@ class OriginalsOnDemand:
             else:
                 links.add(before)
         links.keep(path, names)
+        self._done.add(path)
         return target
 
     def end(self, reports: Iterable[Reported]) -> tuple[KeptIn, Path] | None:

@@ -70,6 +70,11 @@ def test_the_advice_names_the_other_replicas(nodes: tuple[int, ...], advice: str
 def test_a_cut_loses_readable_batches_and_later_segments_but_not_a_torn_batch() -> None:
     assert missing_after_cut(CUT, DELETED) is None
     known = replace(DELETED, high_watermark=12)
+    inside = missing_after_cut(replace(CUT, following_offset=15), known)
+    assert inside is not None and (inside.kind, inside.first_offset, inside.last_offset) == (HOLE, 11, 14)
+    assert missing_after_cut(replace(CUT, following_offset=11), known) is None
+    twice = replace(CUT, following_offset=11, good_batches=1, last_offset=11, next_offset=12)
+    assert missing_after_cut(twice, DELETED) is not None
     torn = missing_after_cut(CUT, known)
     assert torn is not None and (torn.first_offset, torn.last_offset) == (11, 11)
     removed = ("00000000000000000015.log",)

@@ -187,12 +187,43 @@ def test_originals_that_the_caller_keeps_are_enough(log_dir: Path, tmp_path: Pat
     assert not log_dir.with_name("logs-originals").exists()
 
 
+def test_directories_that_share_a_place_share_its_catalogue(log_dir: Path, tmp_path: Path) -> None:
+    other = tmp_path / "more"
+    for base in BASES:
+        write_segment(other / "u-0", base, [batch_bytes(offset) for offset in range(base, base + 3)])
+    write_checkpoint(other / RECOVERY_POINTS, {"u-0": 3})
+    damage(log_dir / "t-0" / log_name(3), 0)
+    damage(other / "u-0" / log_name(3), 0)
+    done = run(log_dir, other, "--keep-originals={log_dir}/../kept")
+    assert done.status == 1, done.stderr
+    found = sediment("originals", tmp_path / "kept", "--json").report["partitions"]
+    assert {(each["partition"], each["status"]) for each in found} == {("t-0", "restorable"), ("u-0", "restorable")}
+
+
 def test_a_segment_without_an_index_that_is_cut_leaves_a_hole_that_is_said(log_dir: Path) -> None:
     damage(log_dir / "t-0" / log_name(3), 2)
     (log_dir / "t-0" / "00000000000000000003.index").unlink()
     done = run(log_dir, "--set=t:cleanup.policy=compact")
     assert (done.status, ranges(done)) == (1, [("hole", 5, 5)])
     assert "because a start cuts segment 3 off at offset 5" in row(done)["reason"]
+
+
+def test_two_segments_that_are_cut_are_kept_once_and_each_loss_is_said(
+    log_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_checkpoint(log_dir / RECOVERY_POINTS, {"t-0": 0})
+    for base in (0, 3):
+        damage(log_dir / "t-0" / log_name(base), 1)
+        (log_dir / "t-0" / f"{base:020d}.index").unlink()
+    before = {name: data for name, data in tree(log_dir).items() if name.endswith(".log")}
+    with caplog.at_level(logging.WARNING):
+        done = run(log_dir)
+    assert (done.status, ranges(done)) == (1, [("hole", 1, 2), ("hole", 4, 5)])
+    said = [text for text in (record.getMessage() for record in caplog.records) if "are missing" in text]
+    assert ["between the segments 0 and 3" in said[0], "between the segments 3 and 6" in said[1]] == [True, True]
+    originals, run_id = log_dir.with_name("logs-originals"), done.report["run_id"]
+    assert sediment("restore", log_dir, f"--from={originals}", f"--run={run_id}", "--yes").status == 0
+    assert {name: data for name, data in tree(log_dir).items() if name.endswith(".log")} == before
 
 
 def test_a_future_replica_is_a_copy_so_the_checkpoints_say_nothing_about_it(log_dir: Path) -> None:

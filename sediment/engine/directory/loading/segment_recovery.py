@@ -97,6 +97,7 @@ def announce_cut(
         removed=tuple(other.name() for other in following),
         removed_bytes=sum(other.ref.log_bytes for other in following),
         next_offset=max(scan.next_offset, lost.last_offset + 1, *reached),
+        following_offset=None if following else segment.following_base_offset,
     )
     if state.on_cut is not None:
         state.on_cut(cut)

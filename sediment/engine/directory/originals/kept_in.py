@@ -18,8 +18,8 @@ class KeptIn:
     pattern: str
 
     def of(self, log_dir: Path) -> Path:
-        """Return the absolute path of the directory that keeps files of `log_dir`."""
-        return Path(self.pattern.replace(LOG_DIR, str(log_dir.absolute()))).absolute()
+        """Return the directory that keeps files of `log_dir`, without links: two log directories may share it."""
+        return Path(self.pattern.replace(LOG_DIR, str(log_dir.absolute()))).resolve()
 
     def __str__(self) -> str:
         return self.pattern
