@@ -51,7 +51,16 @@ from sediment.engine.directory.uncleanable import Uncleanable, read_uncleanable,
 from sediment.jobs.cleaning.backup_links import KeptOriginals, begin_originals
 from sediment.jobs.cleaning.cleaning_run import CleaningRun, perform_run, update_cleaner_checkpoint
 from sediment.jobs.cleaning.estimates import find_resources
-from sediment.jobs.cleaning.options import AUTO, FAIL, KEEP, STRATEGIES, CleaningTask, CompactOptions, parse_strategy
+from sediment.jobs.cleaning.options import (
+    AUTO,
+    FAIL,
+    KEEP,
+    STRATEGIES,
+    CleaningTask,
+    CompactOptions,
+    check_apart,
+    parse_strategy,
+)
 from sediment.jobs.cleaning.report import partly_committed, quarantined, settled, untouched
 from sediment.jobs.cleaning.result import TASK_ERRORS, CleaningResult, SurveyResult, failed_task, failure
 from sediment.jobs.cleaning.task import roll_active, start_partition, survey_partition
@@ -239,6 +248,8 @@ class _CompactionRun(CleaningRun):
         for path in options.log_dirs:
             for kept in filter(None, (self.originals, self.before)):
                 outside_log_dirs(str(kept.of(path)), options.log_dirs)
+            if self.originals is not None and self.before is not None:
+                check_apart(self.originals.of(path), self.before.of(path))
             if not own.dry_run:
                 check_filesystem(path, allow_network=own.allow_network_fs)
         if own.hand_off is not None:

@@ -91,14 +91,8 @@ class CompactOptions:
             return
         for log_dir in filter(is_uri, common.given_log_dirs):
             raise UsageError("a URI source is read-only", path=log_dir, advice="give --output a destination")
-        if (
-            self.keep_before is not None
-            and self.keep_originals is not None
-            and self.keep_before.resolve() == self.keep_originals.resolve()
-        ):
-            raise UsageError(
-                "--keep-before and --keep-originals name the same directory", advice="name a directory for each of them"
-            )
+        if self.keep_before is not None and self.keep_originals is not None:
+            check_apart(self.keep_originals.resolve(), self.keep_before.resolve())
         if self.hand_off is not None:
             self._validate_hand_off()
 
@@ -177,6 +171,18 @@ class CleaningTask:
         dirty_bytes = sum(s.log_bytes for s, end in zip(rolled, ends, strict=False) if end > first_dirty)
         ratio_bytes = config.min_cleanable_dirty_ratio * (clean_bytes + dirty_bytes)
         return rolled_bytes if dirty_bytes > ratio_bytes else 0
+
+
+def check_apart(originals: Path, before: Path) -> None:
+    """Check that the places of --keep-originals and --keep-before differ.
+
+    Raises:
+        UsageError: they are the same.
+    """
+    if originals == before:
+        raise UsageError(
+            "--keep-before and --keep-originals name the same directory", advice="name a directory for each of them"
+        )
 
 
 def parse_strategy(text: str) -> Strategy | None:

@@ -112,6 +112,9 @@ def test_places_that_will_not_do_are_refused(given, tmp_path):
     other = make_log_dir(tmp_path / "other", {})
     outcome = sediment("compact", log_dir, other, "--keep-before", tmp_path / "before", *sets)
     assert (outcome.status, "several log directories" in outcome.stderr) == (2, True)
+    same = ("--keep-before={log_dir}-kept", "--keep-originals={log_dir}/../logs-kept")
+    outcome = sediment("compact", log_dir, *same, *sets)
+    assert (outcome.status, "name the same directory" in outcome.stderr) == (2, True)
     assert tree(log_dir) == before
 
 
