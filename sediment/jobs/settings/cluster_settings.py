@@ -61,6 +61,7 @@ _LOGGER = logging.getLogger(__name__)
 
 _ZOOKEEPER_VERSION = 0  # of meta.properties
 _MOST_NAMED = 3
+_STALE = f", and {BOOTSTRAP_FILE} may be older than a broker's changes, because the node was not stopped cleanly"
 
 
 # ------------------------------------------------------------------------------------------------------------- settings
@@ -257,12 +258,15 @@ def _check_known(directory: SelectedDirectory) -> None:
     if uncovered:
         first, *others = uncovered
         more = f", and the same for {_named(others)}, or select fewer topics" if others else ""
+        is_stale = (directory.path / BOOTSTRAP_FILE).exists() and not is_without_broker(Fs(), directory.path)
+        ways = [f"name the node's directory that contains {METADATA_PARTITION} with --metadata DIR"]
+        ways += ["start a broker on the directory and stop it"] if is_stale else []
+        ways += [] if configured_metadata_dirs(settings) else ["give the broker's file with --config FILE"]
         raise SettingsError(
             f"this is a directory of KRaft node {meta.node_id}, but {METADATA_PARTITION}, which contains its topics' "
-            "configs, was not found",
+            f"configs, was not found{_STALE if is_stale else ''}",
             path=str(directory.path),
-            advice=f"name the node's directory that contains {METADATA_PARTITION} with --metadata DIR, give the "
-            f"broker's file with --config FILE, or give --set {first}:cleanup.policy=…{more}",
+            advice=f"{', '.join(ways)}, or give --set {first}:cleanup.policy=…{more}",
         )
 
 

@@ -116,6 +116,11 @@ def test_after_a_kill_the_reason_is_the_stop_and_no_other(nodes: Path, caplog: p
         with serving(data) as server:
             assert server.deletions().startswith("retention and the cleaner are off")
         assert f"a broker's configs, because {why}; retention" in caplog.text
+        with pytest.raises(SettingsError) as caught:
+            policy_is_known(data, config=properties(nodes / "s.properties", [data]))
+        assert "bootstrap.checkpoint may be older than a broker's changes" in caught.value.what
+        assert "start a broker on the directory and stop it" in str(caught.value.advice)
+        assert "--config" not in str(caught.value.advice)  # it is given
         assert read_clean_shutdown(Fs(), data) == RAISED_EPOCHS
 
 
