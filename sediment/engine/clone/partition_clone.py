@@ -382,9 +382,8 @@ def note_producers_of_bare_copy(
         return  # the load of the log will report the error
     if view.producers:
         snapshot = directory / segment_file_name(view.log_end_offset, SegmentFileKind.SNAPSHOT)
-        fs.write_new(snapshot, [encode_snapshot(view.producers)])
-        fs.sync_file(snapshot)
-        fs.sync_directory(directory)
+        like = view.listing.file(view.listing.segments[-1], SegmentFileKind.LOG)
+        fs.replace_file(snapshot, encode_snapshot(view.producers), like=like)
 
 
 def _ignore_corruption(_error: SedimentError) -> None:
