@@ -33,6 +33,7 @@ OTHER_REPLICAS = "other-replicas"
 REPLICAS_UNKNOWN = "replicas-unknown"
 COORDINATOR_UNKNOWN = "coordinator-unknown"
 ONGOING_TRANSACTION = "ongoing-transaction"
+NOT_ASKED = "not-asked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +80,7 @@ class OwningCluster:
     ) -> LeftOpen | None:
         """Return why an open transaction must stay open; None if it may be aborted."""
         found = self._why(partition, entry, coordinators)
-        if found is None:
-            return None
-        code, why = found
-        return LeftOpen(
-            code,
-            f"the transaction that producer {entry.producer_id} (epoch {entry.producer_epoch}) began at offset "
-            f"{entry.current_txn_first_offset} stays open: {why}",
-        )
+        return None if found is None else left_open(entry, *found)
 
     def _why(
         self, partition: TopicPartition, entry: ProducerEntry, coordinators: Coordinators
@@ -141,6 +135,15 @@ class OwningCluster:
             "without __cluster_metadata-0 it is unknown whether other nodes have a replica; name the directory that "
             "contains it with --metadata DIR"
         )
+
+
+def left_open(entry: ProducerEntry, code: str, why: str) -> LeftOpen:
+    """Return the reason `code` with its sentence; `why` is a clause with what to do."""
+    return LeftOpen(
+        code,
+        f"the transaction that producer {entry.producer_id} (epoch {entry.producer_epoch}) began at offset "
+        f"{entry.current_txn_first_offset} stays open: {why}",
+    )
 
 
 def _listed(nodes: Iterable[int]) -> str:

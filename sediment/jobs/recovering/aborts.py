@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sediment.engine.clone.coordinator_rewrite import coordinated_transactions
-from sediment.engine.clone.in_place_aborts import Coordinators, LeftOpen, OwningCluster
+from sediment.engine.clone.in_place_aborts import NOT_ASKED, Coordinators, LeftOpen, OwningCluster, left_open
 from sediment.engine.clone.log_end import abort_transactions
 from sediment.engine.clone.source import open_log_dir, open_source
 from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
@@ -126,6 +126,8 @@ class Aborts:
                 left.append(why)
             elif self._is_approved(directory.path, log.partition, entry):
                 aborted.append(entry)
+            else:
+                left.append(left_open(entry, NOT_ASKED, "a repair opened it after the question; run the command again"))
         if not aborted:
             return AbortedLog(log, left_open=tuple(left))
         if self._dry_run:

@@ -292,6 +292,17 @@ def test_only_what_was_shown_is_aborted(log_dir: Path) -> None:
     assert "aborted" in rows["orders-1"].repairs[-1]
     assert not any("aborted" in repair for repair in rows["orders-0"].repairs)
     assert open_producers(log_dir)["orders-0"] == [HANGING]
+    assert (rows["orders-0"].status, rows["orders-0"].reason_code) == ("failed", "not-asked")
+    assert "run the command again" in (rows["orders-0"].reason or "")
+
+
+def test_a_snapshot_for_a_bare_copy_gets_the_mode_of_the_log(tmp_path: Path) -> None:
+    log_dir = tmp_path / "bare"
+    log = write_segment(log_dir / "t-0", 0, [batch_bytes(0, producer_id=HANGING, producer_epoch=EPOCH)])
+    (log_dir / MARKER).touch()
+    log.chmod(0o640)
+    assert abort(log_dir).status == 0
+    assert (log_dir / "t-0" / f"{1:020d}.snapshot").stat().st_mode & 0o777 == 0o640
 
 
 def test_nothing_to_abort_asks_nothing(log_dir: Path) -> None:
