@@ -43,7 +43,7 @@ from sediment.engine.directory.lock import DirectoryLock
 from sediment.engine.directory.missing_records import KnownOfLog, LogCut, LogLosses, missing_after_cut, orphans_of
 from sediment.engine.directory.originals.backup_links import originals_directory
 from sediment.engine.directory.originals.catalogue import OriginalPartition, partition_before, segment_file_names
-from sediment.engine.directory.originals.kept_in import LOG_DIR, KeptIn, kept_in
+from sediment.engine.directory.originals.kept_in import KEPT_BEFORE_CUTS, KeptIn, kept_in
 from sediment.engine.directory.partition_metadata import TopicIdFault, TopicIds, write_topic_id
 from sediment.engine.directory.repair import Repair
 from sediment.engine.log_config import LogConfig
@@ -111,7 +111,6 @@ _NO_ABORTS = (
     "no transaction was aborted, because the markers would take the offsets of the missing records, which another "
     "replica may have; run again after the broker has copied them"
 )
-_KEPT_BEFORE_CUTS = f"{LOG_DIR}-originals"
 _NOT_LOADED = frozenset({DirectoryState.DELETE, DirectoryState.STRAY})
 
 
@@ -645,7 +644,7 @@ def recover(
         if kept is not None and not dry_run:
             originals, per_directory = _keep_originals(kept, run_id, per_directory, options, fs)
         elif not without_undo:
-            place = KeptIn(_KEPT_BEFORE_CUTS)
+            place = KEPT_BEFORE_CUTS
             if len(directories) == 1:
                 place = KeptIn(str(place.of(directories[0].path)))
             on_demand = OriginalsOnDemand(options, "recover", run_id, place, stack, fs)

@@ -13,11 +13,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sediment.engine.directory.originals.kept_in import KEPT_BEFORE_CUTS
 from sediment.jobs.delta_lake.paths import local_directory
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import DirectoryState, TopicPartition, parse_partition_directory
-from sediment.segment_io.fs import Fs
+from sediment.segment_io.fs import FileEntry, Fs
 from sediment.segment_io.partition.listing import list_log
 
 
@@ -98,7 +99,7 @@ class Replicas:
 def places_of(
     directories: Iterable[SelectedDirectory],
     replicas: Mapping[TopicPartition, Replicas],
-    originals: Iterable[Path],
+    originals: Collection[Path],
     tiered: Collection[TopicPartition],
     fs: Fs,
 ) -> tuple[Place, ...]:
@@ -106,6 +107,10 @@ def places_of(
     found: list[Place] = []
     for directory in directories:
         found += _in_directory(directory, fs)
+        kept = KEPT_BEFORE_CUTS.of(directory.path)
+        if kept not in originals and fs.is_directory(kept) and any(map(_is_catalogue, fs.scan(kept))):
+            advice = f"`recover` kept the files of logs that it cut: sediment vacuum {kept}"
+            found.append(Place("earlier-originals", str(kept), advice))
     found += [
         Place("kept-originals", str(path), f"this run kept the replaced files: sediment vacuum {path}")
         for path in originals
@@ -125,6 +130,10 @@ def places_of(
             advice = f"{have} replicas of {named}; erase there too, with the broker stopped"
             found.append(Place(OTHER_REPLICAS, None, advice))
     return tuple(found)
+
+
+def _is_catalogue(entry: FileEntry) -> bool:
+    return entry.name.startswith("catalogue-") and entry.name.endswith(".json")
 
 
 def unchanged_sources(log_dirs: Iterable[str]) -> tuple[Place, ...]:

@@ -25,6 +25,10 @@ class KeptIn:
         return self.pattern
 
 
+KEPT_BEFORE_CUTS = KeptIn(f"{LOG_DIR}-originals")
+"""Where `recover` keeps logs from which it must cut off records, if the caller keeps no originals."""
+
+
 def kept_in(given: Path | None, log_dirs: Sequence[Path], *, shares: bool) -> KeptIn | None:
     """Return the places that `given`, a directory or a pattern, means for `log_dirs`; None if it is not given.
 
