@@ -23,6 +23,7 @@ from sediment.jobs.command_line.examples import epilog
 from sediment.jobs.process.cancellation import RunStopped, end_on_signals
 from sediment.jobs.process.standard_output import help_in_one_sentence_if_not_printed, occupy_standard_descriptors
 from sediment.jobs.process.stderr_log import is_verbose
+from sediment.jobs.process.unnamed_user import give_home
 from sediment.version import __version__
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ class _Commands(click.Group):
         """Run the command line `args`; by default, run the arguments of this process and then exit."""
         if args is None:
             occupy_standard_descriptors()
+            give_home()
             gc.set_threshold(_COLLECT_AFTER_OBJECTS)
         try:
             with end_on_signals(), _one_line_if_stopped(), help_in_one_sentence_if_not_printed():

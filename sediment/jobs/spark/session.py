@@ -36,6 +36,7 @@ from sediment.jobs.process.cancellation import (
     stop_on_signals,
 )
 from sediment.jobs.process.stderr_log import as_line, is_verbose
+from sediment.jobs.process.unnamed_user import variables_for_spark
 from sediment.jobs.spark.cds_options import archive_options, make_archive_in_background
 from sediment.jobs.spark.java import INSTALL_JAVA, MIN_JAVA, check_java, java_version
 from sediment.jobs.spark.worker_python import check_worker_python
@@ -74,6 +75,12 @@ _KNOWN_CAUSES = (
         ),
         "Java cannot allocate its memory",
         "free some memory, lower spark.driver.memory, or raise ulimit -v",
+    ),
+    (
+        re.compile(r"Invalid UID|invalid null input: name|basedir must be absolute: \?"),
+        "the user id of this process has no name",
+        "add it to /etc/passwd, or set SPARK_USER and HADOOP_USER_NAME to a name, and SPARK_SUBMIT_OPTS to "
+        "-Duser.home=DIR",
     ),
 )
 
@@ -359,6 +366,7 @@ def _complete_environment(master: str, given: Mapping[str, str]) -> None:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        os.environ.update(variables_for_spark(os.environ))
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", QUICK_JVM)
 
 
@@ -484,7 +492,7 @@ def _not_started(error: Exception, heard: str) -> UsageError:
     if version is not None and version < MIN_JAVA:
         return UsageError(f"Spark needs Java {MIN_JAVA} or newer, but this is Java {version}", advice=INSTALL_JAVA)
     for said, what, advice in _KNOWN_CAUSES:
-        if said.search(heard):
+        if said.search(f"{error}\n{heard}"):
             return UsageError(f"Spark does not start: {what}", advice=advice)
     cause = _CAUSE.search(f"{error}\n{heard}")
     if cause and not _JAVA_GONE.search(cause[1]):

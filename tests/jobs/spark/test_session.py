@@ -11,7 +11,7 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-from sediment.jobs.spark.session import spark_settings
+from sediment.jobs.spark.session import _not_started, spark_settings
 from sediment.segment_io.compiled.kernel_cache import CACHE_VARIABLE
 from tests.segments import batch_bytes, write_segment
 from tests.waiting import LIMIT_SECONDS
@@ -182,6 +182,12 @@ def test_what_spark_lacks_is_one_sentence_that_names_it(
     assert done.returncode == 1
     assert sentence in done.stderr and done.stderr.count("\n") == 1, done.stderr
     assert done.stdout == ""
+
+
+def test_where_spark_does_not_know_the_user_the_sentence_names_the_variables() -> None:
+    error = _not_started(RuntimeError(": java.io.IOException: Invalid UID, could not determine effective user"), "")
+    assert "the user id of this process has no name" in error.what
+    assert error.advice is not None and "HADOOP_USER_NAME" in error.advice
 
 
 def test_a_soft_limit_of_open_files_is_raised_as_far_as_the_hard_one_allows() -> None:
