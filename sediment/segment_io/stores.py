@@ -26,6 +26,7 @@ from urllib.parse import unquote
 
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import UsageError
+from sediment.segment_io.extras import install_command
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.fs import FileEntry, FileStamp, Fs
 from sediment.segment_io.uris import public_uri
@@ -439,7 +440,7 @@ def _open_filesystem(where: str) -> tuple[FileSystem, str]:
             raise UsageError(
                 f"the URI cannot be used: {_public_text(error, where)}",
                 path=public_uri(where),
-                advice="install kafka-sediment[hdfs], or set ARROW_LIBHDFS_DIR and CLASSPATH for a Hadoop installation",
+                advice=f"{install_command('hdfs')}, or set ARROW_LIBHDFS_DIR and CLASSPATH for a Hadoop installation",
             ) from error
         raise
     return opened

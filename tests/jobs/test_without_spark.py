@@ -77,5 +77,5 @@ def test_a_command_that_needs_spark_says_what_to_install_and_changes_nothing(
     else:
         done = run("dump", log_dir, "--what=records", *arguments[1:], tmp_path / "to")
     assert done.returncode == 2 and done.stdout == ""
-    assert "the Python package pyspark is missing; pip install 'kafka-sediment[spark]'" in done.stderr
+    assert "the Python package pyspark is missing; pip install 'pandas<3,>=2.2' 'pyspark<4.3,>=4.2'" in done.stderr
     assert not (tmp_path / "to").exists()

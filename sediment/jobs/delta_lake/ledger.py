@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from sediment.jobs.delta_lake.paths import check_table_path, is_delta_table, is_uri, outside_log_dirs
-from sediment.jobs.delta_lake.session import INSTALL
 from sediment.jobs.process.state_files import save_for_user
 from sediment.jobs.reporting.error_text import first_line
 from sediment.jobs.reporting.run_report import SCHEMA, read_report
 from sediment.segment_io.errors import SedimentError, UsageError
+from sediment.segment_io.extras import install_command
 from sediment.version import __version__
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def check(path: str, log_dirs: Iterable[Path]) -> None:
 
 def package_missing() -> UsageError:
     """Return the error for a machine without the package that reads and writes ledgers."""
-    return UsageError("a ledger needs the Python package deltalake, which is missing", advice=INSTALL)
+    return UsageError("a ledger needs the Python package deltalake, which is missing", advice=install_command("delta"))
 
 
 def _holds_something(path: str) -> bool:

@@ -31,6 +31,7 @@ from sediment.jobs.process.cancellation import was_stopped
 from sediment.jobs.reporting.error_text import error_text_of, first_line
 from sediment.jobs.reporting.statuses import STOPPED
 from sediment.segment_io.errors import UsageError
+from sediment.segment_io.extras import install_command
 from sediment.segment_io.uris import public_uri, without_credentials
 from sediment.version import __version__
 
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from openlineage.client.event_v2 import InputDataset, OutputDataset
     from openlineage.client.transport import Transport
 
-INSTALL = "pip install 'kafka-sediment[lineage]'"
 API_KEY_VARIABLE = "OPENLINEAGE_API_KEY"
 NAMESPACE = "sediment"
 
@@ -131,7 +131,8 @@ def _open_transport(destination: str) -> Transport:
         from openlineage.client.transport import get_default_factory
     except ImportError as error:
         raise UsageError(
-            "lineage events need the Python package openlineage-python, which is missing", advice=INSTALL
+            "lineage events need the Python package openlineage-python, which is missing",
+            advice=install_command("lineage"),
         ) from error
     config = _of_url(destination) if destination.startswith(("http://", "https://")) else _of_file(Path(destination))
     try:

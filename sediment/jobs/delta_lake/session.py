@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 from sediment.jobs.spark.session import own_session, spark_context
 from sediment.jobs.spark.worker_python import check_worker_python
 from sediment.segment_io.errors import UsageError
+from sediment.segment_io.extras import install_command
 from sediment.segment_io.safe_paths import UnsafePathError, check_path, safe_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-INSTALL = "pip install 'kafka-sediment[delta]'"
 FETCH = "sediment delta-jars"
 
 _SCALA = "2.13"
@@ -49,7 +49,7 @@ def coordinate() -> str:
         delta = version("delta-spark")
     except PackageNotFoundError as error:
         raise UsageError(
-            "Delta tables need the Python package delta-spark, which is missing", advice=INSTALL
+            "Delta tables need the Python package delta-spark, which is missing", advice=install_command("delta")
         ) from error
     spark = ".".join(version("pyspark").split(".")[:2])
     return f"io.delta:delta-spark_{spark}_{_SCALA}:{delta}"

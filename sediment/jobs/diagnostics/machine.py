@@ -63,7 +63,7 @@ def _kernel_cache() -> Check:
 def _codecs() -> Iterator[Check]:
     missing = [name for name in _CODEC_PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
-        advice = "install Sediment again: pip install --force-reinstall kafka-sediment"
+        advice = "install Sediment's wheel again, with pip's option --force-reinstall"
         yield failed("codecs", f"Python packages are missing: {', '.join(missing)}", advice)
         return
     yield passed("codecs", "gzip, snappy, lz4 and zstd can be read and written")

@@ -15,8 +15,9 @@ from pathlib import Path
 from sediment.jobs.diagnostics.check import Check, failed, passed, warned
 from sediment.jobs.diagnostics.machine import space_check
 from sediment.jobs.spark.java import INSTALL_JAVA, MIN_JAVA, java_command, java_version
-from sediment.jobs.spark.session import INSTALL_SPARK, spark_defaults
+from sediment.jobs.spark.session import spark_defaults
 from sediment.segment_io.errors import UsageError
+from sediment.segment_io.extras import install_command
 
 _CORE_JAR = re.compile(r"spark-core_[\d.]+-(.+)\.jar")
 _PROBE_SECONDS = 60
@@ -34,7 +35,7 @@ def spark_checks() -> Iterator[Check]:
     yield _java(is_needed=has_spark)
     if not has_spark:
         text = "PySpark is not installed, so compact, erase, plan, reencode, snapshot and verify do not run"
-        yield warned("spark", text, INSTALL_SPARK)
+        yield warned("spark", text, install_command("spark"))
         return
     yield _spark()
     try:
@@ -144,14 +145,14 @@ def _class_archive() -> Check:
 
 
 def _delta(defaults: Mapping[str, str]) -> Check:
-    from sediment.jobs.delta_lake.session import FETCH, INSTALL, coordinate, fetched_jars, ivy_folder
+    from sediment.jobs.delta_lake.session import FETCH, coordinate, fetched_jars, ivy_folder
 
     try:
         version("deltalake")
         needed = coordinate()
     except (PackageNotFoundError, UsageError):
         text = "not installed; only snapshot, --archive and --ledger need it"
-        return passed("delta", f"{text}: {INSTALL}")
+        return passed("delta", f"{text}: {install_command('delta')}")
     jars = fetched_jars(ivy_folder(defaults))
     if not jars:
         text = f"the JARs of {needed} are not on this machine, so snapshot and --archive do not run"

@@ -46,7 +46,6 @@ from sediment.jobs.delta_lake.paths import (
     read_rows,
     table_filesystem,
 )
-from sediment.jobs.delta_lake.session import INSTALL
 from sediment.jobs.process.cancellation import RunStopped, cancel_when
 from sediment.jobs.reporting.error_text import describe, describe_lost_task, first_line
 from sediment.jobs.reporting.figures import counted
@@ -54,6 +53,7 @@ from sediment.jobs.reporting.statuses import STOPPED
 from sediment.jobs.spark.session import spark_context
 from sediment.jobs.spark.task_pool import run_on_executors
 from sediment.segment_io.errors import CorruptBatchError, SedimentError, UsageError
+from sediment.segment_io.extras import install_command
 from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, segment_file_name
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.slices import ALL, plan_slices
@@ -90,7 +90,9 @@ def check(path: str, log_dirs: Iterable[Path]) -> None:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
     except ImportError as error:
-        raise UsageError("an archive needs the Python package deltalake, which is missing", advice=INSTALL) from error
+        raise UsageError(
+            "an archive needs the Python package deltalake, which is missing", advice=install_command("delta")
+        ) from error
     outside_log_dirs(path, log_dirs)
     check_table_path(path)
     try:

@@ -17,6 +17,7 @@ from dataclasses import asdict, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
 
 from sediment.segment_io.errors import UsageError
+from sediment.segment_io.extras import install_command
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,7 +44,7 @@ def pandas_frame(table: pa.Table) -> pd.DataFrame:
         import pandas as pd
     except ImportError as error:
         raise UsageError(
-            "the Python package pandas is missing", advice="pip install 'kafka-sediment[notebook]', or use to_arrow()"
+            "the Python package pandas is missing", advice=f"{install_command('notebook')}, or use to_arrow()"
         ) from error
     import pyarrow as pa
 

@@ -41,6 +41,7 @@ from sediment.jobs.spark.cds_options import archive_options, make_archive_in_bac
 from sediment.jobs.spark.java import INSTALL_JAVA, MIN_JAVA, check_java, java_version
 from sediment.jobs.spark.worker_python import check_worker_python
 from sediment.segment_io.errors import UsageError
+from sediment.segment_io.extras import install_command
 
 if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
@@ -49,8 +50,6 @@ if TYPE_CHECKING:
 DEFAULT_MASTER = "local[*]"
 
 _LOGGER = logging.getLogger(__name__)
-
-INSTALL_SPARK = "pip install 'kafka-sediment[spark]'"
 
 MoreSettings = Callable[[Mapping[str, str]], Mapping[str, str]]
 
@@ -177,7 +176,9 @@ def require_spark() -> None:
         UsageError: PySpark is not installed.
     """
     if importlib.util.find_spec("pyspark") is None:
-        raise UsageError("this command needs Spark, but the Python package pyspark is missing", advice=INSTALL_SPARK)
+        raise UsageError(
+            "this command needs Spark, but the Python package pyspark is missing", advice=install_command("spark")
+        )
 
 
 def own_session(given: SparkSession | None) -> SparkSession:

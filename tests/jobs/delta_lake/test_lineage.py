@@ -164,7 +164,7 @@ def test_a_missing_library_is_named_with_its_extra(log_dir, tmp_path, monkeypatc
     before = tree(log_dir)
     outcome = archive(log_dir, tmp_path / "archive", "http://localhost")
     assert outcome.status == 2
-    assert "pip install 'kafka-sediment[lineage]'" in outcome.stderr
+    assert "pip install 'openlineage-python" in outcome.stderr
     assert tree(log_dir) == before
 
 

@@ -44,7 +44,7 @@ def test_without_the_package_one_sentence_names_the_command_that_brings_it(tmp_p
     outcome = sediment("snapshot", tmp_path / "logs", "--to", tmp_path / "table")
     assert outcome.status == 2
     [line] = outcome.stderr.splitlines()
-    assert "pip install 'kafka-sediment[delta]'" in line
+    assert "pip install delta-spark==4.4.0" in line
 
 
 def test_jars_count_only_where_all_that_is_needed_was_fetched(tmp_path):
