@@ -61,7 +61,13 @@ from sediment.jobs.cleaning.options import (
     check_apart,
     parse_strategy,
 )
-from sediment.jobs.cleaning.report import partly_committed, quarantined, settled, untouched
+from sediment.jobs.cleaning.report import (
+    how_to_state_delete_retention,
+    partly_committed,
+    quarantined,
+    settled,
+    untouched,
+)
 from sediment.jobs.cleaning.result import TASK_ERRORS, CleaningResult, SurveyResult, failed_task, failure
 from sediment.jobs.cleaning.task import roll_active, start_partition, survey_partition
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
@@ -634,7 +640,7 @@ def print_report(report: CompactionRunReport, screen: Screen) -> None:
     if kept:
         screen.say(
             f"{named(kept)}: tombstones and markers without a delete horizon remain, because delete.retention.ms is "
-            "not stated; give --config FILE or --set TOPIC:delete.retention.ms=MS",
+            f"not stated; {how_to_state_delete_retention('TOPIC')}",
             style="yellow",
         )
     skipped = [p for p in report.partitions if p.status == SKIPPED and p.reason_code not in _LIMITS]

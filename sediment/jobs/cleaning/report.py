@@ -160,7 +160,15 @@ def kept_tombstones(topic: str, batches: int) -> str:
     count, verb = ("1 batch", "keeps its") if batches == 1 else (f"{batches} batches", "keep their")
     return (
         f"delete.retention.ms is not stated, so {count} got no delete horizon and {verb} tombstones and markers; "
-        f"give --config FILE or --set {topic}:delete.retention.ms=MS"
+        f"{how_to_state_delete_retention(topic)}"
+    )
+
+
+def how_to_state_delete_retention(topic: str) -> str:
+    """Return how to state delete.retention.ms."""
+    return (
+        "give --config FILE, for a broker of ZooKeeper with --topic-configs FILE and --broker-configs FILE, or --set "
+        f"{topic}:delete.retention.ms=MS"
     )
 
 

@@ -122,7 +122,10 @@ def places_of(
     for nodes, partitions in _by_other_nodes(replicas).items():
         named = ", ".join(map(str, partitions))
         if nodes is None:
-            advice = f"no metadata log names the replicas of {named}; erase on every broker, or give --metadata DIR"
+            advice = (
+                f"no metadata log names the replicas of {named}; erase on every broker, or name the directory of a "
+                "KRaft node that has the log with --metadata DIR"
+            )
             found.append(Place(REPLICAS_UNKNOWN, None, advice))
         else:
             brokers = ", ".join(map(str, nodes))
