@@ -16,6 +16,7 @@ from sediment.jobs.diagnostics.check import Check, failed, passed, warned
 from sediment.jobs.diagnostics.machine import space_check
 from sediment.jobs.spark.java import INSTALL_JAVA, MIN_JAVA, java_command, java_version
 from sediment.jobs.spark.session import spark_defaults
+from sediment.jobs.spark.worker_python import safe_environment
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.extras import install_command
 
@@ -102,7 +103,12 @@ def _worker_python(defaults: Mapping[str, str]) -> Check:
     advice = f"correct PYSPARK_PYTHON or spark.pyspark.python; this process runs {sys.executable}"
     try:
         probed = subprocess.run(
-            [python, "-c", _PROBE], capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False
+            [python, "-c", _PROBE],
+            env=safe_environment(),
+            capture_output=True,
+            text=True,
+            timeout=_PROBE_SECONDS,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return failed(name, f"the Python for Spark's workers cannot be run: {python} ({source})", advice)

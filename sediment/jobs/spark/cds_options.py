@@ -32,6 +32,7 @@ from pathlib import Path
 import platformdirs
 
 from sediment.jobs.spark.java import java_command
+from sediment.jobs.spark.worker_python import safe_environment
 from sediment.segment_io.fs import FileStamp, Fs
 from sediment.segment_io.safe_paths import check_path, refuse_cache, safe_folder
 
@@ -94,6 +95,7 @@ def make_archive_in_background() -> None:
         safe_folder(archive_path().parent)
         process = subprocess.Popen(
             [sys.executable, "-m", _MAKER],
+            env=safe_environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -39,7 +39,7 @@ from sediment.jobs.process.stderr_log import as_line, is_verbose
 from sediment.jobs.process.unnamed_user import variables_for_spark
 from sediment.jobs.spark.cds_options import archive_options, make_archive_in_background
 from sediment.jobs.spark.java import INSTALL_JAVA, MIN_JAVA, check_java, java_version
-from sediment.jobs.spark.worker_python import check_worker_python
+from sediment.jobs.spark.worker_python import check_worker_python, safe_path_variables
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.extras import install_command
 
@@ -358,6 +358,8 @@ def _complete(
         conf.setMaster(DEFAULT_MASTER)
     effective = master or given.get("spark.master", DEFAULT_MASTER)
     conf.setAll(list(spark_settings(effective, given).items()))
+    workers = {f"spark.executorEnv.{name}": value for name, value in safe_path_variables().items()}
+    conf.setAll([(key, value) for key, value in workers.items() if key not in given])
     if more is not None:
         conf.setAll(list(more(given).items()))
 

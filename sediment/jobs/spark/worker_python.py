@@ -1,7 +1,12 @@
-"""Check that Spark's Python has this package, because the run's tasks would otherwise fail."""
+"""The Python of Spark's workers and of other processes that this one starts.
+
+It must have this package, because the run's tasks would otherwise fail.  It must not import modules from the working
+directory, which may be a log directory of somebody else: `python -m` and `python -c` look there first.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +22,24 @@ if TYPE_CHECKING:
 _PACKAGE = "sediment"
 _HAS_PACKAGE = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({_PACKAGE!r}) is None)"
 _LIMIT_SECONDS = 60
+_SAFE_PATH = {"PYTHONSAFEPATH": "1"}
+
+
+def safe_path_variables() -> dict[str, str]:
+    """Return the environment variables that keep a new Python from importing modules of the working directory.
+
+    There are none if this process imports modules from there itself, as `python -m` in a source tree does.
+    """
+    try:
+        here = os.path.realpath(Path.cwd())
+    except OSError:
+        return dict(_SAFE_PATH)  # the working directory was removed
+    return {} if any(os.path.realpath(entry) == here for entry in sys.path) else dict(_SAFE_PATH)
+
+
+def safe_environment() -> dict[str, str]:
+    """Return the environment for a new Python; see `safe_path_variables`."""
+    return {**os.environ, **safe_path_variables()}
 
 
 def check_worker_python(sc: SparkContext) -> None:
@@ -46,6 +69,9 @@ def is_beside(file: str, other: str) -> bool:
 @cache
 def _has_package(python: str) -> bool:
     try:
-        return subprocess.run([python, "-c", _HAS_PACKAGE], timeout=_LIMIT_SECONDS, check=False).returncode == 0
+        found = subprocess.run(
+            [python, "-c", _HAS_PACKAGE], env=safe_environment(), timeout=_LIMIT_SECONDS, check=False
+        )
+        return found.returncode == 0
     except (OSError, subprocess.TimeoutExpired):
         return True  # Spark itself reports an error if its Python does not start
