@@ -1,20 +1,23 @@
 """The limit on open files while servers run in this process.
 
-The start of the first server raises the limit, and the stop of the last server restores it.
+The start of the first server raises the limit, and the stop of the last server restores it.  A server reserves
+descriptors for its connections, because clients that write to thousands of partitions can use up all others.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import resource
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 _LOGGER = logging.getLogger(__name__)
 
 _WANTED = 65_536
 _DESCRIPTORS_BESIDE = 64
+_RESERVED_SHARE = 8
 
 
 class _RaisedLimit:
@@ -68,3 +71,40 @@ def raised_open_files_limit(connections: int) -> Iterator[None]:
         yield
     finally:
         _raised_limit.release()
+
+
+class ReservedDescriptors:
+    """Descriptors that only connections may use, and only if the process has no other.
+
+    At most an eighth of the limit on open files is reserved.
+    """
+
+    def __init__(self, connections: int) -> None:
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._wanted = connections if soft == resource.RLIM_INFINITY else min(connections, soft // _RESERVED_SHARE)
+        self._descriptors: list[int] = []
+        self._guard = threading.Lock()
+        self._is_closed = False
+
+    def give_up_one(self) -> bool:
+        """Close a reserved descriptor, so that the next one that the process opens is a connection's; False if none."""
+        with self._guard:
+            if not self._descriptors:
+                return False
+            os.close(self._descriptors.pop())
+            return True
+
+    def refill(self) -> None:
+        """Reserve descriptors at the start, and again after connections were closed, as far as there are any."""
+        if len(self._descriptors) >= self._wanted:
+            return
+        with self._guard, suppress(OSError):
+            while len(self._descriptors) < self._wanted and not self._is_closed:
+                self._descriptors.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+
+    def close(self) -> None:
+        """Close all reserved descriptors, and reserve no more."""
+        with self._guard:
+            self._is_closed = True
+            while self._descriptors:
+                os.close(self._descriptors.pop())

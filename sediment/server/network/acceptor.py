@@ -16,6 +16,7 @@ from typing import Protocol
 
 from sediment.server.limited_log import LimitedLog
 from sediment.server.network.connection_quotas import ConnectionQuotas, TooManyConnectionsError
+from sediment.server.open_files_limit import ReservedDescriptors
 from sediment.server.server_config import ServerConfig
 
 _NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -44,6 +45,7 @@ class Acceptor:
         config: ServerConfig,
         log: LimitedLog,
         refused: Callable[[], None],
+        reserved: ReservedDescriptors,
     ) -> None:
         self._listening = listening
         self._processors = cycle(processors)
@@ -51,6 +53,7 @@ class Acceptor:
         self._send_buffer_bytes = config.socket_send_buffer_bytes
         self._log = log
         self._refused = refused
+        self._reserved = reserved
         self._stop = threading.Event()
         self._wake = _NO_WAKE
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -92,6 +95,8 @@ class Acceptor:
             except BlockingIOError:
                 return
             except OSError as error:
+                if error.errno == errno.EMFILE and self._reserved.give_up_one():
+                    continue
                 if error.errno in _NO_DESCRIPTOR:
                     # The connection remains in the backlog, and the socket remains readable.  So wait instead of
                     # spinning.

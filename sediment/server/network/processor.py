@@ -61,6 +61,7 @@ from sediment.server.network.kafka_channel import KafkaChannel
 from sediment.server.network.long_work import LongWork
 from sediment.server.network.request_channel import ReceivedFrame, RequestChannel
 from sediment.server.network.transport_layer import PlaintextTransportLayer, SslTransportLayer
+from sediment.server.open_files_limit import ReservedDescriptors
 from sediment.server.request_metrics import RequestMetrics
 from sediment.server.requests import Connection, ReceiveBuffer, RepeatedRequest, Request, RequestTimes
 from sediment.server.server_config import ServerConfig
@@ -128,6 +129,7 @@ class Shared:
     memory: FrameMemory
     response_memory: ResponseMemory[KafkaChannel]
     quotas: ConnectionQuotas
+    reserved: ReservedDescriptors
     log: LimitedLog
     handle: Callable[[ReceivedFrame], None]
     """The function that handles a frame; it never raises."""
@@ -628,6 +630,7 @@ class Processor:
         if not channel.is_request_out:
             channel.reader.free()
         self._shared.quotas.give_back(channel.address)
+        self._shared.reserved.refill()
 
     # --------------------------------------------------------------------------------------------- memory and deadlines
     def _retry_starved(self) -> None:

@@ -27,6 +27,7 @@ from sediment.server.network.handler_pool import RequestHandlerPool
 from sediment.server.network.long_work import LongWork
 from sediment.server.network.processor import Listener, Processor, Shared
 from sediment.server.network.request_channel import ReceivedFrame, RequestChannel
+from sediment.server.open_files_limit import ReservedDescriptors
 from sediment.server.request_metrics import RequestMetrics
 from sediment.server.server_config import ServerConfig
 
@@ -92,6 +93,7 @@ class SocketServer:
         self.memory = FrameMemory(config.queued_max_request_bytes, config.socket_request_max_bytes)
         self.quotas = ConnectionQuotas(config.max_connections, config.max_connections_per_ip)
         self._long_work = LongWork(config.num_io_threads)
+        self._reserved = ReservedDescriptors(config.max_connections)
         shared = Shared(
             config=config,
             listener=listener,
@@ -100,6 +102,7 @@ class SocketServer:
             memory=self.memory,
             response_memory=ResponseMemory(config.queued_max_request_bytes),
             quotas=self.quotas,
+            reserved=self._reserved,
             log=log,
             handle=handle,
             handled_at_once=handled_at_once,
@@ -116,6 +119,7 @@ class SocketServer:
             config,
             log,
             metrics.connection_refused,
+            self._reserved,
         )
 
     def start(self) -> None:
@@ -124,6 +128,7 @@ class SocketServer:
         Raises:
             UsageError: the process cannot start more threads.
         """
+        self._reserved.refill()
         try:
             self._handlers.start()
             self._long_work.start()
@@ -165,3 +170,4 @@ class SocketServer:
         self._long_work.stop(max(deadline - time.monotonic(), 0))
         for processor in self._processors:
             processor.stop(max(deadline - time.monotonic(), 0))
+        self._reserved.close()

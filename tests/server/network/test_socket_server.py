@@ -8,9 +8,12 @@ import os
 import random
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -275,7 +278,7 @@ def test_a_request_that_arrives_slowly_is_given_up_while_others_wait_for_its_mem
     monkeypatch.setattr(processor, "_SHORT_NS", 200_000_000)
     keys = {"queued_max_request_bytes": 1 << 20, "socket_request_max_bytes": 1 << 20}
     handlers = {ApiKey.PRODUCE: lambda _: m.ProduceResponse()}
-    with listener(handlers, request_receive_timeout_ms=1000, **keys) as running:
+    with listener(handlers, **keys) as running:
         slow = announced(running, 1 << 20)
         with running.connect() as client:
             client.ask(produce_of(500_000), 9)
@@ -618,6 +621,40 @@ def test_a_server_that_cannot_listen_leaves_no_open_descriptor():
                 server.stop(1)
             of_processors = len(kept) * config.num_network_threads  # closed with the processors, which `kept` refers to
             assert len(os.listdir("/proc/self/fd")) <= before + of_processors
+
+
+WITHOUT_DESCRIPTORS = """
+import os, resource, sys
+from tests.server.network.listeners import listener
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (400, 400))
+with listener(max_connections=20) as running:
+    opened = []
+    try:
+        while True:
+            opened.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        print(running.port, flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_connections_have_descriptors_of_their_own():
+    """As many files are open as the process may open; two rounds show that closed connections give theirs back."""
+    root = Path(__file__).parents[3]
+    command = [sys.executable, "-c", WITHOUT_DESCRIPTORS]
+    with subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            port = int(process.stdout.readline())
+            for _ in range(2):
+                clients = [Client.to(port) for _ in range(20)]
+                for client in clients:
+                    assert client.ask(api_versions(), 3).error_code == 0
+                for client in clients:
+                    client.socket.close()
+        finally:
+            process.communicate("end")
+    assert process.returncode == 0
 
 
 def refuse_thread(monkeypatch: pytest.MonkeyPatch, name: str) -> list[threading.Thread]:
