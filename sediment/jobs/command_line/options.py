@@ -207,7 +207,7 @@ class CommonOptions:
 
     def _recorded(self, run: _Report) -> tuple[_Report, str]:
         """Record a run as in `recorded`; return the run and its JSON."""
-        rows = with_node_ids(run.partitions, self.run_settings, Fs())
+        rows = with_node_ids(run.partitions, self.run_settings, Fs(), log_dirs=self.given_log_dirs)
         run = replace(run, fails_on_unknown=self.fail_on_unknown, partitions=rows)
         report = run.to_json()
         # spark-submit sends stderr to stdout, where --json promises only the object.

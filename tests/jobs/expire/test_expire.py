@@ -370,6 +370,7 @@ def test_the_json_is_one_object_in_the_shape_of_the_other_commands(tmp_path):
         {
             "partition": NAME,
             "log_dir": str(tmp_path),
+            "node_id": None,
             "status": "expired",
             "reason_code": None,
             "reason": None,
