@@ -393,9 +393,9 @@ def _lay_out_for_evidence(root: Path) -> None:
     make_keys(root, "key")
 
 
+_ENCODING = ("--codec=zstd", "--batch-bytes=64k")
 _REENCODE = (
-    "--codec=zstd",
-    "--batch-bytes=64k",
+    *_ENCODING,
     f"--now-ms={START_MS + 1_000_000}",
     f"--set=index.interval.bytes={_INTERVAL_BYTES}",
 )
@@ -783,7 +783,7 @@ def crash_scenarios() -> Mapping[str, CrashScenario]:
             "compact, split", "compact", (*_COMPACT, "--strategy=split"), _lay_out_for_compact, _check_groups
         ),
         CrashScenario(SEVERAL, "compact", _COMPACT, _lay_out_several, _check_groups),
-        CrashScenario("compact, re-encoded", "compact", (*_COMPACT, *_REENCODE), _lay_out_for_compact, _check_groups),
+        CrashScenario("compact, re-encoded", "compact", (*_COMPACT, *_ENCODING), _lay_out_for_compact, _check_groups),
         CrashScenario("compact, rolled", "compact", (*_COMPACT, "--roll-active"), _lay_out_for_compact, _check_records),
         CrashScenario(
             "compact, originals kept",
