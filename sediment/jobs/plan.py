@@ -17,6 +17,7 @@ if __name__ == "__main__":
 
     end_on_early_signals()  # before the slow imports
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -55,6 +56,8 @@ from sediment.jobs.reporting.run_report import (
 )
 from sediment.jobs.reporting.screen import Screen
 from sediment.jobs.rewriting.options import encoding_options, parse_optional_encoding
+from sediment.jobs.settings.directories import SelectedDirectory
+from sediment.jobs.settings.future_replicas import FutureReplica, future_replicas
 from sediment.jobs.settings.known_logs import known_of_log
 from sediment.jobs.settings.policy_warnings import policy_warning
 from sediment.jobs.settings.running_brokers import UNCLEAN, warn_of_running
@@ -68,7 +71,7 @@ from sediment.retention.date_warnings import date_warnings
 from sediment.retention.policy import RetentionConfig, plan_view
 from sediment.segment_io.dates import at_date, date_text
 from sediment.segment_io.errors import CorruptCheckpointError, CorruptDataError, SedimentError
-from sediment.segment_io.format.names import new_run_id
+from sediment.segment_io.format.names import TopicPartition, new_run_id
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import LogListing, list_log
 
@@ -77,6 +80,8 @@ if TYPE_CHECKING:
     from sediment.compaction.estimate import Estimate
     from sediment.compaction.reencode.plan import Encoding
     from sediment.segment_io.partition.log_view import LogView
+
+_LOGGER = logging.getLogger(__name__)
 
 CLEANABLE = "cleanable"
 BLOCKED = "blocked"
@@ -529,6 +534,7 @@ def _prepare(
     warn_of_unstated_lag(directories)
     running = warn_of_running(directories)
     topic_ids = topic_ids_of(directories, fs)
+    copies = _copies(directories, running, fs)
     for directory in directories:
         marks = read_uncleanable(directory.path, fs)
         for partition in directory.partitions:
@@ -559,11 +565,30 @@ def _prepare(
                     retention_held=retention_held,
                     at_work=running.get(str(directory.path)),
                     encoding=encoding,
-                    warnings=tuple(str(each) for each in (fault, warning) if each is not None),
+                    warnings=(
+                        *(str(each) for each in (fault, warning) if each is not None),
+                        *map(str, copies.get(partition, ())),
+                    ),
                     known=None if is_running else known_of_log(directory, partition, settings),
                 )
             )
     return prepared
+
+
+def _copies(
+    directories: Sequence[SelectedDirectory], running: Mapping[str, str], fs: Fs
+) -> dict[TopicPartition, list[FutureReplica]]:
+    """Return the future replicas by partition; warn of those whose log is in none of the directories."""
+    if running:
+        return {}  # a broker is moving logs
+    found: dict[TopicPartition, list[FutureReplica]] = {}
+    with_log = {partition for directory in directories for partition in directory.all_partitions}
+    for replicas in future_replicas(directories, fs).values():
+        for replica in replicas:
+            found.setdefault(replica.partition, []).append(replica)
+            if replica.partition not in with_log:
+                _LOGGER.warning("%s: %s", replica.log_dir, replica)
+    return found
 
 
 def _plan_each(

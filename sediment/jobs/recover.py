@@ -30,7 +30,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import click
 
@@ -71,13 +71,16 @@ from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, RunReport, in_order
 from sediment.jobs.reporting.screen import Screen, named, namer
 from sediment.jobs.reporting.statuses import RECOVERED, STOPPED, UNCHANGED
+from sediment.jobs.settings.damaged_files import DamagedFile, damaged_files
 from sediment.jobs.settings.directories import SelectedDirectory
+from sediment.jobs.settings.future_replicas import FUTURE_REPLICA, FutureReplica, future_replicas
 from sediment.jobs.settings.known_logs import known_of_log
 from sediment.jobs.settings.topic_ids import NO_TOPIC_ID, topic_ids_of
 from sediment.segment_io.errors import (
     DeclinedError,
     LockLostError,
     RecordsWouldBeLostError,
+    RunFailedError,
     SedimentError,
     UsageError,
 )
@@ -179,17 +182,36 @@ class RecoveryReport:
 class RecoveryRunReport(RunReport[RecoveryReport]):
     """Report of a run of `recover`; a broker treats `clean_directories` as stopped cleanly.
 
-    `originals` is the directory of --keep-originals, or the neighbour of the log directories that keeps the files of a
-    log from which records were cut off; otherwise None.  `catalogue` is a file in this directory; it lists the kept
-    files.
+    `damaged_files` are small files of the directories that a person must mend; if a broker does not start on one of
+    them, the run counts as failed.  `originals` is the directory of --keep-originals, or the neighbour of the log
+    directories that keeps the files of a log from which records were cut off; otherwise None.  `catalogue` is a file in
+    this directory; it lists the kept files.
     """
 
     row_type: ClassVar[type] = RecoveryReport
 
     dry_run: bool
     clean_directories: tuple[str, ...]
+    damaged_files: tuple[DamagedFile, ...] = ()
     originals: str | None = field(default=None, metadata=AFTER_PARTITIONS)
     catalogue: str | None = field(default=None, metadata=AFTER_PARTITIONS)
+
+    @property
+    def failed(self) -> bool:
+        """True if a partition failed, or if a broker does not start on a directory."""
+        return bool(self.failures()) or any(damaged.prevents_start for damaged in self.damaged_files)
+
+    def raise_for_status(self) -> Self:
+        """Return this report if no partition failed and a broker starts on the directories.
+
+        Raises:
+            RunFailedError: partitions failed, or a file must be mended; the text names the files.
+        """
+        RunReport.raise_for_status(self)
+        fatal = [str(damaged) for damaged in self.damaged_files if damaged.prevents_start]
+        if fatal:
+            raise RunFailedError("; ".join(fatal))
+        return self
 
 
 def _report_of(name: str, log_dir: Path, log: LoadedLog) -> RecoveryReport:
@@ -283,6 +305,9 @@ class _LogToLoad:
     orphans: Mapping[int, str] = field(default_factory=dict)
     """Indexes without a log, by base offset."""
 
+    future: FutureReplica | None = None
+    """What a start makes of the log if it is a future replica."""
+
     @property
     def path(self) -> Path:
         return self.directory.path / self.name
@@ -374,7 +399,16 @@ def _recover(
     fault = source.topic_id_fault
     if fault is not None and fault.topic_id is None:
         report = replace(report, warnings=(str(fault),))
-    return _Outcome(source, _with_losses(report, losses), log)
+    report = _with_losses(report, losses)
+    return _Outcome(source, report if source.future is None else _with_future(report, source.future), log)
+
+
+def _with_future(report: RecoveryReport, future: FutureReplica) -> RecoveryReport:
+    """Return the report of a future replica, which counts as failed if a broker's start loses records by it."""
+    sentence = f"it {future.what}; {future.advice}"
+    if future.is_dangerous and report.status != FAILED:
+        return replace(report, status=FAILED, reason_code=FUTURE_REPLICA, reason=sentence)
+    return replace(report, warnings=(*report.warnings, sentence))
 
 
 def _with_losses(report: RecoveryReport, losses: LogLosses) -> RecoveryReport:
@@ -453,12 +487,21 @@ def _logs(directory: SelectedDirectory, fs: Fs) -> list[tuple[str, TopicPartitio
 
 
 def _logs_to_load(
-    directory: SelectedDirectory, topic_ids: TopicIds, options: CommonOptions, fs: Fs
+    directory: SelectedDirectory,
+    topic_ids: TopicIds,
+    future: Sequence[FutureReplica],
+    options: CommonOptions,
+    fs: Fs,
 ) -> tuple[list[_LogToLoad], bool]:
     """Return the selected logs of a directory, and True if they are all the logs that a broker would load."""
     logs = _logs(directory, fs)
-    selected = [log for log in logs if options.selection.includes(log[0])]
-    return [_log_to_load(directory, *log, topic_ids, fs) for log in selected], len(selected) == len(logs)
+    by_name = {replica.name: replica for replica in future}
+    selected = [
+        replace(_log_to_load(directory, *log, topic_ids, fs), future=by_name.get(log[0]))
+        for log in logs
+        if options.selection.includes(log[0])
+    ]
+    return selected, len(selected) == len(logs)
 
 
 def _log_to_load(
@@ -624,9 +667,12 @@ def recover(
                 locks[directory.path] = stack.enter_context(DirectoryLock(directory.path))
             # Read again, because a broker may have written files until it released the lock.
         directories = _open_directories(options, fs)
+        damaged = tuple(file for directory in directories for file in damaged_files(directory, directories, fs))
         topic_ids = topic_ids_of(directories, fs)
+        future = future_replicas(directories, fs)
         per_directory = [
-            (directory, *_logs_to_load(directory, topic_ids[directory.path], options, fs)) for directory in directories
+            (directory, *_logs_to_load(directory, topic_ids[directory.path], future[directory.path], options, fs))
+            for directory in directories
         ]
         aborts: Aborts | None = None
         if abort_open_transactions:
@@ -682,6 +728,7 @@ def recover(
         seconds=time.monotonic() - started,
         dry_run=dry_run,
         clean_directories=tuple(sorted(clean)),
+        damaged_files=damaged,
         partitions=in_order(reports),
         originals=None if kept is None else str(kept),
         catalogue=None if catalogue is None else str(catalogue),
@@ -813,6 +860,8 @@ def print_report(report: RecoveryRunReport, screen: Screen) -> None:
     for repair, partitions in _repairs(report, is_for_terminal=screen.is_terminal):
         screen.say(f"{named(partitions)}: {would}{repair}")
     screen.warnings(report.partitions)
+    for damaged in report.damaged_files:
+        screen.say(str(damaged), style="red" if damaged.prevents_start else "yellow")
     screen.failed(report.partitions)
     for partition in report.partitions:
         if partition.status != FAILED and partition.reason is not None:

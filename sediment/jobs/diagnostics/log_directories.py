@@ -15,7 +15,9 @@ from sediment.jobs.diagnostics.topic_policies import policy_check
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted, human_bytes
 from sediment.jobs.settings.cluster_settings import open_directories
+from sediment.jobs.settings.damaged_files import damaged_files
 from sediment.jobs.settings.directories import SelectedDirectory, open_directory
+from sediment.jobs.settings.future_replicas import future_replicas
 from sediment.jobs.settings.known_logs import known_of_log
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.settings.run_settings import RunSettings
@@ -167,8 +169,30 @@ def _partitions(paths: Sequence[Path], settings: RunSettings, fs: Fs, *, in_use:
     topic_ids = topic_ids_of(directories, fs)
     for directory in directories:
         if directory.path not in in_use:
+            yield from _future_replicas(directory, directories, fs)
+            yield from _small_files(directory, directories, fs)
             yield _topic_ids(directory, topic_ids[directory.path])
             yield _records(directory, fs)
+
+
+def _small_files(directory: SelectedDirectory, directories: Sequence[SelectedDirectory], fs: Fs) -> Iterator[Check]:
+    """Check the small files of the directory; each damaged one is a check of its own."""
+    name, log_dir = "small-files", str(directory.path)
+    damaged = damaged_files(directory, directories, fs)
+    for file in damaged:
+        yield (failed if file.prevents_start else warned)(
+            name, f"{file.file} {file.what}", file.advice, log_dir=log_dir
+        )
+    if not damaged:
+        yield passed(name, "no file of the directory has lost its content", log_dir=log_dir)
+
+
+def _future_replicas(directory: SelectedDirectory, directories: Sequence[SelectedDirectory], fs: Fs) -> Iterator[Check]:
+    """Check each copy that a move between directories has left; a directory without one has no check."""
+    for replica in future_replicas(directories, fs)[directory.path]:
+        check = failed if replica.is_dangerous else warned
+        said = f"{replica.name} {replica.what}"
+        yield check("future-replicas", said, replica.advice, log_dir=str(directory.path))
 
 
 def _records(directory: SelectedDirectory, fs: Fs) -> Check:

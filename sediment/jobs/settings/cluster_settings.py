@@ -37,20 +37,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sediment.jobs.settings.directories import SelectedDirectory, check_node, configured_metadata_dirs, open_directory
+from sediment.jobs.settings.directories import (
+    SelectedDirectory,
+    check_node,
+    configured_metadata_dirs,
+    open_directory,
+    readable_meta,
+)
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.settings.run_settings import RunSettings
 from sediment.jobs.settings.selection import Selection
-from sediment.segment_io.errors import SettingsError, UsageError
+from sediment.segment_io.errors import CorruptCheckpointError, SettingsError, UsageError
 from sediment.segment_io.format.meta_properties import KRAFT_META_VERSION, MetaProperties
 from sediment.segment_io.format.names import (
     BOOTSTRAP_FILE,
-    META_PROPERTIES_FILE,
     METADATA_PARTITION,
     TopicPartition,
 )
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.checkpoint_files import LogDirCheckpoints, read_meta_properties
+from sediment.segment_io.partition.checkpoint_files import LogDirCheckpoints
 from sediment.segment_io.partition.clean_shutdown_file import is_without_broker
 from sediment.segment_io.partition.formatted_directory import has_metadata_log
 
@@ -89,6 +94,7 @@ def open_directories(
         SettingsError: metadata is missing, and a `--set cleanup.policy` without a topic would apply to several topics.
             With `in_place`, the error is also raised in two other cases.  A KRaft node's directory has no metadata.  Or
             `--config` is the file of another node.
+        CorruptCheckpointError: with `in_place`, also if a meta.properties cannot be read; otherwise that is a warning.
     """
     directories = [open_directory(path, selection, fs) for path in paths]
     own = {each.path: settings.of_directory(each.path, each.meta) for each in directories}
@@ -111,9 +117,11 @@ def open_directories(
     topics = {partition.topic for directory in directories for partition in directory.partitions}
     first.check_selection(topics, have_metadata=all(metadata is not None for metadata in found.values()))
     opened = [_with_settings(each, own[each.path], found[each.path], fs) for each in directories]
-    if in_place:
-        for directory in opened:
+    for directory in opened:
+        if in_place:
             _check_known(directory)
+        elif directory.meta_fault is not None:
+            _LOGGER.warning("a broker does not start on this directory: %s", directory.meta_fault)
     return opened
 
 
@@ -122,7 +130,7 @@ def warn_of_refusals(directories: Iterable[SelectedDirectory]) -> None:
     for directory in directories:
         try:
             _check_known(directory)
-        except SettingsError as error:
+        except (SettingsError, CorruptCheckpointError) as error:
             _LOGGER.warning("a run without --dry-run refuses this directory: %s", error)
 
 
@@ -138,7 +146,7 @@ def settings_of_logs(logs: Iterable[tuple[TopicPartition, Path]], settings: Sett
     for partition, path in logs:
         log_dir = path.parent
         if log_dir not in opened:
-            meta = read_meta_properties(fs, log_dir / META_PROPERTIES_FILE)
+            meta, _ = readable_meta(log_dir, fs)
             checkpoints = LogDirCheckpoints(None, None, None, None, clean_shutdown=False)
             alone = SelectedDirectory(log_dir, meta, (), checkpoints)
             opened[log_dir] = _with_settings(alone, settings, _metadata_of(alone, [alone], settings, known, fs), fs)
@@ -155,10 +163,7 @@ def find_metadata(log_dirs: Sequence[Path], settings: Settings, fs: Fs) -> dict[
         CorruptCheckpointError, CorruptBatchError, UnsupportedDataError, SourceChangedError: as in `open_directories`.
     """
     checkpoints = LogDirCheckpoints(None, None, None, None, clean_shutdown=False)
-    directories = [
-        SelectedDirectory(path, read_meta_properties(fs, path / META_PROPERTIES_FILE), (), checkpoints)
-        for path in log_dirs
-    ]
+    directories = [SelectedDirectory(path, readable_meta(path, fs)[0], (), checkpoints) for path in log_dirs]
     known: dict[Path, ClusterMetadata | None] = {}
     return {directory.path: _metadata_of(directory, directories, settings, known, fs) for directory in directories}
 
@@ -200,7 +205,7 @@ def _metadata_places(
             yield other.path
     for place in configured_metadata_dirs(settings):
         if (has_metadata_log(fs, place) or fs.exists(place / BOOTSTRAP_FILE)) and _is_same_node(
-            directory.meta, read_meta_properties(fs, place / META_PROPERTIES_FILE)
+            directory.meta, readable_meta(place, fs)[0]
         ):
             yield place
 
@@ -212,7 +217,7 @@ def _is_same_node(one: MetaProperties | None, other: MetaProperties | None) -> b
 
 
 def _check_cluster(directory: SelectedDirectory, metadata_dir: Path, fs: Fs) -> None:
-    theirs = read_meta_properties(fs, metadata_dir / META_PROPERTIES_FILE)
+    theirs, _ = readable_meta(metadata_dir, fs)
     own_id, their_id = (None if meta is None else meta.cluster_id for meta in (directory.meta, theirs))
     if own_id is not None and their_id is not None and own_id != their_id:
         raise UsageError(
@@ -242,7 +247,10 @@ def _check_known(directory: SelectedDirectory) -> None:
     Raises:
         SettingsError: the `--config` file belongs to another node, or neither the cluster's configs nor a `--set
             topic:` give the policy of a topic.
+        CorruptCheckpointError: meta.properties cannot be read, so the directory may be of any node.
     """
+    if directory.meta_fault is not None:
+        raise directory.meta_fault
     meta, settings = directory.meta, directory.settings
     check_node(settings, directory.path, meta)
     if meta is None or meta.version != KRAFT_META_VERSION or settings.topic_overrides is not None:
@@ -289,7 +297,14 @@ def _read_metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
     # Imported late, because this loads compiled kernels, which a directory without metadata does not need.
     from sediment.segment_io.internal_topics.metadata_log import read_cluster_metadata
 
-    return read_cluster_metadata(log_dir, fs)
+    metadata = read_cluster_metadata(log_dir, fs)
+    if metadata is not None and metadata.unreadable_snapshot is not None:
+        _LOGGER.warning(
+            "%s: the metadata comes from an older snapshot and the log, because this file is unreadable; a broker does "
+            "not start until it is moved away",
+            log_dir / str(METADATA_PARTITION) / metadata.unreadable_snapshot,
+        )
+    return metadata
 
 
 def is_of_zookeeper(settings: Settings, meta: MetaProperties | None) -> bool:
@@ -324,6 +339,6 @@ def _with_settings(
         )
     if meta is None and settings.metadata_dir is not None:
         # A copy without meta.properties belongs to the node in --metadata, so the dynamic configs of this node apply.
-        meta = read_meta_properties(fs, settings.metadata_dir / META_PROPERTIES_FILE)
+        meta, _ = readable_meta(settings.metadata_dir, fs)
     of_node = settings.of_node(metadata, None if meta is None else meta.node_id)
     return replace(directory, settings=of_node, metadata=metadata)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from sediment.engine.log_config import LogConfig
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.settings.selection import Selection
-from sediment.segment_io.errors import NotALogDirectoryError, SettingsError, UsageError
+from sediment.segment_io.errors import CorruptCheckpointError, NotALogDirectoryError, SettingsError, UsageError
 from sediment.segment_io.format.meta_properties import MetaProperties
 from sediment.segment_io.format.names import (
     META_PROPERTIES_FILE,
@@ -45,7 +45,7 @@ _COMMA = re.compile(r"\s*,\s*")
 
 @dataclass(frozen=True, slots=True)
 class SelectedDirectory:
-    """One entry of a broker's `log.dirs`; `meta` is None if the directory has no meta.properties.
+    """One entry of a broker's `log.dirs`; `meta` is None if the directory has no meta.properties that can be read.
 
     `settings` are the settings of the run that apply to the directory.  `metadata` is the metadata of its cluster; None
     if none was found.
@@ -59,6 +59,9 @@ class SelectedDirectory:
     metadata: ClusterMetadata | None = field(default=None, repr=False)
     all_partitions: tuple[TopicPartition, ...] = ()
     """All partitions of the directory that a broker would load, selected or not."""
+
+    meta_fault: CorruptCheckpointError | None = None
+    """The fault of a meta.properties that cannot be read; a broker does not start on it."""
 
     @property
     def topic_ids(self) -> Mapping[str, str] | None:
@@ -204,15 +207,29 @@ def open_directory(path: Path, selection: Selection, fs: Fs) -> SelectedDirector
             path=str(path),
             advice="name an entry of the broker's log.dirs",
         )
+    meta, fault = readable_meta(path, fs)
     found = find_live_partitions(path, folders)
     selected = tuple(sorted(each for each in found if selection.includes(str(each))))
     return SelectedDirectory(
         path,
-        read_meta_properties(fs, path / META_PROPERTIES_FILE),
+        meta,
         selected,
         read_checkpoints(path, fs),
         all_partitions=tuple(sorted(found)),
+        meta_fault=fault,
     )
+
+
+def readable_meta(path: Path, fs: Fs) -> tuple[MetaProperties | None, CorruptCheckpointError | None]:
+    """Return the meta.properties of a log directory, or None and its fault; commands that only read go on without it.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    try:
+        return read_meta_properties(fs, path / META_PROPERTIES_FILE), None
+    except CorruptCheckpointError as error:
+        return None, error
 
 
 def check_filesystem(path: Path, *, allow_network: bool) -> None:

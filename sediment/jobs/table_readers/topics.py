@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from sediment.engine.config_definitions import TOPIC_KEYS, Key, Value
 from sediment.jobs.settings.cluster_settings import find_metadata
+from sediment.jobs.settings.directories import readable_meta
 from sediment.jobs.settings.resolve import Origin, Settings
-from sediment.segment_io.format.names import META_PROPERTIES_FILE
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.checkpoint_files import read_meta_properties
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.tables.places import place_of
 from sediment.segment_io.tables.planning import TableTask
@@ -77,7 +76,7 @@ class _Node:
     """Broker of a log directory: the broker's settings, including the cluster's metadata if it was found."""
 
     def __init__(self, log_dir: Path, metadata: ClusterMetadata | None, settings: Settings, fs: Fs) -> None:
-        meta = read_meta_properties(fs, log_dir / META_PROPERTIES_FILE)
+        meta, _ = readable_meta(log_dir, fs)
         self.cluster_id = None if meta is None else meta.cluster_id
         self._metadata = metadata
         self._own: Mapping[str, str] = {}

@@ -17,7 +17,11 @@ from sediment.segment_io.format.checkpoints import format_uuid, parse_integer, p
 KRAFT_META_VERSION = 1
 """The version of meta.properties in every directory of a KRaft node."""
 
-_ADVICE = "restore the file, or format the directory again with the broker's own tool"
+_ADVICE = (
+    "restore the file, or write its lines again before a broker starts; `sediment recover --dry-run` names the lines "
+    "that it knows"
+)
+_EMPTY = "meta.properties has 0 bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +38,8 @@ def parse_meta_properties(content: bytes, *, path: str | None = None) -> MetaPro
     """Return the properties of a log directory.
 
     Raises:
-        CorruptCheckpointError: the content is not Java properties, the version is unknown, or an id is malformed.  Also
-            if `node.id` or `cluster.id` is missing in version 1.
+        CorruptCheckpointError: the content is not Java properties, has no property, the version is unknown, or an id is
+            malformed.  Also if `node.id` or `cluster.id` is missing in version 1.
 
     Source: kafka-log 01 §11.
     """
@@ -43,16 +47,22 @@ def parse_meta_properties(content: bytes, *, path: str | None = None) -> MetaPro
 
     try:
         properties = javaproperties.loads(content.decode("latin-1"))
+        if not properties:
+            raise ValueError(f"{len(content)} bytes without a property")
         version = parse_integer(properties.get("version", "0"), 32)
         if version not in (0, 1):
             raise ValueError(f"version {version}")
+        if not version and "node.id" in properties and "broker.id" not in properties:
+            raise ValueError("node.id without version")
         node_text = properties.get("node.id" if version else "broker.id")
         node_id = None if node_text is None else parse_integer(node_text, 32)
         directory_text = properties.get("directory.id")
         directory_id = None if directory_text is None else format_uuid(parse_uuid(directory_text))
     except ValueError as error:
         raise CorruptCheckpointError(
-            f"meta.properties contains a malformed or unknown value: {error}", path=path, advice=_ADVICE
+            f"meta.properties contains a malformed or unknown value: {error}" if content else _EMPTY,
+            path=path,
+            advice=_ADVICE,
         ) from error
     cluster_id = properties.get("cluster.id")
     if version == 1 and (node_id is None or cluster_id is None):

@@ -1,6 +1,7 @@
 """ClusterMetadata: topics, configs, features and users in the KRaft metadata log of a log directory.
 
-    latest <end offset>-<epoch>.checkpoint ──> the state up to its end offset (exclusive)
+    latest <end offset>-<epoch>.checkpoint ──> the state up to its end offset (exclusive); if it is unreadable, an
+                                               older one, or none, if the log has all records since then
     batches from that offset on ─────────────> the changes since
     bootstrap.checkpoint ────────────────────> the state of a clone or an adopted directory before its first start
 
@@ -30,7 +31,8 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -132,6 +134,7 @@ class ClusterMetadata:
     added since a broker last ran; after a crash, their folders may be missing.  `removed_topic_ids` are the ids of
     topics that `sediment serve` removed since a broker last ran, except topics that were added again.
     `former_topic_ids` are the ids of deleted topics by name, as far as the records since the last snapshot show them.
+    `unreadable_snapshot` is the name of the latest snapshot if an older one, or the log alone, had to replace it.
     """
 
     topic_ids: Mapping[str, str]
@@ -154,6 +157,7 @@ class ClusterMetadata:
     group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     client_metrics_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     former_topic_ids: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    unreadable_snapshot: str | None = None
 
     @property
     def partitions(self) -> Mapping[str, frozenset[int]]:
@@ -212,13 +216,13 @@ def read_cluster_metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
     if not has_metadata_log(fs, log_dir):
         return read_bootstrap_checkpoint(log_dir, fs) if is_without_broker(fs, log_dir) else None
     for _ in range(_ATTEMPTS):
-        snapshot = latest_snapshot(entry.name for entry in fs.scan(directory))
+        snapshots = _snapshots(entry.name for entry in fs.scan(directory))
         try:
-            found = _read(directory, snapshot, fs)
+            found = _read_best(directory, snapshots, fs)
         except FileNotFoundError:
             continue
         except SedimentError as error:
-            if latest_snapshot(entry.name for entry in fs.scan(directory)) != snapshot:
+            if _snapshots(entry.name for entry in fs.scan(directory))[:1] != snapshots[:1]:
                 continue
             error.partition = str(METADATA_PARTITION)
             error.path = error.path or str(directory)
@@ -268,8 +272,38 @@ def check_loadable(log_dir: Path, end_offset: int, fs: Fs) -> None:
 
 def latest_snapshot(names: Iterable[str]) -> tuple[int, int, str] | None:
     """Return the end offset, epoch and name of the latest finished snapshot among the files of a metadata log."""
+    return next(iter(_snapshots(names)), None)
+
+
+def _snapshots(names: Iterable[str]) -> list[tuple[int, int, str]]:
+    """Return the finished snapshots among the files of a metadata log, the latest one first."""
     found = [(int(match[1]), int(match[2]), name) for name in names if (match := _SNAPSHOT_NAME.fullmatch(name))]
-    return max(found, default=None)
+    return sorted(found, reverse=True)
+
+
+def _read_best(directory: Path, snapshots: Sequence[tuple[int, int, str]], fs: Fs) -> ClusterMetadata | None:
+    """Return the metadata from the latest snapshot; if it is unreadable, from an older one and the log after that.
+
+    A power loss can leave the latest snapshot with 0 bytes.  Nothing is lost then if the log still has the records that
+    the snapshot summarizes.
+
+    Raises:
+        CorruptBatchError: the latest snapshot is unreadable, and the log does not have all records of it.
+    """
+    if not snapshots:
+        return _read(directory, None, fs)
+    end_offset, _, name = snapshots[0]
+    try:
+        return _read(directory, snapshots[0], fs)
+    except CorruptBatchError as error:
+        if error.path != str(directory / name):
+            raise
+        for older in (*snapshots[1:], None):
+            with suppress(CorruptBatchError):
+                found = _read(directory, older, fs)
+                if found is not None and found.end_offset >= end_offset:
+                    return replace(found, unreadable_snapshot=name)
+        raise
 
 
 def _read(directory: Path, snapshot: tuple[int, int, str] | None, fs: Fs) -> ClusterMetadata | None:

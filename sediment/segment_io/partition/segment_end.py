@@ -1,4 +1,4 @@
-"""The end of a segment as a broker finds it: from the last offset index entry on, by the headers of batches.
+"""The end of a segment or log as a broker finds it: from the last offset index entry on, by the headers of batches.
 
 Source: Kafka's LogSegment.readNextOffset (kafka-log 05 §3).
 """
@@ -6,15 +6,38 @@ Source: Kafka's LogSegment.readNextOffset (kafka-log 05 §3).
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from sediment.segment_io.errors import CorruptBatchError, SourceChangedError
 from sediment.segment_io.format.layout import INT32_MAX, OFFSET_ENTRY_BYTES, OFFSET_ENTRY_STRUCT
-from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
+from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, segment_file_name
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.index_files import read_last_entry
-from sediment.segment_io.partition.listing import SegmentRef
+from sediment.segment_io.partition.listing import SegmentRef, list_log
 from sediment.segment_io.segment.batch_boundaries import batch_ends
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """The offset after the last complete batch of a log; `is_torn` is True if bytes without a whole batch follow."""
+
+    next_offset: int
+    is_torn: bool
+
+
+def find_log_end(partition: TopicPartition, directory: Path, fs: Fs) -> LogEnd:
+    """Return the end of the log in a partition directory; a log without segments ends at 0.
+
+    Raises:
+        NotALogDirectoryError: `directory` is not a directory.
+        SourceChangedError: an index became shorter while it was read.
+    """
+    segments = list_log(partition, directory, fs).segments
+    if not segments:
+        return LogEnd(0, is_torn=False)
+    next_offset, position = find_segment_end(directory, segments[-1], fs)
+    return LogEnd(next_offset, position < segments[-1].log_bytes)
 
 
 def find_segment_end(directory: Path, segment: SegmentRef, fs: Fs) -> tuple[int, int]:

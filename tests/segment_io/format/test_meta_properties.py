@@ -6,8 +6,13 @@ from sediment.segment_io.format.meta_properties import MetaProperties, parse_met
 
 def test_meta_properties_without_a_version_are_version_0():
     assert parse_meta_properties(b"broker.id=5\nnode.id=7\n") == MetaProperties(0, None, 5, None)
-    assert parse_meta_properties(b"") == MetaProperties(0, None, None, None)
     assert parse_meta_properties(b"cluster.id : caf\xe9\\u0021\n").cluster_id == "caf\u00e9!"
+
+
+@pytest.mark.parametrize(("content", "what"), [(b"", "has 0 bytes"), (b"#\n", "2 bytes without a property")])
+def test_a_file_that_a_power_loss_emptied_is_corrupt(content, what):
+    with pytest.raises(CorruptCheckpointError, match=what):
+        parse_meta_properties(content)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import json
 import shutil
 import tarfile
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from tests.archives import unpack
 from tests.segments import write_segment
 from tests.served import unpacked
 from tests.twin.batches import Record, encode_batch
+from tests.twin.segments import file_batches
 
 KRAFT = Path(__file__).parents[2] / "data" / "kraft"
 
@@ -271,20 +273,67 @@ def test_damage_below_the_snapshot_does_not_matter(broker_dir):
     assert read(broker_dir) == expected
 
 
-@pytest.mark.parametrize("cut", [1, 60, 300])
-def test_a_snapshot_without_its_end_is_an_error(broker_dir, cut):
+def without_log(broker_dir: Path) -> Path:
+    """Remove everything but the latest snapshot, and return it."""
     snapshot = max(metadata_dir(broker_dir).glob("*.checkpoint"))
-    snapshot.write_bytes(snapshot.read_bytes()[:-cut])
+    for path in metadata_dir(broker_dir).iterdir():
+        if path != snapshot:
+            path.unlink()
+    return snapshot
+
+
+@pytest.mark.parametrize("cut", [1, 60, 300, None])
+def test_a_snapshot_without_its_end_is_an_error_if_nothing_else_has_its_records(broker_dir, cut):
+    snapshot = without_log(broker_dir)
+    snapshot.write_bytes(snapshot.read_bytes()[:-cut] if cut else b"")
     with pytest.raises(CorruptBatchError):
         read(broker_dir)
 
 
 def test_a_snapshot_that_ends_between_batches_is_an_error(broker_dir):
-    snapshot = max(metadata_dir(broker_dir).glob("*.checkpoint"))
+    snapshot = without_log(broker_dir)
     content = snapshot.read_bytes()
     length = int.from_bytes(content[8:12], "big") + 12
     snapshot.write_bytes(content[:length])
     with pytest.raises(CorruptBatchError, match="has no footer"):
+        read(broker_dir)
+
+
+@pytest.mark.parametrize("kept", [5, 1])
+def test_an_older_snapshot_or_none_stands_in_for_the_latest_one_if_the_log_goes_on_from_it(broker_dir, kept):
+    expected = read(broker_dir)
+    older, latest = (
+        sorted(metadata_dir(broker_dir).glob("*.checkpoint"))[:-1],
+        max(metadata_dir(broker_dir).glob("*.checkpoint")),
+    )
+    for path in older[: 5 - kept]:
+        path.unlink()
+    latest.write_bytes(b"")
+    assert read(broker_dir) == replace(expected, unreadable_snapshot=latest.name)
+
+
+def test_an_older_snapshot_does_not_stand_in_if_the_log_begins_after_it(broker_dir):
+    content = (metadata_dir(broker_dir) / f"{0:020d}.log").read_bytes()
+    (metadata_dir(broker_dir) / f"{0:020d}.log").unlink()
+    whole = [batch for _, batch in file_batches(content) if batch.base_offset >= 149]
+    write_segment(metadata_dir(broker_dir), whole[0].base_offset, [batch.data for batch in whole])
+    read(broker_dir)
+    latest = max(metadata_dir(broker_dir).glob("*.checkpoint"))
+    latest.write_bytes(b"")
+    with pytest.raises(CorruptBatchError) as raised:
+        read(broker_dir)
+    assert raised.value.path == str(latest)
+
+
+def test_a_log_that_ends_below_the_latest_snapshot_does_not_stand_in(broker_dir):
+    drop_producer_snapshots(broker_dir)
+    (metadata_dir(broker_dir) / "leader-epoch-checkpoint").unlink()
+    log = metadata_dir(broker_dir) / f"{0:020d}.log"
+    content = log.read_bytes()
+    log.write_bytes(b"".join(batch.data for _, batch in file_batches(content) if batch.last_offset < 140))
+    read(broker_dir)
+    max(metadata_dir(broker_dir).glob("*.checkpoint")).write_bytes(b"")
+    with pytest.raises(CorruptBatchError):
         read(broker_dir)
 
 
