@@ -11,6 +11,7 @@ import pytest
 from sediment.jobs.settings.cluster_settings import open_directories
 from sediment.jobs.settings.damaged_files import DamagedFile, damaged_files
 from sediment.jobs.settings.resolve import Settings
+from sediment.jobs.settings.run_settings import RunSettings
 from sediment.jobs.settings.selection import Selection
 from sediment.segment_io.errors import CorruptCheckpointError
 from sediment.segment_io.fs import Fs
@@ -36,7 +37,7 @@ def log_dir(tmp_path: Path) -> Path:
 
 
 def found_in(*log_dirs: Path, settings: Settings | None = None) -> list[DamagedFile]:
-    opened = open_directories(log_dirs, Selection(), settings or Settings(), Fs())
+    opened = open_directories(log_dirs, Selection(), RunSettings((settings or Settings(),)), Fs())
     return [file for directory in opened for file in damaged_files(directory, opened, Fs())]
 
 
@@ -113,7 +114,7 @@ def test_only_what_reads_goes_on_without_meta_properties(log_dir: Path, caplog: 
     found_in(log_dir)
     assert "a broker does not start on this directory: meta.properties has 0 bytes" in caplog.text
     with pytest.raises(CorruptCheckpointError, match="has 0 bytes"):
-        open_directories([log_dir], Selection(), Settings(), Fs(), in_place=True)
+        open_directories([log_dir], Selection(), RunSettings((Settings(),)), Fs(), in_place=True)
 
 
 def test_an_empty_checkpoint_beside_others_is_a_warning(log_dir: Path) -> None:
