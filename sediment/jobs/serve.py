@@ -22,7 +22,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -263,12 +263,22 @@ def _backend(
     *,
     read_only: bool,
     flush_acks: bool,
+    formats: Any,
 ) -> ReadOnlyOptions | LiveOptions:
-    """Return the options of the backend.
+    """Return the options of the backend; `formats` is the console on which a format of a new node is reported, or None.
 
     Raises:
-        UsageError: an option needs --read-only, or excludes it.
+        UsageError: an option needs --read-only, or excludes it, or excludes several directories.
     """
+    if formats is not None:
+        if read_only:
+            raise UsageError("--format excludes --read-only", advice="leave out one of the two")
+        if len(directories) > 1:
+            raise UsageError(
+                "--format makes a node with one log directory",
+                advice="give one LOG_DIR; Kafka's kafka-storage.sh formats several",
+            )
+        directories[0].mkdir(parents=True, exist_ok=True)
     if read_only:
         if flush_acks:
             raise UsageError("--flush-acks needs a server that accepts writes", advice="leave out --read-only")
@@ -283,26 +293,22 @@ def _backend(
     ):
         if is_given:
             raise UsageError(f"{option} needs --read-only", advice=f"give --read-only, or leave out {option}")
-    return live_options(directories, settings, fs, flush_acks=flush_acks)
+    options = live_options(directories, settings, fs, flush_acks=flush_acks)
+    if formats is None:
+        return replace(options, prepare=partial(_check_not_empty, directories, fs))
+    return replace(options, prepare=partial(_format, directories[0].absolute(), settings, fs, formats))
 
 
-def _format(directories: Sequence[Path], settings: Settings, fs: Fs, messages: Any) -> None:
+def _format(directory: Path, settings: Settings, fs: Fs, messages: Any) -> None:
     """Make the log directory of a new node, unless the directory is already in use by a node.
 
     Raises:
-        UsageError: several directories are given.
         DirectoryInUseError: a process holds the lock of the directory.
         OSError: the disk failed.
     """
     from sediment.engine.clone.new_node import DEFAULT_NODE_ID, format_new_node, is_new
 
-    if len(directories) > 1:
-        raise UsageError(
-            "--format makes a node with one log directory",
-            advice="give one LOG_DIR; Kafka's kafka-storage.sh formats several",
-        )
-    directory, node_id = directories[0].absolute(), settings.node_id or DEFAULT_NODE_ID
-    directory.mkdir(parents=True, exist_ok=True)
+    node_id = settings.node_id or DEFAULT_NODE_ID
     if is_new(directory, fs, node_id):
         node = format_new_node(directory, fs, now_ms=time.time_ns() // NS_PER_MS, node_id=node_id)
         messages.print(
@@ -522,12 +528,6 @@ def command(
         for option, file in (("--metrics", metrics_file), ("--request-log", request_log)):
             if file is not None:
                 check_output_file(file, option, directories)
-        if formats:
-            if read_only:
-                raise UsageError("--format excludes --read-only", advice="leave out one of the two")
-            _format(directories, settings, Fs(), message_console(quiet=quiet, plain=True))
-        elif not read_only:
-            _check_not_empty(directories, Fs())
         catalog = CatalogOptions(
             to_log_end=to_log_end,
             renamings=tuple(map(parse_renaming, renamings)),
@@ -537,7 +537,16 @@ def command(
             topic_configs=None if settings.topic_configs is None else settings.topic_configs.own,
         )
         options = ServerOptions(
-            backend=_backend(directories, settings, catalog, state, Fs(), read_only=read_only, flush_acks=flush_acks),
+            backend=_backend(
+                directories,
+                settings,
+                catalog,
+                state,
+                Fs(),
+                read_only=read_only,
+                flush_acks=flush_acks,
+                formats=message_console(quiet=quiet, plain=True) if formats else None,
+            ),
             listen=parse_endpoint(listen, "--listen"),
             advertise=None if advertise is None else parse_endpoint(advertise, "--advertise", least_port=1),
             security=Security(certificate=tls_cert, key=tls_key, users=users, insecure=insecure),

@@ -545,7 +545,8 @@ def _check_recovered(scenario: CrashScenario, tree: Tree) -> None:
         assert _settled(tree) == _settled(scenario.after), "marked as clean too early"
     scenario.restore(tree)
     outcome = scenario.run()
-    assert outcome.status == scenario.outcome.status, outcome.stderr + outcome.stdout
+    # Once the cut is done, a later run finds no loss any more, and exits with 0.
+    assert outcome.status in (0, scenario.outcome.status), outcome.stderr + outcome.stdout
     again, expected = _settled(read_tree(scenario.root)), _settled(scenario.after)
     if "missing-snapshots-clean" in scenario.name:
         # The next start goes on from the empty snapshots, as a broker does; they do not count as an upgrade.
@@ -556,11 +557,16 @@ def _check_recovered(scenario: CrashScenario, tree: Tree) -> None:
 
 
 def _settled(tree: Tree) -> dict[str, bytes]:
-    """Return the files, except those that the next start removes and half-written ones beside partitions."""
+    """Return the files, except those that the next start removes and half-written ones beside partitions.
+
+    Files that each attempt keeps before it cuts a log off are left out, too: a killed attempt leaves its own.
+    """
     return {
         name: data
         for name, data in contents(tree).items()
-        if not name.endswith(".deleted") and not (_is_spare(name) and name.count("/") == 1)
+        if not name.startswith(f"{LOGS}-originals/")
+        and not name.endswith(".deleted")
+        and not (_is_spare(name) and name.count("/") == 1)
     }
 
 
@@ -617,7 +623,8 @@ def _keep_originals(root: Path, command: str, *arguments: str) -> None:
     with inline_spark():
         where = (root / LOGS, f"--keep-originals={root / ELSEWHERE}")
         outcome = sediment(command, *where, "--json", "--quiet", *arguments)
-    assert outcome.status == 0, outcome.stderr
+    # `recover` exits with 1 where a log has lost records, and repairs it all the same.
+    assert outcome.status == 0 or (command == "recover" and outcome.status == 1), outcome.stderr
 
 
 def relink(root: Path) -> None:

@@ -58,6 +58,7 @@ from sediment.segment_io.segment.mapped_offset_index import MappedOffsetIndex
 from sediment.segment_io.segment.mapped_time_index import MappedTimeIndex
 from sediment.segment_io.segment.open_transaction_index import OpenTransactionIndex
 from sediment.segment_io.stores import Store
+from sediment.segment_io.tables.log_marks import LogMark
 from sediment.segment_io.tables.planning import plan_table
 from sediment.segment_io.tables.schema import CLUSTER_TABLES, FAIL, ROWS, SKIP, TABLES, TableRequest
 from tests.archives import unpack
@@ -193,7 +194,9 @@ def test_every_small_file_that_is_read_back_may_hold_any_bytes(tmp_path):
     uncleanable = (log_dir / UNCLEANABLE_FILE).read_bytes()
     reply(spool_swap(swap, folder, "r", fs), CommitReply("t-0", "r", "why"), fs)
     (told,) = folder.glob("t-0.*")
-    progress = progress_json(RefreshProgress("latest", "r", 1, {"t-0": PartitionProgress(5, 0, None, 1, 9)})).encode()
+    progress = progress_json(
+        RefreshProgress("latest", "r", 1, {"t-0": PartitionProgress(5, 0, LogMark("A"), 1, 9)})
+    ).encode()
     settings = b"log.dirs=/x\\:y\nlog.cleaner.threads = 3\\\n 4\nnum.x: \\u0041\n!c\n#d\n"
 
     def read_checkpoint_files(content):

@@ -144,6 +144,7 @@ def test_a_server_that_was_started_in_the_background_stops_on_sigint_and_prints_
     assert {"run_id", "now_ms", "seconds", "listening", "requests", "response_bytes"} <= report.keys()
     assert report["partitions"][0] == {
         "partition": "__consumer_offsets-0",
+        "node_id": 1,
         "log_dir": str(directory),
         "status": "served",
         "reason_code": None,

@@ -124,6 +124,7 @@ def abort_transactions(
         base_offset = log.roll()
         found = {entry.producer_id: _append_marker(log, entry, is_commit=False, now_ms=now_ms) for entry in entries}
         log.flush(force_last_segment=True)
+    fs.sync_file(directory / segment_file_name(base_offset, SegmentFileKind.LOG))  # before a checkpoint counts on it
     _adopt_owner_from(base_offset, directory, fs)
     return found
 

@@ -164,6 +164,7 @@ class LiveBackend:
             self._undo = undo.pop_all()
 
     def _open(self, options: LiveOptions, fs: Fs, stop: threading.Event, clock: Clock, undo: ExitStack) -> None:
+        options.prepare()
         owned = open_node(  # 1
             options.directories,
             options.quorum,

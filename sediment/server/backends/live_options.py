@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
 
 
+def _needs_nothing() -> None:
+    pass
+
+
 def _states_nothing(_metadata: ClusterMetadata, _node_id: int) -> Mapping[str, Value]:
     return {}
 
@@ -33,7 +37,7 @@ class LiveOptions:
     looks for its metadata; it is None without the file, or if the file names other directories.  `log_dirs` contains
     the entries of `log.dirs`; it is empty without the properties file.  `broker_values` returns the broker keys that
     are set in any source, with their values.  `static_configs` contains the values that are set outside the metadata,
-    as texts.
+    as texts.  `prepare` is called before the directories are opened, when the address is known to be free.
     """
 
     directories: tuple[Path, ...]
@@ -45,3 +49,4 @@ class LiveOptions:
     log_dirs: tuple[Path, ...] = ()
     broker_values: Callable[[ClusterMetadata, int], Mapping[str, Value]] = _states_nothing
     static_configs: Mapping[str, str] = field(default_factory=dict)
+    prepare: Callable[[], None] = _needs_nothing

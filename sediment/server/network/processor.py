@@ -661,12 +661,12 @@ class Processor:
             return "the peer read no byte of a response for connections.max.idle.ms" if is_late else None
         if channel.frame_started_ns:
             took_ns, reader = now_ns - channel.frame_started_ns, channel.reader
-            if took_ns > self._receive_ns + (reader.frame_bytes >> _MIB_BITS) * _NS_PER_SECOND:
-                return "a request did not end in time"
             if reader.taken_bytes and self._shared.memory.is_short:
                 arrived_bytes = reader.frame_bytes - reader.missing_bytes
                 if took_ns > _SHORT_NS + (arrived_bytes >> _MIB_BITS) * _NS_PER_SECOND:
                     return "a request arrives slowly, and others wait for its memory"
+            if took_ns > self._receive_ns + (reader.frame_bytes >> _MIB_BITS) * _NS_PER_SECOND:
+                return "a request did not end in time"
             return None
         if not (channel.is_ready and channel.connection.is_authenticated):
             is_late = now_ns - channel.opened_ns > self._receive_ns

@@ -58,7 +58,7 @@ def test_a_run_whose_result_cannot_be_printed_is_in_ledger_page_and_metrics(
     log_dir: Path, tmp_path: Path, full: bool, as_json: bool
 ) -> None:
     kept = (f"--ledger={tmp_path}/ledger", f"--report={tmp_path}/run.html", f"--metrics={tmp_path}/run.prom")
-    sets = ("--set=plain:cleanup.policy=delete", "--set=plain:retention.ms=1000", "--now-ms", NOW_MS)
+    sets = ("--set=plain:cleanup.policy=delete", "--set=plain:retention.ms=1000", "--now-ms", 2 * NOW_MS)
     status, stderr = run("expire", log_dir, *sets, *kept, *(["--json"] if as_json else []), full=full)
     assert is_one_sentence(stderr), stderr
     assert "the result could not be printed" in stderr and "the run itself is finished" in stderr

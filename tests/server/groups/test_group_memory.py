@@ -38,8 +38,11 @@ def join_all(running: Running, joins: list[Any], waiting: int) -> list[Client]:
 
     def enough() -> bool:
         nonlocal answered
-        sockets, _, _ = select.select([client.socket for client in clients], [], [], 0)
-        answered = [client for client in clients if client.socket in sockets]
+        poller = select.poll()  # `select` takes no descriptor above 1023, and a server reserves many
+        for client in clients:
+            poller.register(client.socket, select.POLLIN)
+        ready = {descriptor for descriptor, _ in poller.poll(0)}
+        answered = [client for client in clients if client.socket.fileno() in ready]
         return len(answered) >= len(joins) - waiting
 
     wait_until(enough)

@@ -20,6 +20,7 @@ from sediment.jobs.serve import live_options
 from sediment.jobs.settings.cluster_settings import open_directories
 from sediment.jobs.settings.directories import configured_node_dirs
 from sediment.jobs.settings.resolve import Origin, Settings
+from sediment.jobs.settings.run_settings import RunSettings
 from sediment.jobs.settings.selection import Selection
 from sediment.segment_io.errors import SettingsError, UsageError
 from sediment.segment_io.fs import Fs
@@ -73,7 +74,7 @@ def policy_is_known(*log_dirs: Path, config: Path) -> bool:
     Raises:
         SettingsError: it refuses.
     """
-    opened = open_directories(log_dirs, Selection(), Settings.load(config, []), Fs(), in_place=True)
+    opened = open_directories(log_dirs, Selection(), RunSettings((Settings.load(config, []),)), Fs(), in_place=True)
     return all(each.settings.origin("t", "cleanup.policy") == Origin.METADATA for each in opened)
 
 

@@ -284,7 +284,8 @@ def test_a_request_that_arrives_slowly_is_given_up_while_others_wait_for_its_mem
             client.ask(produce_of(500_000), 9)
         assert slow.is_closed()
         slow.socket.close()
-    assert ["arrives slowly" in record.getMessage() for record in caplog.records] == [True]
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "arrives slowly" in line or "did not end in time" in line
 
 
 def test_a_response_that_is_not_read_keeps_no_memory_of_its_request():
@@ -303,24 +304,25 @@ def test_a_response_that_is_not_read_keeps_no_memory_of_its_request():
 
 
 def test_peers_that_do_not_read_hold_limited_memory(caplog):
-    keys = {"queued_max_request_bytes": 10 << 20, "socket_request_max_bytes": 1 << 20}
-    with listener({ApiKey.FETCH: large_response(3 << 20)}, **keys) as running:
-        slow = []
-        for _ in range(8):
-            client = running.connect()
-            client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    keys = {"queued_max_request_bytes": 40 << 20, "socket_request_max_bytes": 1 << 20}
+    with listener({ApiKey.FETCH: large_response(12 << 20)}, **keys) as running:
+        slow = [running.connect() for _ in range(8)]
+        for client in slow:
             client.send(fetch(), 12)
-            slow.append(client)
-            time.sleep(0.05)
-        wait_until(lambda: sum("memory for responses is used up" in each.getMessage() for each in caplog.records) == 5)
+        wait_until(lambda: running.server.quotas.total == 3)
         with running.connect() as other:
             other.send(fetch(), 12)
-            assert len(other.receive_frame()) > 3 << 20
-        assert len(slow[-1].receive_frame()) > 3 << 20
-        with pytest.raises((ConnectionError, OSError)):
-            slow[0].receive_frame()
+            assert len(other.receive_frame()) > 12 << 20
+        ends = []
         for client in slow:
+            try:
+                ends.append(len(client.receive_frame()) > 12 << 20)
+            except ConnectionError:
+                ends.append(False)
             client.socket.close()
+        assert sum(ends) in (2, 3), ends  # the response of `other` may have needed the memory of one more
+    lines = [record.getMessage() for record in caplog.records]
+    assert all("the memory for responses is used up" in line for line in lines) and len(lines) == 8 - sum(ends)
 
 
 def test_a_connection_that_is_reset_while_it_waits_for_memory_is_closed():
