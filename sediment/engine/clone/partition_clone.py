@@ -48,6 +48,7 @@ from sediment.segment_io.format.names import (
     TopicPartition,
     parse_segment_file,
     segment_file_name,
+    with_suffix,
 )
 from sediment.segment_io.fs import FileStamp, Fs
 from sediment.segment_io.manifest import ManifestFile
@@ -308,7 +309,7 @@ def shared_copy(task: CloneTask, fs: Fs) -> ReplicaCopy:
 
 
 def _folder(task: CloneTask, attempt: str) -> str:
-    return f"{task.partition.target}.{task.run_id}-{attempt}{PART_SUFFIX}"
+    return with_suffix(str(task.partition.target), f".{task.run_id}-{attempt}{PART_SUFFIX}")
 
 
 def _copy_of(task: CloneTask, replica: Replica, folder: str, fs: Fs) -> ReplicaCopy:

@@ -9,6 +9,8 @@ In options and messages, the spool is called the hand-off folder; the option `--
     <topic-N>.<run>.committed    the engine   the reply to a committed swap
     <topic-N>.<run>.refused      the engine   the reason why a swap was refused; the parts of the swap are deleted
 
+A partition whose name is too long for such a file is shortened, and marked with a hash; the files contain its name.
+
 Invariants: the folder is outside every log directory.  A job renames nothing and commits nothing.  Each file is written
 completely or not at all.  A swap's file is kept until its reply is written.
 """
@@ -24,10 +26,12 @@ from pathlib import Path
 from sediment.compaction.prepared_swap import PreparedSwap, to_json
 from sediment.engine.directory.lock import is_locked
 from sediment.segment_io.errors import UsageError
+from sediment.segment_io.format.names import with_suffix
 from sediment.segment_io.fs import Fs
 
 ENGINE_FILE = "engine.json"
 PREPARED = re.compile(r"(?P<partition>.+)\.(?P<run_id>[0-9A-Za-z]+)\.json")
+_LONGEST_ENDING = ".000000000000.committed.tmp"  # run id, kind of the file, and suffix of a file that is being replaced
 
 _SCHEMA = 1
 _PREPARED_SUFFIX = ".json"
@@ -91,20 +95,27 @@ def check_announced(folder: Path, log_dirs: Iterable[Path], fs: Fs) -> None:
 
 def spool_swap(swap: PreparedSwap, folder: Path, run_id: str, fs: Fs) -> Path:
     """Write a swap for the engine, durably; return its path."""
-    path = folder / f"{swap.partition}.{run_id}{_PREPARED_SUFFIX}"
+    path = folder / f"{file_stem(str(swap.partition))}.{run_id}{_PREPARED_SUFFIX}"
     fs.replace_file(path, to_json(swap).encode())
     return path
 
 
+def file_stem(partition: str) -> str:
+    """Return the beginning of the names of a partition's files."""
+    return with_suffix(partition, _LONGEST_ENDING).removesuffix(_LONGEST_ENDING)
+
+
 def reply(prepared: Path, answer: CommitReply, fs: Fs) -> None:
     """Replace the file of a swap by the reply; only the last reply for each partition is kept."""
+    stem = file_stem(answer.partition)
     suffix = _COMMITTED_SUFFIX if answer.refusal is None else _REFUSED_SUFFIX
     target = prepared.with_name(prepared.name.removesuffix(_PREPARED_SUFFIX) + suffix)
     for entry in fs.scan(prepared.parent):
         match = _REPLY.fullmatch(entry.name)
-        if match is not None and match["partition"] == answer.partition and entry.name != target.name:
+        if match is not None and match["partition"] == stem and entry.name != target.name:
             fs.unlink(prepared.parent / entry.name, missing_ok=True)
-    fs.replace_file(target, json.dumps({"schema": _SCHEMA, "refusal": answer.refusal}).encode())
+    document = {"schema": _SCHEMA, "partition": answer.partition, "refusal": answer.refusal}
+    fs.replace_file(target, json.dumps(document).encode())
     fs.unlink(prepared)
 
 
@@ -116,10 +127,13 @@ def read_replies(folder: Path, fs: Fs) -> list[CommitReply]:
         if match is None:
             continue
         try:
-            refusal = json.loads(fs.read_bytes(folder / entry.name))["refusal"]
-        except (ValueError, KeyError, TypeError, RecursionError):
+            document = json.loads(fs.read_bytes(folder / entry.name))
+            refusal, partition = document["refusal"], document.get("partition", match["partition"])
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            continue
+        if not isinstance(partition, str) or file_stem(partition) != match["partition"]:
             continue
         if refusal is not None and not isinstance(refusal, str):
             continue
-        replies.append(CommitReply(match["partition"], match["run_id"], refusal))
+        replies.append(CommitReply(partition, match["run_id"], refusal))
     return replies

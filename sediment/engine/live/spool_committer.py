@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from sediment.compaction.prepared_swap import PreparedSwap, from_json
-from sediment.engine.directory.spool import PREPARED, CommitReply, reply
+from sediment.engine.directory.spool import PREPARED, CommitReply, file_stem, reply
 from sediment.engine.directory.swap import discard_parts
 from sediment.engine.live.log.partition_log import PartitionLog
 from sediment.engine.live.log_cleaner import LogCleaner
@@ -29,7 +29,7 @@ from sediment.segment_io.errors import (
     StorageError,
     UsageError,
 )
-from sediment.segment_io.format.names import TopicPartition, parse_partition_directory
+from sediment.segment_io.format.names import SHORTENED, TopicPartition, parse_partition_directory
 from sediment.segment_io.fs import Fs
 
 _LOGGER = logging.getLogger(__name__)
@@ -85,8 +85,10 @@ class SpoolCommitter:
     def _commit_or_refuse(self, path: Path, name: str, run_id: str) -> CommitReply | None:
         """Return the reply to a swap; None if the swap must wait."""
         try:
+            if SHORTENED in name:
+                name = str(from_json(self._fs.read_bytes(path), path=str(path)).partition)
             log = self._owner.get_log(parse_partition_directory(name)[0])
-        except UsageError as error:
+        except (UsageError, CorruptDataError) as error:
             return self._refused(path, CommitReply(name, run_id, str(error)))
         if log is None:
             if any(directory.is_offline for directory in self._owner.directories()):
@@ -122,7 +124,7 @@ class SpoolCommitter:
             SourceChangedError: the swap is for another log or other segments, or for segments that may not be cleaned.
         """
         swap = from_json(self._fs.read_bytes(path), path=str(path))
-        if swap.partition != log.partition:
+        if swap.partition != log.partition or not path.name.startswith(f"{file_stem(str(swap.partition))}."):
             raise CorruptDataError("the partition in the swap differs from the one in its file name", path=str(path))
         mismatch = _mismatch(swap, log)
         if mismatch is not None:

@@ -12,6 +12,7 @@ for live segment files.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import uuid
 from dataclasses import dataclass
@@ -47,6 +48,9 @@ PART_SUFFIX = ".part"
 
 LONGEST_FILE_NAME = 255
 """The largest length of a file name in bytes."""
+
+SHORTENED = "~"
+"""The character before the hash in a name that was shortened to this length."""
 
 
 class SegmentFileKind(StrEnum):
@@ -149,6 +153,19 @@ def parse_partition_directory(name: str) -> tuple[TopicPartition, DirectoryState
             "move it out of the log directory",
         )
     return partition, state
+
+
+def with_suffix(name: str, suffix: str) -> str:
+    """Return `name` + `suffix` if it is short enough for a file; otherwise shorten `name` and mark it with a hash.
+
+    The result is as unique as `name`.  Only the shortened form contains `~`, which no topic name contains.
+    """
+    whole = name + suffix
+    if len(whole.encode(errors="surrogateescape")) <= LONGEST_FILE_NAME:
+        return whole
+    mark = SHORTENED + hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()[:16]
+    left = LONGEST_FILE_NAME - len((mark + suffix).encode())
+    return name.encode(errors="surrogateescape")[:left].decode(errors="ignore") + mark + suffix
 
 
 def aside_directory_name(partition: TopicPartition, state: DirectoryState, unique: str) -> str:

@@ -101,6 +101,19 @@ def test_only_the_last_answer_of_a_partition_stays(folder):
     assert read_replies(folder, FS) == [CommitReply("t-0", "c", None), CommitReply("t-1", "a", None)]
 
 
+def test_the_longest_partition_is_handed_off_and_answered_under_a_shorter_name(folder):
+    folder.mkdir()
+    name, other = "t" * 249 + "-99999", "t" * 249 + "-99998"
+    paths = [spool_swap(swap_of(each), folder, "a" * 12, FS) for each in (name, other)]
+    assert all(len(f"{path.name}.tmp") <= 255 and PREPARED.fullmatch(path.name) for path in paths)
+    assert from_json(paths[0].read_bytes()) == swap_of(name)
+    for path, each in zip(paths, (name, other), strict=True):
+        reply(path, CommitReply(each, "a" * 12, None), FS)
+    reply(spool_swap(swap_of(name), folder, "b" * 12, FS), CommitReply(name, "b" * 12, "no"), FS)
+    expected = [CommitReply(other, "a" * 12, None), CommitReply(name, "b" * 12, "no")]
+    assert sorted(read_replies(folder, FS), key=lambda each: each.partition) == expected
+
+
 # ----------------------------------------------------------------------------------------------------- who has the lock
 def test_a_lock_of_this_process_is_seen_and_survives_the_look(log_dir):
     assert not is_locked(log_dir)

@@ -61,10 +61,10 @@ def engine(logs, folder):
         yield manager
 
 
-def prepare(logs, run_id=RUN, now_ms=1_700_000_000_000):
-    """Clean t-0 as a job does that knows nothing but the files: parts beside the sources, no lock, no rename."""
-    listing = list_log(T0, logs / "t-0", FS)
-    checkpoints = read_checkpoints(logs, FS).of(T0)
+def prepare(logs, run_id=RUN, now_ms=1_700_000_000_000, partition=T0):
+    """Clean a log as a job does that knows nothing but the files: parts beside the sources, no lock, no rename."""
+    listing = list_log(partition, logs / str(partition), FS)
+    checkpoints = read_checkpoints(logs, FS).of(partition)
     config = EAGER.compaction
     view = open_view(listing, checkpoints, FS, now_ms=now_ms, producer_id_expiration_ms=86_400_000)
     cleanable = cleanable_range(view, config, now_ms=now_ms)
@@ -94,6 +94,27 @@ def test_what_a_job_cleaned_is_committed_while_the_log_is_appended_to(engine, lo
     assert read_checkpoint(logs / "cleaner-offset-checkpoint") == {"t-0": swap.next_dirty_offset}
     assert parts_in(logs) == []
     assert engine.cleaner.manager.states.of(T0) is None
+
+
+def test_the_swap_of_the_longest_partition_is_committed_or_refused_by_its_whole_name(logs, folder):
+    longest, unknown = TopicPartition("t" * 249, 9), TopicPartition("t" * 249, 8)
+    with running(logs, topic=EAGER, hand_off=folder, log_cleaner_enable=False) as engine:
+        log = engine.create_log(longest)
+        for number in range(4):
+            append(log, ("a", str(number)), ("b", str(number)))
+            log.roll()
+        log.flush()
+        engine.checkpoint_recovery_points()
+        engine.checkpoint_high_watermarks()
+        swap = prepare(logs, partition=longest)
+        spool_swap(swap, folder, RUN, FS)
+        spool_swap(replace(swap, partition=unknown), folder, RUN, FS)
+        (folder / f"{'t' * 100}~0123456789abcdef.{RUN}.json").write_text("{")
+        answers = {answer.partition: answer.refusal for answer in take(engine, folder)}
+        assert answers.pop(str(longest)) is None
+        assert answers.pop(str(unknown)) == "the engine has no log of this partition"
+        assert all("swap" in str(refusal) for refusal in answers.values()) and len(answers) == 1
+        assert latest_of(log) == {b"a": b"3", b"b": b"3"} and len(records_of(log)) < log.log_end_offset
 
 
 def test_what_was_committed_is_there_after_a_restart(logs, folder):

@@ -18,6 +18,7 @@ from sediment.segment_io.format.names import (
     parse_segment_file,
     part_file_name,
     segment_file_name,
+    with_suffix,
 )
 
 UUID = "0123456789abcdef0123456789abcdef"
@@ -194,3 +195,14 @@ def test_the_directory_of_a_future_log_has_the_whole_name_of_its_topic() -> None
     name = future_directory_name(partition, UUID)
     assert name == f"{partition}.{UUID}-future"
     assert parse_partition_directory(name) == (partition, DirectoryState.FUTURE)
+
+
+def test_a_name_that_becomes_too_long_is_shortened_and_stays_unique():
+    assert with_suffix("t-0", ".run-1.part") == "t-0.run-1.part"
+    longest = "t" * 249 + "-10"
+    assert with_suffix(longest, ".12") == longest + ".12", "255 bytes"
+    names = [with_suffix("t" * 249 + f"-{number}", ".run-1.part") for number in range(10, 20)]
+    assert {len(name) for name in names} == {255} and len(set(names)) == 10
+    assert all(name.endswith(".run-1.part") and "~" in name for name in names)
+    assert len(with_suffix("\u00e9" * 200, ".x").encode()) <= 255
+    assert len(with_suffix("\udcff" * 300, ".x").encode(errors="surrogateescape")) <= 255

@@ -49,6 +49,7 @@ from sediment.segment_io.format.names import (
     SegmentFileKind,
     TopicPartition,
     parse_segment_file,
+    with_suffix,
 )
 from sediment.segment_io.fs import Fs
 
@@ -340,7 +341,7 @@ def snapshot_partition(partition: TopicPartition, log_dir: Path, target: Path, f
     source, folder = log_dir / str(partition), target / str(partition)
     if fs.exists(folder):
         return
-    unfinished = folder.with_name(folder.name + _UNFINISHED)
+    unfinished = folder.with_name(with_suffix(folder.name, _UNFINISHED))
     if fs.exists(unfinished):
         for entry in fs.scan(unfinished):
             fs.unlink(unfinished / entry.name)
