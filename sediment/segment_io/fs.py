@@ -40,6 +40,8 @@ _DIRECT_WRITE_BYTES = 2 << 20
 _BLOCKS = 4  # of _DIRECT_WRITE_BYTES
 _LARGE_WRITE_BYTES = 256 << 10
 _ZEROS = bytes(1 << 20)
+_STAT_BLOCK_BYTES = 512  # the unit of st_blocks, on every filesystem
+_HOLE_BYTES = 64 << 10  # shorter runs of zeros are written
 _FICLONE = 0x40049409  # linux/fs.h
 _NO_REFLINK = (errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS)
 
@@ -284,6 +286,11 @@ class Fs:
             return None
         return FileStamp(status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
 
+    def allocated_bytes(self, path: Path) -> int:
+        """Return the bytes of a file that are on the disk, at most its size; holes do not count."""
+        status = path.stat()
+        return min(status.st_size, status.st_blocks * _STAT_BLOCK_BYTES)
+
     def read_bytes(self, path: Path, *, follow_links: bool = True) -> bytes:
         """Return the whole content of a file, which must not exceed the largest size of a segment.
 
@@ -340,24 +347,16 @@ class Fs:
         The file is private, and not durable until a sync.  A chunk is written or copied before the next chunk is
         requested, so the caller may reuse the chunk's memory.  From the first large chunk on, the bytes bypass the page
         cache if the filesystem supports this.  A cleaning reads and writes much more than fits into the cache.  Without
-        the bypass, it would evict the pages that a broker needs.
+        the bypass, it would evict the pages that a broker needs.  Long runs of zeros become holes, so the copy of a
+        sparse or preallocated file needs no more space than the file.
         """
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE_FILE)
-        try:
-            with _FileWriter(descriptor) as writer:
-                for chunk in chunks:
-                    writer.write(memoryview(chunk).cast("B"))
-                return writer.finish()
-        finally:
-            os.close(descriptor)
+        return _write(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE_FILE), chunks)
 
-    def make_private_file(self, path: Path) -> None:
-        """Create an empty file that only its owner can read, or empty an existing file and make it so."""
+    def write_over(self, path: Path, chunks: Iterable[Buffer]) -> int:
+        """Do the same as `write_new` with a file that may exist; its old content is lost, and its mode is private."""
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _PRIVATE_FILE)
-        try:
-            os.fchmod(descriptor, _PRIVATE_FILE)
-        finally:
-            os.close(descriptor)
+        os.fchmod(descriptor, _PRIVATE_FILE)
+        return _write(descriptor, chunks)
 
     def replace_file(self, path: Path, content: bytes, *, like: Path | None = None) -> None:
         """Rewrite a small file as Kafka does: write `<path>.tmp`, sync, rename over `path`, sync the directory.
@@ -633,10 +632,13 @@ class _FileWriter:
 
     If the device refuses a direct write or writes less than requested, the rest of this block and all later bytes are
     written through the page cache.
+
+    A chunk or a block that contains only zeros is not written, but skipped.
     """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self._ends_in_hole = False
         self._written = 0  # bytes passed to the system or to the thread
         self._may_be_direct = bool(_PAST_CACHE)
         # The first block is being filled; the thread has received the last blocks.
@@ -664,7 +666,7 @@ class _FileWriter:
             OSError: this or an earlier write failed.
         """
         if not self._blocks and not (self._may_be_direct and self._is_worth_blocks(content) and self._begin_blocks()):
-            self._written += _write_all(self._descriptor, content)
+            self._written += self._write_or_skip(self._descriptor, content)
             return
         while content:
             if self._filled == _DIRECT_WRITE_BYTES:
@@ -684,7 +686,16 @@ class _FileWriter:
             self._flush()
         while self._pending:
             self._pending.popleft().result()
+        if self._ends_in_hole:
+            os.ftruncate(self._descriptor, self._written)
         return self._written
+
+    def _write_or_skip(self, descriptor: int, content: memoryview) -> int:
+        self._ends_in_hole = _is_hole(content)
+        if self._ends_in_hole:
+            os.lseek(descriptor, len(content), os.SEEK_CUR)
+            return len(content)
+        return _write_all(descriptor, content)
 
     def _is_worth_blocks(self, content: memoryview) -> bool:
         return len(content) >= _LARGE_WRITE_BYTES and self._written % _BLOCK_BYTES == 0
@@ -720,7 +731,12 @@ class _FileWriter:
         self._has_failed = True  # until this block is written
         written = 0
         with memoryview(block) as aligned:
-            if self._may_be_direct:
+            with aligned[:size_bytes] as filled:
+                self._ends_in_hole = _is_hole(filled)
+            if self._ends_in_hole:
+                os.lseek(self._of_thread, size_bytes, os.SEEK_CUR)
+                written = size_bytes
+            elif self._may_be_direct:
                 with aligned[: size_bytes - size_bytes % _BLOCK_BYTES] as whole:
                     written = _write_direct(self._of_thread, whole)
             if written < size_bytes:
@@ -757,6 +773,25 @@ def _write_direct(descriptor: int, content: memoryview) -> int:
         if error.errno != errno.EINVAL:
             raise
     return written
+
+
+def _write(descriptor: int, chunks: Iterable[Buffer]) -> int:
+    """Write `chunks` to a new file, close it, and return the number of bytes."""
+    try:
+        with _FileWriter(descriptor) as writer:
+            for chunk in chunks:
+                writer.write(memoryview(chunk).cast("B"))
+            return writer.finish()
+    finally:
+        os.close(descriptor)
+
+
+def _is_hole(content: memoryview) -> bool:
+    """Return True if the content is long and has only zeros; data differs in its first bytes."""
+    if len(content) < _HOLE_BYTES:
+        return False
+    positions = range(0, len(content), _HOLE_BYTES)
+    return all(_ZEROS.startswith(content[at : at + _HOLE_BYTES].tobytes()) for at in positions)
 
 
 def _write_all(descriptor: int, content: memoryview) -> int:

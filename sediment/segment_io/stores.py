@@ -252,15 +252,16 @@ class Store:
         A local file is private until `set_mode`.
         """
         filesystem, _ = self._opened
-        written = 0
-        if self.local_path is not None:
+        path = self.local_path
+        if path is not None:
             with self._named_errors(name):
-                self._fs.make_private_file(self.local_path / name)
+                written = self._fs.write_over(path / name, chunks)
+            self._fs.sync_file(path / name)
+            return written
+        written = 0
         with self._named_errors(name), filesystem.open_output_stream(self._path(name)) as target:
             for chunk in chunks:
                 written += target.write(memoryview(chunk).cast("B"))
-        if self.local_path is not None:
-            self._fs.sync_file(self.local_path / name)
         return written
 
     def put(self, name: str, chunks: Iterable[Buffer], *, part: str, mode: int | None = None) -> int:
@@ -327,6 +328,11 @@ class Store:
         """Make the names in a folder of a local store durable; other stores need no sync."""
         if self.local_path is not None:
             self._fs.sync_directory(self.local_path / folder)
+
+    def allocated_bytes(self, name: str) -> int | None:
+        """Return the bytes of a file that are on a local disk, less than its size if it is sparse; None otherwise."""
+        path = self.local_path
+        return None if path is None else self._fs.allocated_bytes(path / name)
 
     def free_bytes(self) -> int:
         """Return the bytes that may still be written, even if the directory does not exist yet.

@@ -9,6 +9,7 @@ import os
 import pwd
 import shutil
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs, open_to_read
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.segment.reader import HeaderScan
+from tests.faults.inline_spark import inline_spark
 from tests.jobs.log_dirs import make_log_dir, sediment
 from tests.segments import NOW_MS, batch_bytes, write_segment
 from tests.twin.segments import file_batches
@@ -225,6 +227,42 @@ def test_a_corrupted_directory_is_reported_and_nothing_is_lost(tmp_path, log_dir
     assert outcome.status == 0 or len(outcome.stderr) + len(outcome.stdout) > 20
     assert latest_values(log_dir / "good-0") == EXPECTED
     assert latest_values(log_dir / "t-0") == readable
+
+
+COPIES = {
+    "clone": ("clone", "--to"),
+    "clone in splits": ("clone", "--strategy=split", "--to"),
+    "compact to an output": ("compact", "--force", "--set=t:cleanup.policy=compact", "--output"),
+}
+
+
+def _copies():
+    """Yield every way to copy every spoiled directory, of which one each is for every run of the tests."""
+    for row, (name, spoil) in enumerate(SPOILED.items()):
+        for column, copy in enumerate(COPIES):
+            marks = [] if (column + row) % len(COPIES) == 0 or "sparse" in name else [pytest.mark.fuzz]
+            yield pytest.param(spoil, COPIES[copy], id=f"{name}-{copy}", marks=marks)
+
+
+@pytest.mark.parametrize(("spoil", "command"), list(_copies()))
+def test_a_copy_of_a_corrupted_directory_ends_fills_no_disk_and_changes_nothing(tmp_path, log_dir, spoil, command):
+    spoil(log_dir)
+    to = tmp_path / "copy"
+    before = {path: path.lstat() for path in log_dir.rglob("*") if path.name != ".lock"}
+    with inline_spark():
+        outcome = sediment(command[0], log_dir, "--json", *command[1:], to)
+    assert outcome.status in (0, 1, 2), outcome.stderr
+    assert "Traceback" not in outcome.stderr
+    assert outcome.status == 0 or len(outcome.stderr) + len(outcome.stdout) > 20
+    after = {path: path.lstat() for path in log_dir.rglob("*") if path.name != ".lock"}
+    states = [
+        {path: (status.st_ino, status.st_mode, status.st_size, status.st_mtime_ns) for path, status in found.items()}
+        for found in (before, after)
+    ]
+    assert states[0] == states[1]
+    written = [path.lstat() for path in to.rglob("*")]
+    assert sum(status.st_blocks * 512 for status in written) < 16 << 20
+    assert all(stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode) for status in written)
 
 
 # --------------------------------------------------------------------------------------------- while somebody reads it

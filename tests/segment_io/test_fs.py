@@ -197,3 +197,29 @@ def test_a_file_with_keys_of_users_is_private_whatever_was_there_before(tmp_path
     fs.set_mode(path, 0o644)
     fs.share(path)
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("chunks", "data_bytes"),
+    [
+        ([bytes(10 * MIB)], 0),
+        ([bytes_of(100), bytes(10 * MIB)], 100),
+        ([bytes_of(2 * MIB), bytes(8 * MIB), bytes_of(MIB)], 3 * MIB),
+        ([bytes(8 * MIB), bytes_of(2 * MIB), bytes(5 * MIB + 123)], 2 * MIB),
+        ([bytes(100_000), b"x", bytes(100_000)], 1),
+        ([bytes(60_000)] * 3, 180_000),
+    ],
+)
+def test_long_runs_of_zeros_become_holes(tmp_path: Path, chunks: list[bytes], data_bytes: int) -> None:
+    content = b"".join(chunks)
+    for write in (Fs().write_new, Fs().write_over, Fs().write_over):
+        assert write(tmp_path / "f", chunks) == len(content)
+        assert (tmp_path / "f").read_bytes() == content
+        assert Fs().allocated_bytes(tmp_path / "f") <= data_bytes + 2 * 65_536
+        if write == Fs().write_over:
+            (tmp_path / "f").write_bytes(b"y" * 20 * MIB)
+            (tmp_path / "f").chmod(0o666)
+        else:
+            (tmp_path / "f").unlink()
+    Fs().write_over(tmp_path / "f", [b"z"])
+    assert ((tmp_path / "f").read_bytes(), (tmp_path / "f").stat().st_mode & 0o777) == (b"z", 0o600)

@@ -33,8 +33,8 @@ from enum import StrEnum
 from sediment.engine.copying.earlier_copy import EarlierFiles
 from sediment.engine.directory.output import LinkKind, Publisher
 from sediment.segment_io.buffers import Buffer
-from sediment.segment_io.errors import SourceChangedError
-from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.errors import CorruptDataError, NoSpaceError, SourceChangedError
+from sediment.segment_io.format.layout import INT64_MAX, MAX_SEGMENT_BYTES
 from sediment.segment_io.format.names import SegmentFileKind, parse_segment_file
 from sediment.segment_io.fs import FileStamp
 from sediment.segment_io.manifest import ManifestFile
@@ -135,14 +135,50 @@ def copy_partition(
     """Copy all or some files of one partition; when this returns, the names of the copies are durable.
 
     Raises:
+        CorruptDataError: a file is larger than any file that a broker opens; nothing was copied.
+        NoSpaceError: the output has too little space for the files; nothing was copied.
         SourceChangedError: a file differs from the listed one, or changed while it was read.
         OwnershipError: the output no longer belongs to this run.
         OSError: a disk or a store failed.
     """
+    _check_sizes(work)
+    if not work.rules.links and work.earlier is None:
+        _check_space(work, publisher.store)
     publisher.store.make_folder(work.target, work.folder_mode)
     copied = tuple(_FileCopy(work, name, publisher, attempt, on_bytes).made() for name in work.files)
     publisher.store.sync(work.target)
     return copied
+
+
+def _check_sizes(work: PartitionCopy) -> None:
+    for name, file in work.files.items():
+        if file.size_bytes > MAX_SEGMENT_BYTES:
+            raise CorruptDataError(
+                f"a file of {file.size_bytes} bytes is larger than any file of a log that a broker opens",
+                partition=work.folder or None,
+                path=f"{work.source}/{work.folder}/{name}",
+                advice="restore it from a replica or a backup",
+            )
+
+
+def _check_space(work: PartitionCopy, target: Store) -> None:
+    needed, free = sum(_allocated_bytes(work, name) for name in work.files), target.free_bytes()
+    if needed > free:
+        raise NoSpaceError(
+            f"the files to copy need {needed} bytes, and {free} bytes are free",
+            partition=work.folder or None,
+            path=str(target),
+            advice="free space, or name a directory on a larger disk",
+        )
+
+
+def _allocated_bytes(work: PartitionCopy, name: str) -> int:
+    """Return the bytes that a copy of a file needs on a disk; the holes of a local file stay holes."""
+    try:
+        found = work.source.allocated_bytes(f"{work.folder}/{name}")
+    except FileNotFoundError:
+        return 0  # the copy of the file will report this
+    return work.files[name].size_bytes if found is None else found
 
 
 @dataclass(slots=True)

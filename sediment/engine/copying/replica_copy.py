@@ -30,6 +30,7 @@ from sediment.engine.copying.partition_copy import (
 from sediment.engine.directory.output import Publisher
 from sediment.engine.replicas import Replica
 from sediment.segment_io.errors import SourceChangedError
+from sediment.segment_io.format.layout import MAX_SEGMENT_BYTES
 from sediment.segment_io.format.names import (
     DELETED_SUFFIX,
     LEADER_EPOCH_FILE,
@@ -155,7 +156,7 @@ def files_to_copy(replica: Replica, fs: Fs) -> dict[str, StoredFile]:
 
     Files of an interrupted replacement are also copied, so that the load of the copy completes or undoes the
     replacement.  After an unclean stop, the active segment's indexes may still be preallocated.  These indexes are not
-    copied; the load of the copy rebuilds them.
+    copied, and neither is an index larger than any that a broker opens; the load of the copy rebuilds them.
     """
     entries = {entry.name: entry for entry in replica.fs(fs).scan(replica.path) if entry.is_file}
     parsed = {name: found for name in entries if (found := parse_segment_file(name)) is not None}
@@ -165,7 +166,11 @@ def files_to_copy(replica: Replica, fs: Fs) -> dict[str, StoredFile]:
     left_out = {
         name
         for name, file in parsed.items()
-        if file.state in _LEFT_BEHIND or (file.base_offset == active and file.kind in _INDEXES and not is_trusted)
+        if file.state in _LEFT_BEHIND
+        or (
+            file.kind in _INDEXES
+            and (entries[name].size_bytes > MAX_SEGMENT_BYTES or (file.base_offset == active and not is_trusted))
+        )
     }
     wanted = (parsed.keys() - left_out) | ({LEADER_EPOCH_FILE} & entries.keys())
     return {name: StoredFile(entries[name].size_bytes, entries[name].mtime_ns) for name in sorted(wanted)}

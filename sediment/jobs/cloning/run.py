@@ -26,7 +26,7 @@ from sediment.engine.clone.cluster_records import Node, cluster_records, next_pr
 from sediment.engine.clone.coordinator_rewrite import ClonedNames, committing_producers, transactional_producers
 from sediment.engine.clone.features import clone_features
 from sediment.engine.clone.node_configs import restore_commands
-from sediment.engine.clone.options import CloneOptions, Part
+from sediment.engine.clone.options import CloneOptions, LinkMode, Part
 from sediment.engine.clone.partition_clone import CloneTask, PartitionClone, clone_partition
 from sediment.engine.clone.plan import ClonedPartition, ClonePlan, plan_clone
 from sediment.engine.clone.server_properties import server_properties
@@ -51,18 +51,19 @@ from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.process.cancellation import cancel_when, interruptible
 from sediment.jobs.process.stderr_log import log_partition
 from sediment.jobs.reporting.error_text import describe, describe_lost_task
-from sediment.jobs.reporting.figures import counted
+from sediment.jobs.reporting.figures import counted, human_bytes
 from sediment.jobs.reporting.run_report import FAILED, QUARANTINED, SKIPPED, in_order
 from sediment.jobs.reporting.statuses import STOPPED
 from sediment.jobs.settings.cluster_settings import is_of_zookeeper, with_described_configs
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.spark.session import encrypting_files, spark_context
 from sediment.jobs.spark.task_pool import run_on_executors
-from sediment.segment_io.errors import UsageError
+from sediment.segment_io.errors import NoSpaceError, UsageError
 from sediment.segment_io.format.checkpoints import format_uuid, parse_uuid
 from sediment.segment_io.format.names import (
     INTERNAL_TOPICS,
     SERVER_PROPERTIES_FILE,
+    SegmentFileKind,
     TopicPartition,
     by_number,
     new_run_id,
@@ -166,6 +167,7 @@ class _CloneRun:
             places = [directory.store for directory in source.directories]
             self._target.check(places)
             self._check_properties_file()
+            self._check_space(plan)
         self._target.make(places)
         self._stack.enter_context(DirectoryLock(self._request.to))
         self._target.check(places)
@@ -321,6 +323,24 @@ class _CloneRun:
                 advice="name a new file",
             )
 
+    def _check_space(self, plan: ClonePlan) -> None:
+        """Check that the disk can hold copies of all logs, unless files may be linked or logs become smaller.
+
+        Raises:
+            NoSpaceError: it cannot; nothing was written.
+        """
+        is_cut = self._own.until_ms is not None or any(each.until_offset is not None for each in plan.partitions())
+        if self._own.link is not LinkMode.COPY or self._earlier is not None or self._own.compact or is_cut:
+            return
+        needed = sum(_bytes_on_disk(partition, self._fs) for partition in plan.partitions())
+        free = Store(str(self._request.to)).free_bytes()
+        if needed > free:
+            raise NoSpaceError(
+                f"the logs need {human_bytes(needed)}, and {human_bytes(free)} are free",
+                path=str(self._request.to),
+                advice="name a directory on a larger disk, select fewer topics, or give --link",
+            )
+
     # -------------------------------------------------------------------------------------------------------- settings
     def _open_source(self, directories: Sequence[ClusterDirectory]) -> Source:
         settings = self._options.settings
@@ -464,6 +484,15 @@ def _list_logs(plan: ClonePlan, fs: Fs) -> dict[TopicPartition, int]:
                 advice="name an offset that the log still has",
             )
     return found
+
+
+def _bytes_on_disk(partition: ClonedPartition, fs: Fs) -> int:
+    """Return the bytes of a source log without its holes, which stay holes in the clone."""
+    replica = partition.replicas[0]
+    listing = list_log(partition.source, replica.path, replica.fs(fs))
+    if replica.directory.at_uri is not None:
+        return listing.log_bytes()
+    return sum(fs.allocated_bytes(listing.file(segment, SegmentFileKind.LOG)) for segment in listing.segments)
 
 
 def _names(plan: ClonePlan, finished: Iterable[_Finished]) -> ClonedNames:

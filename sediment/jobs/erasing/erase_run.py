@@ -92,7 +92,6 @@ from sediment.jobs.rewriting.report import UNCHANGED, RewriteReport
 from sediment.jobs.rewriting.rewriting_run import RewritingRun
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.settings.unstated_settings import POLICY_UNKNOWN
-from sediment.jobs.spark.session import encrypts_files
 from sediment.segment_io.errors import DeclinedError, SedimentError, StorageError, UsageError
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.partition.slices import Bounds
@@ -499,7 +498,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         found = places_of(local, replicas, kept, tiered, self._fs)
         if self._own.output is not None:
             found = (*unchanged_sources(shown), *found)
-        if self._sc is not None and not encrypts_files(self._sc):
+        if self._shows_secrets:
             found = (*found, SPARK_FILES)
         self._places = (*found, *NOT_VISIBLE)
         if self._own.dry_run or self._scans is None:

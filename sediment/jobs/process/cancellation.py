@@ -27,6 +27,7 @@ _LOGGER = logging.getLogger(__name__)
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _STOP_POLL_SECONDS = 0.2
+_OF_SPARK = ("py4j.", "pyspark.")
 
 
 class RunStopped(KeyboardInterrupt):
@@ -118,7 +119,13 @@ def is_stopping() -> bool:
 
 
 def was_stopped(error: BaseException | None) -> bool:
-    """Return True if a signal ended the command, even if an error of Spark or of a clean-up followed the signal."""
+    """Return True if a signal ended the command, even if an error of Spark or of a clean-up followed the signal.
+
+    A signal to the process group, or to all processes of a service, also ends the JVM, so every error of Spark after a
+    signal counts as its effect.
+    """
+    if is_stopping() and _is_of_spark(error):
+        return True
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         if isinstance(error, KeyboardInterrupt):
@@ -126,6 +133,11 @@ def was_stopped(error: BaseException | None) -> bool:
         seen.add(id(error))
         error = error.__cause__ or error.__context__
     return False
+
+
+def _is_of_spark(error: BaseException | None) -> bool:
+    """Return True for an error of Spark or of the connection to its JVM."""
+    return type(error).__module__.startswith(_OF_SPARK) or isinstance(error, ConnectionError | EOFError)
 
 
 @contextmanager

@@ -49,7 +49,7 @@ from sediment.jobs.rewriting.planned_partition import PlannedPartition, Selected
 from sediment.jobs.rewriting.report import UNCHANGED, RewriteReport, listed, segments_after
 from sediment.jobs.rewriting.to_output import NewLogDirectory
 from sediment.jobs.settings.directories import SelectedDirectory
-from sediment.jobs.spark.session import encrypting_files, spark_context
+from sediment.jobs.spark.session import encrypting_files, encrypts_files, spark_context
 from sediment.jobs.spark.task_pool import run_on_executors
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.names import INTERNAL_TOPICS, TopicPartition, new_run_id
@@ -83,6 +83,8 @@ class RewritingRun(ABC, Generic[Own, Report]):
         self._stack = stack
         self._fs = Fs()
         self._sc: Any = None
+        self._shows_secrets = False
+        """True if Spark was started without encryption of its files, and the run has secrets."""
         self._directories: list[SelectedDirectory] = []
         self._destination: Destination = (
             LogDirectories(self.command, self.run_id, options, own, stop, stack)
@@ -173,6 +175,7 @@ class RewritingRun(ABC, Generic[Own, Report]):
             settings = encrypting_files if self.has_secrets else None
             self._sc = self._stack.enter_context(spark_context(self._options.master, name, settings))
             self._stack.enter_context(cancel_when(self._stop, self._sc, self.run_id))
+            self._shows_secrets = self.has_secrets and not encrypts_files(self._sc)
         return self._sc
 
     # ----------------------------------------------------------------------------------------------------- selection

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import json
 import logging
@@ -16,6 +17,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from py4j.protocol import Py4JNetworkError
+from pyspark.errors import PySparkException
 
 import sediment.jobs as sediment_jobs
 from sediment.engine.directory.lock import DirectoryLock
@@ -27,6 +30,7 @@ from sediment.jobs.process.cancellation import (
     stop_on_signals,
     was_stopped,
 )
+from sediment.jobs.reporting.error_text import error_text_of
 from tests.corpus import load_case
 from tests.jobs.log_dirs import make_log_dir, sediment, topic_sets, tree
 from tests.waiting import LIMIT_SECONDS, wait_until
@@ -100,6 +104,18 @@ def test_an_error_of_a_clean_up_after_a_signal_is_the_signal() -> None:
     except ValueError as error:
         assert was_stopped(error)
     assert not was_stopped(ValueError("a fault"))
+
+
+@pytest.mark.parametrize(
+    "error", [Py4JNetworkError("gone"), PySparkException("gone"), ConnectionRefusedError(), EOFError()]
+)
+def test_an_error_of_spark_after_a_signal_is_the_signal_which_has_also_ended_the_jvm(error: Exception) -> None:
+    assert not was_stopped(error)
+    with end_on_signals(), stop_on_signals():
+        signal.raise_signal(signal.SIGTERM)
+        assert error_text_of(error).sentence == "the run was stopped before it was done; run again"
+        for other, code in ((ValueError("a bug"), "fault"), (OSError(errno.ENOSPC, "full"), "no-space")):
+            assert error_text_of(other).reason_code == code
 
 
 # -------------------------------------------------------------------------------------------- in processes of their own
@@ -326,6 +342,14 @@ def test_a_second_signal_ends_the_jvm_that_is_being_launched_too() -> None:
     assert (found.returncode, found.stdout) == (-signal.SIGINT, "ended\n"), found.stderr
 
 
+def test_a_signal_that_also_ends_the_jvm_is_no_bug(log_dir: Path, start: Started, tmp_path: Path) -> None:
+    process = start("clone", log_dir, f"--to={tmp_path / 'clone'}", "--master=local[1]", "--strategy=split")
+    wait_until(lambda: when_workers_start(process) or process.poll() is not None)
+    status, stdout, stderr = end(process, signal.SIGTERM, group=True)
+    assert status == 1 and "bug" not in stderr and "Traceback" not in stderr
+    assert "stopped" in stdout + stderr
+
+
 def test_a_second_signal_ends_the_process_at_once(log_dir: Path, sets: list[str], start: Started) -> None:
     process = start("plan", log_dir, *sets, "--master=local[1]")
     wait_until(lambda: when_workers_start(process) or process.poll() is not None)
@@ -357,25 +381,41 @@ _EVERY = {
     "dump-to": ["dump", "LOGS", "--what=records", "--to=TMP/parquet", "--master=local[1]"],
     "history": ["history", "TMP/ledger"],
     "delta-jars": ["delta-jars"],
+    "clone": ["clone", "LOGS", "--to=TMP/clone"],
+    "clone-split": ["clone", "LOGS", "--to=TMP/clone", "--strategy=split"],
+    "reencode": ["reencode", "LOGS", "--codec=zstd", "--broker-defaults"],
+    "erase": ["erase", "LOGS", "--keys-file=TMP/keys", "--action=drop", "--yes", "--broker-defaults"],
 }
 
 
 @pytest.mark.fuzz
 @pytest.mark.parametrize("delay_seconds", [0.3, 1, 2, 3.5, 5, 7, 10, 14])
-@pytest.mark.parametrize("group", [False, True], ids=["process", "group"])
+@pytest.mark.parametrize(
+    ("number", "group"),
+    [(signal.SIGINT, False), (signal.SIGINT, True), (signal.SIGTERM, True)],
+    ids=["process", "group", "group and its JVM"],
+)
 @pytest.mark.parametrize("command", _EVERY)
 def test_every_command_ends_with_one_sentence_whenever_the_signal_comes(
-    command: str, group: bool, delay_seconds: float, log_dir: Path, sets: list[str], start: Started, tmp_path: Path
+    command: str,
+    number: signal.Signals,
+    group: bool,
+    delay_seconds: float,
+    log_dir: Path,
+    sets: list[str],
+    start: Started,
+    tmp_path: Path,
 ) -> None:
     make_log_dir(tmp_path / "after", {f"plain-{number}": log_dir / f"plain-{number}" for number in range(4)})
     assert sediment("expire", log_dir, "--dry-run", f"--ledger={tmp_path}/ledger").status == 0
+    (tmp_path / "keys").write_text("a\n")
     given = [text.replace("LOGS", str(log_dir)).replace("TMP", str(tmp_path)) for text in _EVERY[command]]
     takes_settings = given[0] in ("plan", "compact", "expire", "verify", "recover")
     process = start(*given, *(sets if takes_settings and "archive" not in command else []))
     time.sleep(delay_seconds)
     if process.poll() is None and not catches_sigterm(process.pid):
         pytest.skip("the interpreter is still starting")
-    status, stdout, stderr = end(process, signal.SIGINT, group=group)
+    status, stdout, stderr = end(process, number, group=group)
     assert status in (0, 1), stderr
     assert "Traceback" not in stderr and "Exception" not in stderr and "Abort" not in stderr, stderr
     sentences = [line for line in stderr.splitlines() if not _PROGRESS.match(line)]
