@@ -28,6 +28,7 @@ from sediment.engine.directory.lock import is_locked
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import with_suffix
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.safe_paths import UnsafePathError, check_path
 
 ENGINE_FILE = "engine.json"
 PREPARED = re.compile(r"(?P<partition>.+)\.(?P<run_id>[0-9A-Za-z]+)\.json")
@@ -53,7 +54,7 @@ def announce(folder: Path, log_dirs: Iterable[Path], fs: Fs) -> None:
     """Announce that this engine commits swaps for these log directories; create the folder if it is missing.
 
     Raises:
-        UsageError: the folder is inside a log directory.
+        UsageError: the folder is inside a log directory, or others can put swaps into it, which remove records.
     """
     resolved = [log_dir.resolve() for log_dir in log_dirs]
     if any(folder.resolve().is_relative_to(log_dir) for log_dir in resolved):
@@ -63,7 +64,15 @@ def announce(folder: Path, log_dirs: Iterable[Path], fs: Fs) -> None:
             advice="give a folder outside it; a broker refuses to start on such a log directory",
         )
     if not fs.exists(folder):
-        fs.make_directory(folder)
+        fs.make_directory(folder, like=next(iter(resolved), None))
+    try:
+        check_path(folder)
+    except UnsafePathError as error:
+        raise UsageError(
+            f"the hand-off folder is not used, because others can put files into it: {error}",
+            path=str(folder),
+            advice="give a folder that only this user can change",
+        ) from error
     document = {"schema": _SCHEMA, "log_dirs": [str(log_dir) for log_dir in resolved]}
     fs.replace_file(folder / ENGINE_FILE, json.dumps(document).encode())
 

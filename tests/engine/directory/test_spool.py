@@ -76,6 +76,20 @@ def test_a_folder_inside_a_log_directory_is_refused(log_dir):
     assert list(log_dir.iterdir()) == []
 
 
+def test_a_folder_into_which_others_can_put_swaps_is_refused(log_dir, folder):
+    folder.mkdir()
+    folder.chmod(0o777)
+    with pytest.raises(UsageError, match=r"others can put files into it: every user can change .*hand-off"):
+        announce(folder, [log_dir], FS)
+    assert list(folder.iterdir()) == []
+
+
+def test_a_new_folder_is_as_private_as_the_log_directory(log_dir, folder):
+    log_dir.chmod(0o700)
+    announce(folder, [log_dir], FS)
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
 def test_a_swap_is_left_as_json_under_its_partition_and_run(folder):
     folder.mkdir()
     path = spool_swap(swap_of("a.b-c-12"), folder, "abc123", FS)
