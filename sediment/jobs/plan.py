@@ -314,7 +314,7 @@ def _plan_partition(task: PlanningTask, found: PartitionPlan) -> PartitionPlan:
     if task.known is not None:
         most_bytes = task.sample_bytes if config.compacts else _READ_FOR_WARNINGS_BYTES
         losses = losses_in_files(listing, task.known, fs, most_bytes_read=most_bytes)
-        found = replace(found, warnings=(*found.warnings, *(lost.what for lost in losses.missing), *losses.warnings))
+        found = replace(found, warnings=(*found.warnings, *map(str, losses.missing), *losses.warnings))
     check_listed(cleaning, fs, at_end=True)
     if task.quarantine is not None:
         why = task.quarantine

@@ -416,14 +416,14 @@ def _with_losses(report: RecoveryReport, losses: LogLosses) -> RecoveryReport:
     report = replace(report, warnings=(*report.warnings, *losses.warnings))
     if not losses.missing:
         return report
-    found = "; ".join(each.what for each in losses.missing)
+    found = "; ".join(map(str, losses.missing))
     return replace(
         report,
         status=FAILED,
         reason_code=report.reason_code or RECORDS_MISSING,
         reason=f"{report.reason}; {found}" if report.reason else found,
         missing_records=tuple(
-            MissingReport(each.kind, each.first_offset, each.last_offset, each.what) for each in losses.missing
+            MissingReport(each.kind, each.first_offset, each.last_offset, str(each)) for each in losses.missing
         ),
     )
 
@@ -448,14 +448,14 @@ class _KeptBeforeCuts:
         lost = None if source.known is None else missing_after_cut(cut, source.known)
         if lost is None:
             return
-        _LOGGER.warning("%s: %s", source.path, lost.what)
+        _LOGGER.warning("%s: %s", source.path, lost)
         if self._originals is None:
             return
         try:
             kept = self._originals.keep(source.partition, source.path, source.directory.checkpoints)
         except (UsageError, OSError) as error:
             raise RecordsWouldBeLostError(
-                f"{lost.what}; the files cannot be kept beside the log directory: {describe(error)[1]}",
+                f"{lost.what}, and the files cannot be kept beside the log directory: {describe(error)[1]}",
                 partition=source.name,
                 advice="give --keep-originals DIR, a directory on the same filesystem; or --without-undo, to cut the "
                 "log off although nothing can put the records back",

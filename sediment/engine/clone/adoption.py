@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from sediment.engine.clone.clone_directory import StartFiles, checkpoint_files, start_files
@@ -34,9 +35,10 @@ from sediment.engine.clone.partition_clone import (
 from sediment.engine.clone.plan import ClonedPartition
 from sediment.engine.directory.dry_run_overlay import OverlayFs, overlay_of
 from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
+from sediment.engine.directory.missing_records import KnownOfLog, LogCut, missing_after_cut
 from sediment.engine.log_config import LogConfig
 from sediment.engine.replicas import Replica
-from sediment.segment_io.errors import UsageError
+from sediment.segment_io.errors import RecordsWouldBeLostError, UsageError
 from sediment.segment_io.format.checkpoints import parse_offset_checkpoint
 from sediment.segment_io.format.names import (
     BOOTSTRAP_FILE,
@@ -140,9 +142,34 @@ def _load(
     """Load a log, write its producer snapshot, and load the log again; return both results, the second one first."""
     checkpoints = _checkpoints_of(replica)
     note_producers_of_bare_copy(name, directory, checkpoints, fs)
-    first = load_log(name, directory, config, checkpoints, fs, now_ms=now_ms, verify_trusted=True)
+    first = load_log(
+        name,
+        directory,
+        config,
+        checkpoints,
+        fs,
+        now_ms=now_ms,
+        verify_trusted=True,
+        on_cut=partial(_refuse_losses, name, checkpoints),
+    )
     note_producers(name, directory, first.log_start_offset, first.log_end_offset, fs)
     return load_log(name, directory, config, _clean(first), fs, now_ms=now_ms), first
+
+
+def _refuse_losses(partition: TopicPartition, checkpoints: PartitionCheckpoints, cut: LogCut) -> None:
+    """Refuse a cut that loses records, because an adoption cannot put them back.
+
+    Raises:
+        RecordsWouldBeLostError: the cut loses records.
+    """
+    known = KnownOfLog(None, (), checkpoints.high_watermark, checkpoints.recovery_point, checkpoints.first_dirty)
+    lost = missing_after_cut(cut, known)
+    if lost is not None:
+        raise RecordsWouldBeLostError(
+            lost.what,
+            partition=str(partition),
+            advice="run `sediment recover` first, which keeps the files before it cuts the log off",
+        )
 
 
 def _checkpoints_of(replica: Replica) -> PartitionCheckpoints:

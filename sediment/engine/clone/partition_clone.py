@@ -35,7 +35,9 @@ from sediment.engine.copying.partition_copy import CopiedFile, CopyMethod, CopyR
 from sediment.engine.copying.replica_copy import CopiedPieces, ReplicaCopy, is_loaded_unverified, replica_copy
 from sediment.engine.directory.leader_epochs import latest_epoch
 from sediment.engine.directory.loading.load_state import LoadCorruption
+from sediment.engine.directory.loading.loaded_losses import losses_of
 from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
+from sediment.engine.directory.missing_records import KnownOfLog, orphans_of
 from sediment.engine.directory.output import LinkKind, file_digest
 from sediment.engine.directory.repair import Repair
 from sediment.engine.log_config import LogConfig
@@ -154,6 +156,7 @@ class PartitionClone:
     producer_ids: frozenset[int]
     open_transactions: tuple[OpenTransaction, ...]
     repairs: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     damage: str | None = None
     rewrite: RewriteCounts | None = None
     ended_transactions: int = 0
@@ -190,6 +193,7 @@ def clone_partition(task: CloneTask, attempt: str) -> PartitionClone:
             now_ms=task.now_ms,
             verify_trusted=task.link is LinkMode.COPY and not _is_known(task, copied),
         )
+        warnings = _warnings(task, replica, loaded, stamps, fs)
         if not loaded.damage or number == len(replicas) - 1:
             break
     if note_producers(task.partition.target, directory, loaded.log_start_offset, loaded.log_end_offset, fs):
@@ -247,12 +251,28 @@ def clone_partition(task: CloneTask, attempt: str) -> PartitionClone:
         result = replace(result, damage=result.damage or compaction.damage)
     return replace(
         result,
+        warnings=warnings,
         rewrite=counts,
         ended_transactions=ended,
         suppressed_records=suppressed,
         compaction=compaction,
         is_unchanged=is_unchanged,
     )
+
+
+def _warnings(task: CloneTask, replica: Replica, loaded: LoadedLog, names: Iterable[str], fs: Fs) -> tuple[str, ...]:
+    """Return what the replica's log has lost, or has twice; so has the clone."""
+    checkpoints = replica.checkpoints
+    known = KnownOfLog(
+        # A clone need not know the policy of a topic that has none of its own.
+        compacts=task.config.compacts or None,
+        other_nodes=None,
+        high_watermark=checkpoints.high_watermark,
+        recovery_point=checkpoints.recovery_point,
+        first_dirty=checkpoints.first_dirty,
+    )
+    losses = losses_of(loaded, known, orphans_of(names), fs)
+    return (*(f"{lost.what}; the clone lacks them too" for lost in losses.missing), *losses.warnings)
 
 
 def _is_known(task: CloneTask, copied: Iterable[CopiedFile]) -> bool:

@@ -43,12 +43,16 @@ _COLUMNS = ("position", "base_offset", "last_offset", "record_count", "magic")
 
 @dataclass(frozen=True, slots=True)
 class MissingRecords:
-    """Offsets whose records are gone, both ends inclusive; `what` is a sentence with the next action."""
+    """Offsets whose records are gone, both ends inclusive; `what` is a clause, and `advice` the next action."""
 
     kind: str
     first_offset: int
     last_offset: int
     what: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.what}; {self.advice}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +154,9 @@ def missing_at_end(
         return None
     what = (
         f"offsets {log_end} to {reached - 1} ({_offsets(reached - log_end)}) are missing at the end of the log: "
-        f"{', and '.join(causes)}; {_let_another_lead(known.other_nodes)}"
+        f"{', and '.join(causes)}"
     )
-    return MissingRecords(LOG_END, log_end, reached - 1, what)
+    return MissingRecords(LOG_END, log_end, reached - 1, what, _let_another_lead(known.other_nodes))
 
 
 def missing_after_cut(cut: LogCut, known: KnownOfLog) -> MissingRecords | None:
@@ -193,7 +197,7 @@ def missing_between(
         cut = next((cut for cut in cuts if parse_segment_file(cut.name) == _log_of(before)), None)
         if cut is not None:
             what += f", because a start cuts segment {before.base_offset} off at offset {first} ({cut.stop})"
-            lost.append(MissingRecords(HOLE, first, following - 1, f"{what}; {_let_another_lead(known.other_nodes)}"))
+            lost.append(MissingRecords(HOLE, first, following - 1, what, _let_another_lead(known.other_nodes)))
             continue
         orphan = next((name for base, name in sorted(orphans.items()) if first <= base < following), None)
         if known.compacts and orphan is None:
@@ -206,8 +210,8 @@ def missing_between(
         if why is not None:
             warnings.append(f"{what}; {why}, these records are lost")
         else:
-            what += f", so at least one segment of the log is lost; {_find_segment(known.other_nodes)}"
-            lost.append(MissingRecords(HOLE, first, following - 1, what))
+            what += ", so at least one segment of the log is lost"
+            lost.append(MissingRecords(HOLE, first, following - 1, what, _find_segment(known.other_nodes)))
     return tuple(lost), tuple(warnings)
 
 

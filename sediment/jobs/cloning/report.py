@@ -43,6 +43,7 @@ class PartitionCloneReport:
     open_transactions: int = 0
     ended_transactions: int = 0
     repairs: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     records_suppressed: int | None = None
     compacted: bool | None = None
     bytes_before: int | None = None
@@ -126,6 +127,7 @@ def _is_empty(partition: PartitionCloneReport) -> bool:
 def print_report(report: CloneRunReport, screen: Screen) -> None:
     """Print the table for people, then the next steps."""
     screen.partitions(report.partitions, COLUMNS, is_empty=_is_empty)
+    screen.warnings(report.partitions)
     screen.failed(report.partitions)
     screen.reasons(
         (each for each in report.partitions if each.status in (SKIPPED, CLONED, UNCHANGED) and each.reason),

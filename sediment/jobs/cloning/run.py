@@ -559,6 +559,7 @@ def _row(finished: _Finished) -> PartitionCloneReport:
         open_transactions=len(clone.open_transactions),
         ended_transactions=clone.ended_transactions,
         repairs=clone.repairs,
+        warnings=clone.warnings,
     )
 
 

@@ -208,14 +208,14 @@ def _records(directory: SelectedDirectory, fs: Fs) -> Check:
             continue  # the check of the topic ids reports this error
         except (SedimentError, OSError) as error:
             return failed(name, describe(error)[1], None, log_dir=log_dir)
-        lost += [f"{partition}: {missing.what}" for missing in found.missing]
+        lost += [(f"{partition}: {missing.what}", missing.advice) for missing in found.missing]
         doubtful += [f"{partition}: {warning}" for warning in found.warnings]
-    said = lost or doubtful
-    if not said:
+    if not lost and not doubtful:
         return passed(name, "no log is shorter than its checkpoints say, and no segment is missing", log_dir=log_dir)
-    more = f"; {len(said) - 1} more, which plan and recover --dry-run name" if len(said) > 1 else ""
-    advice = f"before a broker starts, run: sediment recover {directory.path} --dry-run"
-    return (failed if lost else warned)(name, said[0] + more, advice, log_dir=log_dir)
+    what, advice = lost[0] if lost else (doubtful[0], f"look at it with: sediment recover {directory.path} --dry-run")
+    others = len(lost or doubtful) - 1
+    more = f"; and {others} more, which plan names" if others else ""
+    return (failed if lost else warned)(name, what + more, advice, log_dir=log_dir)
 
 
 def _topic_ids(directory: SelectedDirectory, topic_ids: TopicIds) -> Check:

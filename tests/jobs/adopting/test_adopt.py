@@ -10,7 +10,7 @@ import pytest
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.metadata_log import read_cluster_metadata
 from sediment.segment_io.protocol import messages as m
-from tests.jobs.log_dirs import read_checkpoint, sediment, tree
+from tests.jobs.log_dirs import read_checkpoint, sediment, tree, write_checkpoint
 from tests.segments import batch_bytes, write_segment
 from tests.served import expected, unpacked
 from tests.server.groups.coordinator_logs import STATES, CoordinatorLogBuilder, versioned
@@ -55,6 +55,20 @@ def test_a_dry_run_and_a_run_that_may_not_ask_change_nothing(orphan: Path) -> No
     before = tree(orphan)
     assert sediment("adopt", orphan, "--dry-run", "--json").status == 0
     assert sediment("adopt", orphan).status == 2
+    assert tree(orphan) == before
+
+
+def test_a_log_that_would_lose_records_is_left_to_recover(orphan: Path) -> None:
+    (orphan / ".kafka_cleanshutdown").unlink()
+    ends = read_checkpoint(orphan / "recovery-point-offset-checkpoint")
+    write_checkpoint(orphan / "recovery-point-offset-checkpoint", {**ends, "prices-0": 0})
+    log = max(path for path in (orphan / "prices-0").glob("*.log") if path.stat().st_size)
+    log.write_bytes(log.read_bytes()[:-5])
+    before = tree(orphan)
+    tried = sediment("adopt", orphan, "--dry-run", "--json")
+    row = tried.partitions()["prices-0"]
+    assert (tried.status, row["status"], row["reason_code"]) == (1, "failed", "records-would-be-lost")
+    assert "run `sediment recover` first, which keeps the files" in row["reason"]
     assert tree(orphan) == before
 
 

@@ -19,7 +19,7 @@ from sediment.server.groups.stored_groups import StoredGroup, replay_groups
 from sediment.server.transactions.stored_transactions import replay_transactions
 from sediment.server.transactions.transaction import Transaction
 from tests.jobs.cloning.clones import damaged_copy
-from tests.jobs.log_dirs import Outcome, read_checkpoint, sediment, tree
+from tests.jobs.log_dirs import Outcome, read_checkpoint, sediment, tree, write_checkpoint
 from tests.served import GROUPS, contents, expected, unpacked
 
 UNTIL_MS = 1_750_000_005_000
@@ -230,3 +230,13 @@ def test_a_clone_that_broke_off_is_no_log_directory_and_is_started_over(
     assert {path.name for path in to.iterdir() if path.is_dir()} == {
         *(f"{topic}-{n}" for topic in ("orders", "__consumer_offsets", "__transaction_state") for n in range(2))
     }
+
+
+def test_what_the_source_has_lost_is_said(tmp_path: Path) -> None:
+    source = unpacked(tmp_path / "source")
+    ends = read_checkpoint(source / "replication-offset-checkpoint")
+    write_checkpoint(source / "replication-offset-checkpoint", {**ends, "orders-1": ends["orders-1"] + 7})
+    rows = clone(source, tmp_path / "clone", "--topic", "orders").partitions()
+    (warning,) = rows["orders-1"]["warnings"]
+    assert "(7 offsets) are missing at the end of the log" in warning and warning.endswith("the clone lacks them too")
+    assert not any(row["warnings"] for name, row in rows.items() if name != "orders-1")

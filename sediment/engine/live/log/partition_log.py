@@ -26,9 +26,11 @@ Source: kafka-log 04, 05.
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -36,6 +38,13 @@ from sediment.compaction.prepared_swap import PreparedSwap
 from sediment.engine.directory.delete_segments import mark_deleted, remove_deleted
 from sediment.engine.directory.leader_epochs import Epochs, assign, end_offset_for, latest_epoch
 from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
+from sediment.engine.directory.missing_records import (
+    KnownOfLog,
+    LogCut,
+    SegmentEnd,
+    missing_after_cut,
+    missing_at_end,
+)
 from sediment.engine.live.log import (
     log_append,
     log_commit,
@@ -75,6 +84,7 @@ from sediment.segment_io.segment.append_run_kernels import RunRows
 
 __all__ = ["AppendInfo", "AppendOrigin", "AppendedRun", "PartitionLog"]
 
+_LOGGER = logging.getLogger(__name__)
 _CLIENT, _REPLICATION = AppendOrigin.CLIENT, AppendOrigin.REPLICATION
 
 
@@ -84,6 +94,31 @@ def _ignore_failure(_log: PartitionLog, _error: OSError) -> None:
 
 def ignore_change(_log: PartitionLog) -> None:
     """Do nothing after a change of the readable range."""
+
+
+def _known(checkpoints: PartitionCheckpoints) -> KnownOfLog:
+    return KnownOfLog(
+        compacts=None,
+        other_nodes=None,
+        high_watermark=checkpoints.high_watermark,
+        recovery_point=checkpoints.recovery_point,
+        first_dirty=checkpoints.first_dirty,
+    )
+
+
+def _warn_of_cut(directory: Path, checkpoints: PartitionCheckpoints, cut: LogCut) -> None:
+    """Say what a start is about to cut off, unless it is a torn batch that nobody knows of."""
+    lost = missing_after_cut(cut, _known(checkpoints))
+    if lost is not None:
+        _LOGGER.warning("%s: %s", directory, lost)
+
+
+def _warn_of_losses(loaded: LoadedLog, checkpoints: PartitionCheckpoints) -> None:
+    """Say that a loaded log ends below its checkpoints; what was cut off has been said before."""
+    ends = [SegmentEnd(segment.base_offset, segment.next_offset) for segment in loaded.segments]
+    lost = None if loaded.cuts else missing_at_end(ends, _known(checkpoints), {})
+    if lost is not None:
+        _LOGGER.warning("%s: %s", loaded.path, lost)
 
 
 class PartitionLog:
@@ -156,8 +191,19 @@ class PartitionLog:
         Source: kafka-log 05 §2.
         """
         loaded = load_log(
-            partition, directory, config, checkpoints, fs, now_ms=clock(), state=state, threads=recovery_threads
+            partition,
+            directory,
+            config,
+            checkpoints,
+            fs,
+            now_ms=clock(),
+            state=state,
+            threads=recovery_threads,
+            # The checkpoints are those of the log itself, not of its copies.
+            on_cut=partial(_warn_of_cut, directory, checkpoints) if state is DirectoryState.LIVE else None,
         )
+        if state is DirectoryState.LIVE:
+            _warn_of_losses(loaded, checkpoints)
         known = read_partition_metadata(fs, directory / PARTITION_METADATA_FILE)
         if topic_id is not None and known is None:
             write_partition_metadata(fs, directory / PARTITION_METADATA_FILE, topic_id)

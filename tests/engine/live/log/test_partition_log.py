@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from sediment.engine.clone.log_end import AtOnce
 from sediment.engine.live.log.partition_log import PartitionLog
+from sediment.engine.log_config import LogConfig
 from sediment.segment_io.errors import (
     CorruptBatchError,
     OffsetsOutOfOrderError,
@@ -17,8 +19,11 @@ from sediment.segment_io.errors import (
     UnexpectedAppendOffsetError,
     UsageError,
 )
+from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs, OpenFile
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from tests.engine.live_logs import NOW_MS, LiveLog, batch
+from tests.segments import batch_bytes, write_segment
 from tests.twin.batches import Record, parse_batch
 from tests.twin.indexes import parse_offset_index, parse_time_index
 from tests.twin.legacy import encode_legacy
@@ -467,6 +472,25 @@ def test_a_clean_stop_is_taken_up_where_it_was(tmp_path: Path) -> None:
     log.lead(batch(pid=1, seq=8, ts=NOW_MS + 8))
     assert [b.base_offset for b in log.batches()] == list(range(9))
     assert all(parse_batch(b.data).is_valid() for b in log.batches())
+
+
+def test_a_start_says_what_it_cuts_off_before_it_cuts_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    checkpoints = PartitionCheckpoints(high_watermark=3, recovery_point=0)
+    for name, damaged, said in (
+        ("whole", None, False),
+        ("torn above the high watermark", 3, False),
+        ("torn below it", 2, True),
+    ):
+        folder = tmp_path / name / "t-0"
+        log = write_segment(folder, 0, [batch_bytes(offset) for offset in range(4)])
+        if damaged is not None:
+            log.write_bytes(log.read_bytes()[: damaged * log.stat().st_size // 4 + 70])
+        caplog.clear()
+        opened = PartitionLog.open(
+            TopicPartition("t", 0), folder, LogConfig(), checkpoints, Fs(), clock=lambda: NOW_MS, scheduler=AtOnce()
+        )
+        opened.close()
+        assert ("are missing at the end of the log" in caplog.text) is said, name
 
 
 def test_a_log_that_was_never_closed_recovers_what_was_written(tmp_path: Path) -> None:
