@@ -8,8 +8,10 @@ if __name__ == "__main__":
     end_on_early_signals()  # before the slow imports
 
 import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from xml.sax.saxutils import quoteattr
 
 import click
 
@@ -18,10 +20,19 @@ from sediment.jobs.command_line.exit_status import errors_as_exit_status
 from sediment.jobs.delta_lake.session import FETCH, IVY_KEY, check_ivy_folder, coordinate, fetched_jars, ivy_folder
 from sediment.jobs.process.standard_output import write_result
 from sediment.jobs.reporting.figures import human_bytes
-from sediment.jobs.spark.session import spark_context
+from sediment.jobs.spark.session import CHECK_SETTINGS, NO_START, MoreSettings, spark_context, spark_defaults
 from sediment.segment_io.errors import UsageError
 
 _ALREADY_IN_SPARK = ("org.apache.hadoop:hadoop-client-api", "org.apache.hadoop:hadoop-client-runtime")
+_IVY_SETTINGS_KEY = "spark.jars.ivySettings"
+_NO_JAR = "download failed"
+_CENTRAL = "https://repo1.maven.org/maven2/"
+_CENTRAL_VARIABLE = "DEFAULT_ARTIFACT_REPOSITORY"  # Spark's resolver reads it, too
+_ONLY_REMOTE = """<ivysettings>
+  <settings defaultResolver="remote"/>
+  <resolvers><ibiblio name="remote" m2compatible="true" root={root}/></resolvers>
+</ivysettings>
+"""
 
 
 def _to_fetch(given: Mapping[str, str]) -> dict[str, str]:
@@ -44,13 +55,39 @@ def fetch_jars() -> tuple[Path, ...]:
             "spark-submit fetches JARs before it starts a program", advice=f"give it --packages {coordinate()}"
         )
     try:
-        with spark_context("local[1]", FETCH, _to_fetch) as sc:
-            jars = fetched_jars(ivy_folder(dict(sc.getConf().getAll())))
+        jars = _fetched(_to_fetch)
     except UsageError as error:
-        raise UsageError(f"{coordinate()} cannot be fetched: {error.what}", advice=error.advice) from error
+        if _NO_JAR not in error.what or _IVY_SETTINGS_KEY in spark_defaults():
+            raise _not_fetched(error) from error
+        jars = _fetched_from_remote()
     if not jars:
         raise UsageError(f"Spark did not find {coordinate()}", advice="check spark.jars.repositories")
     return jars
+
+
+def _fetched(more: MoreSettings) -> tuple[Path, ...]:
+    with spark_context("local[1]", FETCH, more) as sc:
+        return fetched_jars(ivy_folder(dict(sc.getConf().getAll())))
+
+
+def _fetched_from_remote() -> tuple[Path, ...]:
+    """Fetch the JARs without the local Maven repository, which may have the POM of a JAR but not the JAR."""
+    root = quoteattr(os.environ.get(_CENTRAL_VARIABLE) or _CENTRAL)
+    with tempfile.TemporaryDirectory(prefix="sediment-") as folder:
+        settings = Path(folder, "ivysettings.xml")
+        settings.write_text(_ONLY_REMOTE.format(root=root))
+        try:
+            return _fetched(lambda given: {**_to_fetch(given), _IVY_SETTINGS_KEY: str(settings)})
+        except UsageError as error:
+            raise _not_fetched(error) from error
+
+
+def _not_fetched(error: UsageError) -> UsageError:
+    """Return the error of a download; if Java works, the network or the repositories are its cause."""
+    advice = error.advice
+    if advice == CHECK_SETTINGS:
+        advice = "check the network, or name a repository in spark.jars.repositories"
+    return UsageError(f"{coordinate()} cannot be fetched: {error.what.removeprefix(NO_START)}", advice=advice)
 
 
 @click.command("delta-jars", cls=ConfiguredCommand)

@@ -55,6 +55,9 @@ MoreSettings = Callable[[Mapping[str, str]], Mapping[str, str]]
 
 _UNDER_SPARK_SUBMIT = "PYSPARK_GATEWAY_PORT"
 _STDERR = 2
+NO_START, CHECK_SETTINGS = "Spark does not start: ", "correct the --master or Spark's settings"
+"""The beginning of an error with a cause that Spark gives, and the advice if that cause is not known."""
+
 LEAST_FILES, ENOUGH_FILES = 512, 65536
 """Limits of open files: Spark does not start below LEAST_FILES; ENOUGH_FILES is enough for every run."""
 
@@ -496,11 +499,11 @@ def _not_started(error: Exception, heard: str) -> UsageError:
         return UsageError(f"Spark needs Java {MIN_JAVA} or newer, but this is Java {version}", advice=INSTALL_JAVA)
     for said, what, advice in _KNOWN_CAUSES:
         if said.search(f"{error}\n{heard}"):
-            return UsageError(f"Spark does not start: {what}", advice=advice)
+            return UsageError(f"{NO_START}{what}", advice=advice)
     cause = _CAUSE.search(f"{error}\n{heard}")
     if cause and not _JAVA_GONE.search(cause[1]):
-        return UsageError(f"Spark does not start: {cause[1]}", advice="correct the --master or Spark's settings")
+        return UsageError(f"{NO_START}{cause[1]}", advice=CHECK_SETTINGS)
     lines = [line.strip() for line in heard.splitlines() if line.strip() and not line.startswith("WARN")]
     if lines:
-        return UsageError(f"Spark does not start: {lines[0]}", advice="correct JAVA_HOME or Spark's settings")
-    return UsageError("Spark does not start: Java ended at once", advice="check JAVA_HOME and the free memory")
+        return UsageError(f"{NO_START}{lines[0]}", advice="correct JAVA_HOME or Spark's settings")
+    return UsageError(f"{NO_START}Java ended at once", advice="check JAVA_HOME and the free memory")

@@ -71,7 +71,40 @@ def test_an_unreachable_repository_is_reported_in_one_line(tmp_path):
     assert outcome.status == 2
     [line] = outcome.stderr.splitlines()
     assert coordinate() in line
-    assert "cannot be fetched" in line
+    assert "cannot be fetched: Connection refused" in line
+    assert "check the network, or name a repository in spark.jars.repositories" in line
+
+
+def write_artifact(repository: Path, artifact: str, release: str, needs: str = "", *, has_jar: bool = True) -> None:
+    folder = repository / "io" / "delta" / artifact / release
+    folder.mkdir(parents=True)
+    name = f"<groupId>io.delta</groupId><artifactId>{artifact}</artifactId><version>{release}</version>"
+    (folder / f"{artifact}-{release}.pom").write_text(
+        f"<project><modelVersion>4.0.0</modelVersion>{name}<dependencies>{needs}</dependencies></project>"
+    )
+    if has_jar:
+        (folder / f"{artifact}-{release}.jar").write_bytes(b"PK\5\6" + bytes(18))
+
+
+def test_a_local_maven_repository_that_has_poms_without_jars_is_left_out(tmp_path):
+    _, artifact, release = coordinate().split(":")
+    storage = f"<groupId>io.delta</groupId><artifactId>delta-storage</artifactId><version>{release}</version>"
+    home, remote = tmp_path / "home", tmp_path / "remote"
+    for repository, has_jar in ((home / ".m2" / "repository", False), (remote, True)):
+        write_artifact(repository, artifact, release, f"<dependency>{storage}</dependency>", has_jar=has_jar)
+        write_artifact(repository, "delta-storage", release, has_jar=has_jar)
+    environment = {
+        "HOME": str(home),
+        "SPARK_SUBMIT_OPTS": f"-Duser.home={home}",
+        "DEFAULT_ARTIFACT_REPOSITORY": remote.as_uri() + "/",
+        "SPARK_CONF_DIR": str(tmp_path),
+    }
+    outcome = sediment_process("delta-jars", environment=environment)
+    assert outcome.status == 0, outcome.stderr
+    assert [Path(line.split()[0]).name for line in outcome.stdout.splitlines()] == [
+        f"io.delta_{artifact}-{release}.jar",
+        f"io.delta_delta-storage-{release}.jar",
+    ]
 
 
 def test_a_table_is_not_kept_inside_a_log_directory(tmp_path):
