@@ -4,6 +4,13 @@ When a session first looks up a data source, Spark imports every installed top-l
 registers its class `DefaultSource`.  Source: `pyspark.sql.worker.lookup_data_sources`.
 """
 
-from sediment.jobs.datasource import KafkaLogSource as DefaultSource
+from sediment.segment_io.errors import UsageError
+
+try:
+    from sediment.jobs.datasource import KafkaLogSource as DefaultSource
+except UsageError as error:
+    from sediment.jobs.data_source.refusing_source import refusing_source
+
+    DefaultSource = refusing_source(error)  # type: ignore[assignment, misc]
 
 __all__ = ["DefaultSource"]

@@ -26,20 +26,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    DataSourceStreamWriter,
-    DataSourceWriter,
-    InputPartition,
-)
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -61,6 +47,7 @@ from sediment.jobs.data_source.stream_offsets import offsets_json, parse_offsets
 from sediment.jobs.data_source.stream_progress import FoundEnd, StreamProgress
 from sediment.jobs.data_source.table_options import given_options, is_new_table, options_in, with_options
 from sediment.jobs.spark.quiet_worker import silence_closed_sockets
+from sediment.jobs.spark.release import no_data_source
 from sediment.jobs.spark.worker_python import check_worker_python
 from sediment.jobs.table_readers.read_rows import read_rows
 from sediment.jobs.table_readers.select_replicas import selected_replicas
@@ -78,6 +65,24 @@ from sediment.segment_io.tables.planning import (
     plan_table,
 )
 from sediment.segment_io.tables.schema import CLUSTER_TABLES, Column, TableRequest
+
+try:
+    from pyspark.sql.datasource import (
+        DataSource,
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+        InputPartition,
+    )
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError as error:
+    raise no_data_source() from error
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,6 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sediment.jobs.spark.release import SUPPORTED, spark_minor
 from sediment.jobs.spark.session import own_session, spark_context
 from sediment.jobs.spark.worker_python import check_worker_python
 from sediment.segment_io.errors import UsageError
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 FETCH = "sediment delta-jars"
 
 _SCALA = "2.13"
+_SPARKS_OF_DELTA = {"4.4.0": ("4.0", "4.1", "4.2")}
+"""The minor releases of Spark for which a release of Delta has JARs."""
+
 _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _SETTINGS = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -43,7 +47,7 @@ def coordinate() -> str:
     """Return the Maven coordinate of the JARs for the installed delta-spark and pyspark.
 
     Raises:
-        UsageError: delta-spark is not installed.
+        UsageError: delta-spark is not installed, or has no JARs for this Spark.
     """
     try:
         delta = version("delta-spark")
@@ -51,7 +55,11 @@ def coordinate() -> str:
         raise UsageError(
             "Delta tables need the Python package delta-spark, which is missing", advice=install_command("delta")
         ) from error
-    spark = ".".join(version("pyspark").split(".")[:2])
+    spark = spark_minor()
+    if spark not in _SPARKS_OF_DELTA.get(delta, spark):
+        raise UsageError(
+            f"Delta {delta} has no JARs for Spark {spark}", advice=f"use Spark {SUPPORTED}: {install_command('spark')}"
+        )
     return f"io.delta:delta-spark_{spark}_{_SCALA}:{delta}"
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from sediment.jobs.diagnostics.check import Check, failed, passed, warned
 from sediment.jobs.diagnostics.machine import space_check
 from sediment.jobs.spark.java import INSTALL_JAVA, MIN_JAVA, java_command, java_version
+from sediment.jobs.spark.release import SUPPORTED, spark_minor
 from sediment.jobs.spark.session import spark_defaults
 from sediment.jobs.spark.worker_python import safe_environment
 from sediment.segment_io.errors import UsageError
@@ -85,6 +86,9 @@ def _spark() -> Check:
         text = f"the version of PySpark is {python}, but the JARs in {home} have {', '.join(jars)}"
         is_close = [_minor(jar) for jar in jars] == [_minor(python)]
         return warned("spark", text, advice) if is_close else failed("spark", text, advice)
+    if spark_minor() != SUPPORTED:
+        text = f"Spark {python} ({home}), but Sediment is made for and tested with Spark {SUPPORTED}"
+        return warned("spark", text, install_command("spark"))
     return passed("spark", f"Spark {python} ({home})")
 
 
@@ -154,11 +158,15 @@ def _delta(defaults: Mapping[str, str]) -> Check:
     from sediment.jobs.delta_lake.session import FETCH, coordinate, fetched_jars, ivy_folder
 
     try:
-        version("deltalake")
-        needed = coordinate()
-    except (PackageNotFoundError, UsageError):
+        for package in ("deltalake", "delta-spark"):
+            version(package)
+    except PackageNotFoundError:
         text = "not installed; only snapshot, --archive and --ledger need it"
         return passed("delta", f"{text}: {install_command('delta')}")
+    try:
+        needed = coordinate()
+    except UsageError as error:
+        return warned("delta", f"{error.what}, so snapshot and --archive do not run", error.advice or "")
     jars = fetched_jars(ivy_folder(defaults))
     if not jars:
         text = f"the JARs of {needed} are not on this machine, so snapshot and --archive do not run"
