@@ -53,7 +53,8 @@ def with_data_offsets(view: LogView, fs: Fs) -> tuple[ProducerEntry, ...]:
     return tuple(found.get(entry.producer_id, entry) for entry in view.producers)
 
 
-def _may_name_marker(entry: ProducerEntry) -> bool:
+def may_name_marker(entry: ProducerEntry) -> bool:
+    """Return False if the last offset of an entry is surely that of a data batch, or if there is none."""
     return (
         entry.coordinator_epoch >= 0
         and entry.last_offset >= 0
@@ -65,7 +66,7 @@ def _may_name_marker(entry: ProducerEntry) -> bool:
 
 def _of_markers(view: LogView, fs: Fs) -> Iterator[ProducerEntry]:
     """Yield the entries whose last offset is that of a marker of the producer."""
-    waiting = sorted(filter(_may_name_marker, view.producers), key=lambda entry: entry.last_offset)
+    waiting = sorted(filter(may_name_marker, view.producers), key=lambda entry: entry.last_offset)
     for segment, end_offset in _with_ends(view.listing.segments):
         here = [entry for entry in waiting if segment.base_offset <= entry.last_offset < end_offset]
         if not here:

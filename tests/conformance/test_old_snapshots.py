@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.compaction.test_last_data_batches import OF_MARKER, kept, write_log
+from sediment.engine.clone.partition_clone import note_producers
+from sediment.segment_io.fs import Fs
+from tests.compaction.test_clean_log import PARTITION
+from tests.compaction.test_last_data_batches import END, OF_MARKER, kept, write_log
 from tests.conformance.oracle import KafkaOracle
 from tests.segments import NOW_MS
 
@@ -21,3 +24,11 @@ def test_kafka_drops_the_last_data_batch_unless_it_has_rebuilt_the_snapshot(
         directory = write_log(tmp_path / str(len(wanted)) / "t-0", entry=entry)
         oracle.clean(directory, now_ms=NOW_MS, configs={"cleanup.policy": "compact"})
         assert kept(directory) == wanted
+
+
+@pytest.mark.conformance
+def test_kafka_keeps_the_last_data_batch_of_a_copy(oracle: KafkaOracle, tmp_path: Path) -> None:
+    directory = write_log(tmp_path / "t-0")
+    assert note_producers(PARTITION, directory, 0, END, Fs())
+    oracle.clean(directory, now_ms=NOW_MS, configs={"cleanup.policy": "compact"})
+    assert kept(directory) == [(0, 1, 0)]

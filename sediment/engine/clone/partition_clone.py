@@ -22,6 +22,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from sediment.compaction.last_data_batches import may_name_marker, with_data_offsets
 from sediment.compaction.reencode.plan import Encoding
 from sediment.compaction.rewrite.suppression import SuppressedKeys
 from sediment.engine.clone.coordinator_rewrite import ClonedNames, RewriteCounts, rewrite_coordinator_log
@@ -58,7 +59,7 @@ from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints,
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.live_segments import as_loaded
 from sediment.segment_io.partition.log_view import open_view
-from sediment.segment_io.partition.producer_snapshots import encode_snapshot
+from sediment.segment_io.partition.producer_snapshots import encode_snapshot, parse_snapshot
 from sediment.segment_io.stores import modes_of
 
 _SHARED = "split"  # replaces the attempt in the name of a folder that several tasks share
@@ -355,13 +356,17 @@ def _copied(
 def note_producers(
     partition: TopicPartition, directory: Path, log_start_offset: int, log_end_offset: int, fs: Fs
 ) -> bool:
-    """Write the producer snapshot at the log end if there is none; return True if one was written.
+    """Write the producer snapshot at the log end if it is missing or of Kafka 0.11; return True if it was written.
 
     If this snapshot is missing when a broker starts after a clean stop, the broker forgets every producer, and an open
     transaction never ends.  The producers are rebuilt from the batches if the copy has no snapshot.
+
+    If it names markers as last offsets, as Kafka 0.11 does, the cleaner of a newer broker would drop the last data
+    batches of these producers, and with them the sequences that a replica rebuilds from the log.
     """
     snapshot = directory / segment_file_name(log_end_offset, SegmentFileKind.SNAPSHOT)
-    if fs.exists(snapshot):
+    exists = fs.exists(snapshot)
+    if exists and not any(map(may_name_marker, parse_snapshot(fs.read_bytes(snapshot), path=str(snapshot)))):
         return False
     view = open_view(
         list_log(partition, directory, fs),
@@ -371,9 +376,13 @@ def note_producers(
         producer_id_expiration_ms=None,
         on_corruption=_ignore_corruption,
     )
-    if not view.producers:
+    producers = with_data_offsets(view, fs)
+    if not producers or (exists and producers == view.producers):
         return False
-    fs.write_new(snapshot, [encode_snapshot(view.producers)])
+    if exists:
+        fs.replace_file(snapshot, encode_snapshot(producers))
+    else:
+        fs.write_new(snapshot, [encode_snapshot(producers)])
     return True
 
 
