@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pyspark.sql.datasource import DataSource
-from pyspark.sql.types import StructType
 
 from sediment.jobs.data_source.one_sentence import in_one_sentence
 from sediment.jobs.data_source.options import FORMAT
@@ -11,7 +10,7 @@ from sediment.segment_io.errors import UsageError
 
 
 def refusing_source(error: UsageError) -> type[DataSource]:
-    """Return a source whose use raises `error`; without a source, Spark would say that it finds none."""
+    """Return a source that raises `error` wherever it is named; without one, Spark would say that it finds none."""
 
     class RefusingSource(DataSource):
         @classmethod
@@ -19,7 +18,7 @@ def refusing_source(error: UsageError) -> type[DataSource]:
             return FORMAT
 
         @in_one_sentence
-        def schema(self) -> StructType:
+        def __init__(self, options: dict[str, str]) -> None:
             raise error
 
     return RefusingSource

@@ -133,6 +133,27 @@ def test_a_spark_of_another_version_than_pyspark_fails(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
+    ("release", "delta"),
+    [("3.5.9", "has no JARs for Spark 3.5"), ("4.1.4", "_4.1_2.13:4.4.0"), ("4.3.0", "has no JARs for Spark 4.3")],
+)
+def test_a_spark_for_which_sediment_is_not_made_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, release: str, delta: str
+) -> None:
+    packages = tmp_path / "packages" / f"pyspark-{release}.dist-info"
+    packages.mkdir(parents=True)
+    (packages / "METADATA").write_text(f"Metadata-Version: 2.1\nName: pyspark\nVersion: {release}\n")
+    monkeypatch.syspath_prepend(str(packages.parent))
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars" / f"spark-core_2.13-{release}.jar").touch()
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    status, found = spark_check("spark")
+    assert status == "warning"
+    assert f"Spark {release} " in found and found.endswith("is made for and tested with Spark 4.2")
+    status, found = spark_check("delta")
+    assert status == "warning" and delta in found
+
+
+@pytest.mark.parametrize(
     ("said", "text"), [("3.9.1", "workers run 3.9.1"), (f"{sys.version.split()[0]} numba", "lacks numba")]
 )
 def test_a_worker_python_of_another_version_or_without_packages_fails(
