@@ -14,7 +14,7 @@ VERSITYGW := .versitygw
 VERSITYGW_VERSION := v1.8.0
 
 .DEFAULT_GOAL := help
-.PHONY: suite bench-race help setup java demo test test-delta test-s3 crash fuzz bench-append bench-recovery bench-records bench-driver bench-serve bench-verify lint bench bench-all bench-commands bench-quick bench-page bench-memory bench-scale bench-load bench-cluster bench-buckets bench-incremental bench-partitions conformance conformance-nightly client-suites schemas e2e wheel bundle bundle-test airflow-test docs clean
+.PHONY: suite bench-race help setup java demo test test-delta test-s3 crash fuzz bench-append bench-recovery bench-records bench-driver bench-serve bench-verify lint bench bench-all bench-commands bench-quick bench-page bench-memory bench-scale bench-load bench-cluster bench-buckets bench-incremental bench-partitions conformance conformance-nightly client-suites schemas e2e wheel sdist bundle bundle-test airflow-test docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.* ## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
@@ -133,6 +133,10 @@ client-suites: setup #: run the test suites of Kafka clients against serve: fran
 wheel: setup ## build the wheel in dist/
 	@rm -f dist/*.whl
 	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+
+sdist: wheel ## build the wheel and the source archive in dist/ (make test builds the wheel from this archive, too)
+	@rm -f dist/kafka_sediment-*.tar.gz
+	@$(BIN)/python -m hatchling build -t sdist -d dist
 
 bundle: wheel ## pack Sediment and its dependencies for spark-submit --archives, in dist/ (PYTHON: the Python of every host)
 	@$(BIN)/python $(INSTALL) -c constraints.txt --group bundle
