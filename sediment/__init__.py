@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from sediment.jobs.restore import RestoreRunReport
     from sediment.jobs.snapshot import SnapshotReport
     from sediment.jobs.vacuum import VacuumRunReport
-    from sediment.jobs.verification.report import VerificationReport
+    from sediment.jobs.verifying.report import VerificationReport
     from sediment.local_broker import Broker, broker
     from sediment.segment_io.errors import (
         CorruptDataError,
@@ -155,7 +155,7 @@ if not TYPE_CHECKING:
         "sediment.jobs.restore": ("RestoreRunReport",),
         "sediment.jobs.snapshot": ("SnapshotReport",),
         "sediment.jobs.process.cancellation": ("RunStopped",),
-        "sediment.jobs.verification.report": ("VerificationReport",),
+        "sediment.jobs.verifying.report": ("VerificationReport",),
         "sediment.jobs.vacuum": ("VacuumRunReport",),
         "sediment.local_broker": ("Broker", "broker"),
         "sediment.records": ("records",),

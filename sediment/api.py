@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from sediment.jobs.restore import RestoreRunReport
     from sediment.jobs.snapshot import SnapshotReport
     from sediment.jobs.vacuum import VacuumRunReport
-    from sediment.jobs.verification.report import VerificationReport
+    from sediment.jobs.verifying.report import VerificationReport
 
 Path: TypeAlias = str | os.PathLike[str]
 Paths: TypeAlias = Path | Sequence[Path]

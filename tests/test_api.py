@@ -37,7 +37,7 @@ from sediment.jobs.plan import PartitionPlan
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.settings.selection import Selection
 from sediment.jobs.spark.session import create_session, spark_context
-from sediment.jobs.verification.report import Difference, PairReport
+from sediment.verification.report import Difference, PairReport
 from tests.corpus import load_case
 from tests.jobs import log_dirs as command_line
 from tests.jobs.log_dirs import make_log_dir, tree

@@ -27,8 +27,8 @@ def command() -> None:
     Sediment, Spark or Java.
     """
     from sediment.compaction.warm_up import warm_up
-    from sediment.jobs.verification.warm_up import warm_up_verification
     from sediment.server.live.warm_up import warm_up_appends
+    from sediment.verification.warm_up import warm_up_verification
 
     with errors_as_exit_status():
         started = time.monotonic()

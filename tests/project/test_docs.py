@@ -30,7 +30,7 @@ from sediment.jobs.reporting.run_report import PartitionReport
 from sediment.jobs.restore import RestoreReport
 from sediment.jobs.snapshot import PartitionSnapshot
 from sediment.jobs.vacuum import VacuumReport
-from sediment.jobs.verification.report import PairReport
+from sediment.verification.report import PairReport
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))

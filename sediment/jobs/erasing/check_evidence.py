@@ -33,7 +33,7 @@ from sediment.jobs.erasing.places import Place
 from sediment.jobs.erasing.report import RecordsNotReached
 from sediment.jobs.reporting.columns import TableColumn, name_and_status, number_column
 from sediment.jobs.reporting.figures import counted
-from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, SKIPPED, WRONG, RunReport
+from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, SKIPPED, RunReport
 from sediment.jobs.reporting.screen import Screen, named
 from sediment.segment_io.errors import PartitionFailure, SedimentError, UsageError
 from sediment.segment_io.format.names import (
@@ -46,6 +46,7 @@ from sediment.segment_io.format.names import (
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_meta_properties
 from sediment.segment_io.partition.listing import list_log
+from sediment.verification.report import WRONG
 
 VERIFIED = "verified"
 BAD_EVIDENCE = "bad-evidence"

@@ -23,10 +23,10 @@ from sediment.jobs.reporting import figures
 from sediment.jobs.reporting.html_template import render_template
 from sediment.jobs.reporting.stage_timer import COMMIT
 from sediment.jobs.reporting.statuses import BAD_STATUSES, IDLE_STATUSES, RECOVERED, STOPPED, UNCHANGED
-from sediment.jobs.reporting.verify_checks import CHECKS
 from sediment.segment_io.dates import date_text
 from sediment.segment_io.format.names import by_number
 from sediment.segment_io.uris import public_uri, without_credentials
+from sediment.verification.report import CHECKS
 from sediment.version import __version__
 
 if TYPE_CHECKING:

@@ -30,7 +30,6 @@ COMPACTED = "compacted"
 SKIPPED = "skipped"
 FAILED = "failed"
 QUARANTINED = "quarantined"
-WRONG = "wrong"
 REFUSED = "refused"
 
 TOMBSTONES_KEPT = "tombstones-kept"

@@ -211,6 +211,6 @@ def _digest() -> str:
 def kernel_files() -> list[Path]:
     """Return the files that compiled code depends on."""
     root = Path(__file__).resolve().parents[2]
-    packages = ("segment_io", "compaction", "jobs/verification")
+    packages = ("segment_io", "compaction", "verification")
     sources = sorted(source for package in packages for source in (root / package).rglob("*.py"))
     return [source for source in sources if source.name in _ALSO or _COMPILED.search(source.read_text("utf-8"))]

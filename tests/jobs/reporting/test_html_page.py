@@ -9,8 +9,8 @@ from html.parser import HTMLParser
 import pytest
 
 from sediment.jobs.reporting.html_page import SHOWN_ROWS, STRIP_UNITS, duration, make_page, name_ranges, render_html
-from sediment.jobs.reporting.verify_checks import CHECKS
 from sediment.jobs.settings.resolve import Settings
+from sediment.verification.report import CHECKS
 from sediment.version import __version__
 
 NOW_MS = 1_700_000_000_000

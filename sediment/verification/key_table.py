@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from sediment.jobs.verification import record_kernels as k
-from sediment.jobs.verification.report import SHOWN_DIFFERENCES, Difference
-from sediment.jobs.verification.rules import horizon_text
 from sediment.segment_io.compiled.huge_pages import LARGE_PAGE_BYTES, TABLE_PAGES
+from sediment.verification import record_kernels as k
+from sediment.verification.report import SHOWN_DIFFERENCES, Difference
+from sediment.verification.rules import horizon_text
 
 Int64s = npt.NDArray[np.int64]
 

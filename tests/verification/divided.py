@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from sediment.jobs import verify
-from sediment.jobs.verification import comparison, header_scan, record_rules
+from sediment.verification import comparison, header_scan, record_rules
 
 
 @contextmanager

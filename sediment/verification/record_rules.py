@@ -29,27 +29,27 @@ from threading import Event
 import numpy as np
 import numpy.typing as npt
 
-from sediment.jobs.verification import record_kernels as k
-from sediment.jobs.verification import rules as r
-from sediment.jobs.verification.header_scan import HeaderFacts, LogPart
-from sediment.jobs.verification.key_table import Histories, KeyTable, lost_record
-from sediment.jobs.verification.record_stream import Block, HashSeed, RecordStream
-from sediment.jobs.verification.reencoded import (
-    ReencodedBatches,
-    join_originals,
-    last_of_producers,
-    merged_batches,
-    window_end,
-)
-from sediment.jobs.verification.report import SHOWN_DIFFERENCES, Difference
-from sediment.jobs.verification.tally import Tally
-from sediment.jobs.verification.threads import in_threads
 from sediment.segment_io.compiled.status import NEEDS_AFTER, NEEDS_BEFORE, NEEDS_EVENT_ROOM, NEEDS_MAP_ROOM, OK
 from sediment.segment_io.format.hashing import draw_seed, hash_secrets
 from sediment.segment_io.format.layout import CONTROL_ABORT, INT64_MAX, INT64_MIN
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.segment.reader import joined
 from sediment.segment_io.tables.planning import ScanTask
+from sediment.verification import record_kernels as k
+from sediment.verification import rules as r
+from sediment.verification.header_scan import HeaderFacts, LogPart
+from sediment.verification.key_table import Histories, KeyTable, lost_record
+from sediment.verification.record_stream import Block, HashSeed, RecordStream
+from sediment.verification.reencoded import (
+    ReencodedBatches,
+    join_originals,
+    last_of_producers,
+    merged_batches,
+    window_end,
+)
+from sediment.verification.report import SHOWN_DIFFERENCES, Difference
+from sediment.verification.tally import Tally
+from sediment.verification.threads import in_threads
 
 Int64s = npt.NDArray[np.int64]
 Batches = npt.NDArray[np.void]

@@ -17,8 +17,6 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from sediment.jobs.verification.record_kernels import NO_MARKER, NO_OUTCOME
-from sediment.jobs.verification.threads import in_threads
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.batch_headers import BATCH_ROW
 from sediment.segment_io.format.layout import (
@@ -41,6 +39,8 @@ from sediment.segment_io.segment.columns import MAX_RECORDS_BYTES, check_batches
 from sediment.segment_io.segment.reader import BatchSpan, Rows, joined
 from sediment.segment_io.tables.planning import ScanTask, UnreadableRange
 from sediment.segment_io.tables.scan import has_bit, read_spans
+from sediment.verification.record_kernels import NO_MARKER, NO_OUTCOME
+from sediment.verification.threads import in_threads
 
 Int64s = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

@@ -19,8 +19,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sediment.jobs.verification.cleaned_range import CleanedRange
-from sediment.jobs.verification.record_kernels import NO_HORIZON
 from sediment.segment_io.format.control_records import control_type_name
 from sediment.segment_io.format.layout import (
     BATCH_HEADER_BYTES,
@@ -36,6 +34,8 @@ from sediment.segment_io.format.layout import (
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
 )
+from sediment.verification.cleaned_range import CleanedRange
+from sediment.verification.record_kernels import NO_HORIZON
 
 Mask = npt.NDArray[np.bool_]
 Batches = npt.NDArray[np.void]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,62 +13,14 @@ from sediment.jobs.reporting.columns import (
     status_text,
 )
 from sediment.jobs.reporting.figures import counted, human_bytes
-from sediment.jobs.reporting.run_report import FAILED, SKIPPED, WRONG, RunReport
+from sediment.jobs.reporting.run_report import FAILED, SKIPPED, RunReport
 from sediment.jobs.reporting.screen import Screen
 from sediment.jobs.reporting.statuses import BAD_STATUSES
 from sediment.segment_io.errors import PartitionFailure
+from sediment.verification.report import CORRECT, WRONG, Difference, PairReport
 
-CORRECT = "correct"
 NOT_CHANGED = "not-changed"
-
-SHOWN_DIFFERENCES = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """One difference: its check from CHECKS, its log offset or None, and its text."""
-
-    check: str
-    offset: int | None
-    what: str
-
-
-@dataclass(frozen=True, slots=True)
-class ReencodedBatch:
-    """A re-encoded batch of AFTER: its base and last offset, and the number of its originals in BEFORE."""
-
-    base_offset: int
-    last_offset: int
-    originals: int
-
-
-@dataclass(frozen=True, slots=True)
-class PairReport:
-    """Report of one partition; `checks` has the number of differences by check, or None for a check that was not made.
-
-    `first_uncleanable_offset` is the offset up to which BEFORE could be cleaned.  `next_dirty_offset` is AFTER's
-    cleaner checkpoint, or None.  `reason` explains the status FAILED or SKIPPED; an unchanged partition, which
-    --keep-before did not link, is SKIPPED with NOT_CHANGED.  `reencoded` lists the first re-encoded batches.
-    """
-
-    partition: str
-    before: str | None
-    after: str | None
-    status: str
-    reason_code: str | None = None
-    reason: str | None = None
-    first_dirty_offset: int | None = None
-    first_uncleanable_offset: int | None = None
-    next_dirty_offset: int | None = None
-    log_end_offset: int | None = None
-    records_before: int = 0
-    records_after: int = 0
-    bytes_before: int = 0
-    bytes_after: int = 0
-    batches_reencoded: int = 0
-    reencoded: tuple[ReencodedBatch, ...] = ()
-    checks: Mapping[str, int | None] | None = None
-    differences: tuple[Difference, ...] = ()
+"""Reason code of a partition that --keep-before did not link."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from sediment.jobs.verification.cleaned_range import LogFacts, SegmentFacts, cleaned_range, segment_differences
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
+from sediment.verification.cleaned_range import LogFacts, SegmentFacts, cleaned_range, segment_differences
 
 NOW_MS = 1_000_000
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sediment.jobs.verification import rules as r
-from sediment.jobs.verification.record_kernels import NO_HORIZON
-from sediment.jobs.verification.report import SHOWN_DIFFERENCES, ReencodedBatch
 from sediment.segment_io.format.layout import INT32_MAX, MAGIC_V2, NO_PRODUCER_ID
+from sediment.verification import rules as r
+from sediment.verification.record_kernels import NO_HORIZON
+from sediment.verification.report import SHOWN_DIFFERENCES, ReencodedBatch
 
 _EQUAL_FIELDS = {
     "leader_epoch": "leader epoch",

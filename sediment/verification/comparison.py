@@ -18,18 +18,21 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sediment.jobs.reporting.error_text import describe
-from sediment.jobs.reporting.run_report import FAILED, WRONG
-from sediment.jobs.reporting.verify_checks import CHECKS
-from sediment.jobs.verification.cleaned_range import (
+from sediment.segment_io.format.layout import CONTROL_ABORT, INT32_MAX
+from sediment.segment_io.format.transaction_index import AbortedTransaction
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
+from sediment.segment_io.partition.live_segments import LiveSegment
+from sediment.segment_io.partition.sources import Source
+from sediment.verification.cleaned_range import (
     CleanedRange,
     LogFacts,
     SegmentFacts,
     cleaned_range,
     segment_differences,
 )
-from sediment.jobs.verification.files import FilesToCheck, check_files, transaction_entries
-from sediment.jobs.verification.header_scan import (
+from sediment.verification.files import FilesToCheck, check_files, transaction_entries
+from sediment.verification.header_scan import (
     HeaderFacts,
     ScannedSegment,
     Transactions,
@@ -37,18 +40,11 @@ from sediment.jobs.verification.header_scan import (
     scan_in_parts,
     scan_tasks,
 )
-from sediment.jobs.verification.record_rules import Log, compare_records
-from sediment.jobs.verification.reencoded import ReencodedBatches
-from sediment.jobs.verification.report import CORRECT, Difference, PairReport
-from sediment.jobs.verification.rules import PairRules
-from sediment.jobs.verification.tally import Tally
-from sediment.segment_io.errors import SedimentError, SourceChangedError
-from sediment.segment_io.format.layout import CONTROL_ABORT, INT32_MAX
-from sediment.segment_io.format.transaction_index import AbortedTransaction
-from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
-from sediment.segment_io.partition.live_segments import LiveSegment, live_segments
-from sediment.segment_io.partition.sources import Source
+from sediment.verification.record_rules import Log, compare_records
+from sediment.verification.reencoded import ReencodedBatches
+from sediment.verification.report import CHECKS, CORRECT, WRONG, Difference, PairReport
+from sediment.verification.rules import PairRules
+from sediment.verification.tally import Tally
 
 LEAST_BYTES = 64 << 20
 """Size of a pair for which several threads take less time than one."""
@@ -113,37 +109,13 @@ class Pair:
         return min(self.slots, MOST_THREADS) if self.readable_bytes >= LEAST_BYTES else 1
 
 
-def compare(pair: Pair, _attempt: str) -> PairReport | SourceChangedError:
-    """Return the report of a pair, or a failure if a log changed during the comparison."""
-    try:
-        report = _Comparison(pair).report()
-    except (SedimentError, OSError) as error:
-        report = failed(pair, *describe(error))
-    fs = Fs()
-    for side in (pair.before, pair.after):
-        if live_segments(side.source, fs) != side.segments:
-            return SourceChangedError(
-                "the log changed while it was compared",
-                partition=str(side.source.partition),
-                path=str(side.source.directory),
-                advice="stop the process that writes to the log, or compare a copy",
-            )
-    return report
+def compare(pair: Pair) -> PairReport:
+    """Make every check of a pair; return its report.
 
-
-def failed(pair: Pair, code: str | None, reason: str | None) -> PairReport:
-    """Return the report of a pair that could not be compared."""
-    return PairReport(
-        partition=pair.name,
-        before=str(pair.before.source.directory),
-        after=str(pair.after.source.directory),
-        status=FAILED,
-        reason_code=code,
-        reason=reason,
-        bytes_before=pair.before.size_bytes,
-        bytes_after=pair.after.size_bytes,
-        checks=dict.fromkeys(CHECKS),
-    )
+    Raises:
+        SedimentError, OSError: a log or a file cannot be read.
+    """
+    return _Comparison(pair).report()
 
 
 class _Comparison:
@@ -156,11 +128,6 @@ class _Comparison:
         self._reencoded = ReencodedBatches()
 
     def report(self) -> PairReport:
-        """Make every check; return the report.
-
-        Raises:
-            SedimentError, OSError: a log or a file cannot be read.
-        """
         pair, settings = self._pair, self._pair.settings
         before_log, after_log = (scan_log(side.source, self._fs, pair.threads) for side in (pair.before, pair.after))
         scans = before_log.facts, after_log.facts

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sediment.jobs.verification import record_kernels
-from sediment.jobs.verification.warm_up import warm_up_verification
+from sediment.verification import record_kernels
+from sediment.verification.warm_up import warm_up_verification
 
 
 def test_warming_up_compiles_the_loops_over_records_and_keys():

@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sediment.jobs.verification import header_scan, record_rules
-from sediment.jobs.verification.comparison import Pair, PairSettings, Side, scan_log
-from sediment.jobs.verification.record_rules import Log, compare_records, count_in_ranges, offset_ranges
-from sediment.jobs.verification.tally import Tally
 from sediment.jobs.verify import with_slots
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.live_segments import live_segments
 from sediment.segment_io.partition.sources import find_sources
-from tests.jobs.verification.test_record_rules import NOW_MS, changed_log, pair_rules, random_log, written
+from sediment.verification import header_scan, record_rules
+from sediment.verification.comparison import Pair, PairSettings, Side, scan_log
+from sediment.verification.record_rules import Log, compare_records, count_in_ranges, offset_ranges
+from sediment.verification.tally import Tally
 from tests.twin.batches import Record, encode_batch, parse_batch, sign_batch
 from tests.twin.legacy import encode_legacy_record
 from tests.twin.verification import Rules
+from tests.verification.test_record_rules import NOW_MS, changed_log, pair_rules, random_log, written
 
 LIMIT_BYTES = 1 << 20
 

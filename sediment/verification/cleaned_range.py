@@ -16,10 +16,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from sediment.jobs.reporting.figures import counted
-from sediment.jobs.verification.report import Difference
 from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
+from sediment.verification.report import Difference
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,11 +216,11 @@ def _order(before: LogFacts, segments: Sequence[SegmentFacts]) -> Iterator[Diffe
     for segment in segments:
         inside = sum(segment.base_offset < base <= (segment.last_offset or 0) for base in repeated)
         if segment.disorder > inside:
+            batches = "1 batch" if segment.disorder == 1 else f"{segment.disorder} batches"
             yield Difference(
                 "order",
                 segment.base_offset,
-                f"segment {segment.base_offset} has {counted(segment.disorder, 'batch')} whose offsets are not "
-                f"above the previous batch",
+                f"segment {segment.base_offset} has {batches} whose offsets are not above the previous batch",
             )
         if (segment.last_offset or 0) - segment.base_offset > INT32_MAX and segment not in before.segments:
             yield Difference(

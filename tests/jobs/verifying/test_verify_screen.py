@@ -5,7 +5,8 @@ from __future__ import annotations
 from rich.console import Console
 
 from sediment.jobs.reporting.screen import Screen
-from sediment.jobs.verification.report import Difference, PairReport, VerificationReport, print_report
+from sediment.jobs.verifying.report import VerificationReport, print_report
+from sediment.verification.report import Difference, PairReport
 from tests.jobs.terminal_text import StreamText
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from sediment.jobs.verification.report import Difference
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import (
@@ -39,6 +38,7 @@ from sediment.segment_io.partition.live_segments import live_segments
 from sediment.segment_io.partition.log_view import open_view
 from sediment.segment_io.partition.producer_snapshots import parse_snapshot
 from sediment.segment_io.partition.sources import Source
+from sediment.verification.report import Difference
 
 _CHUNK_BYTES = 4 << 20
 

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sediment.jobs.verification import rules as r
-from sediment.jobs.verification.cleaned_range import CleanedRange
-from sediment.jobs.verification.comparison import scan_log
-from sediment.jobs.verification.record_rules import Log, compare_records
-from sediment.jobs.verification.tally import Tally
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.sources import find_sources
+from sediment.verification import rules as r
+from sediment.verification.cleaned_range import CleanedRange
+from sediment.verification.comparison import scan_log
+from sediment.verification.record_rules import Log, compare_records
+from sediment.verification.tally import Tally
 from tests.segments import marker_bytes, write_segment
 from tests.twin.batches import ControlType, Record, RecordHeader, encode_batch, encode_empty_batch, parse_batch
 from tests.twin.verification import Rules, record_differences

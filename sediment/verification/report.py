@@ -1,8 +1,14 @@
-"""Checks of `verify` by name, in the order in which they are reported, each with the rule that it checks."""
+"""Report of one pair of partitions, and the checks that it counts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+
+CORRECT = "correct"
+WRONG = "wrong"
+
+SHOWN_DIFFERENCES = 10
 
 CHECKS: Mapping[str, str] = {
     "partition": "each partition is in both directories",
@@ -34,3 +40,51 @@ CHECKS: Mapping[str, str] = {
     "metadata": "partition.metadata is unchanged",
     "checkpoint": "the cleaner checkpoint is within the cleanable range; no checkpoint is lower than before",
 }
+"""Checks by name, in the order in which they are reported, each with the rule that it checks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One difference: its check from CHECKS, its log offset or None, and its text."""
+
+    check: str
+    offset: int | None
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReencodedBatch:
+    """A re-encoded batch of AFTER: its base and last offset, and the number of its originals in BEFORE."""
+
+    base_offset: int
+    last_offset: int
+    originals: int
+
+
+@dataclass(frozen=True, slots=True)
+class PairReport:
+    """Report of one partition; `checks` has the number of differences by check, or None for a check that was not made.
+
+    `first_uncleanable_offset` is the offset up to which BEFORE could be cleaned.  `next_dirty_offset` is AFTER's
+    cleaner checkpoint, or None.  `reason` explains the status FAILED or SKIPPED; an unchanged partition, which
+    --keep-before did not link, is SKIPPED with NOT_CHANGED.  `reencoded` lists the first re-encoded batches.
+    """
+
+    partition: str
+    before: str | None
+    after: str | None
+    status: str
+    reason_code: str | None = None
+    reason: str | None = None
+    first_dirty_offset: int | None = None
+    first_uncleanable_offset: int | None = None
+    next_dirty_offset: int | None = None
+    log_end_offset: int | None = None
+    records_before: int = 0
+    records_after: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    batches_reencoded: int = 0
+    reencoded: tuple[ReencodedBatch, ...] = ()
+    checks: Mapping[str, int | None] | None = None
+    differences: tuple[Difference, ...] = ()

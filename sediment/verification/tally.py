@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import numpy.typing as npt
 
-from sediment.jobs.reporting.verify_checks import CHECKS
-from sediment.jobs.verification.report import SHOWN_DIFFERENCES, Difference
+from sediment.verification.report import CHECKS, SHOWN_DIFFERENCES, Difference
 
 _ORDER = {check: number for number, check in enumerate(CHECKS)}
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
-from sediment.jobs.verification.comparison import Pair, PairSettings, Side, compare
-from sediment.jobs.verification.key_table import KeyTable
-from sediment.jobs.verification.record_kernels import REGISTERS, join_keys
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.live_segments import live_segments
 from sediment.segment_io.partition.sources import find_sources
+from sediment.verification.comparison import Pair, PairSettings, Side, compare
+from sediment.verification.key_table import KeyTable
+from sediment.verification.record_kernels import REGISTERS, join_keys
 
 _BATCH = bytes.fromhex(
     "00000000000000000000005100000005028cb69f2a00000000000200000000000003e800000000000003f2ffffffffffffffffffff"
@@ -31,7 +31,7 @@ def warm_up_verification() -> None:
         sides = [_side(Path(folder) / name / "warm-up-0", content) for name, content in (("1", _BATCH), ("2", b""))]
         settings = PairSettings(0, False, None, 0, None, None, 1 << 20)
         for before, after in (sides, sides[::-1], [sides[0]] * 2):
-            compare(Pair("warm-up-0", before, after, settings), "driver")
+            compare(Pair("warm-up-0", before, after, settings))
     slots = KeyTable(0, 0).slots
     join_keys(slots, slots, 0, np.zeros(REGISTERS, dtype=np.int64))
 

@@ -12,8 +12,8 @@ import pytest
 from tests.corpus import cleaning_cases, load_case
 from tests.jobs.broken_logs import BREAKAGES, NOW_MS, Edited
 from tests.jobs.log_dirs import make_log_dir, read_checkpoint, sediment, topic_sets, tree, write_checkpoint
-from tests.jobs.verification.divided import several_threads
 from tests.logs import START_MS, LogShape, write_random_log
+from tests.verification.divided import several_threads
 
 FIRST_MS = NOW_MS  # the clock of the first round of most cases, and of those that are broken
 LAST_MS = 1700002000000

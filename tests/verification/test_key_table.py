@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sediment.jobs.verification import record_kernels as k
-from sediment.jobs.verification.key_table import KeyTable
 from sediment.segment_io.compiled.huge_pages import LARGE_PAGE_BYTES
+from sediment.verification import record_kernels as k
+from sediment.verification.key_table import KeyTable
 
 SLOT_BYTES = 8 * k.SLOT_FIELDS
 

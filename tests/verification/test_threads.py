@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from sediment.jobs.verification.threads import in_threads
+from sediment.verification.threads import in_threads
 
 
 def test_results_keep_the_order_of_the_items_and_items_run_at_the_same_time():

@@ -17,13 +17,12 @@ from sediment.compaction.grouping import plan_cleaning
 from sediment.compaction.prepared_swap import CleanStats
 from sediment.compaction.reencode.plan import Encoding
 from sediment.engine.directory.swap import commit
-from sediment.jobs.verification import rules as r
-from sediment.jobs.verification.reencoded import join_originals, window_end
 from sediment.segment_io.format.layout import CODEC_ZSTD
 from sediment.segment_io.fs import Fs
+from sediment.verification import rules as r
+from sediment.verification.reencoded import join_originals, window_end
 from tests.jobs.broken_logs import Edited
 from tests.jobs.log_dirs import make_log_dir, sediment, write_checkpoint
-from tests.jobs.verification.divided import several_threads
 from tests.logs import LogShape, write_random_log
 from tests.reencodes import random_encoding
 from tests.rewrites import view_of
@@ -38,6 +37,7 @@ from tests.twin.batches import (
 )
 from tests.twin.framing import compress
 from tests.twin.segments import list_segments
+from tests.verification.divided import several_threads
 
 START_MS = 1_700_000_000_000
 NOW_MS = START_MS + 3_600_000

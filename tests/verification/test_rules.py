@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from sediment.jobs.verification import rules as r
-from sediment.jobs.verification.cleaned_range import CleanedRange
-from sediment.jobs.verification.header_scan import scan_headers, scan_tasks
-from sediment.jobs.verification.record_rules import Log, compare_records
-from sediment.jobs.verification.tally import Tally
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.sources import Source, find_sources
+from sediment.verification import rules as r
+from sediment.verification.cleaned_range import CleanedRange
+from sediment.verification.header_scan import scan_headers, scan_tasks
+from sediment.verification.record_rules import Log, compare_records
+from sediment.verification.tally import Tally
 from tests.corpus import load_case
 from tests.jobs.broken_logs import BREAKAGES, Edited
 from tests.jobs.log_dirs import make_log_dir

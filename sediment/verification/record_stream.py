@@ -18,9 +18,6 @@ from hashlib import blake2b
 import numpy as np
 import numpy.typing as npt
 
-from sediment.jobs.verification import record_kernels as k
-from sediment.jobs.verification.header_scan import HeaderFacts, complete_legacy, entry_bytes, spans_of
-from sediment.jobs.verification.rules import BATCH
 from sediment.segment_io.compiled.padding import PADDING_BYTES, padded_copy
 from sediment.segment_io.compiled.status import NEEDS_PAYLOAD, NEEDS_RECORD_ROOM, OK
 from sediment.segment_io.errors import CorruptBatchError, SedimentError
@@ -41,6 +38,9 @@ from sediment.segment_io.segment.columns import MAX_RECORDS_BYTES
 from sediment.segment_io.segment.reader import BatchSpan, Rows, joined
 from sediment.segment_io.tables.planning import ScanTask, UnreadableRange
 from sediment.segment_io.tables.scan import SHOWN_UNREADABLE_BYTES
+from sediment.verification import record_kernels as k
+from sediment.verification.header_scan import HeaderFacts, complete_legacy, entry_bytes, spans_of
+from sediment.verification.rules import BATCH
 
 Int64s = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

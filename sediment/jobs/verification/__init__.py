@@ -1,1 +1,0 @@
-"""Rules and reports of `sediment verify`.  This package never imports the cleaner."""

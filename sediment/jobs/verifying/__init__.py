@@ -1,0 +1,1 @@
+"""The pairs of `sediment verify`, and its report."""
