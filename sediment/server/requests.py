@@ -163,6 +163,10 @@ class ResponseChannel(Protocol):
         """Run a task, which raises nothing, on a thread on which no other request waits."""
         ...
 
+    def free_frame(self, size_bytes: int) -> None:
+        """Give back the memory of the request's frame, which has that size, before the response."""
+        ...
+
     def close(self, request: Request, error: BaseException) -> None:
         """Close the connection without a response."""
         ...
@@ -261,6 +265,14 @@ class Request:
         if is_done:
             raise RuntimeError(f"request {self.correlation_id} of {self.connection.id} was already answered")
         self.release()
+
+    def begin_wait(self) -> None:
+        """Give back the memory of the frame before a wait whose length the client decides.
+
+        The handler must have copied what it still needs, except of the decoded message.
+        """
+        self.release()
+        self.channel.free_frame(self.size_bytes)
 
     def release(self) -> None:
         """Free the message and the frame, because a wait or a slow reader may take long."""

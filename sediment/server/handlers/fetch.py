@@ -202,6 +202,8 @@ class FetchHandlers:
             self._keep(request, first, isolation)
         if message.max_wait_ms <= 0 or first.is_enough(min_bytes):
             return first.response
+        request.begin_wait()
+        message.forgotten_topics_data = ()
         read_again = partial(self._read_all, message, by_id)
         waiting = _DelayedFetch(request, first, isolation, min_bytes, self._limit_bytes(message), read_again)
         keys = first.seen if self._logs_grow else ()

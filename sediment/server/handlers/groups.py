@@ -130,6 +130,7 @@ class GroupHandlers:
             requires_known_member_id=version >= _JOIN_KNOWN_MEMBER_ID,
             supports_skipping_assignment=version >= _JOIN_SKIP_ASSIGNMENT,
         )
+        request.begin_wait()
         self._coordinator.join(message.group_id, join, lambda answer: request.respond(_join_response(answer, version)))
 
     def _sync_group(self, request: Request) -> Any:
@@ -144,6 +145,7 @@ class GroupHandlers:
             protocol_name=message.protocol_name,
             assignments=tuple((each.member_id, bytes(each.assignment)) for each in message.assignments),
         )
+        request.begin_wait()
         self._coordinator.sync(message.group_id, sync, lambda answer: request.respond(_sync_response(answer)))
         return None
 

@@ -311,6 +311,7 @@ class ProduceHandlers:
             self._keep(request, message, response, waiting)
         if message.acks == LEADER_ACKS or not waiting:
             return response
+        request.begin_wait()
         operation = _DelayedProduce(request, response, waiting)
         self._delayed.watch(operation, operation.keys, message.timeout_ms)
         return None

@@ -96,7 +96,7 @@ class FrameMemory:
     def __init__(self, max_bytes: int, largest_bytes: int) -> None:
         self._free_bytes = max_bytes
         self._left_bytes = max(min(max_bytes // 4, max_bytes - largest_bytes), 0)
-        self._waiting: dict[Callable[[], None], None] = {}
+        self._waiting: dict[Hashable, Callable[[], None]] = {}
         self._guard = threading.Lock()
 
     @property
@@ -104,18 +104,25 @@ class FrameMemory:
         """The bytes that are still free."""
         return self._free_bytes
 
-    def take(self, size_bytes: int, when_freed: Callable[[], None]) -> bool:
+    def take(self, size_bytes: int, waiter: Hashable, when_freed: Callable[[], None]) -> bool:
         """Reserve bytes and return True.
 
-        If too few bytes are free, return False, and call `when_freed` once after bytes are freed.
+        If too few bytes are free, return False.  Then call `when_freed` each time bytes are freed, once for all waiters
+        with the same callback, until `take` succeeds or `stop_waiting` is called for `waiter`.
         """
         left_bytes = self._left_bytes if size_bytes > LARGE_FRAME_BYTES else 0
         with self._guard:
             if size_bytes <= self._free_bytes - left_bytes:
                 self._free_bytes -= size_bytes
+                self._waiting.pop(waiter, None)
                 return True
-            self._waiting[when_freed] = None
+            self._waiting[waiter] = when_freed
             return False
+
+    def stop_waiting(self, waiter: Hashable) -> None:
+        """Forget a waiter whose peer is gone."""
+        with self._guard:
+            self._waiting.pop(waiter, None)
 
     @property
     def is_short(self) -> bool:
@@ -126,9 +133,8 @@ class FrameMemory:
         """Free bytes that `take` reserved."""
         with self._guard:
             self._free_bytes += size_bytes
-            waiting = tuple(self._waiting)
-            self._waiting.clear()
-        for when_freed in waiting:
+            callbacks = tuple(dict.fromkeys(self._waiting.values()))
+        for when_freed in callbacks:
             when_freed()
 
 
@@ -249,6 +255,12 @@ class FrameReader:
                 frame, self._body = self._body, None
                 return frame
 
+    def close(self) -> None:
+        """Free all memory, and wait for none."""
+        if self.is_starved:
+            self._memory.stop_waiting(self)
+        self.free()
+
     def free(self) -> None:
         """Free the memory of all frames that were read, and of an incomplete frame."""
         taken, self.taken_bytes = self.taken_bytes, 0
@@ -276,7 +288,7 @@ class FrameReader:
             if size > limit:
                 raise _too_large(bytes(ahead[: _SIZE.size]), size, limit, api_key)
         if size > SMALL_FRAME_BYTES:
-            self.is_starved = not self._memory.take(size, when_freed)
+            self.is_starved = not self._memory.take(size, self, when_freed)
             if self.is_starved:
                 return None
             self.taken_bytes += size

@@ -17,7 +17,7 @@ from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.protocol.headers import encode_response_header
 from sediment.server.limited_log import LimitedLog
-from sediment.server.network.frames import FrameReader, ResponseSend
+from sediment.server.network.frames import SMALL_FRAME_BYTES, FrameReader, ResponseSend
 from sediment.server.network.transport_layer import Chunk, TransportLayer
 from sediment.server.request_metrics import request_name
 from sediment.server.requests import Connection, Request
@@ -40,6 +40,10 @@ class ChannelOwner(Protocol):
 
     def run_long(self, task: Callable[[], None]) -> None:
         """Run a task, which raises nothing, on a thread for long work."""
+        ...
+
+    def free_frame(self, channel: KafkaChannel) -> None:
+        """Give back the memory of a frame whose request waits."""
         ...
 
     def give_up(self, channel: KafkaChannel) -> None:
@@ -142,6 +146,11 @@ class KafkaChannel:
     def run_long(self, task: Callable[[], None]) -> None:
         """Run the rest of a request, which raises nothing, on a thread for long work."""
         self.processor.run_long(task)
+
+    def free_frame(self, size_bytes: int) -> None:
+        """Give back the memory of the frame before the response; a small frame uses none."""
+        if size_bytes > SMALL_FRAME_BYTES:
+            self.processor.free_frame(self)
 
     def close(self, request: Request | None, error: BaseException) -> None:
         """Make the processor close the connection because of `error`, and log the error."""

@@ -219,6 +219,10 @@ class Processor:
         """Close a connection whose request failed."""
         self._post(self._disconnect, channel)
 
+    def free_frame(self, channel: KafkaChannel) -> None:
+        """Give back the memory of a frame whose request waits; the response must be passed to this thread later."""
+        self._post(channel.reader.free)
+
     def give_up(self, channel: KafkaChannel) -> None:
         """Close a connection whose peer does not read its response."""
         self._post(self._give_up, channel)
@@ -473,6 +477,7 @@ class Processor:
         reader = channel.reader
         if reader.is_starved:
             self._starved[channel] = None
+            channel.frame_started_ns = 0  # the peer is not slow; the time counts from when there is memory
             self._set_interest(channel, 0)
             return
         if reader.is_in_frame and not channel.frame_started_ns:
@@ -628,7 +633,7 @@ class Processor:
             self._shared.response_memory.release(channel)
             channel.response = channel.request = None  # a cycle of references would keep their memory for a while
         if not channel.is_request_out:
-            channel.reader.free()
+            channel.reader.close()
         self._shared.quotas.give_back(channel.address)
         self._shared.reserved.refill()
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import struct
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,14 +13,16 @@ from typing import Any
 import pytest
 
 from sediment.segment_io.fs import Fs, OpenFile
+from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.backends.live import LiveBackend
 from sediment.server.live.partition import Partition
+from tests.engine.large_batches import bomb
 from tests.engine.live_logs import batch
 from tests.engine.managed import FailingFs
-from tests.server.live.nodes import LiveServer, fetch, fetch_request, live, new_node, produce, produce_request
-from tests.server.network.listeners import Client
+from tests.server.live.nodes import LiveServer, commit, fetch, fetch_request, live, new_node, produce, produce_request
+from tests.server.network.listeners import Client, frame
 from tests.waiting import LIMIT_SECONDS, wait_until
 
 LONG_MS = 25_000
@@ -257,3 +261,46 @@ def test_an_unexpected_error_of_a_flush_stops_no_later_flush(slow: tuple[LiveSer
             assert produce(producer, batch(), timeout_ms=20).error_code == ErrorCode.REQUEST_TIMED_OUT
         disk.error = None
         assert produce(producer, batch()).base_offset == 8
+
+
+def padded(message: Any, version: int, size_bytes: int) -> bytes:
+    """Return a request with an unknown tagged field of that size, which must be below 2 MiB, at its end."""
+    sent = frame(message, version, 1)
+    assert sent[-1] == 0  # the number of tagged fields
+    size = bytes([size_bytes & 127 | 128, size_bytes >> 7 & 127 | 128, size_bytes >> 14])
+    body = sent[4:-1] + b"\1\x63" + size + bytes(size_bytes)
+    return struct.pack(">i", len(body)) + body
+
+
+def joining(number: int) -> Any:
+    request = m.JoinGroupRequest
+    return request(
+        group_id=f"g{number}",
+        session_timeout_ms=30_000,
+        rebalance_timeout_ms=2**31 - 1,
+        group_instance_id=str(number),
+        protocol_type="consumer",
+        protocols=[request.JoinGroupRequestProtocol(name="range", metadata=b"")],
+    )
+
+
+@pytest.mark.parametrize(
+    "waiting",
+    [(joining(0), 9), (fetch_request((0, 0), max_wait_ms=2**31 - 1), VERSION)],
+    ids=["a member that waits for its group", "a fetch that waits for records"],
+)
+def test_requests_that_wait_keep_no_memory_that_others_need(tmp_path: Path, waiting: tuple[Any, int]) -> None:
+    keys = {"queued_max_request_bytes": 2 << 20, "socket_request_max_bytes": 1 << 20}
+    path = new_node(tmp_path / "data", {"t": 1, "__consumer_offsets": 1})
+    with live(path, group_initial_rebalance_delay_ms=2**31 - 1, **keys) as server, server.connect() as client:
+        assert commit(client, "g", 0) is ErrorCode.NONE  # the groups are loaded
+        members = [server.connect() for _ in range(4)]
+        for number, member in enumerate(members):
+            message, version = waiting
+            member.socket.sendall(padded(joining(number) if version == 9 else message, version, 1_000_000))
+        for _ in range(3):
+            started = time.monotonic()
+            assert produce(client, bomb(900_000, codec=0), topic="t").error_code == ErrorCode.NONE
+            assert time.monotonic() - started < 20
+        for member in members:
+            member.socket.close()

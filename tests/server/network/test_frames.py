@@ -120,17 +120,35 @@ def test_a_stream_that_ends_within_a_frame_is_told_from_one_that_ends_between_fr
         assert error.value.in_frame is in_frame
 
 
-def test_memory_that_is_given_back_is_announced_once_to_each_waiting_callback():
+def test_memory_that_is_given_back_is_announced_once_for_all_waiters_of_a_callback_until_they_have_it():
     memory, freed = FrameMemory(1000, 1000), []
 
     def when_freed() -> None:
         freed.append(memory.free_bytes)
 
-    assert memory.take(1000, nothing)
-    for _ in range(3):
-        assert not memory.take(1, when_freed)
-    memory.give_back(1000)
-    assert freed == [1000]
+    assert memory.take(1000, "holder", nothing)
+    for waiter in ("a", "b", "c"):
+        assert not memory.take(500, waiter, when_freed)
+    memory.give_back(400)
+    assert freed == [400] and memory.is_short
+    memory.give_back(600)
+    assert freed == [400, 1000]
+    assert memory.take(500, "a", when_freed) and memory.is_short
+    assert memory.take(500, "b", when_freed) and memory.is_short
+    memory.stop_waiting("c")
+    assert not memory.is_short
+
+
+def test_a_frame_whose_peer_is_gone_waits_for_no_memory():
+    memory = FrameMemory(100_000, 100_000)
+    assert memory.take(100_000, "holder", nothing)
+    frames = reader(memory)
+    with pair() as (client, transport):
+        client.sendall(framed(b"a" * 70_000))
+        assert frames.read(transport, memoryview(bytearray(100_000)), nothing) is None
+    assert memory.is_short
+    frames.close()
+    assert not memory.is_short and memory.free_bytes == 0
 
 
 def test_a_frame_waits_until_the_memory_of_others_is_given_back():
@@ -160,12 +178,12 @@ def test_a_frame_waits_until_the_memory_of_others_is_given_back():
 def test_a_quarter_of_the_memory_is_left_to_ordinary_frames_unless_the_largest_would_not_fit():
     memory = FrameMemory(400 << 20, 100 << 20)
     for _ in range(3):
-        assert memory.take(100 << 20, nothing)
-    assert not memory.take(LARGE_FRAME_BYTES + 1, nothing)
-    assert memory.take(LARGE_FRAME_BYTES, nothing)
-    assert FrameMemory(100 << 20, 100 << 20).take(100 << 20, nothing)
-    assert FrameMemory(110 << 20, 100 << 20).take(100 << 20, nothing)
-    assert not FrameMemory(110 << 20, 100 << 20).take((100 << 20) + 1, nothing)
+        assert memory.take(100 << 20, "a", nothing)
+    assert not memory.take(LARGE_FRAME_BYTES + 1, "b", nothing)
+    assert memory.take(LARGE_FRAME_BYTES, "c", nothing)
+    assert FrameMemory(100 << 20, 100 << 20).take(100 << 20, "a", nothing)
+    assert FrameMemory(110 << 20, 100 << 20).take(100 << 20, "a", nothing)
+    assert not FrameMemory(110 << 20, 100 << 20).take((100 << 20) + 1, "a", nothing)
 
 
 def test_the_responses_that_were_not_read_for_the_longest_time_are_given_up():
