@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from sediment.jobs.erasing.repeatable_condition import check_parsed, check_resolved
 from sediment.segment_io.errors import UsageError
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def matching_offsets(session: SparkSession, condition: str, directories: Sequenc
     """Return the ascending offsets of the matching data records, int64[n], by the name of the partition directory.
 
     Raises:
-        UsageError: the condition is not valid for the table `records`.
+        UsageError: the condition is not valid for the table `records`, or may select other records in another run.
         ConditionFailedError: a task failed.
     """
     from pyspark.errors import AnalysisException, ParseException
@@ -55,8 +56,10 @@ def matching_offsets(session: SparkSession, condition: str, directories: Sequenc
     found: dict[str, list[Int64s]] = {}
     with _without_logs_of_queries():
         try:
-            matching = frame.where(~frame.control).where(condition).select(*_ROW)
-            rows = matching.rdd
+            check_parsed(session, condition)
+            matching = frame.where(~frame.control).where(condition)
+            check_resolved(session, matching)
+            rows = matching.select(*_ROW).rdd
         except (AnalysisException, ParseException) as error:
             raise UsageError(
                 f"--where is not a condition on the table records: {_kind(error)}",

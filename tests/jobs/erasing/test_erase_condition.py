@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from sediment.jobs.erasing.condition_query import matching_offsets
+from sediment.segment_io.errors import UsageError
 from tests.jobs.erasing.test_erase import STATED, erase, make_logs, records
 from tests.jobs.log_dirs import sediment, tree
 from tests.segments import NOW_MS, write_segment
@@ -70,3 +72,68 @@ def test_an_expression_that_cannot_be_computed_matches_nothing(logs, tmp_path):
     found = erase(logs, f"--where=@{tmp_path}/condition.sql", *STATED)
     assert (found["people-0"]["status"], found["visits-0"]["records_erased"]) == ("unchanged", 1)
     assert set(records(logs / "visits-0")) == {0, 2, 3}
+
+
+# ------------------------------------------------------------------------------------------- conditions that may differ
+@pytest.fixture(scope="module")
+def spark(sc):
+    from pyspark.sql import SparkSession
+
+    return SparkSession.builder.getOrCreate()
+
+
+DIFFERS = "so a run could erase other records than its dry run showed"
+
+
+@pytest.mark.parametrize(
+    ("condition", "what"),
+    [
+        ("rand() < 0.5", "has rand,"),
+        ("uuid() > 'a'", "has uuid,"),
+        ("shuffle(array(1, 2))[0] = 1", "has shuffle,"),
+        ("input_file_name() = 'secret'", "has input_file_name,"),
+        ("monotonically_increasing_id() < 3", "has monotonically_increasing_id,"),
+        ("reflect('java.lang.System', 'getenv', 'HOME') = 'secret'", "has reflect,"),
+        ("java_method('java.lang.System', 'nanoTime') > 1", "has java_method,"),
+        ("try_reflect('java.lang.System', 'getenv', 'HOME') = 'secret'", "has reflect,"),
+        ("exists(array(1), x -> x < rand())", "has rand,"),
+        ("topic = user", "has current_user,"),
+        ("timestamp < now() - INTERVAL 3 DAYS", "has now,"),
+        ("unix_timestamp() > 3", "has current_timestamp,"),
+        ("timestamp < current_date()", "has current_date,"),
+        ("timestamp < TIMESTAMP 'now'", "has a date or time without a year,"),
+        ("timestamp < DATE 'today'", "has a date or time without a year,"),
+        ("timestamp < '12:00:00'", "has a constant date or time without a year,"),
+        ("to_timestamp(concat('no', 'w')) > timestamp", "has a constant date or time without a year,"),
+        ("exists(SELECT * FROM csv.`/etc/passwd`)", "has a subquery,"),
+        ("offset IN (SELECT length(value) FROM text.`/secret/no/such/file`)", "has a subquery,"),
+        ("(SELECT count(*) FROM text.`/etc/passwd`) > 0", "has a subquery,"),
+    ],
+)
+def test_a_condition_that_may_select_others_in_another_run_or_reads_something_else_is_refused(
+    spark, logs, condition, what
+):
+    with pytest.raises(UsageError) as refused:
+        matching_offsets(spark, condition, [logs / "people-0"])
+    assert what in refused.value.what
+    assert "subquery" in what or DIFFERS in refused.value.what
+    assert "secret" not in str(refused.value)
+
+
+def test_a_function_of_the_record_alone_is_a_condition(spark, logs):
+    parts = (
+        "key = 'a' AND offset BETWEEN 0 AND 1",
+        "timestamp > '2000-01-01' AND timestamp < TIMESTAMP '2999-12-31 00:00:00' AND pi() > e()",
+        "exists(array(1, 2), x -> x > offset) AND to_date('31.12.2025', 'dd.MM.yyyy') > DATE '2025-01-01'",
+        "coalesce(try_to_number(CAST(value AS STRING), '9'), offset) = 0",
+    )
+    found = matching_offsets(spark, " AND ".join(f"({each})" for each in parts), [logs / "people-0"])
+    assert found["people-0"].tolist() == [0]
+
+
+def test_a_condition_that_is_refused_changes_nothing(logs):
+    before = tree(logs)
+    outcome = sediment("erase", logs, "--yes", "--json", "--where=rand() < 0.5", *STATED)
+    assert (outcome.status, outcome.stdout) == (2, "")
+    assert f"--where has rand, which is not a function of the record alone, {DIFFERS}" in outcome.stderr
+    assert tree(logs) == before
