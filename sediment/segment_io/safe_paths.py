@@ -24,6 +24,8 @@ _LOGGER = logging.getLogger(__name__)
 _ROOT = 0
 _MOST_LINKS = 40
 _ACCESS_LIST = "system.posix_acl_access"
+_ACCOUNTS = Path("/etc/passwd")
+_MOST_ACCOUNTS_BYTES = 1 << 24
 
 _said: set[str] = set()
 _waiting: list[str] = []
@@ -167,7 +169,8 @@ def _check(place: Path, status: os.stat_result, *, is_parent: bool = False) -> N
 def _is_private_group(place: Path, group: int) -> bool:
     """Return True if the group has this user as its only member, as where each user has a group of the same name.
 
-    With an access control list, the bits of the group stand for other users as well.
+    Another user may also have the group as its primary group, which the list of members does not show.  With an access
+    control list, the bits of the group stand for other users as well.
     """
     try:
         user, found = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
@@ -175,7 +178,26 @@ def _is_private_group(place: Path, group: int) -> bool:
         return False
     if user.pw_gid != group or found.gr_name != user.pw_name or set(found.gr_mem) - {user.pw_name}:
         return False
+    if _users_with_primary_group(group) != {user.pw_name}:
+        return False
     try:
         return _ACCESS_LIST not in os.listxattr(place, follow_symlinks=False)
     except OSError:
         return True  # a filesystem without attributes has no access control lists
+
+
+def _users_with_primary_group(group: int) -> set[str]:
+    """Return the accounts of this machine whose primary group is `group`; empty if that cannot be found out.
+
+    Only the file is read: a directory service may list millions of users, or none of those that it knows.  So a user
+    whom only such a service knows is in no private group.
+    """
+    try:
+        with open(_ACCOUNTS, "rb") as file:
+            content = file.read(_MOST_ACCOUNTS_BYTES + 1)
+    except OSError:
+        return set()
+    if len(content) > _MOST_ACCOUNTS_BYTES:
+        return set()
+    accounts = (line.split(b":") for line in content.splitlines())
+    return {os.fsdecode(fields[0]) for fields in accounts if len(fields) > 3 and fields[3] == b"%d" % group}

@@ -72,6 +72,10 @@ def test_a_group_that_others_are_in_makes_a_path_unsafe_and_a_private_group_does
         like_user = safe_paths.pwd.struct_passwd((user.pw_name, "x", user.pw_uid, group, "", user.pw_dir, ""))
         monkeypatch.setattr(safe_paths.pwd, "getpwuid", lambda _: like_user)
 
+    accounts = tmp_path / "passwd"
+    monkeypatch.setattr(safe_paths, "_ACCOUNTS", accounts)
+    own_line = f"{user.pw_name}:x:{user.pw_uid}:{group}::/:/bin/sh\n"
+    accounts.write_text(f"other:x:9:{group}9::/:/bin/sh\n{own_line}\n+::::::\n")
     groups(user.pw_name, [])
     assert check_path(own) == own
     groups(user.pw_name, [user.pw_name])
@@ -80,6 +84,15 @@ def test_a_group_that_others_are_in_makes_a_path_unsafe_and_a_private_group_does
         groups(name, members)
         with pytest.raises(UnsafePathError, match=rf"group {group} can change .*own \(mode 775\)"):
             check_path(own)
+    # Another account has the group as its primary group, or it is not known which accounts there are.
+    groups(user.pw_name, [])
+    for content in (f"{own_line}other:x:9:{group}::/:/bin/sh\n", "", None, f"{own_line}{' ' * (1 << 24)}"):
+        accounts.unlink()
+        if content is not None:
+            accounts.write_text(content)
+        with pytest.raises(UnsafePathError, match=rf"group {group} can change .*own \(mode 775\)"):
+            check_path(own)
+        accounts.touch()
 
 
 @only_root
