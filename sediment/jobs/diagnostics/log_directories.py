@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from sediment.engine.directory.lock import lock_holder
@@ -25,12 +25,13 @@ from sediment.jobs.settings.selection import Selection
 from sediment.jobs.settings.topic_ids import topic_ids_of
 from sediment.jobs.settings.unstated_settings import why_not_compacted
 from sediment.segment_io.errors import CorruptCheckpointError, SedimentError, SettingsError
-from sediment.segment_io.format.names import LOCK_FILE, PARTITION_METADATA_FILE
+from sediment.segment_io.format.names import LOCK_FILE, PARTITION_METADATA_FILE, TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.mounts import filesystem_type, is_network_filesystem
 from sediment.segment_io.partition.listing import list_log
 
 _MOST_NAMED = 3
+_MOST_UNREADABLE = 20
 
 
 def directory_checks(log_dirs: Sequence[Path], settings: RunSettings, fs: Fs) -> Iterator[Check]:
@@ -198,7 +199,7 @@ def _future_replicas(directory: SelectedDirectory, directories: Sequence[Selecte
 def _records(directory: SelectedDirectory, fs: Fs) -> Check:
     """Check that each log reaches its checkpoints, and that its segments follow each other."""
     name, log_dir = "records", str(directory.path)
-    lost, doubtful = [], []
+    lost, doubtful, unreadable = [], [], {}
     for partition in directory.partitions:
         try:
             listing = list_log(partition, directory.path / str(partition), fs)
@@ -207,9 +208,13 @@ def _records(directory: SelectedDirectory, fs: Fs) -> Check:
         except CorruptCheckpointError:
             continue  # the check of the topic ids reports this error
         except (SedimentError, OSError) as error:
-            return failed(name, describe(error)[1], None, log_dir=log_dir)
+            unreadable[partition] = describe(error)[1]
+            continue
         lost += [(f"{partition}: {missing.what}", missing.advice) for missing in found.missing]
         doubtful += [f"{partition}: {warning}" for warning in found.warnings]
+    if unreadable:
+        also = f"; and {lost[0][0]}" if lost else ""
+        return failed(name, _unreadable(unreadable) + also, lost[0][1] if lost else None, log_dir=log_dir)
     if not lost and not doubtful:
         return passed(name, "no log is shorter than its checkpoints say, and no segment is missing", log_dir=log_dir)
     what, advice = lost[0] if lost else (doubtful[0], f"look at it with: sediment recover {directory.path} --dry-run")
@@ -218,16 +223,29 @@ def _records(directory: SelectedDirectory, fs: Fs) -> Check:
     return (failed if lost else warned)(name, what + more, advice, log_dir=log_dir)
 
 
+def _unreadable(partitions: Mapping[TopicPartition, str]) -> str:
+    """Return a sentence that names the partitions that cannot be read, and says why the first of them cannot."""
+    first, *others = partitions
+    text = f"{first} cannot be checked: {partitions[first]}"
+    if not others:
+        return text
+    more = f" and {len(others) - _MOST_UNREADABLE} more" if others[_MOST_UNREADABLE:] else ""
+    return f"{text}; nor can {', '.join(map(str, others[:_MOST_UNREADABLE]))}{more}"
+
+
 def _topic_ids(directory: SelectedDirectory, topic_ids: TopicIds) -> Check:
     name, log_dir = "topic-ids", str(directory.path)
-    faults = {}
+    faults, unreadable = {}, {}
     for partition in directory.partitions:
         try:
             fault = topic_ids.fault(partition, directory.path / str(partition))
         except OSError as error:
-            return failed(name, describe(error)[1], None, log_dir=log_dir)
+            unreadable[partition] = describe(error)[1]
+            continue
         if fault is not None:
             faults[partition] = fault
+    if unreadable:
+        return failed(name, _unreadable(unreadable), None, log_dir=log_dir)
     if not faults:
         text = "every folder has the id of its topic in the cluster's metadata"
         if directory.metadata is None:

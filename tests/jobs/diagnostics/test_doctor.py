@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -20,6 +21,7 @@ from sediment.jobs.diagnostics.check import WARNING, Check
 from sediment.jobs.diagnostics.spark_setup import spark_checks
 from sediment.jobs.doctor import DoctorReport, print_report
 from sediment.segment_io.compiled.kernel_cache import CACHE_VARIABLE
+from sediment.segment_io.fs import Fs
 from tests.jobs.log_dirs import Outcome, make_log_dir, tree, write_checkpoint
 from tests.jobs.log_dirs import sediment as command_line
 from tests.segments import NOW_MS, batch_bytes, write_segment
@@ -246,3 +248,24 @@ def test_a_policy_that_deletes_what_a_topic_needs_is_a_warning(tmp_path: Path, l
     assert "_schemas is the topic of a schema registry" in found["found"]
     assert "events-0 has records without a key" in found["found"]
     assert "plain" not in found["found"]
+
+
+def test_every_partition_that_cannot_be_read_is_named_and_the_others_are_checked(
+    log_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for topic in ("a", "b", "lost", "z"):
+        write_segment(log_dir / f"{topic}-0", 0, [batch_bytes(0)])
+    write_checkpoint(log_dir / "replication-offset-checkpoint", {"lost-0": 7, "t-0": 0})
+    bad = [log_dir / name for name in ("a-0", "b-0", "z-0")]
+    read_range = Fs.read_range
+
+    def failing(self: Fs, path: Path, *arguments: Any, **named: Any) -> bytes:
+        if path.parent in bad:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return read_range(self, path, *arguments, **named)
+
+    monkeypatch.setattr(Fs, "read_range", failing)
+    found = checks_of(log_dir, _POLICY)["records"]
+    assert found["status"] == "failed"
+    assert "a-0 cannot be checked: " in found["found"] and "; nor can b-0, z-0" in found["found"]
+    assert "lost-0: offsets 1 to 6 (6 offsets) are missing" in found["found"]
