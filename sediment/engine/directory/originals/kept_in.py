@@ -18,8 +18,11 @@ class KeptIn:
     pattern: str
 
     def of(self, log_dir: Path) -> Path:
-        """Return the directory that keeps files of `log_dir`, without links: two log directories may share it."""
-        return Path(self.pattern.replace(LOG_DIR, str(log_dir.absolute()))).resolve()
+        """Return the directory that keeps files of `log_dir`, without links: two log directories may share it.
+
+        `{log_dir}` is the directory itself, not a link to it: a neighbour of the link may be on another filesystem.
+        """
+        return Path(self.pattern.replace(LOG_DIR, str(log_dir.resolve()))).resolve()
 
     def __str__(self) -> str:
         return self.pattern

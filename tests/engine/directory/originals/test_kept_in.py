@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sediment.engine.directory.originals.kept_in import kept_in
+from sediment.engine.directory.originals.kept_in import KEPT_BEFORE_CUTS, KeptIn, kept_in
 from sediment.segment_io.errors import UsageError
 
 ELSEWHERE = Path("/proc")  # a filesystem that holds no log directory
@@ -48,6 +48,13 @@ def test_a_pattern_names_the_place_of_each(disks):
     assert places("{log_dir}.kept/today", disks, shares=True) == [
         path.with_name("logs.kept") / "today" for path in disks
     ]
+
+
+@pytest.mark.parametrize("pattern", [KEPT_BEFORE_CUTS, KeptIn("{log_dir}-before")])
+def test_a_neighbour_of_a_linked_log_directory_is_beside_the_directory_not_beside_the_link(disks, tmp_path, pattern):
+    link = tmp_path / "link"
+    link.symlink_to(disks[0])
+    assert pattern.of(link) == pattern.of(disks[0]) == disks[0].with_name(f"logs-{str(pattern)[10:]}")
 
 
 @pytest.mark.parametrize(("given", "shares"), [("deep/kept", False), (str(ELSEWHERE / "kept"), True)])
