@@ -219,8 +219,10 @@ def _undo_by_hand(before: LoadedLog, after: LoadedLog, directory: SelectedDirect
     pattern = f"{line} {after.log_end_offset}".replace(".", r"\.")
     for name, offset in lowered.items():
         if offset is not None:
-            file = shlex.quote(str(directory.path / name))
-            commands.append(f"sed -i 's/^{pattern}$/{line} {offset}/' {file}")
+            file = directory.path / name
+            # With a suffix, GNU's sed and BSD's read the option alike; both keep the mode of the file.
+            commands.append(f"sed -i.before 's/^{pattern}$/{line} {offset}/' {shlex.quote(str(file))}")
+            commands.append(f"rm {shlex.quote(f'{file}.before')}")
     return f"run `{' && '.join(commands)}`"
 
 
