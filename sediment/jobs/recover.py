@@ -40,7 +40,14 @@ from sediment.engine.directory.loading.interrupted_swaps import finish_interrupt
 from sediment.engine.directory.loading.loaded_losses import losses_of
 from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
 from sediment.engine.directory.lock import DirectoryLock
-from sediment.engine.directory.missing_records import KnownOfLog, LogCut, LogLosses, missing_after_cut, orphans_of
+from sediment.engine.directory.missing_records import (
+    KnownOfLog,
+    LogCut,
+    LogLosses,
+    doubtful_cut,
+    missing_after_cut,
+    orphans_of,
+)
 from sediment.engine.directory.originals.backup_links import originals_directory
 from sediment.engine.directory.originals.catalogue import OriginalPartition, partition_before, segment_file_names
 from sediment.engine.directory.originals.kept_in import KEPT_BEFORE_CUTS, KeptIn, kept_in
@@ -214,8 +221,16 @@ class RecoveryRunReport(RunReport[RecoveryReport]):
         return self
 
 
+def _with_repairs(report: RecoveryReport, repairs: Sequence[Repair]) -> RecoveryReport:
+    return replace(
+        report,
+        repairs=tuple(str(repair) for repair in repairs if not repair.is_routine),
+        housekeeping=tuple(str(repair) for repair in repairs if repair.is_routine),
+    )
+
+
 def _report_of(name: str, log_dir: Path, log: LoadedLog) -> RecoveryReport:
-    return RecoveryReport(
+    report = RecoveryReport(
         partition=name,
         log_dir=str(log_dir),
         status=FAILED if log.damage else RECOVERED,
@@ -243,11 +258,10 @@ def _report_of(name: str, log_dir: Path, log: LoadedLog) -> RecoveryReport:
             (entry.producer_id, entry.first_offset, entry.last_offset, entry.last_stable_offset)
             for entry in log.aborted
         ),
-        repairs=tuple(str(repair) for repair in log.repairs if not repair.is_routine),
-        housekeeping=tuple(str(repair) for repair in log.repairs if repair.is_routine),
         damage=tuple(map(str, log.damage)),
         verified_from_offset=log.verified_from_offset,
     )
+    return _with_repairs(report, log.repairs)
 
 
 def _report_of_aborted(report: RecoveryReport, aborted: AbortedLog) -> RecoveryReport:
@@ -326,12 +340,12 @@ _BeforeCut = Callable[[_LogToLoad, LogCut], None]
 
 
 def _load(
-    source: _LogToLoad, path: Path, fs: Fs, now_ms: int, before_cut: _BeforeCut | None
+    source: _LogToLoad, path: Path, fs: Fs, now_ms: int, before_cut: _BeforeCut | None, repairs: list[Repair]
 ) -> tuple[LoadedLog, LogLosses]:
+    """Load the log; each repair is added to `repairs` when it is made, because a repair stays after an error."""
     fault = source.topic_id_fault
-    first = source.finished
     if fault is not None and fault.topic_id is not None:
-        first = (*first, write_topic_id(path, source.partition, fault, fs))
+        repairs.append(write_topic_id(path, source.partition, fault, fs))
     if source.keeps_producers and source.state is DirectoryState.LIVE:
         note_producers_of_bare_copy(source.partition, path, source.checkpoints, fs)
     log = load_log(
@@ -344,16 +358,17 @@ def _load(
         verify_trusted=source.checkpoints.clean_shutdown,
         state=source.state,
         on_cut=None if before_cut is None else partial(before_cut, source),
+        repairs=repairs,
     )
     losses = LogLosses() if source.known is None else losses_of(log, source.known, source.orphans, fs)
-    return replace(log, repairs=(*first, *log.repairs)), losses
+    return replace(log, repairs=tuple(repairs)), losses
 
 
-def _load_in_overlay(source: _LogToLoad, now_ms: int) -> tuple[LoadedLog, LogLosses]:
+def _load_in_overlay(source: _LogToLoad, now_ms: int, repairs: list[Repair]) -> tuple[LoadedLog, LogLosses]:
     """Load the log in an overlay of its directory; errors name the real files."""
     with overlay_of(source.path) as overlay:
         try:
-            return _load(source, overlay, OverlayFs(), now_ms, None)
+            return _load(source, overlay, OverlayFs(), now_ms, None, repairs)
         except SedimentError as error:
             if error.path is not None:
                 error.path = error.path.replace(str(overlay), str(source.path))
@@ -376,9 +391,11 @@ def _recover(
     Raises:
         LockLostError: the lock is lost; `stop` has been set.
     """
+    repairs = list(source.finished)
 
     def failed(code: str, reason: str) -> _Outcome:
-        return _Outcome(source, RecoveryReport(source.name, str(source.directory.path), FAILED, code, reason), None)
+        report = RecoveryReport(source.name, str(source.directory.path), FAILED, code, reason)
+        return _Outcome(source, _with_repairs(report, repairs), None)
 
     if stop.is_set():
         return failed(STOPPED, "the run was stopped before this partition was done")
@@ -386,10 +403,10 @@ def _recover(
         return failed(*source.failure)
     try:
         if lock is None:
-            log, losses = _load_in_overlay(source, options.now_ms)
+            log, losses = _load_in_overlay(source, options.now_ms, repairs)
         else:
             lock.check()
-            log, losses = _load(source, source.path, Fs(), options.now_ms, before_cut)
+            log, losses = _load(source, source.path, Fs(), options.now_ms, before_cut, repairs)
     except LockLostError:
         stop.set()
         raise
@@ -432,7 +449,8 @@ class _KeptBeforeCuts:
     """Keeps the files of a log before records are cut off from it, so that `restore` can put them back.
 
     A torn batch above all offsets that the broker's checkpoints name is cut off without this: it is the end of a write
-    that was never acknowledged, and nobody can read it.
+    that was never acknowledged, and nobody can read it.  In a copy without checkpoints nobody knows that, so its files
+    are kept if they can be.
     """
 
     def __init__(self, originals: OriginalsOnDemand | None) -> None:
@@ -445,15 +463,21 @@ class _KeptBeforeCuts:
         Raises:
             RecordsWouldBeLostError: they cannot be kept.
         """
-        lost = None if source.known is None else missing_after_cut(cut, source.known)
-        if lost is None:
+        if source.known is None:
             return
-        _LOGGER.warning("%s: %s", source.path, lost)
+        lost = missing_after_cut(cut, source.known)
+        doubt = doubtful_cut(cut, source.known)
+        if lost is None and doubt is None:
+            return
+        _LOGGER.warning("%s: %s", source.path, lost or doubt)
         if self._originals is None:
             return
         try:
             kept = self._originals.keep(source.partition, source.path, source.directory.checkpoints)
         except (UsageError, OSError) as error:
+            if lost is None:
+                _LOGGER.warning("%s: the files before the cut are not kept: %s", source.path, describe(error)[1])
+                return
             raise RecordsWouldBeLostError(
                 f"{lost.what}, and the files cannot be kept beside the log directory: {describe(error)[1]}",
                 partition=source.name,
@@ -567,7 +591,8 @@ def _abort_in(
         try:
             aborted = aborts.abort(log, directory, source.config, restore)
         except (SedimentError, OSError) as error:
-            report = RecoveryReport(source.name, str(directory.path), FAILED, *describe(error))
+            failed = RecoveryReport(source.name, str(directory.path), FAILED, *describe(error))
+            report = replace(failed, repairs=outcome.report.repairs, housekeeping=outcome.report.housekeeping)
             done.append(_Outcome(source, report, None))
             continue
         done.append(_Outcome(source, _report_of_aborted(outcome.report, aborted), aborted.log))

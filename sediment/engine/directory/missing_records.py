@@ -174,6 +174,16 @@ def missing_after_cut(cut: LogCut, known: KnownOfLog) -> MissingRecords | None:
     )
 
 
+def doubtful_cut(cut: LogCut, known: KnownOfLog) -> str | None:
+    """Return a warning about a cut that takes only a batch that cannot be read, if no checkpoint says what it was."""
+    if cut.loses_batches or known.high_watermark is not None or known.recovery_point is not None:
+        return None
+    return (
+        f"a start cuts {cut.name} off at offset {cut.log_end_offset} ({cut.stop}), and no checkpoint says whether the "
+        "batch there was acknowledged; compare the log with the one that it was copied from"
+    )
+
+
 def missing_between(
     ends: Sequence[SegmentEnd],
     known: KnownOfLog,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sediment.segment_io.fs import Fs
 from tests.jobs.log_dirs import Outcome, sediment, tree, write_checkpoint
 from tests.segments import NOW_MS, batch_bytes, write_segment
 from tests.twin.batches import Record, encode_batch
@@ -178,6 +181,53 @@ def test_a_log_that_cannot_be_kept_is_not_cut_unless_that_is_asked_for(log_dir: 
     assert {name: data for name, data in tree(log_dir).items() if name.endswith(".log")} == logs
     done = run(log_dir, "--without-undo")
     assert (done.status, ranges(done)) == (1, [("log-end", 3, 8)])
+
+
+def test_a_full_disk_cuts_nothing_and_names_what_needs_no_space(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Fs, source: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
+
+    damage(log_dir / "t-0" / log_name(3), 0)
+    before = {name: data for name, data in tree(log_dir).items() if name.endswith(".log")}
+    with monkeypatch.context() as patch:
+        patch.setattr(Fs, "link", full)
+        refused = run(log_dir)
+    assert (refused.status, row(refused)["reason_code"]) == (1, "records-would-be-lost")
+    assert "the disk is full" in row(refused)["reason"] and "--without-undo" in row(refused)["reason"]
+    assert {name: data for name, data in tree(log_dir).items() if name.endswith(".log")} == before
+
+
+@pytest.mark.parametrize("can_keep", [True, False])
+def test_a_copy_without_checkpoints_says_that_its_last_batch_is_cut_and_keeps_it_if_it_can(
+    log_dir: Path, can_keep: bool
+) -> None:
+    for name in (RECOVERY_POINTS, HIGH_WATERMARKS):
+        (log_dir / name).unlink()
+    originals = log_dir.with_name("logs-originals")
+    if not can_keep:
+        originals.write_text("not a directory")
+    log = log_dir / "t-0" / log_name(6)
+    damage(log, 2)
+    content = log.read_bytes()
+    tried, done = run(log_dir, "--dry-run"), run(log_dir)
+    for outcome in (tried, done):
+        (warning,) = row(outcome)["warnings"]
+        assert (outcome.status, row(outcome)["log_end_offset"]) == (0, 8)
+        assert warning.startswith(f"a start cuts {log.name} off at offset 8 (") and "acknowledged" in warning
+    assert len(log.read_bytes()) < len(content)
+    assert done.report["originals"] == (str(originals) if can_keep else None)
+    if can_keep:
+        undone = sediment("restore", log_dir, f"--from={originals}", f"--run={done.report['run_id']}", "--yes")
+        assert (undone.status, log.read_bytes()) == (0, content)
+
+
+def test_what_a_load_repaired_before_it_failed_is_reported(log_dir: Path) -> None:
+    damage(log_dir / "t-0" / log_name(3), 0)
+    log_dir.with_name("logs-originals").write_text("not a directory")
+    (log_dir / "t-0" / "leader-epoch-checkpoint.tmp").write_text("")
+    refused = run(log_dir)
+    assert row(refused)["reason_code"] == "records-would-be-lost"
+    assert [each for each in row(refused)["repairs"] if "leader-epoch-checkpoint.tmp" in each]
 
 
 def test_originals_that_the_caller_keeps_are_enough(log_dir: Path, tmp_path: Path) -> None:

@@ -61,6 +61,19 @@ def test_a_lost_id_is_written_from_the_metadata_log(log_dir: Path, content: byte
     assert check_of(log_dir)["status"] == "ok"
 
 
+def test_an_id_that_was_written_is_reported_even_if_the_log_then_cannot_be_loaded(log_dir: Path) -> None:
+    wanted = id_file(log_dir).read_bytes()
+    lose(id_file(log_dir), b"")
+    (log_dir / COMPACTED / "leader-epoch-checkpoint").write_text("nonsense")
+    tried = sediment("recover", log_dir, "--dry-run", "--json")
+    done = sediment("recover", log_dir, "--json")
+    for outcome in (tried, done):
+        row = outcome.partitions()[COMPACTED]
+        (repair,) = row["repairs"]
+        assert (outcome.status, row["status"]) == (1, "failed") and repair.startswith("partition.metadata ")
+    assert id_file(log_dir).read_bytes() == wanted
+
+
 def test_a_readable_id_that_differs_stays_and_is_said(log_dir: Path) -> None:
     other = b"version: 0\ntopic_id: 4vTm1bxNTxK4bBqO3mAVxg"
     id_file(log_dir).write_bytes(other)

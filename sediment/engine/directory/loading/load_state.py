@@ -96,6 +96,7 @@ class LoadState:
         directory_state: DirectoryState,
         threads: int,
         on_cut: Callable[[LogCut], None] | None,
+        repairs: list[Repair],
     ) -> None:
         self.partition = partition
         self.directory = directory
@@ -112,7 +113,7 @@ class LoadState:
         self.on_cut = on_cut
         self.segments: list[LoadingSegment] = []
         self.epochs: Epochs = ()
-        self.repairs: list[Repair] = []
+        self.repairs = repairs
         self.corruption: list[LoadCorruption] = []
         self.cuts: dict[str, LogCut] = {}
         self.repeated: dict[str, RepeatedBatches] = {}

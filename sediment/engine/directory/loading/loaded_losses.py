@@ -11,6 +11,7 @@ from sediment.engine.directory.missing_records import (
     KnownOfLog,
     LogLosses,
     SegmentEnd,
+    doubtful_cut,
     missing_at_end,
     missing_between,
     records_were_removed,
@@ -31,7 +32,8 @@ def losses_of(log: LoadedLog, known: KnownOfLog, orphans: Mapping[int, str], fs:
     holes, warnings = missing_between(ends, known, orphans, was_cleaned, log.cuts)
     end = missing_at_end(ends, known, orphans, log.cuts)
     repeated = (*map(_said, log.repeated), *repeated_between(ends))
-    return LogLosses((*holes, *(() if end is None else (end,))), (*warnings, *repeated))
+    doubts = (doubtful_cut(cut, known) for cut in log.cuts)
+    return LogLosses((*holes, *(() if end is None else (end,))), (*warnings, *filter(None, doubts), *repeated))
 
 
 def _said(found: RepeatedBatches) -> str:

@@ -149,12 +149,14 @@ def load_log(
     state: DirectoryState = DirectoryState.LIVE,
     threads: int = 1,
     on_cut: Callable[[LogCut], None] | None = None,
+    repairs: list[Repair] | None = None,
 ) -> LoadedLog:
     """Load the log in `directory` and repair it; the log directory's lock must be held.
 
     After a clean stop, a broker reads only a few batches; with `verify_trusted`, every batch is checked.  Up to
     `threads` segments are verified in parallel.  `on_cut` is called before the end of the log is cut off; if it raises,
-    no log is cut.  The returned state is durable.
+    no log is cut.  Each repair is added to `repairs` when it is made, so that they are known after an error, too.  The
+    returned state is durable.
 
     Raises:
         CorruptDataError: a broker would refuse to load this partition; repairs made before this error remain.
@@ -176,6 +178,7 @@ def load_log(
             directory_state=state,
             threads=threads,
             on_cut=on_cut,
+            repairs=[] if repairs is None else repairs,
         )
     )
 
