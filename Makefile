@@ -86,10 +86,11 @@ bench-all: setup #: run every benchmark of benchmarks/results/performance.md and
 	@$(BIN)/sediment delta-jars > /dev/null
 	@$(BIN)/python -m benchmarks.all $(ARGS)
 
-crash: setup #: crash every command at every step, then start Sediment, Kafka's loader and Delta; kill a live log 500 times, a server 400 times
+crash: setup #: crash every command at every step, then start Sediment, Kafka's loader and Delta; kill a live log 500 times, a server 400 times; flood a server
 	@SEDIMENT_CRASHES=500 SEDIMENT_SERVER_KILLS=200 SEDIMENT_CRASH_MATRIX=whole SEDIMENT_CONFORMANCE=1 $(PYTEST) -n 0 tests/faults \
 		tests/conformance/crashes/test_crash_matrix.py tests/conformance/crashes/test_crashes.py \
 		tests/conformance/crashes/test_expire_crashes.py $(ARGS)
+	@SEDIMENT_FLOOD=whole $(PYTEST) -n 0 -s tests/server/live/test_flood.py $(ARGS)
 	@SEDIMENT_CRASH_MATRIX=whole $(PYTEST) -n 0 -m delta tests/jobs/snapshot/test_snapshot_faults.py $(ARGS)
 
 fuzz: setup #: feed 10 million mutated batches and messages to every decoder, run every command on every corrupted directory, send signals at many points
