@@ -13,11 +13,13 @@ Invariant: nothing is written, no lock is taken, and no record is decoded.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from types import NoneType, UnionType
+from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
 from sediment.jobs.erasing.envelope import BadEnvelopeError, load_public_key, verified
 from sediment.jobs.erasing.erasure import FileDigest, file_digest
@@ -30,17 +32,18 @@ from sediment.jobs.erasing.evidence import (
     why_incomplete,
 )
 from sediment.jobs.erasing.places import Place
-from sediment.jobs.erasing.report import RecordsNotReached
 from sediment.jobs.reporting.columns import TableColumn, name_and_status, number_column
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, SKIPPED, RunReport
 from sediment.jobs.reporting.screen import Screen, named
 from sediment.segment_io.errors import PartitionFailure, SedimentError, UsageError
+from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import (
     META_PROPERTIES_FILE,
     DirectoryState,
     SegmentFileKind,
     parse_partition_directory,
+    parse_segment_file,
     segment_file_name,
 )
 from sediment.segment_io.fs import Fs
@@ -125,31 +128,57 @@ def read_evidence(file: Path, public_key: Path) -> Evidence:
         if (document["kind"], document["schema"]) != (KIND, SCHEMA):
             raise BadEnvelopeError("the payload is not evidence of an erasure")
         return Evidence(
-            str(document["run_id"]),
+            _typed(document["run_id"], str),
             document["complete"] is True,
-            tuple(map(str, document["incomplete"])),
-            tuple(document["log_dirs"]),
+            _typed(document["incomplete"], tuple[str, ...]),
+            tuple(map(_log_dir, document["log_dirs"])),
             tuple(map(_partition, document["partitions"])),
-            tuple(Place(**place) for place in document["not_reached"]),
+            _typed(document["not_reached"], tuple[Place, ...]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadEnvelopeError("the payload lacks a part of evidence") from error
 
 
-def _partition(given: Mapping[str, Any]) -> PartitionEvidence:
-    not_reached = tuple(
-        RecordsNotReached(each["reason_code"], each["records"], tuple(each["offsets"])) for each in given["not_reached"]
-    )
-    replicas = None if given["replicas"] is None else tuple(given["replicas"])
-    segments = tuple(map(_segment, given["segments"]))
-    read = {"not_reached": not_reached, "replicas": replicas, "covered": tuple(given["covered"]), "segments": segments}
-    parse_partition_directory(given["partition"])
-    return PartitionEvidence(**{**given, **read})
+def _log_dir(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    path = _typed(given["path"], str)
+    if "\0" in path:
+        raise ValueError(path)
+    os.fsencode(path)  # raises ValueError for a text that is no path
+    return {"path": path, "directory_id": _typed(given["directory_id"], str | None)}
 
 
-def _segment(given: Mapping[str, Any]) -> SegmentEvidence:
-    files = {name: tuple(FileDigest(**each) for each in given[name]) for name in ("before", "after")}
-    return SegmentEvidence(**{**given, **files})
+def _partition(given: Any) -> PartitionEvidence:
+    parsed: PartitionEvidence = _typed(given, PartitionEvidence)
+    parse_partition_directory(parsed.partition)
+    for file in (file for segment in parsed.segments for file in (*segment.before, *segment.after)):
+        if parse_segment_file(file.name) is None:
+            raise ValueError(file.name)
+    return parsed
+
+
+def _typed(value: Any, hint: Any) -> Any:
+    """Return JSON as a value of the type `hint`: a list becomes a tuple, and an object becomes a dataclass.
+
+    Raises:
+        TypeError, ValueError: the JSON is of another type, a field is missing, or a number is no count or offset.
+    """
+    inner = get_args(hint)
+    if get_origin(hint) is UnionType:
+        return None if value is None else _typed(value, next(each for each in inner if each is not NoneType))
+    if get_origin(hint) is tuple:
+        if not isinstance(value, list):
+            raise TypeError(hint)
+        return tuple(_typed(each, inner[0]) for each in value)
+    if isinstance(hint, type) and is_dataclass(hint):
+        hints = get_type_hints(hint)
+        if not isinstance(value, dict) or value.keys() != hints.keys():
+            raise TypeError(hint)
+        return hint(**{name: _typed(value[name], each) for name, each in hints.items()})
+    if type(value) is not hint:
+        raise TypeError(hint)
+    if hint is int and not 0 <= value <= INT64_MAX:
+        raise ValueError(value)
+    return value
 
 
 def contradictions(evidence: Evidence) -> Iterator[str]:
@@ -259,6 +288,9 @@ class _PartitionCheck:
 
     def run(self) -> None:
         """Compare the segments, then look for other files in the directory."""
+        if not self._evidence.segments:
+            self.problems.append("none of its segments is listed")
+            return
         if not self._fs.is_directory(self._directory):
             self.problems.append("the partition is gone")
             return

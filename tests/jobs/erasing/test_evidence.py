@@ -199,6 +199,37 @@ def test_honest_evidence_is_verified(erased):
     assert (report.complete, report.failures()) == (True, ())
 
 
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("partitions", 0, "segments", 0, "after", 0, "name"), None),
+        (("partitions", 0, "segments", 0, "after", 0, "name"), "a\0b.log"),
+        (("partitions", 0, "segments", 0, "after", 0, "name"), "../../../etc/passwd"),
+        (("partitions", 0, "segments", 1, "after", 0, "size_bytes"), 1.5),
+        (("partitions", 0, "segments", 0, "base_offset"), -1),
+        (("partitions", 0, "matches_after"), None),
+        (("partitions", 0, "status"), []),
+        (("partitions", 0, "replicas"), [{}]),
+        (("partitions", 0, "segments"), []),
+        (("not_reached", 0, "path"), True),
+        (("log_dirs",), "x"),
+        (("log_dirs", 0), {}),
+        (("log_dirs", 0, "path"), "\ud800"),
+        (("incomplete",), 7),
+    ],
+)
+def test_a_document_of_other_types_proves_nothing_even_if_it_is_signed(erased, path, value):
+    def change(content: Any) -> None:
+        for name in path[:-1]:
+            content = content[name]
+        content[path[-1]] = value
+
+    erased.rewrite(change)
+    outcome = erased.check(erased.logs)
+    assert outcome.status == 1, outcome
+    assert outcome.report["problems"]
+
+
 def test_records_that_a_broker_appended_since_are_a_note(erased):
     last = erased.logs / "people-0" / f"{3:020d}.log"
     last.write_bytes(last.read_bytes() + batch_bytes(6, "z"))
