@@ -11,6 +11,7 @@ from pathlib import Path
 
 from sediment.engine.config_definitions import QUORUM_KEYS, ValueType, read_value
 from sediment.segment_io.errors import SettingsError
+from sediment.segment_io.format.properties import parse_properties
 
 MOST_BYTES = 1 << 20
 """Largest size of a file that is read; a broker's own file has about ten thousand bytes."""
@@ -30,8 +31,6 @@ def read_properties(path: Path) -> dict[str, str]:
         SettingsError: the file cannot be read, is neither a file nor a pipe, has more than MOST_BYTES, begins with a
             byte order mark, or has a malformed escape.
     """
-    import javaproperties
-
     content = read_bounded(path, MOST_BYTES, _FILE, _ADVICE)
     if content.startswith(_BYTE_ORDER_MARKS):
         raise SettingsError(
@@ -40,8 +39,7 @@ def read_properties(path: Path) -> dict[str, str]:
             advice="save the file without the mark, and check whether the broker should use the first key",
         )
     with _read_errors_as_settings_errors(path, _FILE, _ADVICE):
-        found: dict[str, str] = javaproperties.loads(content.decode("latin-1"))
-    return found
+        return parse_properties(content)
 
 
 def read_quorum_keys(path: Path) -> dict[str, str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from sediment.segment_io.errors import CorruptCheckpointError
 from sediment.segment_io.format.checkpoints import format_uuid, parse_integer, parse_uuid
+from sediment.segment_io.format.properties import parse_properties
 
 KRAFT_META_VERSION = 1
 """The version of meta.properties in every directory of a KRaft node."""
@@ -43,10 +44,8 @@ def parse_meta_properties(content: bytes, *, path: str | None = None) -> MetaPro
 
     Source: kafka-log 01 §11.
     """
-    import javaproperties
-
     try:
-        properties = javaproperties.loads(content.decode("latin-1"))
+        properties = parse_properties(content)
         if not properties:
             raise ValueError(f"{len(content)} bytes without a property")
         version = parse_integer(properties.get("version", "0"), 32)
