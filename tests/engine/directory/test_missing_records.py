@@ -14,6 +14,7 @@ from sediment.engine.directory.missing_records import (
     KnownOfLog,
     LogCut,
     SegmentEnd,
+    doubtful_cut,
     missing_after_cut,
     missing_at_end,
     missing_between,
@@ -50,7 +51,7 @@ def test_a_log_that_reaches_its_checkpoints_lacks_nothing(reached: int | None) -
 def test_offsets_below_the_high_watermark_are_missing() -> None:
     lost = missing_at_end(WHOLE, replace(DELETED, high_watermark=20, recovery_point=14), {})
     assert lost is not None and (lost.kind, lost.first_offset, lost.last_offset) == (LOG_END, 12, 19)
-    assert lost.what == (
+    assert str(lost) == (
         "offsets 12 to 19 (8 offsets) are missing at the end of the log: the broker had written the high watermark 20, "
         "and the broker had flushed the log up to offset 14; another replica, if there is one, may have them: let that "
         "replica lead the partition before this broker starts, because a leader that lacks them makes the others drop "
@@ -64,7 +65,7 @@ def test_offsets_below_the_high_watermark_are_missing() -> None:
 )
 def test_the_advice_names_the_other_replicas(nodes: tuple[int, ...], advice: str) -> None:
     lost = missing_at_end(WHOLE, replace(DELETED, other_nodes=nodes, high_watermark=13), {})
-    assert lost is not None and advice in lost.what and "(1 offset)" in lost.what
+    assert lost is not None and advice in lost.advice and "(1 offset)" in lost.what
 
 
 def test_a_cut_loses_readable_batches_and_later_segments_but_not_a_torn_batch() -> None:
@@ -189,3 +190,11 @@ def test_segments_that_overlap_are_said() -> None:
     (warning,) = repeated_between((SegmentEnd(0, 12), SegmentEnd(10, 15)))
     assert warning.startswith("offsets 10 to 11 are in segment 0 and again in segment 10; ")
     assert repeated_between(WHOLE) == repeated_between(WITH_HOLE) == ()
+
+
+def test_a_cut_of_one_unreadable_batch_is_a_doubt_only_if_no_checkpoint_knows_it() -> None:
+    warning = doubtful_cut(CUT, DELETED)
+    assert warning is not None and f"{CUT.name} off at offset 11 (the batch fails its CRC)" in warning
+    for known in (replace(DELETED, high_watermark=0), replace(DELETED, recovery_point=0)):
+        assert doubtful_cut(CUT, known) is None
+    assert doubtful_cut(replace(CUT, good_batches=1), DELETED) is None  # a loss, which is said elsewhere

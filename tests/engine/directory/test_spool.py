@@ -55,6 +55,7 @@ def test_a_folder_without_an_engine_is_refused(log_dir, folder, tmp_path):
     with DirectoryLock(log_dir):
         with pytest.raises(UsageError, match="no running engine"):
             check_announced(folder, [log_dir], FS)
+        (tmp_path / "others").mkdir()
         announce(folder, [tmp_path / "others"], FS)
         with pytest.raises(UsageError, match="no running engine"):
             check_announced(folder, [log_dir], FS)
