@@ -56,6 +56,21 @@ def test_a_condition_that_spark_refuses_changes_nothing_and_is_not_quoted(logs, 
     assert tree(logs) == before
 
 
+def test_a_value_in_a_key_selects_every_spelling_of_the_key(tmp_path):
+    old, new = b'{"subject":"s","version":1}', b'{"version":1,"subject":"s"}'
+    other = b'{"version":1,"subject":"t"}'
+    contents = ((old, b"schema"), (other, b"schema"), (new, None), (b'{"keytype":"NOOP"}', None))
+    batches = [
+        encode_batch([Record(n, NOW_MS, key, value)], base_offset=n, leader_epoch=0)
+        for n, (key, value) in enumerate(contents)
+    ]
+    write_segment(tmp_path / "logs" / "_schemas-0", 0, batches)
+    write_segment(tmp_path / "logs" / "_schemas-0", len(batches), [])
+    condition = "--where=get_json_object(CAST(key AS STRING), '$.subject') = 's'"
+    erase(tmp_path / "logs", "--partition=_schemas-0", condition, "--action=drop", "--broker-defaults")
+    assert set(records(tmp_path / "logs" / "_schemas-0")) == {1, 3}
+
+
 def test_keys_in_json_are_selected_by_a_value_in_them(logs, tmp_path):
     contents = (b'{"who": {"id": 17}}', b'{"who": {"id": "17"}}', b'{"who": {"id": 170}}', b"17", b'{"mails": ["a=b"]}')
     records_in = [Record(4 + number, NOW_MS, key, b"value") for number, key in enumerate(contents)]

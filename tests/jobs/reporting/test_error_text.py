@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
+import pytest
 from py4j.protocol import Py4JError
 
-from sediment.jobs.reporting.error_text import describe_lost_task
+from sediment.jobs.reporting.error_text import describe, describe_lost_task
 
 SPARKS_STORY = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 4.0 failed 1 times: \
@@ -27,3 +31,10 @@ def test_a_lost_task_without_a_worker_error_is_described_by_the_first_line():
     error = Py4JError("Job 3 cancelled part of cancelled job group a1\n\tat org.apache.spark.Foo")
     assert describe_lost_task(error)[1] == "Spark gave up on the task: Job 3 cancelled part of cancelled job group a1"
     assert describe_lost_task(None)[1] == "Spark gave up on the task: no reason given"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_named_with_the_command_that_frees_space_on_it(number: int) -> None:
+    code, sentence = describe(OSError(number, os.strerror(number), "/data/t-0/0.log"))
+    wanted = "the disk is full (/data/t-0/0.log); free some space and run again (`sediment expire` needs none)"
+    assert (code, sentence) == ("no-space", wanted)
