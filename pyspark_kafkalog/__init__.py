@@ -4,7 +4,11 @@ When a session first looks up a data source, Spark imports every installed top-l
 registers its class `DefaultSource`.  Source: `pyspark.sql.worker.lookup_data_sources`.
 """
 
+from sediment.jobs.spark.quiet_worker import silence_closed_sockets
 from sediment.segment_io.errors import UsageError
+
+# The process of the look-up makes no source, which would do this.
+silence_closed_sockets()
 
 try:
     from sediment.jobs.datasource import KafkaLogSource as DefaultSource
