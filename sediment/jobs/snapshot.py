@@ -62,6 +62,7 @@ from sediment.jobs.reporting.run_report import FAILED, SKIPPED, RunReport, in_or
 from sediment.jobs.reporting.screen import Screen
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.segment_io.errors import SedimentError, SourceChangedError, UsageError
+from sediment.segment_io.format.checkpoints import parse_count
 from sediment.segment_io.format.names import (
     INTERNAL_TOPICS,
     LEADER_EPOCH_FILE,
@@ -605,7 +606,8 @@ def parse_as_of(offsets: Sequence[str], timestamp_ms: int | None, partitions: Se
     found: dict[str, int] = {}
     for text in offsets:
         partition, colon, number = text.rpartition(":")
-        if not number.isascii() or not number.isdigit():
+        offset = parse_count(number)
+        if offset is None:
             raise UsageError(f"--as-of-offset {text} is not [TOPIC-N:]OFFSET", advice="name an offset of the log")
         if not colon:
             if len(partitions) != 1:
@@ -618,7 +620,7 @@ def parse_as_of(offsets: Sequence[str], timestamp_ms: int | None, partitions: Se
             raise UsageError(
                 f"--as-of-offset names {partition}, which is not selected", advice=f"name one of {_named(partitions)}"
             )
-        found[partition] = int(number)
+        found[partition] = offset
     return AsOf(found, timestamp_ms)
 
 

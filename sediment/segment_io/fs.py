@@ -380,10 +380,15 @@ class Fs:
         """Truncate a file to `size_bytes`, in place; the change is not durable until a sync.
 
         Unlike the other methods, this one changes an existing inode.  Use it to cut off the torn end of a segment after
-        a crash, because the disk may not have space for a copy.  If a file has several names, the caller must copy the
-        remaining part instead.
+        a crash, because the disk may not have space for a copy.  If a file has several names (`has_other_names`), the
+        caller must copy the remaining part instead.
         """
         os.truncate(path, size_bytes)
+
+    def has_other_names(self, path: Path) -> bool:
+        """Return True if a change of the file in place would also change it under another name."""
+        status = os.lstat(path)
+        return stat.S_ISLNK(status.st_mode) or status.st_nlink > 1
 
     def sync_file(self, path: Path) -> None:
         """Make the content and metadata of a file durable."""

@@ -99,7 +99,7 @@ def parse_suppression_list(content: bytes, secret: bytes, *, path: str) -> Suppr
         is_ours = (document["kind"], document["schema"], document["algorithm"]) == (KIND, SCHEMA, ALGORITHM)
         topics = {topic: frozenset(map(_checked_hmac, hmacs)) for topic, hmacs in document["topics"].items()}
         secret_check = _checked_hmac(document["secret_check"])
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         is_ours = False
     if not is_ours:
         raise UsageError(

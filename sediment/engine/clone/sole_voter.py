@@ -23,7 +23,7 @@ from typing import Any
 
 from sediment.engine.clone.cluster_records import Node
 from sediment.segment_io.errors import ProtocolError, UnsupportedDataError, UsageError
-from sediment.segment_io.format.checkpoints import format_uuid
+from sediment.segment_io.format.checkpoints import format_uuid, parse_count
 from sediment.segment_io.format.layout import CONTROL_KRAFT_VERSION, CONTROL_KRAFT_VOTERS
 from sediment.segment_io.format.meta_properties import MetaProperties
 from sediment.segment_io.format.names import METADATA_PARTITION
@@ -157,10 +157,11 @@ def _parsed(text: str) -> frozenset[int]:
     Raises:
         UsageError: `text` is malformed.
     """
-    ids = [voter.partition("@")[0].strip() for voter in text.split(",")]
-    if not all(each.isascii() and each.isdigit() for each in ids):
+    ids = [parse_count(voter.partition("@")[0].strip()) for voter in text.split(",")]
+    found = frozenset(each for each in ids if each is not None)
+    if None in ids:
         raise UsageError("controller.quorum.voters is malformed", advice="give the node's own file with --config")
-    return frozenset(map(int, ids))
+    return found
 
 
 def _listed(voters: frozenset[int]) -> str:

@@ -23,6 +23,10 @@ class OverlayFs(Fs):
     def truncate(self, path: Path, size_bytes: int) -> None:
         """Leave the target of the link as it is."""
 
+    def has_other_names(self, path: Path) -> bool:
+        """Return False: `truncate` changes nothing, and a copy would need space."""
+        return False
+
     def sync_file(self, path: Path) -> None:
         """Do nothing: an overlay need not be durable."""
 

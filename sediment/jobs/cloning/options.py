@@ -10,7 +10,7 @@ import click
 
 from sediment.engine.clone.options import Part
 from sediment.segment_io.errors import UsageError
-from sediment.segment_io.format.checkpoints import parse_uuid
+from sediment.segment_io.format.checkpoints import parse_count, parse_uuid
 from sediment.segment_io.format.names import TopicPartition, parse_partition_directory
 from sediment.server.network.endpoints import Endpoint, parse_endpoint
 
@@ -93,10 +93,11 @@ def parse_until_offsets(texts: Iterable[str]) -> dict[TopicPartition, int]:
     offsets: dict[TopicPartition, int] = {}
     for text in texts:
         name, _, number = text.rpartition(":")
-        if not number.isascii() or not number.isdigit():
+        offset = parse_count(number)
+        if offset is None:
             raise UsageError(f"--until-offset {text!r} is malformed", advice="give TOPIC-N:OFFSET")
         partition, _ = parse_partition_directory(name)
-        if offsets.setdefault(partition, int(number)) != int(number):
+        if offsets.setdefault(partition, offset) != offset:
             raise UsageError(f"--until-offset gives {partition} two offsets", advice="give one of them")
     return offsets
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sediment.segment_io.errors import UsageError
+from sediment.segment_io.format.checkpoints import parse_count
 from sediment.segment_io.format.names import TopicPartition
 
 EARLIEST = "earliest"
@@ -265,9 +266,10 @@ def _positions(given: Mapping[str, str], options: tuple[str, ...], words: Mappin
         return None
     text = given[option.lower()].strip()
     if option.endswith("Timestamp") and "By" not in option:
-        if not text.isascii() or not text.isdigit():
+        time_ms = parse_count(text)
+        if time_ms is None:
             raise UsageError(f"{option} cannot be {text!r}", advice="give a time in ms since 1970")
-        return Positions(option, True, int(text))
+        return Positions(option, True, time_ms)
     are_times = option.endswith("ByTimestamp")
     if not are_times and text.lower() in words:
         return Positions(option, False, words[text.lower()])
@@ -285,16 +287,17 @@ def _by_partition(option: str, text: str) -> dict[TopicPartition, int]:
         if not isinstance(positions, dict):
             raise _not_json(option, text, _POSITIONS_EXAMPLE)
         for number, position in positions.items():
-            if not number.isascii() or not number.isdigit() or not _is_number(position):
+            of_partition = parse_count(number)
+            if of_partition is None or not _is_number(position):
                 raise _not_json(option, text, _POSITIONS_EXAMPLE)
-            found[TopicPartition(topic, int(number))] = position
+            found[TopicPartition(topic, of_partition)] = position
     return found
 
 
 def _json_object(option: str, text: str, example: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _not_json(option, text, example) from error
     if not isinstance(found, dict):
         raise _not_json(option, text, example)

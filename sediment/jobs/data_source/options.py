@@ -20,6 +20,7 @@ from sediment.jobs.data_source.kafka_options import (
 )
 from sediment.jobs.data_source.table_options import given_options
 from sediment.segment_io.errors import UsageError
+from sediment.segment_io.format.checkpoints import parse_count
 from sediment.segment_io.partition.slices import Bounds
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.tables.planning import parse_range
@@ -134,11 +135,14 @@ def _check_positions(kafka: KafkaOptions, table: str) -> None:
 def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
     if "paths" in given:
         try:
-            return tuple(map(str, json.loads(given["paths"])))
-        except (ValueError, TypeError) as error:
+            paths = json.loads(given["paths"])
+        except (ValueError, RecursionError):
+            paths = None
+        if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
             raise UsageError(
                 f"paths cannot be {given['paths']!r}", advice='write a JSON list, such as ["/data/a", "/data/b"]'
-            ) from error
+            )
+        return tuple(paths)
     if "path" in given:
         return (given["path"],)
     raise UsageError("no path is given", advice="give a path to load; in SQL, create the table without a column list")
@@ -180,6 +184,7 @@ def _positive(given: Mapping[str, str], name: str) -> int | None:
     text = given.get(name.lower())
     if text is None:
         return None
-    if not text.isascii() or not text.isdigit() or int(text) == 0:
+    number = parse_count(text)
+    if not number:
         raise UsageError(f"{name} cannot be {text!r}", advice="give a number above 0")
-    return int(text)
+    return number

@@ -60,6 +60,16 @@ def parse_integer(text: str, bits: int) -> int:
     return value
 
 
+def parse_count(text: str) -> int | None:
+    """Return the int64 that ASCII digits write; None for any other text, however many digits it has."""
+    if not text.isascii() or not text.isdigit():
+        return None
+    try:
+        return parse_integer(text, 64)
+    except ValueError:
+        return None
+
+
 # ---------------------------------------------------------------------------------------- checkpoints of entries (§9)
 
 _CHECKPOINT_ADVICE = "restore the file, or delete it; a broker then creates a new one"

@@ -44,7 +44,7 @@ def read_quorum_state(metadata_dir: Path, fs: Fs) -> QuorumState | None:
         if found["data_version"] == _STATIC_QUORUM:
             voters = frozenset(int(voter["voterId"]) for voter in found["currentVoters"])
         return QuorumState(int(found["leaderEpoch"]), voters)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise CorruptCheckpointError(
             "quorum-state is malformed",
             path=str(path),

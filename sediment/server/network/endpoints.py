@@ -7,6 +7,7 @@ import socket
 from dataclasses import dataclass
 
 from sediment.segment_io.errors import UsageError
+from sediment.segment_io.format.checkpoints import parse_count
 
 _LOCALHOST = "localhost"
 _MOST_PORT = 65_535
@@ -62,10 +63,18 @@ def parse_endpoint(text: str, option: str, *, least_port: int = 0) -> Endpoint:
         host = host[1:-1]
     elif ":" in host:
         host = ""
-    is_port = port.isascii() and port.isdigit() and least_port <= int(port) <= _MOST_PORT
-    if not colon or not is_port or not host or len(host) > _MOST_HOST_CHARACTERS or not host.isprintable():
+    number = parse_count(port)
+    is_port = number is not None and least_port <= number <= _MOST_PORT
+    if (
+        not colon
+        or number is None
+        or not is_port
+        or not host
+        or len(host) > _MOST_HOST_CHARACTERS
+        or not host.isprintable()
+    ):
         raise UsageError(f"{option} {text!r} is not HOST:PORT", advice="write 127.0.0.1:9092 or [::1]:9092")
-    return Endpoint(host, int(port))
+    return Endpoint(host, number)
 
 
 def choose_advertised(listen: Endpoint, bound: Endpoint, advertise: Endpoint | None) -> Endpoint:

@@ -250,3 +250,25 @@ def test_a_stream_has_no_end(log_dir):
     source = KafkaLogSource({"path": str(log_dir), "endingOffsets": "latest"})
     with pytest.raises(UsageError, match="endingOffsets cannot be given to a stream; leave it out"):
         source.streamReader(source.schema()).initialOffset()
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"paths": '"/data"'},
+        {"paths": '{"/data": 1}'},
+        {"paths": '["/data", null]'},
+        {"paths": DEEP},
+        {"path": "/data", "assign": DEEP},
+        {"path": "/data", "startingOffsets": DEEP},
+        {"path": "/data", "task_bytes": "9" * 5000},
+        {"path": "/data", "startingTimestamp": "9" * 5000},
+        {"path": "/data", "startingOffsets": json.dumps({"a": {"9" * 5000: 1}})},
+    ],
+)
+def test_options_of_another_form_are_refused_in_one_sentence(options):
+    with pytest.raises(UsageError, match="cannot be"):
+        SourceOptions.parse({name.lower(): value for name, value in options.items()})

@@ -171,8 +171,9 @@ def test_a_restore_needs_the_secret_of_the_list(logs, tmp_path):
     assert (outcome.status, "another secret" in outcome.stderr) == (2, True)
 
 
-def test_a_file_that_is_not_a_list_is_named(tmp_path):
+@pytest.mark.parametrize("text", [json.dumps({"kind": "other"}), "[" * 100_000, "null", "9" * 5000])
+def test_a_file_that_is_not_a_list_is_named(tmp_path, text):
     (tmp_path / "secret").write_bytes(SECRET)
-    (tmp_path / "list").write_text(json.dumps({"kind": "other"}))
+    (tmp_path / "list").write_text(text)
     with pytest.raises(UsageError, match="not a suppression list"):
         read_suppression_list(tmp_path / "list", tmp_path / "secret")

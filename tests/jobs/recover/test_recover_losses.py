@@ -221,6 +221,24 @@ def test_a_copy_without_checkpoints_says_that_its_last_batch_is_cut_and_keeps_it
         assert (undone.status, log.read_bytes()) == (0, content)
 
 
+@pytest.mark.parametrize("batch", [0, 2])
+def test_the_target_of_a_linked_segment_is_never_cut(log_dir: Path, tmp_path: Path, batch: int) -> None:
+    log, target = log_dir / "t-0" / log_name(6), tmp_path / "target"
+    damage(log, batch)
+    log.rename(target)
+    log.symlink_to(target)
+    content = target.read_bytes()
+    refused = run(log_dir, f"--keep-originals={tmp_path / 'kept'}")
+    assert row(refused)["status"] == "failed" and "a symbolic link cannot be kept" in row(refused)["reason"]
+    assert log.is_symlink()
+    if batch == 0:
+        assert row(run(log_dir))["reason_code"] == "records-would-be-lost" and log.is_symlink()
+    done = run(log_dir, "--without-undo")
+    assert row(done)["log_end_offset"] == 6 + batch
+    assert target.read_bytes() == content
+    assert not log.is_symlink() and log.read_bytes() == content[: batch * len(content) // 3]
+
+
 def test_what_a_load_repaired_before_it_failed_is_reported(log_dir: Path) -> None:
     damage(log_dir / "t-0" / log_name(3), 0)
     log_dir.with_name("logs-originals").write_text("not a directory")

@@ -28,7 +28,13 @@ def test_a_static_quorum_has_its_voters_in_the_file_and_a_dynamic_one_has_not(tm
     assert read(tmp_path, DYNAMIC) == QuorumState(5, None)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "7", "{}", STATIC[:60], STATIC.replace('"voterId":7', '"id":7'), "\0" * 99])
+DEEP = "[" * 100_000
+ENDLESS = STATIC.replace('"leaderEpoch":2', '"leaderEpoch":1e400')
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "7", "{}", STATIC[:60], STATIC.replace('"voterId":7', '"id":7'), "\0" * 99, DEEP, ENDLESS]
+)
 def test_a_malformed_file_is_an_error(tmp_path: Path, text: str) -> None:
     with pytest.raises(CorruptCheckpointError, match="malformed"):
         read(tmp_path, text)

@@ -24,7 +24,21 @@ def test_an_endpoint_is_a_host_and_a_port(text, endpoint):
 
 
 @pytest.mark.parametrize(
-    "text", ["", ":9092", "9092", "host", "host:", "host:65536", "host:-1", "host:٣", "::1:9092", "h\n:1", "[]:1"]
+    "text",
+    [
+        "",
+        ":9092",
+        "9092",
+        "host",
+        "host:",
+        "host:65536",
+        "host:-1",
+        "host:٣",
+        "::1:9092",
+        "h\n:1",
+        "[]:1",
+        f"h:{10**4000}{10**4000}",
+    ],
 )
 def test_anything_else_is_wrong_use(text):
     with pytest.raises(UsageError, match="is not HOST:PORT; write"):

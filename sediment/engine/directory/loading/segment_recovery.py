@@ -162,14 +162,14 @@ def cut_log(state: LoadState, segment: LoadingSegment, scan: SegmentScan) -> Non
 
     The file is truncated in place, because the disk may not have space for a copy of the good batches.  If the file has
     a second link, this link is the backup of a run.  The file is then replaced instead, so that the backup keeps its
-    bytes.
+    bytes.  A symbolic link is replaced too, because its target may be any file of the machine.
     """
     path, before = state.path(segment), segment.ref.log_bytes
     why = f"{scan.stop}; the log ends at offset {scan.next_offset}"
     lost = state.cuts.get(segment.name())
     if lost is not None and lost.good_batches:
         why += f", and {lost.good_batches} good batches after it, up to offset {lost.last_offset}, were cut off too"
-    if path.stat().st_nlink > 1:
+    if state.fs.has_other_names(path):
         _replace_by_copy(state, path, scan.good_bytes)
     else:
         state.fs.truncate(path, scan.good_bytes)

@@ -135,10 +135,19 @@ def link_files(source: Path, names: Sequence[str], target: Path, fs: Fs) -> tupl
     A second call for the same files changes nothing.
 
     Raises:
-        UsageError: other files have the same names there, or the filesystem cannot create links in that directory.
+        UsageError: other files have the same names there, a file is a symbolic link, or the filesystem cannot create
+            links in that directory.
     """
     if not names:
         return ()
+    for name in names:
+        if (source / name).is_symlink():
+            raise UsageError(
+                "a symbolic link cannot be kept, because only its target has the records",
+                partition=source.name,
+                path=str(source / name),
+                advice="put the file itself in its place",
+            )
     folder = target / source.name
     _make_directories(target, fs, like=source.parent)
     _make_directories(folder, fs, like=source)

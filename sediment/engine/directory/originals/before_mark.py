@@ -62,7 +62,7 @@ def read_mark(path: Path, fs: Fs) -> BeforeMark | None:
     try:
         fields = json.loads(text)
         log_dir, partitions, now_ms = fields["log_dir"], fields["partitions"], fields.get("now_ms")
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return BeforeMark(text)
     if not isinstance(log_dir, str) or not isinstance(partitions, dict):
         return BeforeMark(text)

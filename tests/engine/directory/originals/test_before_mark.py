@@ -49,6 +49,7 @@ def test_a_mark_without_a_clock_is_of_an_earlier_version(tmp_path):
         "7",
         '{"log_dir": "/a", "partitions": [1]}',
         '{"log_dir": 1, "partitions": {}}',
+        pytest.param("[" * 100_000, id="deep"),
     ],
 )
 def test_a_mark_of_an_earlier_version_is_a_path(tmp_path, text):
