@@ -129,7 +129,7 @@ class ConfiguredCommand(click.Command):
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
         """Parse the command line; if a value from another source is wrong, the error names this source."""
         try:
-            self._check_repetitions(context, args)
+            self._check_given(context, args)
             return super().parse_args(context, args)
         except click.BadParameter as error:
             where = self._source(context, error.param)
@@ -171,13 +171,23 @@ class ConfiguredCommand(click.Command):
         """Return the value of an option that may be given several times as a list, even if the file has only one."""
         return [value] if self._options()[key].multiple and not isinstance(value, list) else value
 
-    def _check_repetitions(self, context: click.Context, args: Sequence[str]) -> None:
-        """Check that no option with one value is given twice; a flag that has no opposite may be."""
+    def _check_given(self, context: click.Context, args: Sequence[str]) -> None:
+        """Check that no option with one value is given twice, and that no option was taken for the value of another.
+
+        A flag that has no opposite may be repeated.
+        """
         if context.resilient_parsing:
             return
-        _, _, given = self.make_parser(context).parse_args(list(args))
+        values, _, given = self.make_parser(context).parse_args(list(args))
+        names = {name for each in self.get_params(context) for name in (*each.opts, *each.secondary_opts)}
         for parameter, count in Counter(given).items():
-            if not isinstance(parameter, click.Option) or count == 1 or parameter.multiple or parameter.count:
+            if not isinstance(parameter, click.Option):
+                continue
+            found = values.get(parameter.name or "")
+            for value in found if isinstance(found, list) else [found]:
+                if value in names and str(value).startswith("--"):
+                    context.fail(f"--{long_name(parameter)} needs a value, but is followed by {value}; give its value")
+            if count == 1 or parameter.multiple or parameter.count:
                 continue
             if not parameter.is_flag or parameter.secondary_opts:
                 context.fail(f"--{long_name(parameter)} is given {count} times, but takes one value; give it once")

@@ -265,6 +265,13 @@ def test_a_repeated_option_ends_a_command_before_it_reads_anything(tmp_path: Pat
     assert "--hold is given 2 times" in refused("clone", "d", "--to=x", "--hold", "--no-hold")
 
 
+def test_no_option_is_taken_for_the_value_of_another(tmp_path: Path) -> None:
+    said = refused("compact", "d", "--keep-before", "--force")
+    assert "--keep-before needs a value, but is followed by --force; give its value" in said
+    assert "--topic needs a value" in refused("plan", "d", "--topic", "a", "--topic", "--json")
+    assert parsed("plan", "d", "--topic", "--a")["topics"] == ("--a",)
+
+
 # -------------------------------------------------------------------------------------------------------- the main line
 def test_a_misspelt_command_gets_the_nearest_name() -> None:
     done = sediment("plna")
