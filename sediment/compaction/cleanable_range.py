@@ -21,15 +21,19 @@ Invariants
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import accumulate
+from typing import TypeVar
 
 from sediment.compaction.config import CompactionConfig
 from sediment.segment_io.dates import suspect_date
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.partition.hanging_transactions import describe_open_transaction, how_to_end
 from sediment.segment_io.partition.log_view import LogView, SegmentTimes
+
+_Log = TypeVar("_Log")
 
 
 class BlockingRule(StrEnum):
@@ -85,6 +89,15 @@ def cleanable_range(
     now = rules.at(now_ms)
     unblocks_at_ms = rules.first_unblocked_ms() if now.blocked_by else None
     return replace(now, unblocks_at_ms=unblocks_at_ms, reason=_explain(now, view, config, now_ms))
+
+
+def filthiest_first(logs: Iterable[tuple[_Log, CleanableRange]]) -> list[_Log]:
+    """Return the logs that may be cleaned, largest cleanable ratio first; the maximum lag does not affect the order.
+
+    Source: Kafka's LogCleanerManager.grabFilthiestCompactedLog; kafka-log 02 §2, steps 3-5.
+    """
+    cleanable = [(log, found) for log, found in logs if found.blocked_by is None]
+    return [log for log, found in sorted(cleanable, key=lambda pair: -pair[1].cleanable_ratio)]
 
 
 def _explain(cleanable: CleanableRange, view: LogView, config: CompactionConfig, now_ms: int) -> str:

@@ -444,7 +444,7 @@ class _CompactionRun(CleaningRun):
 
     def _choose(self, sc: Any, tasks: Sequence[CleaningTask]) -> tuple[list[CleaningTask], list[PartitionReport]]:
         """Return the tasks that fit into --max-bytes, filthiest first, and reports of all other partitions."""
-        from sediment.engine.live.cleaning_order import filthiest_first
+        from sediment.compaction.cleanable_range import filthiest_first
 
         reports: list[PartitionReport] = []
         cleanable: list[tuple[tuple[CleaningTask, int], CleanableRange]] = []

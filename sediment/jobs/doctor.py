@@ -37,8 +37,7 @@ from sediment.jobs.process import stderr_log
 from sediment.jobs.process.standard_output import as_text, write_result
 from sediment.jobs.reporting.arrow_rows import arrow_table
 from sediment.jobs.reporting.figures import counted
-from sediment.jobs.reporting.result import Result
-from sediment.jobs.reporting.run_report import SCHEMA, result_console
+from sediment.jobs.reporting.run_report import SCHEMA, Result, result_console
 from sediment.jobs.settings.run_settings import load_run_settings
 from sediment.segment_io.errors import RunFailedError, SedimentError
 from sediment.segment_io.format.names import new_run_id

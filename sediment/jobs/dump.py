@@ -60,7 +60,7 @@ from sediment.jobs.process.standard_output import (
 )
 from sediment.jobs.process.stderr_log import show_waiting_warnings
 from sediment.jobs.reporting.figures import counted
-from sediment.jobs.reporting.result import Result
+from sediment.jobs.reporting.run_report import Result
 from sediment.jobs.reporting.screen import screen_text
 from sediment.jobs.table_readers.select_replicas import selected_replicas
 from sediment.segment_io.errors import UsageError

@@ -31,8 +31,7 @@ from sediment.jobs.delta_lake.paths import check_table_path, read_rows
 from sediment.jobs.process.standard_output import write_result
 from sediment.jobs.reporting.columns import TableColumn, offset_column, status_style, text_column
 from sediment.jobs.reporting.figures import counted, human_bytes
-from sediment.jobs.reporting.result import Result
-from sediment.jobs.reporting.run_report import SCHEMA
+from sediment.jobs.reporting.run_report import SCHEMA, Result
 from sediment.jobs.reporting.screen import Screen, screen_text
 from sediment.jobs.reporting.statuses import BAD_STATUSES
 from sediment.segment_io.errors import SedimentError, UsageError

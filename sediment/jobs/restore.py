@@ -45,9 +45,10 @@ from sediment.engine.directory.originals.catalogue import (
     run_folder,
 )
 from sediment.engine.directory.originals.history import RESTORED, History, read_history
-from sediment.engine.directory.originals.interrupted_restore import InterruptedRestore, interrupted_restores
 from sediment.engine.directory.originals.restore import (
+    InterruptedRestore,
     PartitionRestore,
+    interrupted_restores,
     listed_files,
     plan_partition,
     restore_partition,

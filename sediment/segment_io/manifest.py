@@ -24,9 +24,10 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any, TypeVar
 
-from sediment.segment_io.errors import CorruptDataError
+from sediment.segment_io.errors import CorruptDataError, UsageError
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.fs import FileStamp
+from sediment.segment_io.stores import Store
 
 MANIFEST_FILE = "sediment-manifest.json"
 
@@ -122,6 +123,23 @@ def _file_row(file: ManifestFile) -> dict[str, Any]:
 
 
 # ------------------------------------------------------------------------------------------------------------- reading
+def read_copy_manifest(copy: Store) -> Manifest:
+    """Return the manifest of a complete copy.
+
+    Raises:
+        UsageError: the directory has no manifest, so it is not a complete copy.
+        CorruptDataError: the manifest cannot be read.
+    """
+    document = copy.read(MANIFEST_FILE)
+    if document is None:
+        raise UsageError(
+            f"the directory has no {MANIFEST_FILE}, so it is not a complete copy",
+            path=str(copy),
+            advice="give a complete copy, or make the copy again",
+        )
+    return parse_manifest(document, path=str(copy))
+
+
 def parse_manifest(document: bytes, *, path: str) -> Manifest:
     """Parse a manifest; errors name its directory, `path`.
 

@@ -1,4 +1,4 @@
-from sediment.compaction.offset_map_size import dedupe_buffer_bytes_per_thread, holds_several_keys, offset_map_keys
+from sediment.compaction.config import dedupe_buffer_bytes_per_thread, holds_several_keys, offset_map_keys
 from sediment.segment_io.format.layout import INT64_MAX
 
 

@@ -8,9 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from sediment.engine.directory.output import CLAIM_FILE
-from sediment.segment_io.copies import read_copy_manifest
 from sediment.segment_io.format.names import LOCK_FILE
-from sediment.segment_io.manifest import MANIFEST_FILE, Manifest, ManifestFile
+from sediment.segment_io.manifest import MANIFEST_FILE, Manifest, ManifestFile, read_copy_manifest
 from sediment.segment_io.stores import Store
 
 _THREADS = 4

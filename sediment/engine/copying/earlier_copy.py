@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sediment.segment_io.copies import read_copy_manifest
 from sediment.segment_io.errors import UsageError
-from sediment.segment_io.manifest import MANIFEST_FILE, Manifest, ManifestFile
+from sediment.segment_io.manifest import MANIFEST_FILE, Manifest, ManifestFile, read_copy_manifest
 from sediment.segment_io.stores import Store
 
 

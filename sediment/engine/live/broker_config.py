@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from sediment.compaction.offset_map_size import dedupe_buffer_bytes_per_thread, offset_map_keys
+from sediment.compaction.config import dedupe_buffer_bytes_per_thread, offset_map_keys
 from sediment.engine.value_ranges import AT_LEAST_ONE, COUNT, INT, POSITIVE_INT, Range, Real, Truth, check_ranges
 from sediment.segment_io.errors import SettingsError
 from sediment.segment_io.format.layout import INT64_MAX

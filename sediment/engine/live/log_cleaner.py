@@ -30,9 +30,8 @@ from itertools import count
 from pathlib import Path
 
 from sediment.compaction.cleanable_range import CleanableRange
-from sediment.compaction.config import CompactionConfig
+from sediment.compaction.config import CompactionConfig, dedupe_buffer_bytes_per_thread
 from sediment.compaction.grouping import plan_cleaning
-from sediment.compaction.offset_map_size import dedupe_buffer_bytes_per_thread
 from sediment.compaction.prepared_swap import PreparedSwap
 from sediment.engine.directory.swap import discard_parts
 from sediment.engine.directory.throttle import Throttle

@@ -1,7 +1,7 @@
 """The choice of the log to clean, and the cleaning state of each partition: Kafka's LogCleanerManager.
 
     candidates   compacted logs that are free (`cleaning_states`), not marked uncleanable, and not already clean
-    choice       the candidate with the largest dirty ratio among those that may be cleaned (`cleaning_order`)
+    choice       the candidate with the largest dirty ratio among those that may be cleaned (`filthiest_first`)
     checkpoints  `log_directory` reads them, and treats a malformed file as empty; if a checkpoint is outside the log,
                  it is replaced at once, even if the log is not chosen
     range        `compaction.cleanable_range` computes the cleanable range
@@ -18,10 +18,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sediment.compaction.cleanable_range import CleanableRange, cleanable_range
+from sediment.compaction.cleanable_range import CleanableRange, cleanable_range, filthiest_first
 from sediment.engine.live.cleaner_checkpoints import CleanerCheckpoints
 from sediment.engine.live.cleaning_failures import CleanerOwner, CleaningFailures
-from sediment.engine.live.cleaning_order import filthiest_first
 from sediment.engine.live.cleaning_states import CleaningStates
 from sediment.engine.live.log.partition_log import PartitionLog
 from sediment.engine.live.log_directory import LogDirectory

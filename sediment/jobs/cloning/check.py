@@ -21,10 +21,9 @@ from sediment.jobs.reporting.columns import TableColumn, bytes_column, name_and_
 from sediment.jobs.reporting.figures import counted, human_bytes
 from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, QUARANTINED, RunReport, in_order
 from sediment.jobs.reporting.screen import Screen
-from sediment.segment_io.copies import read_copy_manifest
 from sediment.segment_io.errors import PartitionFailure, UsageError
 from sediment.segment_io.format.names import METADATA_PARTITION, new_run_id
-from sediment.segment_io.manifest import Manifest, ManifestFile, ManifestPartition
+from sediment.segment_io.manifest import Manifest, ManifestFile, ManifestPartition, read_copy_manifest
 from sediment.segment_io.stores import Store
 
 DIFFERS = "differs"

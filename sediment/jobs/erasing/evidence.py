@@ -26,9 +26,12 @@ from sediment.jobs.erasing.erasure import FileDigest
 from sediment.jobs.erasing.places import Place
 from sediment.jobs.erasing.report import ERASED, RecordsNotReached
 from sediment.jobs.reporting.figures import counted
+from sediment.jobs.reporting.html_template import render_template
 from sediment.jobs.rewriting.report import UNCHANGED
 from sediment.jobs.settings.directories import SelectedDirectory
+from sediment.segment_io.dates import date_text
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.printable import encodable
 from sediment.version import __version__
 
 if TYPE_CHECKING:
@@ -167,7 +170,6 @@ def write_evidence(file: Path, document: dict[str, Any], signer: CryptoSigner, f
         OSError: a file could not be written.
     """
     from sediment.jobs.erasing.envelope import signed
-    from sediment.jobs.erasing.evidence_page import render_evidence
 
     fs.replace_file(file, signed(document, signer))
     fs.replace_file(page_file(file), render_evidence(document, file.name).encode())
@@ -176,3 +178,9 @@ def write_evidence(file: Path, document: dict[str, Any], signer: CryptoSigner, f
 def page_file(evidence: Path) -> Path:
     """Return the path of the page next to the evidence."""
     return evidence.with_suffix(".html")
+
+
+def render_evidence(document: Mapping[str, Any], file: str) -> str:
+    """Return the page of `document` for people; only the signed `file` next to it counts as evidence."""
+    finished = date_text(document["finished_ms"])
+    return encodable(render_template("evidence.html", document=document, file=file, finished=finished))

@@ -33,8 +33,8 @@ _OF_SPARK = ("py4j.", "pyspark.")
 class RunStopped(KeyboardInterrupt):
     """A signal ended the command, or Ctrl-C ended the call of a Python function.
 
-    `report` is the `reporting.result.Result` of the run, or None.  In this result, unfinished partitions have failed
-    with the reason code `stopped`.
+    `report` is the `reporting.run_report.Result` of the run, or None.  In this result, unfinished partitions have
+    failed with the reason code `stopped`.
     """
 
     def __init__(self, report: Any = None) -> None:

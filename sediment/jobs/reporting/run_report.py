@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
@@ -12,9 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, 
 from rich.console import Console
 
 from sediment.jobs.process.standard_output import SafeConsole, stdout_is_terminal
-from sediment.jobs.reporting.arrow_rows import INTERNAL, arrow_table
+from sediment.jobs.reporting.arrow_rows import INTERNAL, arrow_table, pandas_frame
 from sediment.jobs.reporting.figures import counted
-from sediment.jobs.reporting.result import Result, page_in_notebook
 from sediment.jobs.reporting.statuses import BAD_STATUSES
 from sediment.jobs.settings.unstated_settings import POLICY_UNKNOWN, RETENTION_UNKNOWN
 from sediment.segment_io.errors import PartitionFailure, RunFailedError
@@ -22,7 +23,38 @@ from sediment.segment_io.format.names import by_number
 from sediment.segment_io.printable import encodable
 
 if TYPE_CHECKING:
+    import pandas as pd
     import pyarrow as pa
+
+
+_HEIGHT = "36rem"
+
+
+class Result(ABC):
+    """Result of a command with rows."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def to_arrow(self) -> pa.Table:
+        """Return the rows as a `pyarrow.Table`."""
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the rows as a `pandas.DataFrame`; integers stay exact, even in columns with missing values."""
+        return pandas_frame(self.to_arrow())
+
+    def _repr_html_(self) -> str:
+        """Return the HTML that a notebook shows."""
+        return str(self.to_pandas().to_html(max_rows=20))
+
+
+def page_in_notebook(page: str, title: str) -> str:
+    """Return an HTML frame that shows the document `page`, whose styles and script do not affect the notebook."""
+    return (
+        f'<iframe title="{html.escape(title)}" sandbox="allow-scripts" '
+        f'style="width: 100%; height: {_HEIGHT}; border: 0" srcdoc="{html.escape(encodable(page))}"></iframe>'
+    )
+
 
 SCHEMA = 1
 

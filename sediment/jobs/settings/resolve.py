@@ -25,8 +25,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sediment.compaction.config import COMPACT, CompactionConfig
-from sediment.compaction.offset_map_size import MAP_SLOT_BYTES, holds_several_keys, offset_map_slots
+from sediment.compaction.config import COMPACT, MAP_SLOT_BYTES, CompactionConfig, holds_several_keys, offset_map_slots
 from sediment.engine.config_definitions import (
     BROKER_FILE_MARKS,
     BROKER_KEYS,

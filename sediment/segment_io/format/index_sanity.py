@@ -4,7 +4,7 @@
     time index               checked by `time_index.parse_time_index`, whenever it is parsed
     transaction index        checked by `check_last_offsets`, which a load calls
 
-After a clean stop, a load trusts offset and time indexes, so garbage in them is not found (`loading.trusted_segments`).
+After a clean stop, a load trusts offset and time indexes, so garbage in them is not found (`loading.log_recovery`).
 
 The checks include Kafka's sanityCheck of each index.  In an offset or time index, an offset below the base offset would
 be stored as a negative number.

@@ -59,7 +59,13 @@ from sediment.server.groups.consumer.group_changes import (
 from sediment.server.groups.consumer.group_records import ResolvedRegex
 from sediment.server.groups.consumer.members import JOIN_EPOCH, STATIC_LEAVE_EPOCH
 from sediment.server.groups.group_memory import GROUP_BYTES, GroupMemory
-from sediment.server.groups.group_offsets import CommittedOffset, GroupOffsets
+from sediment.server.groups.group_offsets import (
+    MS_PER_MINUTE,
+    CommittedOffset,
+    GroupOffsets,
+    TimeWithoutMembers,
+    expired_offsets,
+)
 from sediment.server.groups.group_requests import (
     NO_MEMBER_ID,
     Answer,
@@ -73,7 +79,6 @@ from sediment.server.groups.group_requests import (
     SyncRequest,
     WakeAt,
 )
-from sediment.server.groups.offset_expiration import MS_PER_MINUTE, TimeWithoutMembers, expired_offsets
 from sediment.server.groups.offset_records import encode_group, group_tombstone
 from sediment.server.groups.offset_store import GroupStore, OffsetStore
 from sediment.server.groups.stored_groups import GroupKind, StoredGroup

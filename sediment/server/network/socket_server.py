@@ -23,10 +23,9 @@ from sediment.server.network.acceptor import Acceptor
 from sediment.server.network.connection_quotas import ConnectionQuotas
 from sediment.server.network.endpoints import Endpoint
 from sediment.server.network.frames import FrameMemory, ResponseMemory
-from sediment.server.network.handler_pool import RequestHandlerPool
 from sediment.server.network.long_work import LongWork
 from sediment.server.network.processor import Listener, Processor, Shared
-from sediment.server.network.request_channel import ReceivedFrame, RequestChannel
+from sediment.server.network.request_channel import ReceivedFrame, RequestChannel, RequestHandlerPool
 from sediment.server.open_files_limit import ReservedDescriptors
 from sediment.server.request_metrics import RequestMetrics
 from sediment.server.server_config import ServerConfig

@@ -19,8 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from sediment import api
 from sediment.jobs.erasing.envelope import load_signer, signed
-from sediment.jobs.erasing.evidence import page_file
-from sediment.jobs.erasing.evidence_page import render_evidence
+from sediment.jobs.erasing.evidence import page_file, render_evidence
 from sediment.segment_io.internal_topics.metadata_records import encode_metadata_record
 from sediment.segment_io.protocol import messages as m
 from tests.faults.inline_spark import inline_spark

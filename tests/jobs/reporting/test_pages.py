@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from sediment.jobs.erasing.evidence_page import render_evidence
+from sediment.jobs.erasing.evidence import render_evidence
 from sediment.jobs.reporting.html_page import render_html
 from sediment.jobs.reporting.html_template import stylesheet
 from tests.jobs.reporting.test_html_page import NOW_MS, Page, document, partition

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from sediment.compaction.config import CompactionConfig
-from sediment.compaction.offset_map_size import offset_map_keys
+from sediment.compaction.config import CompactionConfig, offset_map_keys
 from sediment.engine.log_config import LogConfig
 from sediment.jobs.settings.resolve import Origin, Settings
 from sediment.retention.policy import RetentionConfig

@@ -6,9 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from sediment.server.groups.group_offsets import CommittedOffset, GroupOffsets
+from sediment.server.groups.group_offsets import (
+    MS_PER_MINUTE,
+    CommittedOffset,
+    GroupOffsets,
+    TimeWithoutMembers,
+    expired_offsets,
+)
 from sediment.server.groups.group_requests import MemberIdentity
-from sediment.server.groups.offset_expiration import MS_PER_MINUTE, TimeWithoutMembers, expired_offsets
 from tests.server.groups.offsets_logs import CHECK_MS, SESSION_MS, Coordinated, OffsetsLogs
 
 HOUR_MS = 60 * MS_PER_MINUTE

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import weakref
 
-from sediment.server.network.handler_pool import RequestHandlerPool
-from sediment.server.network.request_channel import ReceivedFrame, RequestChannel
+from sediment.server.network.request_channel import ReceivedFrame, RequestChannel, RequestHandlerPool
 from tests.waiting import wait_until
 
 

@@ -5,7 +5,7 @@ Kafka's loader decides by file names alone (kafka-log 05 §2); the docstring of 
     pass 1    `.deleted`, `.part` and `.cleaned` files are deleted; so is each `.swap` at or above the lowest `.cleaned`
     pass 2    each file whose offset a complete replacement covers is deleted, even a snapshot
     pass 3    `.swap` files get their final names
-    pass 4    orphan indexes are deleted (`orphan_indexes`)
+    pass 4    orphan indexes are deleted (`_is_orphan`)
 
 Invariants of `finish_interrupted`: if every new segment is whole, the result is the same as that of Kafka's loader.  If
 `finish_interrupted` is itself interrupted at any step, it can be called again.  A new segment that is not whole may
@@ -18,7 +18,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sediment.engine.directory.loading.orphan_indexes import is_orphan
 from sediment.engine.directory.loading.replacements import NewSegment, OldSegments, index_mismatch, read_new_segment
 from sediment.engine.directory.repair import Repair
 from sediment.engine.directory.swap import is_part_file
@@ -47,7 +46,7 @@ _INDEX_KINDS = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, Segmen
 
 def is_interrupted(names: Collection[str]) -> bool:
     """Return True if `finish_interrupted` would change a directory with files of these names."""
-    return any(_is_leftover(name) or is_orphan(name, names) for name in names)
+    return any(_is_leftover(name) or _is_orphan(name, names) for name in names)
 
 
 def finish_interrupted(directory: Path, fs: Fs, *, restored: Collection[str] = ()) -> tuple[Repair, ...]:
@@ -125,7 +124,7 @@ def finish_interrupted(directory: Path, fs: Fs, *, restored: Collection[str] = (
     replaced = _replaced_names(directory, rest, completed, new, fs)
     final = {name.removesuffix(SWAP_SUFFIX) for name in completed}
     live = (set(rest) - set(replaced)) | final
-    orphans = [name for name in sorted(live) if is_orphan(name, live)]
+    orphans = [name for name in sorted(live) if _is_orphan(name, live)]
 
     def delete(removed: Sequence[str], why: str, *, is_routine: bool = False) -> None:
         for name in removed:
@@ -287,3 +286,13 @@ def _finishing_order(name: str) -> tuple[int, int, str]:
     """
     parsed = parse_segment_file(name)
     return leading_offset(name), len(_KINDS) if parsed is None else _KINDS.index(parsed.kind), name
+
+
+_INDEX_KINDS = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, SegmentFileKind.TRANSACTION_INDEX)
+
+
+def _is_orphan(name: str, live: Collection[str]) -> bool:
+    """Return True for an index without a log; its name may have any number of digits."""
+    offset = leading_offset(name)
+    is_index = offset >= 0 and name.removeprefix(name.partition(".")[0]) in _INDEX_KINDS
+    return is_index and segment_file_name(offset, SegmentFileKind.LOG) not in live

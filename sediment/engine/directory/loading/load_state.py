@@ -29,6 +29,7 @@ from sediment.segment_io.format.names import (
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import SegmentRef
+from sediment.segment_io.partition.segment_end import find_segment_end
 from sediment.segment_io.segment.recovery_scan import RepeatedOffsets, SegmentScan, scan_segment
 
 _LOG, _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX, _ = SegmentFileKind
@@ -254,3 +255,25 @@ class LoadState:
         if scan.repeated is not None:
             self.repeated[segment.name()] = RepeatedBatches(segment.name(), scan.repeated)
         return scan
+
+
+def end_by_headers(state: LoadState, segment: LoadingSegment) -> tuple[int, int]:
+    """Return (next offset, end position) of the last complete batch, as `find_segment_end` finds it.
+
+    Source: kafka-log 05 §3 (readNextOffset).
+    """
+    key = segment.base_offset, segment.ref.log_bytes, segment.ref.offset_index_bytes
+    if key not in state.segment_ends:
+        state.segment_ends[key] = find_segment_end(state.directory, segment.ref, state.fs)
+    return state.segment_ends[key]
+
+
+def end_of(state: LoadState, segment: LoadingSegment) -> tuple[int, int]:
+    """Return (next offset, end position) of the last batch, even if there is corruption before this batch."""
+    if segment.scan is None:
+        return end_by_headers(state, segment)
+    next_offset, position = segment.scan.next_offset, segment.scan.good_bytes
+    if position < segment.ref.log_bytes:
+        found_offset, found_position = end_by_headers(state, segment)
+        return max(next_offset, found_offset), max(position, found_position)
+    return next_offset, position

@@ -2,7 +2,7 @@
 
     1  finish_interrupted    complete or undo interrupted replacements and deletions, remove   passes 1 to 4
                              indexes without a log
-    2  load segment files    refuse bad names (`segment_file_names`); recover segments         pass 4
+    2  load segment files    refuse bad names (`_check_segment_files`); recover segments         pass 4
                              without an offset index or with a corrupt transaction index
     3  recover               verify the recovery point's segment and all later ones; cut       §3, §4
                              after the last good batch (`log_recovery`, `segment_recovery`)
@@ -42,24 +42,30 @@ from sediment.engine.directory.loading.load_state import (
     LoadingSegment,
     LoadState,
     RepeatedBatches,
+    end_of,
 )
-from sediment.engine.directory.loading.log_recovery import recover_unverified, settle_ends, unverified_from
-from sediment.engine.directory.loading.read_next_offset import end_of
-from sediment.engine.directory.loading.segment_file_names import check_segment_files
+from sediment.engine.directory.loading.log_recovery import (
+    check_trusted,
+    recover_unverified,
+    settle_ends,
+    unverified_from,
+)
 from sediment.engine.directory.loading.segment_recovery import recover_segment
 from sediment.engine.directory.loading.split_segment import split_segment
-from sediment.engine.directory.loading.trusted_segments import check_trusted
 from sediment.engine.directory.missing_records import LogCut
 from sediment.engine.directory.producer_state_manager import ProducerStateManager, Snapshots
 from sediment.engine.directory.repair import Repair
 from sediment.engine.log_config import LogConfig
 from sediment.segment_io.errors import (
     CorruptBatchError,
+    CorruptDataError,
     CorruptIndexError,
     IndexOffsetOverflowError,
 )
 from sediment.segment_io.format.index_sanity import check_last_offsets
 from sediment.segment_io.format.layout import (
+    INT64_MAX,
+    MAX_SEGMENT_BYTES,
     OFFSET_ENTRY_BYTES,
     TIME_ENTRY_BYTES,
     TIME_ENTRY_STRUCT,
@@ -70,6 +76,7 @@ from sediment.segment_io.format.names import (
     SegmentFileKind,
     TopicPartition,
     parse_segment_file,
+    segment_file_name,
 )
 from sediment.segment_io.format.transaction_index import AbortedTransaction, parse_transaction_index
 from sediment.segment_io.fs import Fs
@@ -185,7 +192,7 @@ def load_log(
 
 # -------------------------------------------------------------------------------------------------------------- loading
 def _load(state: LoadState) -> LoadedLog:
-    check_segment_files(state.partition, state.directory, state.fs)
+    _check_segment_files(state.partition, state.directory, state.fs)
     state.epochs = read_leader_epochs(state.fs, state.directory / LEADER_EPOCH_FILE) or ()
     state.repairs += finish_interrupted(state.directory, state.fs)
     _remove_temporary_files(state)
@@ -371,3 +378,59 @@ def _split_and_retry(state: LoadState, step: Callable[[], _Result]) -> _Result:
             state.repairs.append(
                 split_segment(state.partition, state.directory, name.base_offset, error, state.config, state.fs)
             )
+
+
+_INDEX_KINDS = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, SegmentFileKind.TRANSACTION_INDEX)
+
+
+def _check_segment_files(partition: TopicPartition, path: Path, fs: Fs) -> None:
+    """Refuse special files, oversized logs, and logs or indexes without an offset in their name, as a broker does.
+
+    If a name does not have 20 digits, a broker ignores the file.  The broker looks for a file with 20 digits, and
+    creates an empty segment if it finds none.  Sediment refuses the partition, so that no records are ignored.
+
+    Raises:
+        CorruptDataError: such a file exists.
+
+    Source: kafka-log 05 §2 pass 4.
+    """
+    found = fs.scan(path)
+    special = [entry.name for entry in found if not entry.is_file and not entry.is_directory]
+    for name in (*special, *fs.broken_links(path)):
+        parsed = parse_segment_file(name)
+        if parsed is not None and parsed.kind is SegmentFileKind.LOG and not parsed.state:
+            raise CorruptDataError(
+                "a segment is not a regular file, or its link is dangling",
+                partition=str(partition),
+                path=str(path / name),
+                advice="mount the target of the link, or move the entry away; a broker would start with a gap here",
+            )
+    entries = [entry for entry in found if entry.is_file]
+    names = {entry.name for entry in entries}
+    for entry in entries:
+        kind = next((kind for kind in (SegmentFileKind.LOG, *_INDEX_KINDS) if entry.name.endswith(kind)), None)
+        if kind is None:
+            continue
+        parsed = parse_segment_file(entry.name)
+        if parsed is None and not _stands_for_another(entry.name, kind, names):
+            raise CorruptDataError(
+                "the name of a segment file is not an offset of 20 digits",
+                partition=str(partition),
+                path=str(path / entry.name),
+                advice="a broker refuses to load this partition; move the file out of the directory",
+            )
+        if parsed is not None and kind is SegmentFileKind.LOG and entry.size_bytes > MAX_SEGMENT_BYTES:
+            raise CorruptDataError(
+                f"a segment of {entry.size_bytes} bytes is larger than any segment that a broker opens",
+                partition=str(partition),
+                path=str(path / entry.name),
+                advice="restore the segment from a replica or a backup",
+            )
+
+
+def _stands_for_another(name: str, kind: SegmentFileKind, names: set[str]) -> bool:
+    """Return True if `name` is an index, or if `names` contains a file with the same offset in 20 digits."""
+    digits = name.removesuffix(kind)
+    if not (digits.isascii() and digits.isdigit()) or int(digits) > INT64_MAX:
+        return False
+    return kind is not SegmentFileKind.LOG or segment_file_name(int(digits), kind) in names

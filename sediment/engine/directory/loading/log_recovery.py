@@ -2,15 +2,23 @@
 
     unverified_from      finds the segment at which the recovery begins: the one that contains the recovery point
     recover_unverified   recovers this segment and all later ones after an unclean stop
+    check_trusted        checks the trusted segments, which a broker does not read when it loads the log
     settle_ends          determines the log end; if it is below the log start checkpoint, an empty segment at the log
                          start replaces all segments (with `verify_trusted`, a cleanly stopped log is refused instead)
                          determines the recovery point: the log end after a clean stop; otherwise its checkpoint, but
                          at most the log end
 
+    situation                             log         offset, time index   transaction index     decided by
+    clean stop                            trusted     trusted              last offset >= base   `log_recovery`
+    unclean stop, below recovery point    trusted     trusted              last offset >= base   `log_recovery`
+    unclean stop, all other segments      every CRC   rebuilt              rebuilt               `log_recovery`
+    no offset index                       every CRC   rebuilt              rebuilt               `log_loader`
+    corrupt transaction index             every CRC   rebuilt              rebuilt               `log_loader`
+
 A decreasing offset ends the scan of a segment, as a corrupt batch does (`recovery_scan`).  An I/O error is not
 corruption: it ends the load of the partition.
 
-Source: Kafka's LogLoader.recoverLog (kafka-log 05 §3).
+Source: Kafka's LogLoader.recoverLog (kafka-log 05 §3, §5).
 """
 
 from __future__ import annotations
@@ -19,18 +27,28 @@ from bisect import bisect_right
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from sediment.engine.directory.loading.load_state import LoadingSegment, LoadState
-from sediment.engine.directory.loading.read_next_offset import end_of
+from sediment.engine.directory.loading.load_state import (
+    LoadCorruption,
+    LoadingSegment,
+    LoadState,
+    end_by_headers,
+    end_of,
+)
 from sediment.engine.directory.loading.segment_recovery import (
     NO_MATCH,
     ScannedAhead,
     announce_cut,
+    cut_log,
+    is_torn_tail,
+    note_corruption,
+    recover_segment,
     repair_segment,
     verify_segment,
 )
 from sediment.segment_io.errors import (
     CorruptCheckpointError,
     CorruptDataError,
+    IndexOffsetOverflowError,
     UnsupportedDataError,
 )
 from sediment.segment_io.format.layout import INT64_MAX, NO_LEADER_EPOCH
@@ -137,3 +155,34 @@ def settle_ends(state: LoadState) -> tuple[int, int]:
             state.snapshots.drop(offset, why)
     state.create_segment(state.log_start_checkpoint)
     return min(state.recovery_point_checkpoint, state.log_start_checkpoint), state.log_start_checkpoint
+
+
+def check_trusted(state: LoadState) -> None:
+    """Check the log after a clean stop: every batch with `verify_trusted`, otherwise only the end of the log.
+
+    A broker does not check the end: it finds the last complete batch, and appends after the torn bytes that follow it.
+    """
+    for segment in state.segments:
+        if segment.scan is not None:
+            continue
+        is_last = segment.following_base_offset is None
+        is_torn = is_last and end_by_headers(state, segment)[1] < segment.ref.log_bytes
+        if not (is_torn or state.verify_trusted):
+            continue
+        try:
+            scan = state.scan(segment, None, 0, stop_if_offsets_go_back=False)
+        except IndexOffsetOverflowError as error:
+            _note_overflow(state, segment, error)
+            continue
+        if is_torn_tail(state, segment, scan):
+            if is_last:
+                recover_segment(state, segment, cut=False, reason=NO_MATCH)
+            else:
+                cut_log(state, segment, scan)
+                state.fs.sync_file(state.path(segment))
+        elif scan.good_bytes < segment.ref.log_bytes:
+            note_corruption(state, segment, scan)
+
+
+def _note_overflow(state: LoadState, segment: LoadingSegment, overflow: IndexOffsetOverflowError) -> None:
+    state.corruption.append(LoadCorruption(segment.name(), overflow.position or 0, overflow.offset or 0, overflow.what))

@@ -24,8 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sediment.engine.directory.leader_epochs import assign, latest_epoch
-from sediment.engine.directory.loading.load_state import LoadCorruption, LoadingSegment, LoadState
-from sediment.engine.directory.loading.read_next_offset import end_by_headers
+from sediment.engine.directory.loading.load_state import LoadCorruption, LoadingSegment, LoadState, end_by_headers
 from sediment.engine.directory.missing_records import LogCut
 from sediment.engine.directory.repair import Repair
 from sediment.segment_io.format.names import SegmentFileKind, part_file_name

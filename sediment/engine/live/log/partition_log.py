@@ -53,7 +53,6 @@ from sediment.engine.live.log import (
     log_retention,
     log_roll,
     log_truncation,
-    offset_by_timestamp,
 )
 from sediment.engine.live.log.append_origin import AppendOrigin
 from sediment.engine.live.log.fetched_data import FetchedData, Isolation, LogOffsetMetadata, TimestampOffsetEpoch
@@ -718,7 +717,7 @@ class PartitionLog:
 
         Source: kafka-log 04 §9.
         """
-        return offset_by_timestamp.lookup_timestamp(self._log, target_ms, only_quick=only_quick)
+        return log_reader.lookup_timestamp(self._log, target_ms, only_quick=only_quick)
 
     # -------------------------------------------------------------------------------------------------------------- end
     def go_offline(self, reason: str) -> None:

@@ -13,9 +13,8 @@ from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server import regex
 from sediment.server.errors import ApiError
 from sediment.server.groups.consumer.consumer_group import ConsumerGroupState
-from sediment.server.groups.group_offsets import CommittedOffset
+from sediment.server.groups.group_offsets import MS_PER_MINUTE, CommittedOffset
 from sediment.server.groups.group_requests import JoinRequest, MemberIdentity, SyncRequest
-from sediment.server.groups.offset_expiration import MS_PER_MINUTE
 from sediment.server.groups.stored_groups import GroupKind
 from tests.server.groups.consumer.coordinated import (
     CLASSIC_SESSION_MS,

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from sediment.engine.live.cleaning_order import filthiest_first
+from sediment.compaction.cleanable_range import filthiest_first
 from tests.compaction.test_cleanable_range import range_of, with_ratio
 from tests.segments import log_view
 
@@ -45,7 +45,7 @@ def test_exceeded_lag_makes_a_log_eligible_but_not_first():
 def test_the_order_needs_no_live_log():
     asked = """
 import sys
-import sediment.engine.live.cleaning_order
+import sediment.compaction.cleanable_range
 print([name for name in sys.modules if name.startswith("sediment.engine.live.") and "cleaning_order" not in name])
 """
     found = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
