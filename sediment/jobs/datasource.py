@@ -46,8 +46,8 @@ from sediment.jobs.data_source.options import FORMAT, SourceOptions
 from sediment.jobs.data_source.stream_offsets import offsets_json, parse_offsets
 from sediment.jobs.data_source.stream_progress import FoundEnd, StreamProgress
 from sediment.jobs.data_source.table_options import given_options, is_new_table, options_in, with_options
-from sediment.jobs.spark.release import no_data_source
 from sediment.jobs.spark.quiet_worker import silence_closed_sockets
+from sediment.jobs.spark.release import no_data_source
 from sediment.jobs.spark.worker_python import check_worker_python
 from sediment.jobs.table_readers.read_rows import read_rows
 from sediment.jobs.table_readers.select_replicas import selected_replicas
