@@ -163,7 +163,7 @@ def _unshare_active_segment(directory: Path, fs: Fs) -> None:
     last = max((file.base_offset for file in files if file.kind is SegmentFileKind.LOG and not file.state), default=-1)
     for kind in (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, SegmentFileKind.TRANSACTION_INDEX):
         path = directory / segment_file_name(last, kind)
-        if last >= 0 and fs.exists(path) and path.stat().st_nlink > 1:
+        if last >= 0 and fs.exists(path) and fs.has_other_names(path):
             fs.replace_file(path, fs.read_bytes(path))
 
 

@@ -20,7 +20,13 @@ from sediment.engine.clone.options import CloneOptions, Part
 from sediment.engine.clone.source import Source, SourceTopic
 from sediment.engine.replicas import Replica
 from sediment.segment_io.errors import UsageError
-from sediment.segment_io.format.names import INTERNAL_TOPICS, METADATA_TOPIC, TopicPartition, is_topic_name
+from sediment.segment_io.format.names import (
+    INTERNAL_TOPICS,
+    METADATA_TOPIC,
+    MOST_IMPLIED_PARTITIONS,
+    TopicPartition,
+    is_topic_name,
+)
 from sediment.segment_io.internal_topics.coordinator_records import SHARE_GROUP_STATE, TRANSACTION_STATE
 
 NO_REPLICA = "no-replica"
@@ -100,7 +106,7 @@ def plan_clone(source: Source, options: CloneOptions, new_topic_id: Callable[[],
 
     Raises:
         UsageError: a glob, a renaming or a cut matches nothing in the clone; or two topics have the same name or id, or
-            names that collide in Kafka's metrics.
+            names that collide in Kafka's metrics; or the number of a partition implies very many empty ones.
     """
     _check_globs(source, options)
     topics: dict[str, ClonedTopic] = {}
@@ -116,6 +122,7 @@ def plan_clone(source: Source, options: CloneOptions, new_topic_id: Callable[[],
             left_out += _left_out(topic, numbers, *why)
             is_whole = False
             continue
+        _check_count(topic)
         cloned = _cloned(topic, numbers, options, new_topic_id)
         if cloned.name in topics:
             raise UsageError(
@@ -133,6 +140,16 @@ def plan_clone(source: Source, options: CloneOptions, new_topic_id: Callable[[],
     _check_used(options, topics)
     _check_collisions(options, topics)
     return ClonePlan(topics, tuple(left_out), is_whole)
+
+
+def _check_count(topic: SourceTopic) -> None:
+    implied = topic.partition_count - len(topic.replicas)
+    if implied > MOST_IMPLIED_PARTITIONS:
+        raise UsageError(
+            f"partition {topic.partition_count - 1} of topic {topic.name} implies {implied} partitions that are not in "
+            "the directories, which is too many to create",
+            advice="move the folder of this partition out of the directory, or leave the topic out",
+        )
 
 
 # ------------------------------------------------------------------------------------------------------------ selection

@@ -46,6 +46,9 @@ SWAP_SUFFIX = ".swap"
 DELETED_SUFFIX = ".deleted"
 PART_SUFFIX = ".part"
 
+MOST_IMPLIED_PARTITIONS = 200_000
+"""How many partitions the highest number of a topic's folders may imply; as many as Kafka recommends for a cluster."""
+
 LONGEST_FILE_NAME = 255
 """The largest length of a file name in bytes."""
 

@@ -54,6 +54,7 @@ from sediment.segment_io.format.names import (
     LOG_START_FILE,
     META_PROPERTIES_FILE,
     METADATA_PARTITION,
+    MOST_IMPLIED_PARTITIONS,
     PARTITION_METADATA_FILE,
     TopicPartition,
     parse_segment_file,
@@ -82,7 +83,6 @@ _NAMESPACE = uuid.UUID("d5a7a4e6-6c0c-5b3f-9a55-0b9e5c1f7a10")
 _DEFAULT_NODE_ID = 1
 _MOST_OPEN_FILES = 4096
 _MAX_INDEX_BYTES = 256 << 20
-_MOST_IMPLIED = 200_000  # as many partitions as Kafka recommends for one cluster
 _NAMES_SHOWN = 5
 _ADVICE_IF_IN_USE = "stop the broker, or serve a snapshot or a copy of the directory"
 _NOT_NEEDED = "it has no effect here"
@@ -363,7 +363,7 @@ class _Numbering:
     """The numbers of the partitions of each topic; it counts the partitions that only the names of folders imply."""
 
     def __init__(self) -> None:
-        self._left = _MOST_IMPLIED
+        self._left = MOST_IMPLIED_PARTITIONS
 
     def numbers(self, topic: str, found: Collection[int], stated: Collection[int]) -> frozenset[int]:
         """Return the numbers of all partitions; `stated` comes from the metadata log, and is empty without one."""

@@ -65,6 +65,16 @@ def test_a_selection_takes_its_topics_and_those_of_the_coordinators() -> None:
     assert plan(source(ORDERS, OFFSETS), parts=frozenset({Part.CONFIGS})).topics.keys() == {"orders"}
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_a_folder_whose_number_implies_billions_of_partitions_is_refused_unless_its_topic_is_left_out(
+    known: bool,
+) -> None:
+    endless = source_topic("endless", 1, 2**31, {}, topic_id="E" * 21 + "Q")
+    with pytest.raises(UsageError, match="partition 2147483647 of topic endless implies 2147483647 partitions"):
+        plan(source(ORDERS, endless, known=known), topics=("*",))
+    assert plan(source(ORDERS, endless, known=known), topics=("orders",)).topics.keys() == {"orders"}
+
+
 def test_two_topics_of_one_id_are_refused() -> None:
     copied = source_topic("orders_copy", 1, 1, {})
     with pytest.raises(UsageError, match="topics orders and orders_copy have the same topic id"):
