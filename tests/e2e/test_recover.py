@@ -1,4 +1,4 @@
-"""A stock broker after `recover` has written the topic id that a power loss took, and without it."""
+"""A stock broker on what `recover` and `plan` name: a lost topic id, and a copy of a log beside it."""
 
 from __future__ import annotations
 
@@ -59,3 +59,23 @@ def test_a_broker_serves_all_records_after_a_lost_topic_id_was_written_and_none_
             assert strays(node) == []
             assert confluent_records(node.bootstrap, [NAME], UNCOMMITTED)[NAME] == everything
             node.stop()
+
+
+def test_a_broker_does_not_start_beside_a_future_replica_in_the_same_directory_as_plan_says(tmp_path: Path) -> None:
+    node = KafkaNode(tmp_path / "node")
+    with running(node):
+        create(node, "t", 1)
+        produce(node.bootstrap, "t", RECORDS)
+        node.stop()
+    future = node.data / f"{NAME}.{'0' * 32}-future"
+    shutil.copytree(node.data / NAME, future)
+    planned = sediment_process("plan", "--config", node.config_file(), "--json", timeout=600)
+    (warning,) = planned.partitions()[NAME]["warnings"]
+    assert future.name in warning and "so a broker does not start" in warning
+    with pytest.raises(AssertionError, match="the broker did not start"), running(node):
+        pass
+    future.rename(tmp_path / "moved away")
+    with running(node):
+        assert not errors(node)
+        assert len(confluent_records(node.bootstrap, [NAME], UNCOMMITTED)[NAME]) == RECORDS
+        node.stop()

@@ -1,4 +1,4 @@
-"""What a broker's start makes of a future replica, as Kafka 4.2.0 did with each case."""
+"""What a broker's start makes of a future replica, as Kafka 4.2.0 did (one case: tests/e2e/test_recover.py)."""
 
 from __future__ import annotations
 
