@@ -15,6 +15,9 @@ go directly from the log to the table, no JARs are needed, and a single commit a
 Invariants
 * A segment is in the table exactly once and completely, or not at all.  The name of its transaction is derived from the
   content of the segment.  Therefore, the next run after a killed run either finds the commit or makes it.
+* If the segment has changed since that commit (a broker appended to it or cleaned it), or another replica of the log
+  was archived, only those of its records are written that the table lacks.  Two rows with the same offset, timestamp,
+  key and value are one record; a topic that was created again has other records.
 * Other files of a killed run are not part of the table; VACUUM removes them.
 * A file is durable before its commit. A commit is durable before its segments are reported as archived.
 
@@ -54,6 +57,7 @@ from sediment.jobs.spark.session import spark_context
 from sediment.jobs.spark.task_pool import run_on_executors
 from sediment.segment_io.errors import CorruptBatchError, SedimentError, UsageError
 from sediment.segment_io.extras import install_command
+from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, segment_file_name
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.slices import ALL, plan_slices
@@ -69,6 +73,7 @@ LogKey = tuple[Path, TopicPartition]
 """Log directory and a partition in it."""
 
 _PARTITION_COLUMNS = ("topic", "day")
+_IDENTITY = ("offset", "timestamp", "key", "value")
 _STATISTICS = ("partition", "offset", "segment")
 _BUFFERED_BYTES = 64 << 20
 _OPEN_FILES = 32
@@ -223,12 +228,16 @@ def _task(source: Source) -> TableTask:
 # -------------------------------------------------------------------------------------------------------------- writing
 @dataclass(frozen=True, slots=True)
 class WriteWork:
-    """Slice of a segment to write below `table`, a directory or a URI."""
+    """Slice of a segment to write below `table`, a directory or a URI.
+
+    With a `version`, records that this version of the table has from files with another digest are left out.
+    """
 
     segment: SegmentWork
     digest: str
     scan_task: ScanTask
     table: str
+    version: int | None = None
 
     def weight(self) -> int:
         """Return the bytes to read."""
@@ -257,10 +266,52 @@ def write(work: WriteWork, attempt: str) -> tuple[WrittenFile, ...] | Failure:
         check_run_token(work.segment.source.directory.parent, work.segment.run_id)
         with _Files(work, attempt) as files:
             for batch in read_table(TableRequest(), TableTask(scan_tasks=(work.scan_task,)), Fs()):
-                files.add(batch)
+                files.add(batch if work.version is None else batch.filter(_lacking(work, batch)))
         return tuple(files.written)
     except (SedimentError, OSError) as error:
         return Failure(*describe(error))
+
+
+def count_archived(work: WriteWork, _attempt: str) -> int | Failure:
+    """Count, in a task, the records of a slice that the table has from files with another digest."""
+    try:
+        check_run_token(work.segment.source.directory.parent, work.segment.run_id)
+        request = TableRequest(columns=_IDENTITY)
+        batches = read_table(request, TableTask(scan_tasks=(work.scan_task,)), Fs())
+        archived: int = sum(batch.num_rows - _lacking(work, batch).true_count for batch in batches)
+        return archived
+    except (SedimentError, OSError) as error:
+        return Failure(*describe(error))
+
+
+def _lacking(work: WriteWork, batch: pa.RecordBatch) -> pa.BooleanArray:
+    """Return for each record of a batch whether the table has it from no file with another digest."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from deltalake import DeltaTable
+    from pyarrow.compute import field
+
+    if not batch.num_rows:
+        return pa.array([], pa.bool_())
+    partition, offsets = work.segment.source.partition, pc.min_max(batch.column("offset")).as_py()
+    wanted = (field("topic") == partition.topic) & (field("partition") == partition.partition)
+    wanted &= (field("offset") >= offsets["min"]) & (field("offset") <= offsets["max"])
+    columns = [*_IDENTITY, "topic", "partition", "digest"]
+    table = DeltaTable(work.table, version=work.version)
+    known: set[tuple[object, ...]] = set()
+    for rows in read_rows(table, work.table, wanted, columns):
+        known.update(_identities(rows.filter(pc.not_equal(rows.column("digest"), work.digest))))
+    return pa.array([row not in known for row in _identities(batch)], pa.bool_())
+
+
+def _identities(batch: pa.RecordBatch) -> Iterator[tuple[object, ...]]:
+    """Yield what makes each record of a batch another one than those of the same log."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    columns = [batch.column(name) for name in _IDENTITY]
+    columns[1] = pc.cast(pc.cast(columns[1], pa.timestamp("us")), pa.int64())
+    return zip(*(column.to_pylist() for column in columns), strict=True)
 
 
 class _Files:
@@ -427,6 +478,11 @@ class _Archive:
             ) from error
         self._make_durable()
 
+    @property
+    def version(self) -> int:
+        """Version of the table that this object has read."""
+        return self._table.version()
+
     def counts(self, partition: TopicPartition, bases: Sequence[int]) -> Counter[tuple[int, str]]:
         """Count the rows of `partition` from the lowest to the highest segment in `bases`, by segment and digest."""
         import pyarrow as pa
@@ -440,6 +496,19 @@ class _Archive:
             grouped = pa.Table.from_batches([batch]).group_by(["segment", "digest"]).aggregate([([], "count_all")])
             for row in grouped.to_pylist():
                 found[row["segment"], row["digest"]] += row["count_all"]
+        return found
+
+    def digests(self, partition: TopicPartition, start: int, end: int) -> set[str]:
+        """Return the digests of the files that records of `partition` from offset `start` to below `end` are from."""
+        import pyarrow.compute as pc
+        from pyarrow.compute import field
+
+        wanted = (field("topic") == partition.topic) & (field("partition") == partition.partition)
+        wanted &= (field("offset") >= start) & (field("offset") < end)
+        columns = ["topic", "partition", "offset", "digest"]
+        found: set[str] = set()
+        for batch in read_rows(self._table, self.path, wanted, columns):
+            found.update(pc.unique(batch.column("digest")).to_pylist())
         return found
 
     def _make_durable(self) -> None:
@@ -564,12 +633,13 @@ class _Archiving:
         # If a log exists twice, for example on two disks, only the first copy is archived.
         unknown = {_transaction(work, found): (work, found) for work, found in reversed(good.items())}
         new = dict(pair for name, pair in unknown.items() if not table.has(name))
-        files = self._write(table, new)
+        archived = self._count_archived(table, _changed(table, good))
+        files = self._write(table, new, archived)
         ready = [work for work in new if work.key not in self._failed]
         if ready:
             added = [file for work in ready for file in files.get(work, ())]
             table.commit(added, [_transaction(work, new[work]) for work in ready], self._run_id)
-        self._verify(table, {work: found for work, found in good.items() if work.key not in self._failed})
+        self._verify(table, {work: found for work, found in good.items() if work.key not in self._failed}, archived)
         for work in group:
             self._progress.advance(work.size_bytes)
 
@@ -579,16 +649,34 @@ class _Archiving:
         else:
             self._fail([key], *describe_lost_task(error))
 
+    def _count_archived(self, table: _Archive, changed: Mapping[SegmentWork, Measured]) -> Counter[SegmentWork]:
+        """Count the records of each segment that the table has from files with another digest."""
+        archived = Counter(dict.fromkeys(changed, 0))
+        works = _slices(changed, table, archived)
+        if not works:
+            return archived
+        for answers in run_on_executors(
+            self._sc, works, count_archived, WriteWork.weight, group=self._run_id, is_stopped=self._stop.is_set
+        ):
+            for answer in answers:
+                segment = answer.item.segment
+                match answer.result:
+                    case int() as count:
+                        archived[segment] += count
+                    case Failure(code, reason):
+                        self._fail([segment.key], code, reason)
+                    case None:
+                        self._lost(segment.key, answer.error)
+        return archived
+
     def _write(
-        self, table: _Archive, new: Mapping[SegmentWork, Measured]
+        self, table: _Archive, new: Mapping[SegmentWork, Measured], archived: Mapping[SegmentWork, int]
     ) -> dict[SegmentWork, tuple[WrittenFile, ...]]:
-        """Write the files of each segment; if a slice fails or rows are missing, the whole partition fails."""
-        fs = Fs()
-        works = [
-            WriteWork(work, measured.digest, ScanTask(found, ALL), table.path)
-            for work, measured in new.items()
-            for found in plan_slices(work.source, ALL, fs)
-        ]
+        """Write the files of each segment; if a slice fails or rows are missing, the whole partition fails.
+
+        `archived` has the number of records to leave out, of the segments that need a comparison with the table.
+        """
+        works = _slices(new, table, archived)
         files: dict[SegmentWork, tuple[WrittenFile, ...]] = {}
         if not works:
             return files
@@ -605,22 +693,52 @@ class _Archiving:
                     case None:
                         self._lost(segment.key, answer.error)
         for work, found in new.items():
-            rows = sum(file.rows for file in files.get(work, ()))
+            rows = sum(file.rows for file in files.get(work, ())) + archived.get(work, 0)
             if rows != found.records:
                 self._fail([work.key], *_short(work, rows, found.records, "were read"))
         return files
 
-    def _verify(self, table: _Archive, good: Mapping[SegmentWork, Measured]) -> None:
+    def _verify(
+        self, table: _Archive, good: Mapping[SegmentWork, Measured], archived: Mapping[SegmentWork, int]
+    ) -> None:
         """Count the rows of each segment in the table, including the rows that an earlier run archived."""
         for key in dict.fromkeys(work.key for work in good):
             mine = {work: found for work, found in good.items() if work.key == key}
             counts = table.counts(key[1], [work.base_offset for work in mine])
             for work, found in mine.items():
                 rows = counts[work.base_offset, found.digest]
+                if rows < found.records:
+                    rows += archived.get(work, 0)
                 if rows != found.records:
                     self._fail([key], *_short(work, rows, found.records, f"are in the archive {table.path}"))
             if key not in self._failed:
                 self._totals[key] = sum(found.records for found in mine.values())
+
+
+def _slices(
+    segments: Mapping[SegmentWork, Measured], table: _Archive, compared: Mapping[SegmentWork, int]
+) -> list[WriteWork]:
+    """Return the slices of `segments`; those in `compared` leave out records that the table has."""
+    fs = Fs()
+    return [
+        WriteWork(work, measured.digest, ScanTask(found, ALL), table.path, table.version if work in compared else None)
+        for work, measured in segments.items()
+        for found in plan_slices(work.source, ALL, fs)
+    ]
+
+
+def _changed(table: _Archive, good: Mapping[SegmentWork, Measured]) -> dict[SegmentWork, Measured]:
+    """Return the segments from whose offsets the table has records of a file with another digest."""
+    changed = {}
+    for key in dict.fromkeys(work.key for work in good):
+        works = sorted((work for work in good if work.key == key), key=lambda work: work.base_offset)
+        digests = {good[work].digest for work in works}
+        if table.digests(key[1], works[0].base_offset, INT64_MAX) <= digests:
+            continue
+        for work, end in zip(works, [*(work.base_offset for work in works[1:]), INT64_MAX], strict=True):
+            if not table.digests(key[1], work.base_offset, end) <= {good[work].digest}:
+                changed[work] = good[work]
+    return changed
 
 
 def _transaction(work: SegmentWork, found: Measured) -> str:
@@ -638,12 +756,18 @@ def _short(work: SegmentWork, rows: int, records: int, where: str) -> tuple[str,
 
 
 def _groups(works: Sequence[SegmentWork]) -> Iterator[list[SegmentWork]]:
-    """Yield groups of complete partitions; every group except the last has at least `_GROUP_SEGMENTS` segments."""
+    """Yield groups of complete logs, of different partitions; a group ends after `_GROUP_SEGMENTS` segments.
+
+    Of two replicas, the second one is compared with the table that has the first one.
+    """
     group: list[SegmentWork] = []
+    partitions: set[TopicPartition] = set()
     for index, work in enumerate(works):
-        if len(group) >= _GROUP_SEGMENTS and work.key != works[index - 1].key:
+        is_full = len(group) >= _GROUP_SEGMENTS or work.source.partition in partitions
+        if group and work.key != works[index - 1].key and is_full:
             yield group
-            group = []
+            group, partitions = [], set()
         group.append(work)
+        partitions.add(work.source.partition)
     if group:
         yield group

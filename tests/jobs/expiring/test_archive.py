@@ -249,6 +249,60 @@ def test_another_log_under_the_same_name_is_archived_too(log_dir, archive):
     assert Counter(offsets(archive)) == dict.fromkeys(range(10), 2)
 
 
+def records_of(*offsets: int) -> list[bytes]:
+    return [batch_bytes(n, value=b"val", timestamp=OLD_MS, producer_id=-1) for n in offsets]
+
+
+@pytest.mark.parametrize(
+    ("changed", "offsets_after"),
+    [
+        pytest.param({0: (0, 1, 2, 3, 4), 5: (5, 6, 7, 8, 9, 10, 11)}, range(12), id="appended to"),
+        pytest.param({0: (1, 3, 7)}, range(10), id="cleaned"),
+        pytest.param({0: (0, 1, 2), 3: (3, 4, 5, 6, 7, 8, 9)}, range(10), id="rolled elsewhere"),
+    ],
+)
+def test_a_log_that_changed_after_a_run_was_killed_is_archived_without_a_second_copy(
+    tmp_path, archive, changed, offsets_after
+):
+    log_dir = tmp_path / "logs"
+    for base in (0, 5):
+        write_segment(log_dir / NAME, base, records_of(*range(base, base + 5)))
+    (log_dir / ".kafka_cleanshutdown").touch()
+    run_until_killed(log_dir, archive, Kill(1))
+    assert offsets(archive) == list(range(10))
+    shutil.rmtree(log_dir / NAME)
+    for base, kept in changed.items():
+        write_segment(log_dir / NAME, base, records_of(*kept))
+    report = expire(log_dir, "--archive", archive).partitions()[NAME]
+    assert (report["status"], report["messages_archived"]) == ("expired", sum(map(len, changed.values())))
+    assert offsets(archive) == list(offsets_after)
+
+
+def test_a_changed_log_that_is_killed_after_its_second_commit_is_counted_with_the_first(tmp_path, archive):
+    log_dir = tmp_path / "logs"
+    for kept in (range(5), range(7)):
+        shutil.rmtree(log_dir, ignore_errors=True)
+        write_segment(log_dir / NAME, 0, records_of(*kept))
+        (log_dir / ".kafka_cleanshutdown").touch()
+        run_until_killed(log_dir, archive, Kill(1))
+        assert offsets(archive) == list(kept)
+    assert expire(log_dir, "--archive", archive).partitions()[NAME]["messages_archived"] == 7
+    assert offsets(archive) == list(range(7))
+
+
+def test_replicas_whose_segments_begin_elsewhere_are_archived_once(tmp_path, log_dir, archive):
+    other = tmp_path / "copy"
+    batches = [
+        batch_bytes(n, value=b"val", timestamp=(OLD_MS, OLD_MS + DAY_MS)[n // 5], producer_id=-1) for n in range(10)
+    ]
+    write_segment(other / NAME, 0, batches[:7])
+    write_segment(other / NAME, 7, batches[7:])
+    (other / ".kafka_cleanshutdown").touch()
+    outcome = expire(log_dir, other, "--archive", archive)
+    assert [report["messages_archived"] for report in outcome.report["partitions"]] == [10, 10]
+    assert offsets(archive) == list(range(10))
+
+
 def test_two_copies_of_one_log_are_archived_once(tmp_path, log_dir, archive):
     shutil.copytree(log_dir, tmp_path / "copy")
     outcome = expire(log_dir, tmp_path / "copy", "--archive", archive)
