@@ -12,6 +12,11 @@ from sediment.segment_io.printable import error_line
 from sediment.segment_io.uris import public_uri
 
 TASK_LOST = "task-lost"
+_JVM_LOST = (
+    "the JVM of Spark has ended during the run, for example because the system killed it for its use of memory; "
+    "run again, with less memory for Spark or with --master 'local[1]'"
+)
+_NO_ANSWER = re.compile(r"An error occurred while calling [^\n]*")
 _RAISED = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)(?:: .+)?$")
 _OF_SPARK = ("py4j.", "pyspark.")
 _OF_THE_JVM = ("org.apache.spark.", "py4j.", "java.", "scala.")
@@ -52,6 +57,8 @@ def error_text_of(error: BaseException) -> ErrorText:
         return ErrorText(*describe(error))
     if isinstance(error, MemoryError):
         return ErrorText("no-memory", "there is not enough memory; free some and run again")
+    if _is_of_lost_jvm(error):
+        return ErrorText("spark-failed", _JVM_LOST)
     if type(error).__module__.startswith(_OF_SPARK):
         return ErrorText("spark-failed", f"Spark failed: {error_line(_raised(error))}", is_fault=True)
     text = error_line(f"Sediment failed: {type(error).__name__}: {first_line(error)}")
@@ -60,9 +67,18 @@ def error_text_of(error: BaseException) -> ErrorText:
 
 def describe_lost_task(error: Exception | None) -> tuple[str, str]:
     """Return the reason code and the sentence of a task that failed in Spark, after all retries, or in this process."""
+    if isinstance(error, ConnectionError) or _is_of_lost_jvm(error):
+        return TASK_LOST, _JVM_LOST
     if error is None or type(error).__module__.startswith(_OF_SPARK):
         return TASK_LOST, f"Spark gave up on the task: {error_line(_raised(error))}"
     return TASK_LOST, error_line(f"the task failed: {type(error).__name__}: {first_line(error)}")
+
+
+def _is_of_lost_jvm(error: BaseException | None) -> bool:
+    """Return True if Py4J got no answer; with an answer, the error is of another class or has the text of the JVM."""
+    if not type(error).__module__.startswith("py4j."):
+        return False
+    return type(error).__name__ == "Py4JNetworkError" or bool(_NO_ANSWER.fullmatch(str(error).strip()))
 
 
 def _raised(error: BaseException | None) -> str:

@@ -252,7 +252,7 @@ def _start(master: str | None, app_name: str, more: MoreSettings | None) -> Spar
     from pyspark.errors import PySparkException
 
     for name in _LOGGERS_OF_PY4J:
-        logging.getLogger(name).addFilter(_unless_stopping)
+        logging.getLogger(name).addFilter(_is_news)
     interrupt = signal.getsignal(signal.SIGINT)
     chatter = _Chatter()
     started = time.monotonic()
@@ -279,6 +279,9 @@ def _start(master: str | None, app_name: str, more: MoreSettings | None) -> Spar
     except (PySparkException, Py4JError) as error:
         chatter.close_pipe()
         raise _not_started(error, chatter.heard()) from error
+    # No task uses an accumulator, and without this line a JVM that ends by itself would leave a traceback on stderr.
+    accumulators: Any = sc._accumulatorServer
+    accumulators.handle_error = lambda *_request: None
     chatter.pass_on()
     _LOGGER.debug("Spark %s started on %s in %.1f s", sc.version, sc.master, time.monotonic() - started)
     if threading.current_thread() is threading.main_thread():
@@ -329,9 +332,11 @@ def _end_launched() -> None:
 _LOGGERS_OF_PY4J = (None, "py4j.clientserver", "py4j.java_gateway")
 
 
-def _unless_stopping(_record: logging.LogRecord) -> bool:
-    """Drop the traceback that Py4J logs after an interruption."""
-    return not is_stopping()
+def _is_news(record: logging.LogRecord) -> bool:
+    """Drop what Py4J logs after an interruption, and the tracebacks of a lost JVM, whose error Py4J also raises."""
+    error = record.exc_info[1] if record.exc_info else None
+    is_of_connection = isinstance(error, ConnectionError | EOFError) or type(error).__module__.startswith("py4j.")
+    return not (is_stopping() or is_of_connection)
 
 
 def _meanwhile(work: Callable[[], object]) -> None:
@@ -398,7 +403,7 @@ def _stop(sc: SparkContext) -> None:
     from py4j.protocol import Py4JError
 
     address = sc._accumulatorServer.server_address
-    with contextlib.suppress(Py4JError):
+    with contextlib.suppress(Py4JError, OSError):  # a JVM that has ended counts as stopped
         if is_stopping():
             sc.setLogLevel("OFF")  # otherwise tasks that are still running would log errors
         elif sc.getConf().get("spark.driver.extraJavaOptions", "").endswith(_WITHOUT_ARCHIVE):

@@ -350,6 +350,23 @@ def test_a_signal_that_also_ends_the_jvm_is_no_bug(log_dir: Path, start: Started
     assert "stopped" in stdout + stderr
 
 
+def test_a_run_whose_jvm_is_killed_reports_every_partition_with_one_sentence_and_changes_none(
+    log_dir: Path, sets: list[str], start: Started
+) -> None:
+    before = tree(log_dir)
+    process = start("compact", log_dir, *sets, "--force", "--master=local[1]", "--json", "-v")
+    assert process.stderr is not None
+    assert any(re.search("Spark .* started", line) for line in iter(process.stderr.readline, ""))
+    for jvm in jvms_of(process.pid):
+        os.kill(jvm, signal.SIGKILL)
+    stdout, stderr = process.communicate(timeout=LIMIT_SECONDS)
+    assert process.returncode == 1 and "Traceback" not in stderr, stderr
+    partitions = json.loads(stdout)["partitions"]
+    assert {(each["status"], each["reason_code"]) for each in partitions} == {("failed", "task-lost")}
+    assert {each["reason"].partition(",")[0] for each in partitions} == {"the JVM of Spark has ended during the run"}
+    assert tree(log_dir) == before
+
+
 def test_a_second_signal_ends_the_process_at_once(log_dir: Path, sets: list[str], start: Started) -> None:
     process = start("plan", log_dir, *sets, "--master=local[1]")
     wait_until(lambda: when_workers_start(process) or process.poll() is not None)

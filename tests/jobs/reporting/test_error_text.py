@@ -6,9 +6,9 @@ import errno
 import os
 
 import pytest
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 
-from sediment.jobs.reporting.error_text import describe, describe_lost_task
+from sediment.jobs.reporting.error_text import describe, describe_lost_task, error_text_of
 
 SPARKS_STORY = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 4.0 failed 1 times: \
@@ -38,3 +38,19 @@ def test_a_full_disk_is_named_with_the_command_that_frees_space_on_it(number: in
     code, sentence = describe(OSError(number, os.strerror(number), "/data/t-0/0.log"))
     wanted = "the disk is full (/data/t-0/0.log); free some space and run again (`sediment expire` needs none)"
     assert (code, sentence) == ("no-space", wanted)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Py4JError("An error occurred while calling o33.parallelize"),
+        Py4JNetworkError("Error while sending or receiving"),
+        ConnectionRefusedError(111, "Connection refused"),
+    ],
+)
+def test_a_jvm_that_has_ended_is_named_and_is_no_bug(error: Exception):
+    code, sentence = describe_lost_task(error)
+    assert (code, sentence.partition(",")[0]) == ("task-lost", "the JVM of Spark has ended during the run")
+    if isinstance(error, Py4JError):
+        told = error_text_of(error)
+        assert (told.reason_code, told.sentence, told.is_fault) == ("spark-failed", sentence, False)
