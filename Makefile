@@ -86,8 +86,8 @@ bench-all: setup #: run every benchmark of benchmarks/results/performance.md and
 	@$(BIN)/sediment delta-jars > /dev/null
 	@$(BIN)/python -m benchmarks.all $(ARGS)
 
-crash: setup #: crash every command at every step, then start Sediment, Kafka's loader and Delta; kill a live log 500 times, a server 400 times; flood a server
-	@SEDIMENT_CRASHES=500 SEDIMENT_SERVER_KILLS=200 SEDIMENT_CRASH_MATRIX=whole SEDIMENT_CONFORMANCE=1 $(PYTEST) -n 0 tests/faults \
+crash: setup #: crash every command at every step, then start Sediment, Kafka's loader and Delta; kill a live log 500 times, a server 400 times, compact and clone 1,100 times; flood a server
+	@SEDIMENT_CRASHES=500 SEDIMENT_SERVER_KILLS=200 SEDIMENT_COMMAND_KILLS=100 SEDIMENT_CRASH_MATRIX=whole SEDIMENT_CONFORMANCE=1 $(PYTEST) -n 0 tests/faults \
 		tests/conformance/crashes/test_crash_matrix.py tests/conformance/crashes/test_crashes.py \
 		tests/conformance/crashes/test_expire_crashes.py $(ARGS)
 	@SEDIMENT_FLOOD=whole $(PYTEST) -n 0 -s tests/server/live/test_flood.py $(ARGS)
