@@ -75,6 +75,7 @@ LogKey = tuple[Path, TopicPartition]
 _PARTITION_COLUMNS = ("topic", "day")
 _IDENTITY = ("offset", "timestamp", "key", "value")
 _STATISTICS = ("partition", "offset", "segment")
+_TRANSACTIONS = "sediment-archive"
 _BUFFERED_BYTES = 64 << 20
 _OPEN_FILES = 32
 _GROUP_SEGMENTS = 256
@@ -638,7 +639,10 @@ class _Archiving:
         ready = [work for work in new if work.key not in self._failed]
         if ready:
             added = [file for work in ready for file in files.get(work, ())]
-            table.commit(added, [_transaction(work, new[work]) for work in ready], self._run_id)
+            once = [_transaction(work, new[work]) for work in ready]
+            # Delta refuses the later of two commits at once that share a transaction, as those of two replicas must.
+            alone = {f"{_TRANSACTIONS}/{work.source.partition}" for work in ready}
+            table.commit(added, [*once, *sorted(alone)], self._run_id)
         self._verify(table, {work: found for work, found in good.items() if work.key not in self._failed}, archived)
         for work in group:
             self._progress.advance(work.size_bytes)
@@ -743,7 +747,7 @@ def _changed(table: _Archive, good: Mapping[SegmentWork, Measured]) -> dict[Segm
 
 def _transaction(work: SegmentWork, found: Measured) -> str:
     """Return the application transaction of a segment, named by partition, base offset and content."""
-    return f"sediment-archive/{work.source.partition}/{work.base_offset}/{found.digest}"
+    return f"{_TRANSACTIONS}/{work.source.partition}/{work.base_offset}/{found.digest}"
 
 
 def _short(work: SegmentWork, rows: int, records: int, where: str) -> tuple[str, str]:

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -164,7 +165,7 @@ def test_several_partitions_share_a_table_and_later_runs_add_to_it(tmp_path, arc
 
 
 # --------------------------------------------------------------------------------------------------------- exactly once
-def run(log_dir: Path, archive: Path, fault: Kill) -> None:
+def run(log_dir: Path, archive: Path, fault: Kill | None = None) -> None:
     options = CommonOptions(
         (log_dir,), Selection(), Settings.load(None, [], broker_defaults=True), NOW_MS, True, None, True
     )
@@ -301,6 +302,24 @@ def test_replicas_whose_segments_begin_elsewhere_are_archived_once(tmp_path, log
     outcome = expire(log_dir, other, "--archive", archive)
     assert [report["messages_archived"] for report in outcome.report["partitions"]] == [10, 10]
     assert offsets(archive) == list(range(10))
+
+
+def test_of_two_replicas_that_are_archived_at_once_the_later_one_is_left_to_another_run(tmp_path, log_dir, archive):
+    other = tmp_path / "copy"
+    write_segment(other / NAME, 0, records_of(*range(3)))
+    (other / ".kafka_cleanshutdown").touch()
+    commit = archives._Archive.commit
+
+    def commit_second(self, *given):
+        with patch.object(archives._Archive, "commit", commit):
+            run(other, archive)
+        commit(self, *given)
+
+    with patch.object(archives._Archive, "commit", commit_second):
+        report = expire(log_dir, "--archive", archive).partitions()[NAME]
+    assert report["status"] == "failed" and "nothing was deleted; run again" in report["reason"]
+    assert expire(log_dir, "--archive", archive).partitions()[NAME]["status"] == "expired"
+    assert max(Counter(offsets(archive)).values()) == 1
 
 
 def test_two_copies_of_one_log_are_archived_once(tmp_path, log_dir, archive):
