@@ -102,7 +102,7 @@ from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import TopicPartition, parse_segment_file
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.listing import list_log
+from sediment.segment_io.partition.listing import check_segments_are_files, list_log
 
 if TYPE_CHECKING:
     from sediment.compaction.cleanable_range import CleanableRange
@@ -308,6 +308,7 @@ class _CompactionRun(CleaningRun):
         listing = list_log(partition, path, self._fs)
         if why := why_not_compacted(partition, settings, config):
             return untouched(listing, SKIPPED, *why)
+        check_segments_are_files(partition, path, self._fs)
         if listing.is_replacement_open() and self._own.dry_run:
             return untouched(
                 listing,

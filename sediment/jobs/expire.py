@@ -89,7 +89,7 @@ from sediment.segment_io.partition.checkpoint_files import (
     read_leader_epochs,
     update_offset_checkpoint,
 )
-from sediment.segment_io.partition.listing import LogListing, list_log
+from sediment.segment_io.partition.listing import LogListing, check_segments_are_files, list_log
 
 if TYPE_CHECKING:
     from sediment.jobs.delta_lake.lineage import TableWrite
@@ -441,6 +441,7 @@ class _ExpiryRun:
                 "interrupted",
                 f"an earlier run or broker was interrupted here; run {other} to finish its work first",
             )
+        check_segments_are_files(partition, path, self._fs)
         if not self._only_looks and finish_interrupted(path, self._fs):
             listing = list_log(partition, path, self._fs)
         config = settings.for_topic(partition.topic)

@@ -109,6 +109,7 @@ from sediment.segment_io.partition.checkpoint_files import (
     read_offset_checkpoint,
 )
 from sediment.segment_io.partition.clean_shutdown_file import CleanShutdown, write_clean_shutdown
+from sediment.segment_io.partition.listing import check_segments_are_files
 from sediment.segment_io.partition.partition_directories import find_partitions
 
 _LOGGER = logging.getLogger(__name__)
@@ -783,6 +784,7 @@ def _keep_originals(
         listed = []
         for log in logs:
             try:
+                check_segments_are_files(log.partition, log.path, fs)
                 found = finish_interrupted(log.path, fs)
                 if log.state is DirectoryState.LIVE:
                     names = segment_file_names(log.path, fs)

@@ -265,6 +265,33 @@ def test_a_copy_of_a_corrupted_directory_ends_fills_no_disk_and_changes_nothing(
     assert all(stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode) for status in written)
 
 
+REWRITES = {
+    "compact": ("compact", "--force", "--set=t:cleanup.policy=compact"),
+    "expire": ("expire", "--set=t:cleanup.policy=delete", "--set=t:retention.ms=1"),
+    "erase": ("erase", "--yes", "--keys-file=keys", "--action=drop"),
+    "reencode": ("reencode", "--codec=gzip"),
+    "compact to an output": ("compact", "--force", "--set=t:cleanup.policy=compact", "--output=out"),
+    "erase to an output": ("erase", "--yes", "--keys-file=keys", "--action=drop", "--output=out"),
+    "clone": ("clone", "--to=out"),
+    "recover": ("recover", "--keep-originals=originals"),
+}
+
+
+@pytest.mark.parametrize("command", REWRITES)
+def test_a_run_that_would_miss_the_records_of_a_segment_on_another_disk_fails(tmp_path, log_dir, monkeypatch, command):
+    (tmp_path / "keys").write_text("a\n")
+    monkeypatch.chdir(tmp_path)
+    link(f"t-0/{0:020d}.log", "/no/such/mount/segment")(log_dir)
+    before = {path.name: path.read_bytes() for path in (log_dir / "t-0").iterdir() if path.exists()}
+    name, *options = REWRITES[command]
+    with inline_spark():
+        outcome = sediment(name, log_dir, "--json", "--partition=t-0", *options)
+    assert outcome.status == 1, outcome
+    (row,) = outcome.report["partitions"]
+    assert row["status"] == "failed" and "its link is dangling" in row["reason"]
+    assert {path.name: path.read_bytes() for path in (log_dir / "t-0").iterdir() if path.exists()} == before
+
+
 # --------------------------------------------------------------------------------------------- while somebody reads it
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")

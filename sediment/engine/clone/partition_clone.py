@@ -56,7 +56,7 @@ from sediment.segment_io.format.names import (
 from sediment.segment_io.fs import FileStamp, Fs
 from sediment.segment_io.manifest import ManifestFile
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints, write_partition_metadata
-from sediment.segment_io.partition.listing import list_log
+from sediment.segment_io.partition.listing import check_segments_are_files, list_log
 from sediment.segment_io.partition.live_segments import as_loaded
 from sediment.segment_io.partition.log_view import open_view
 from sediment.segment_io.partition.producer_snapshots import encode_snapshot, parse_snapshot
@@ -181,6 +181,8 @@ def clone_partition(task: CloneTask, attempt: str) -> PartitionClone:
     for number, replica in enumerate(replicas):
         if fs.is_directory(directory):
             shutil.rmtree(directory)
+        if replica.directory.at_uri is None:
+            check_segments_are_files(replica.partition, replica.path, fs)
         copied = _copied(task, replica, None if number else task.pieces, attempt, fs)
         stamps = {entry.name: fs.file_stamp(directory / entry.name) for entry in fs.scan(directory)}
         checkpoints = _as_stopped(replica.checkpoints)

@@ -50,7 +50,7 @@ from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.manifest import ManifestFile
-from sediment.segment_io.partition.listing import list_log
+from sediment.segment_io.partition.listing import check_segments_are_files, list_log
 from sediment.segment_io.stores import ListedFs
 
 _LOCAL = Fs()
@@ -102,6 +102,7 @@ class OutputRun(CleaningRun):
         path = Path(str(source.store)) / str(partition)
         listing = list_log(partition, path, ListedFs(files))
         try:
+            check_segments_are_files(partition, path, _LOCAL)
             with errors_naming(str(source.store), source.path):
                 settings = source.opened.settings_of(partition, _LOCAL)
                 config = settings.for_topic(partition.topic)

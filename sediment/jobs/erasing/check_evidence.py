@@ -48,7 +48,7 @@ from sediment.segment_io.format.names import (
 )
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_meta_properties
-from sediment.segment_io.partition.listing import list_log
+from sediment.segment_io.partition.listing import list_log, segments_without_file
 from sediment.verification.report import WRONG
 
 VERIFIED = "verified"
@@ -302,6 +302,8 @@ class _PartitionCheck:
         for segment in self._evidence.segments:
             if segment.base_offset in bases:
                 self._check_segment(segment, is_last=segment.base_offset == last)
+        for name in segments_without_file(self._directory, self._fs):
+            self.problems.append(f"{name} is not a regular file, or its link is dangling, so it cannot be read")
         for leftover in listing.leftovers:
             if leftover.name not in self._named:
                 self.problems.append(f"{leftover.name} may contain erased records, and the evidence does not name it")

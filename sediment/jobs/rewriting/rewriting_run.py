@@ -54,7 +54,7 @@ from sediment.jobs.spark.task_pool import run_on_executors
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.names import INTERNAL_TOPICS, TopicPartition, new_run_id
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.listing import LogListing
+from sediment.segment_io.partition.listing import LogListing, check_segments_are_files
 
 Report = TypeVar("Report", bound=RewriteReport)
 Own = TypeVar("Own", bound=RewriteOptions)
@@ -197,6 +197,7 @@ class RewritingRun(ABC, Generic[Own, Report]):
         if checkpoints.high_watermark is None and checkpoints.high_watermark_file:
             reason = "the replication checkpoint does not list the partition"
             return listed(listing, SKIPPED, NO_HIGH_WATERMARK, reason)
+        check_segments_are_files(partition, listing.path, self._fs)
         settled = self._destination.settle(listing)
         if settled is None:
             return self._interrupted(listing)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sediment.segment_io.errors import NotALogDirectoryError
+from sediment.segment_io.errors import CorruptDataError, NotALogDirectoryError
 from sediment.segment_io.format.names import (
     CLEANED_SUFFIX,
     SWAP_SUFFIX,
@@ -103,6 +103,33 @@ def list_log(partition: TopicPartition, path: Path, fs: Fs) -> LogListing:
             live.setdefault(parsed.base_offset, {})[parsed.kind] = entry
     segments = tuple(_segment(base, files) for base, files in sorted(live.items()) if SegmentFileKind.LOG in files)
     return LogListing(partition, path, segments, tuple(sorted(snapshots)), tuple(leftovers))
+
+
+def segments_without_file(path: Path, fs: Fs) -> list[str]:
+    """Return the names of logs that are no regular files, such as links to a disk that is not mounted.
+
+    `list_log` leaves them out, so their records are not read.  A directory is no segment.
+    """
+    if not fs.is_directory(path):
+        return []
+    special = [entry.name for entry in fs.scan(path) if not entry.is_file and not entry.is_directory]
+    parsed = {name: parse_segment_file(name) for name in (*special, *fs.broken_links(path))}
+    return [name for name, file in parsed.items() if file and file.kind is SegmentFileKind.LOG and not file.state]
+
+
+def check_segments_are_files(partition: TopicPartition, path: Path, fs: Fs) -> None:
+    """Check that no log of a partition is left out of its listing; a run on the other segments would miss its records.
+
+    Raises:
+        CorruptDataError: a log is not a regular file.
+    """
+    for name in segments_without_file(path, fs):
+        raise CorruptDataError(
+            "a segment is not a regular file, or its link is dangling",
+            partition=str(partition),
+            path=str(path / name),
+            advice="mount the target of the link, or move the entry away; a broker would start with a gap here",
+        )
 
 
 def stat_segment(directory: Path, base_offset: int, fs: Fs, *, suffix: str = "") -> SegmentRef | None:

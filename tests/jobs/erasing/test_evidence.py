@@ -281,6 +281,10 @@ def _remove_the_last_segment(erased: Erased, _folder: Path) -> None:
     (erased.logs / "people-0" / f"{3:020d}.log").unlink()
 
 
+def _link_an_old_segment(erased: Erased, _folder: Path) -> None:
+    (erased.logs / "people-0" / f"{1:020d}.log").symlink_to("/no/such/mount/segment")
+
+
 def _add_an_old_segment(erased: Erased, _folder: Path) -> None:
     write_segment(erased.logs / "people-0", 1, [batch_bytes(1, "a")])
 
@@ -332,6 +336,7 @@ CHEATS = {
     "put the old segment back": _put_back,
     "change a byte": _flip_a_byte,
     "remove a segment": _remove_the_last_segment,
+    "link to an old segment on a disk that is not mounted": _link_an_old_segment,
     "add an old segment": _add_an_old_segment,
     "keep the old file as .deleted": _keep_under_another_name,
     "keep the old partition as stray": _keep_a_stray_partition,

@@ -81,7 +81,7 @@ from sediment.segment_io.format.names import (
 from sediment.segment_io.format.transaction_index import AbortedTransaction, parse_transaction_index
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints, read_leader_epochs
-from sediment.segment_io.partition.listing import list_log
+from sediment.segment_io.partition.listing import check_segments_are_files, list_log
 from sediment.segment_io.partition.producer_state import ProducerState
 from sediment.segment_io.partition.segment_end import index_entry
 from sediment.segment_io.segment.largest_timestamp import largest_timestamp_or_mtime_ms
@@ -394,18 +394,8 @@ def _check_segment_files(partition: TopicPartition, path: Path, fs: Fs) -> None:
 
     Source: kafka-log 05 §2 pass 4.
     """
-    found = fs.scan(path)
-    special = [entry.name for entry in found if not entry.is_file and not entry.is_directory]
-    for name in (*special, *fs.broken_links(path)):
-        parsed = parse_segment_file(name)
-        if parsed is not None and parsed.kind is SegmentFileKind.LOG and not parsed.state:
-            raise CorruptDataError(
-                "a segment is not a regular file, or its link is dangling",
-                partition=str(partition),
-                path=str(path / name),
-                advice="mount the target of the link, or move the entry away; a broker would start with a gap here",
-            )
-    entries = [entry for entry in found if entry.is_file]
+    check_segments_are_files(partition, path, fs)
+    entries = [entry for entry in fs.scan(path) if entry.is_file]
     names = {entry.name for entry in entries}
     for entry in entries:
         kind = next((kind for kind in (SegmentFileKind.LOG, *_INDEX_KINDS) if entry.name.endswith(kind)), None)
