@@ -19,6 +19,7 @@ import numpy as np
 from sediment.compaction.rewrite.verdicts import Action, Verdict, Verdicts
 from sediment.jobs.delta_lake.paths import is_delta_table
 from sediment.segment_io.errors import UsageError
+from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import TopicPartition
 
 if TYPE_CHECKING:
@@ -143,7 +144,8 @@ def _csv_options(types: Mapping[str, Any]) -> Any:
 
 def _parse(row: Mapping[str, Any], path: str) -> tuple[TopicPartition, GivenVerdict]:
     topic, number, offset = (row[name] for name in _OF_RECORD)
-    if not isinstance(topic, str) or type(number) is not int or type(offset) is not int or offset < 0:
+    are_numbers = type(number) is int and type(offset) is int and 0 <= offset <= INT64_MAX
+    if not isinstance(topic, str) or not are_numbers:
         raise UsageError(
             "a verdict names no record",
             path=path,
@@ -159,8 +161,17 @@ def _parse(row: Mapping[str, Any], path: str) -> tuple[TopicPartition, GivenVerd
             offset=offset,
             advice=f"write one of {', '.join(ACTIONS)}",
         )
-    return partition, GivenVerdict(offset, action, _bytes(row.get("key")), _bytes(row.get("value")))
+    key, value = (_encoded(row.get(name)) for name in ("key", "value"))
+    if not all(content is None or isinstance(content, bytes) for content in (key, value)):
+        raise UsageError(
+            "a verdict has a key or a value that is neither binary nor text",
+            partition=str(partition),
+            path=path,
+            offset=offset,
+            advice="cast the column to binary or to a string",
+        )
+    return partition, GivenVerdict(offset, action, key, value)
 
 
-def _bytes(value: Any) -> bytes | None:
+def _encoded(value: Any) -> Any:
     return value.encode() if isinstance(value, str) else value
