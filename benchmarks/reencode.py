@@ -28,7 +28,6 @@ from benchmarks.generate import Shape, write_partition
 from benchmarks.rewrite import Timing, median, timed_once
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.reencode.plan import Encoding
-from sediment.compaction.reencode.segment_reencode import reencode_log
 from sediment.engine.directory.swap import commit
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.format.compression.batch_codecs import compress, decompress
@@ -39,6 +38,7 @@ from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.log_view import LogView, open_view
 from sediment.segment_io.segment.reader import HeaderScan
+from tests.reencodes import reencode_log
 
 CONFIG = CompactionConfig()
 
@@ -66,7 +66,7 @@ def payloads_of(view: LogView) -> list[Buffer]:
 def encoded_copy(directory: Path, encoding: Encoding, copy: Path) -> LogView:
     """Return the view of a copy of the partition, re-encoded; unchanged files are hard links."""
     shutil.copytree(directory, copy, copy_function=os.link)
-    commit(reencode_log(view_of(copy), encoding, CONFIG, Fs(), run_id="bench", attempt="0").swap, Fs())
+    commit(reencode_log(view_of(copy), encoding, CONFIG).swap, Fs())
     return view_of(copy)
 
 
@@ -74,7 +74,7 @@ def time_reencode(view: LogView, encoding: Encoding) -> Timing:
     """Time one re-encoding of the partition; remove its result."""
 
     def run() -> None:
-        assert reencode_log(view, encoding, CONFIG, Fs(), run_id="bench", attempt="0").swap.parts()
+        assert reencode_log(view, encoding, CONFIG).swap.parts()
 
     timing = timed_once(run)
     for part in view.listing.path.glob("*.part"):

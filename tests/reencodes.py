@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sediment.compaction.config import CompactionConfig
-from sediment.compaction.reencode.plan import Encoding, Reencode
-from sediment.compaction.reencode.segment_reencode import reencode_log
+from sediment.compaction.prepared_swap import PreparedSwap
+from sediment.compaction.reencode.plan import Encoding, ReencodedSegment, plan_reencode
+from sediment.compaction.reencode.segment_reencode import reencode_segment
 from sediment.engine.directory.swap import commit
 from sediment.segment_io.format.compression.batch_codecs import compress
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
+from sediment.segment_io.partition.log_view import LogView
 from tests.rewrites import view_of
 from tests.twin import reencode as twin
 
@@ -29,6 +31,23 @@ def random_encoding(seed: int) -> Encoding:
 
 
 @dataclass(frozen=True, slots=True)
+class Reencode:
+    """The results of all tasks of a partition, ready to commit."""
+
+    swap: PreparedSwap
+    segments: tuple[ReencodedSegment, ...]
+
+
+def reencode_log(view: LogView, encoding: Encoding, config: CompactionConfig, *, attempt: str = "0") -> Reencode:
+    """Carry out the tasks of a partition one after another."""
+    tasks = plan_reencode(view, encoding, config)
+    done = tuple(reencode_segment(task, Fs(), run_id="r", attempt=attempt) for task in tasks)
+    checkpoint = view.log_start_offset if view.first_dirty_checkpoint is None else view.first_dirty_checkpoint
+    groups = tuple(segment.group for segment in done)
+    return Reencode(PreparedSwap(view.listing.partition, str(view.listing.path), groups, checkpoint), done)
+
+
+@dataclass(frozen=True, slots=True)
 class BothReencodes:
     """The result in place, that of the twin in another directory, and the bound."""
 
@@ -39,7 +58,7 @@ class BothReencodes:
 
 def reencode(directory: Path, encoding: Encoding, config: CompactionConfig | None = None) -> Reencode:
     """Re-encode the partition in `directory` and commit."""
-    done = reencode_log(view_of(directory), encoding, config or CompactionConfig(), Fs(), run_id="r", attempt="0")
+    done = reencode_log(view_of(directory), encoding, config or CompactionConfig())
     commit(done.swap, Fs())
     return done
 
@@ -69,6 +88,6 @@ def reencode_both(
     config = CompactionConfig(
         index_interval_bytes=interval_bytes, segment_index_bytes=index_bytes, max_message_bytes=max_message_bytes
     )
-    done = reencode_log(view, encoding, config, Fs(), run_id="r", attempt="0")
+    done = reencode_log(view, encoding, config)
     commit(done.swap, Fs())
     return BothReencodes(done, expected, view.last_stable_offset)

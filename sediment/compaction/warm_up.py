@@ -72,8 +72,8 @@ def _clean(directory: Path, config: CompactionConfig, *, exact_keys: bool = Fals
 def _rewrite(directory: Path, config: CompactionConfig) -> None:
     """Rewrite the log without some records, re-encode it, and search it for a key."""
     # Imported here, because workers that only clean do not need these modules.
-    from sediment.compaction.reencode.plan import Encoding
-    from sediment.compaction.reencode.segment_reencode import reencode_log
+    from sediment.compaction.reencode.plan import Encoding, plan_reencode
+    from sediment.compaction.reencode.segment_reencode import reencode_segment
     from sediment.compaction.rewrite.key_matches import find_key_matches
     from sediment.compaction.rewrite.key_set import KeySet
     from sediment.compaction.rewrite.plan import plan_rewrite
@@ -84,7 +84,8 @@ def _rewrite(directory: Path, config: CompactionConfig) -> None:
     view = _view_of(directory, config, fs)
     verdicts = Verdicts.of([Verdict(view.listing.segments[0].base_offset, Action.DROP)])
     rewrite_log(plan_rewrite(view, verdicts, config), fs, run_id="warm-up", attempt="0")
-    reencode_log(view, Encoding(CODEC_ZSTD, batch_bytes=1 << 16), config, fs, run_id="warm-up", attempt="0")
+    for task in plan_reencode(view, Encoding(CODEC_ZSTD, batch_bytes=1 << 16), config):
+        reencode_segment(task, fs, run_id="warm-up", attempt="0")
     find_key_matches(
         view.listing.partition,
         directory,

@@ -438,7 +438,7 @@ def test_a_broker_completes_a_move_that_a_server_left_before_or_after_its_assign
         log, future = manager.get_log(copied), manager.get_future_log(copied)
         assert log is not None and future is not None
         copy_rest(log, future)
-        backend.topics.assign_directory(copied, manager.directory_of(future))
+        backend.topics._assign(copied, manager.directory_of(future))
     assert len([name for name in cluster.names_aside() if name.endswith("-future")]) == 2
     with running(cluster.node) as node:
         wait_until(lambda: all((path / name).is_dir() for name, path in targets.items()))

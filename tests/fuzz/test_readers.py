@@ -25,7 +25,7 @@ from sediment.compaction.estimate import collect_sample
 from sediment.compaction.grouping import plan_cleaning
 from sediment.compaction.prepared_swap import from_json, to_json
 from sediment.engine.directory.output import check_output_path
-from sediment.engine.directory.spool import CommitReply, announce, check_announced, read_replies, reply, spool_swap
+from sediment.engine.directory.spool import announce, check_announced
 from sediment.engine.directory.uncleanable import read_uncleanable, uncleanable_after, update_uncleanable
 from sediment.engine.live.log.partition_log import Isolation, PartitionLog
 from sediment.engine.log_config import LogConfig
@@ -192,8 +192,6 @@ def test_every_small_file_that_is_read_back_may_hold_any_bytes(tmp_path):
     (log_dir / "t-0").mkdir()
     update_uncleanable(log_dir, fs, add=[mark])
     uncleanable = (log_dir / UNCLEANABLE_FILE).read_bytes()
-    reply(spool_swap(swap, folder, "r", fs), CommitReply("t-0", "r", "why"), fs)
-    (told,) = folder.glob("t-0.*")
     progress = progress_json(
         RefreshProgress("latest", "r", 1, {"t-0": PartitionProgress(5, 0, LogMark("A"), 1, 9)})
     ).encode()
@@ -214,10 +212,6 @@ def test_every_small_file_that_is_read_back_may_hold_any_bytes(tmp_path):
         announced.write_bytes(content)
         check_announced(folder, [log_dir], fs)
 
-    def read_reply(content):
-        told.write_bytes(content)
-        assert all(len(given.refusal or "") >= 0 for given in read_replies(folder, fs))
-
     def read_manifest(content):
         (tmp_path / "output").mkdir(exist_ok=True)
         (tmp_path / "output" / MANIFEST_FILE).write_bytes(content)
@@ -235,7 +229,6 @@ def test_every_small_file_that_is_read_back_may_hold_any_bytes(tmp_path):
         (to_json(swap).encode(), from_json),
         (uncleanable, read_marks),
         (announced.read_bytes(), read_announced),
-        (told.read_bytes(), read_reply),
         (progress, lambda content: parse_progress(content.decode(errors="replace"))),
         (settings, read_config),
         (b'{"run_id": "r", "files": []}', read_manifest),

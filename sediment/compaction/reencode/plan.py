@@ -8,13 +8,12 @@ Invariant: a task needs only its segment, so tasks may run anywhere and in any o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sediment.compaction.config import CompactionConfig
-from sediment.compaction.prepared_swap import CleanedGroup, PreparedSwap
+from sediment.compaction.prepared_swap import CleanedGroup
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.compression.batch_codecs import GZIP_LEVELS, LZ4_LEVELS, ZSTD_LEVELS
 from sediment.segment_io.format.layout import (
@@ -101,14 +100,6 @@ class ReencodedSegment:
     stats: ReencodeStats
 
 
-@dataclass(frozen=True, slots=True)
-class Reencode:
-    """The result of all tasks of a partition, ready to commit; `segments` are in ascending order."""
-
-    swap: PreparedSwap
-    segments: tuple[ReencodedSegment, ...]
-
-
 def plan_reencode(view: LogView, encoding: Encoding, config: CompactionConfig) -> tuple[ReencodeTask, ...]:
     """Return, in ascending order, a task for each segment of `view` that has a batch below the bound."""
     listing, bound = view.listing, view.last_stable_offset
@@ -118,11 +109,3 @@ def plan_reencode(view: LogView, encoding: Encoding, config: CompactionConfig) -
         for segment, end_offset in zip(listing.segments, ends, strict=True)
         if segment.base_offset < bound and segment.log_bytes
     )
-
-
-def collect_reencode(view: LogView, segments: Iterable[ReencodedSegment]) -> Reencode:
-    """Join the results of all tasks of a partition, in any order; the cleaner checkpoint does not change."""
-    ordered = tuple(sorted(segments, key=lambda done: done.group.sources[0].base_offset))
-    checkpoint = view.log_start_offset if view.first_dirty_checkpoint is None else view.first_dirty_checkpoint
-    groups = tuple(done.group for done in ordered)
-    return Reencode(PreparedSwap(view.listing.partition, str(view.listing.path), groups, checkpoint), ordered)

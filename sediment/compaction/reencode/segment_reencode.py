@@ -10,47 +10,13 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from sediment.compaction.config import CompactionConfig
 from sediment.compaction.prepared_swap import CleanedGroup, CleanStats
-from sediment.compaction.reencode.plan import (
-    Encoding,
-    Reencode,
-    ReencodedSegment,
-    ReencodeTask,
-    collect_reencode,
-    plan_reencode,
-)
+from sediment.compaction.reencode.plan import ReencodedSegment, ReencodeTask
 from sediment.compaction.reencode.scans import ReencodingScans
 from sediment.compaction.rewrite.source_segment import Progress, SourceSegment
 from sediment.compaction.source_errors import errors_of_partition
 from sediment.segment_io.format.names import PartSegment
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.log_view import LogView
-
-
-def reencode_log(
-    view: LogView,
-    encoding: Encoding,
-    config: CompactionConfig,
-    fs: Fs,
-    *,
-    run_id: str,
-    attempt: str,
-    progress: Progress | None = None,
-) -> Reencode:
-    """Carry out the tasks of a partition one after another; after a failure, remove all parts.
-
-    Arguments and errors are the same as for `plan_reencode` and `reencode_segment`.
-    """
-    done: list[ReencodedSegment] = []
-    try:
-        for task in plan_reencode(view, encoding, config):
-            done.append(reencode_segment(task, fs, run_id=run_id, attempt=attempt, progress=progress))
-    except BaseException:
-        for part in collect_reencode(view, done).swap.parts():
-            fs.unlink(view.listing.path / part.part_name, missing_ok=True)
-        raise
-    return collect_reencode(view, done)
 
 
 def reencode_segment(

@@ -126,23 +126,3 @@ def reply(prepared: Path, answer: CommitReply, fs: Fs) -> None:
     document = {"schema": _SCHEMA, "partition": answer.partition, "refusal": answer.refusal}
     fs.replace_file(target, json.dumps(document).encode())
     fs.unlink(prepared)
-
-
-def read_replies(folder: Path, fs: Fs) -> list[CommitReply]:
-    """Return the last reply for each partition, by partition name; skip unreadable replies."""
-    replies = []
-    for entry in fs.scan(folder):
-        match = _REPLY.fullmatch(entry.name)
-        if match is None:
-            continue
-        try:
-            document = json.loads(fs.read_bytes(folder / entry.name))
-            refusal, partition = document["refusal"], document.get("partition", match["partition"])
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            continue
-        if not isinstance(partition, str) or file_stem(partition) != match["partition"]:
-            continue
-        if refusal is not None and not isinstance(refusal, str):
-            continue
-        replies.append(CommitReply(partition, match["run_id"], refusal))
-    return replies

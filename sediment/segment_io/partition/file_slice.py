@@ -7,7 +7,6 @@ even if the segment is deleted.  Several slices of a file share one descriptor.
 from __future__ import annotations
 
 import errno
-import select
 import socket
 from collections.abc import Callable
 
@@ -79,19 +78,6 @@ class FileSlice:
                 break
         return position - start
 
-    def send_to(self, target: socket.socket) -> int:
-        """Send the whole slice with sendfile to a socket that blocks or has a timeout; return the number of bytes sent.
-
-        Raises:
-            UsageError: the socket is non-blocking, or the slice is closed.
-            TimeoutError: the socket accepted no byte within its timeout.
-            OSError: the socket or the disk failed, or the file was truncated before the end of the slice.
-        """
-        timeout_seconds = target.gettimeout()
-        if timeout_seconds == 0:
-            raise UsageError("the socket is non-blocking", advice="use send_some, and wait between the calls")
-        return self.send_waiting(target, 0, lambda: _wait_until_writable(target, timeout_seconds))
-
     def close(self) -> None:
         """Release the file, which is closed when no other slice uses it.  Later calls have no effect."""
         self._file = None
@@ -103,11 +89,3 @@ class FileSlice:
 
     def _truncated(self) -> OSError:
         return OSError(errno.EIO, "truncated while it was read", str(self._open().path))
-
-
-def _wait_until_writable(target: socket.socket, timeout_seconds: float | None) -> bool:
-    poll = select.poll()
-    poll.register(target, select.POLLOUT)
-    if not poll.poll(None if timeout_seconds is None else timeout_seconds * 1000):
-        raise TimeoutError(f"the socket accepted no byte for {timeout_seconds:g} seconds")
-    return True

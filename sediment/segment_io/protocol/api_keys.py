@@ -120,15 +120,6 @@ def request_class(api_key: int) -> Any:
     return getattr(messages, request_lines()[api_key].name)
 
 
-def response_class(api_key: int) -> Any:
-    """Return the message class of an API's responses.
-
-    Raises:
-        KeyError: no API has this key.
-    """
-    return getattr(messages, request_lines()[api_key].name.removesuffix("Request") + "Response")
-
-
 def supported_versions(api_key: int) -> VersionRange:
     """Return the versions of an API's requests that can be decoded, except those that Kafka 4.2 calls unstable.
 

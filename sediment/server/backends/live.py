@@ -463,11 +463,6 @@ class LiveBackend:
             return None
         return StorageError("every log directory has failed", advice="repair them and start again")
 
-    @property
-    def purgatory_size(self) -> int:
-        """Number of fetches and produces that wait for an event."""
-        return 0 if self._delayed is None else len(self._delayed)
-
     def stop_waiting(self) -> None:
         """Respond to the waiting fetches and produces; later requests do not wait."""
         if self._delayed is not None:

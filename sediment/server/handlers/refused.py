@@ -28,7 +28,6 @@ _GROUP = ErrorCode.GROUP_AUTHORIZATION_FAILED
 _CLUSTER = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 _TRANSACTION = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 _BROKER_RESOURCES = frozenset({4, 8})  # ConfigResource.Type: BROKER, BROKER_LOGGER
-_FIRST_BATCHED_ADD_PARTITIONS = 4
 _NO_ACKS = 0
 
 
@@ -47,10 +46,6 @@ class RefusedHandlers:
             ApiKey.CREATE_PARTITIONS: self._create_partitions,
             ApiKey.DELETE_RECORDS: self._delete_records,
             ApiKey.INIT_PRODUCER_ID: self._init_producer_id,
-            ApiKey.ADD_PARTITIONS_TO_TXN: self._add_partitions_to_txn,
-            ApiKey.ADD_OFFSETS_TO_TXN: self._add_offsets_to_txn,
-            ApiKey.END_TXN: self._end_txn,
-            ApiKey.TXN_OFFSET_COMMIT: self._txn_offset_commit,
             ApiKey.ALTER_CONFIGS: self._alter_configs,
             ApiKey.INCREMENTAL_ALTER_CONFIGS: self._incremental_alter_configs,
             ApiKey.DELETE_GROUPS: self._delete_groups,
@@ -145,60 +140,6 @@ class RefusedHandlers:
         """Refuse the request, because only producers that write need an id."""
         is_transactional = request.message.transactional_id is not None
         return m.InitProducerIdResponse(error_code=_TRANSACTION if is_transactional else _CLUSTER, producer_epoch=-1)
-
-    def _add_partitions_to_txn(self, request: Request) -> Any:
-        """Refuse each partition."""
-        message, response = request.message, m.AddPartitionsToTxnResponse
-        partition = response.AddPartitionsToTxnPartitionResult
-
-        def refused(topics: Any) -> list[Any]:
-            return [
-                response.AddPartitionsToTxnTopicResult(
-                    name=topic.name,
-                    results_by_partition=[
-                        partition(partition_index=number, partition_error_code=_TRANSACTION)
-                        for number in topic.partitions
-                    ],
-                )
-                for topic in topics
-            ]
-
-        if request.api_version < _FIRST_BATCHED_ADD_PARTITIONS:
-            return response(results_by_topic_v3_and_below=refused(message.v3_and_below_topics))
-        return response(
-            results_by_transaction=[
-                response.AddPartitionsToTxnResult(
-                    transactional_id=each.transactional_id, topic_results=refused(each.topics)
-                )
-                for each in message.transactions
-            ]
-        )
-
-    def _add_offsets_to_txn(self, request: Request) -> Any:
-        """Refuse."""
-        return m.AddOffsetsToTxnResponse(error_code=_TRANSACTION)
-
-    def _end_txn(self, request: Request) -> Any:
-        """Refuse."""
-        return m.EndTxnResponse(error_code=_TRANSACTION)
-
-    def _txn_offset_commit(self, request: Request) -> Any:
-        """Refuse each partition."""
-        response = m.TxnOffsetCommitResponse
-        return response(
-            topics=[
-                response.TxnOffsetCommitResponseTopic(
-                    name=topic.name,
-                    partitions=[
-                        response.TxnOffsetCommitResponsePartition(
-                            partition_index=each.partition_index, error_code=_TRANSACTION
-                        )
-                        for each in topic.partitions
-                    ],
-                )
-                for topic in request.message.topics
-            ]
-        )
 
     def _alter_configs(self, request: Request) -> Any:
         """Refuse each resource."""

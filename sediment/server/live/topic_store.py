@@ -391,15 +391,6 @@ class TopicStore:
             assign = partial(self._assign, partition)
             return self._manager.replace_current_with_future_log(partition, assign, served.use)
 
-    def assign_directory(self, partition: TopicPartition, directory: LogDirectory) -> None:
-        """Record durably in the metadata that a partition is in a log directory.
-
-        Raises:
-            ApiError: the change is not durable, or its state is unknown.
-        """
-        with self._guard:
-            self._assign(partition, directory)
-
     def _assign(self, partition: TopicPartition, directory: LogDirectory) -> None:
         directory_id = self._directory_ids()[directory.path]
         values = [directory_change_record(partition, directory_id, self._catalog.metadata)]

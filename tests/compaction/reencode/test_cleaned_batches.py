@@ -15,7 +15,6 @@ from sediment.compaction.clean_log import clean_log
 from sediment.compaction.prepared_swap import CleanStats, PreparedSwap
 from sediment.compaction.reencode.cleaned_batches import CleanedBatches
 from sediment.compaction.reencode.plan import Encoding
-from sediment.compaction.reencode.segment_reencode import reencode_log
 from sediment.engine.directory.swap import commit
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import CorruptBatchError
@@ -24,7 +23,7 @@ from sediment.segment_io.fs import DryRunFs, Fs
 from tests.compaction.test_clean_log import Round, plan_of
 from tests.compaction.test_partition_splits import Splitting, clean_in_splits, contents
 from tests.logs import START_MS, LogShape, write_random_log
-from tests.reencodes import random_encoding
+from tests.reencodes import random_encoding, reencode_log
 from tests.rewrites import view_of, visible_records
 from tests.segments import batch_bytes, write_segment
 from tests.twin.batches import Record, encode_batch
@@ -63,7 +62,7 @@ def test_the_result_is_that_of_a_cleaning_and_then_a_reencoding(shape: str, seed
     plain = clean(other, None)
     commit(plain, Fs())
     cleaned = {segment.base_offset for segment in list_segments(other)[:-1]}
-    later = reencode_log(view_of(other), encoding, ROUND.config(), Fs(), run_id="r", attempt="1")
+    later = reencode_log(view_of(other), encoding, ROUND.config(), attempt="1")
     of_cleaned = [each for each in later.segments if each.group.sources[0].base_offset in cleaned]
     active = [each for each in later.segments if each not in of_cleaned]
     for part in (file for each in active for segment in each.group.parts for file in segment.files):

@@ -9,10 +9,10 @@ import pytest
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.reencode.estimate import estimate_reencode
 from sediment.compaction.reencode.plan import Encoding
-from sediment.compaction.reencode.segment_reencode import reencode_log
 from sediment.segment_io.format.layout import CODEC_NONE, CODEC_ZSTD
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.log_view import LogView
+from tests.reencodes import reencode_log
 from tests.rewrites import view_of
 from tests.segments import batch_bytes, write_segment
 
@@ -34,7 +34,7 @@ def write_log(directory: Path) -> LogView:
 
 
 def reencoded_bytes(view: LogView, encoding: Encoding) -> int:
-    swap = reencode_log(view, encoding, CONFIG, Fs(), run_id="test", attempt="0").swap
+    swap = reencode_log(view, encoding, CONFIG).swap
     written = sum(part.files[0].size_bytes for group in swap.groups for part in group.parts)
     return written or view.listing.log_bytes()
 

@@ -10,7 +10,7 @@ import pytest
 
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.reencode.plan import Encoding, plan_reencode
-from sediment.compaction.reencode.segment_reencode import reencode_log, reencode_segment
+from sediment.compaction.reencode.segment_reencode import reencode_segment
 from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.format.batch_builder import BatchHead, NewRecord, build_batch
 from sediment.segment_io.format.layout import CODEC_GZIP, CODEC_LZ4, CODEC_NONE, CODEC_SNAPPY, CODEC_ZSTD
@@ -19,7 +19,7 @@ from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from tests.corpus import assert_same_log
 from tests.engine.live_logs import LiveLog, batch
 from tests.logs import LogShape, write_random_log
-from tests.reencodes import random_encoding, reencode, reencode_both
+from tests.reencodes import random_encoding, reencode, reencode_both, reencode_log
 from tests.rewrites import load, producers_of, view_of, visible_records
 from tests.segments import ABORT, NOW_MS, batch_bytes, marker_bytes, write_segment, write_snapshot
 from tests.twin.batches import sign_batch
@@ -98,7 +98,7 @@ def test_a_second_run_changes_nothing_and_tasks_may_run_in_any_order(seed: int, 
     written = {part.part_name: (directory / part.final_name).read_bytes() for part in whole.swap.parts()}
     assert written == spread
 
-    again = reencode_log(view_of(directory), encoding, CompactionConfig(), Fs(), run_id="r", attempt="1")
+    again = reencode_log(view_of(directory), encoding, CompactionConfig(), attempt="1")
     assert not again.swap.parts()
     assert not list(directory.glob("*.part"))
 

@@ -25,6 +25,7 @@ from sediment.segment_io.protocol.json_converter import to_json
 from sediment.segment_io.protocol.schema import FOLDER, message_lines, message_schema
 from tests.conformance.formats.message_schemas import schema_files
 from tests.conformance.oracle import KafkaOracle, MessageRead, kafka_jars
+from tests.retriable_errors import RETRIABLE
 from tests.segment_io.protocol.random_messages import message_versions, random_message, random_messages
 
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(0)]
@@ -48,7 +49,7 @@ def test_the_schemas_are_those_of_kafkas_jars() -> None:
 
 
 def test_error_codes_have_kafkas_names_and_are_retriable_as_there(oracle: KafkaOracle) -> None:
-    assert {int(code): (code.name, code.is_retriable) for code in ErrorCode} == oracle.error_codes()
+    assert {int(code): (code.name, code in RETRIABLE) for code in ErrorCode} == oracle.error_codes()
 
 
 def test_api_keys_have_kafkas_names_and_versions(oracle: KafkaOracle) -> None:

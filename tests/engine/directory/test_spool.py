@@ -14,7 +14,6 @@ from sediment.engine.directory.spool import (
     CommitReply,
     announce,
     check_announced,
-    read_replies,
     reply,
     spool_swap,
     withdraw,
@@ -23,6 +22,7 @@ from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef
+from tests.spool_replies import read_replies
 
 FS = Fs()
 
@@ -104,7 +104,7 @@ def test_the_answer_takes_the_place_of_the_swap(folder):
     path = spool_swap(swap_of(), folder, "abc", FS)
     reply(path, CommitReply("t-0", "abc", "a segment is not the one that was cleaned"), FS)
     assert [entry.name for entry in folder.iterdir()] == ["t-0.abc.refused"]
-    assert read_replies(folder, FS) == [CommitReply("t-0", "abc", "a segment is not the one that was cleaned")]
+    assert read_replies(folder) == [CommitReply("t-0", "abc", "a segment is not the one that was cleaned")]
 
 
 def test_only_the_last_answer_of_a_partition_stays(folder):
@@ -113,7 +113,7 @@ def test_only_the_last_answer_of_a_partition_stays(folder):
     for run_id, refusal in (("a", "no"), ("b", None), ("c", None)):
         reply(spool_swap(swap_of(), folder, run_id, FS), CommitReply("t-0", run_id, refusal), FS)
     assert sorted(entry.name for entry in folder.iterdir()) == ["t-0.c.committed", "t-1.a.committed"]
-    assert read_replies(folder, FS) == [CommitReply("t-0", "c", None), CommitReply("t-1", "a", None)]
+    assert read_replies(folder) == [CommitReply("t-0", "c", None), CommitReply("t-1", "a", None)]
 
 
 def test_the_longest_partition_is_handed_off_and_answered_under_a_shorter_name(folder):
@@ -126,7 +126,7 @@ def test_the_longest_partition_is_handed_off_and_answered_under_a_shorter_name(f
         reply(path, CommitReply(each, "a" * 12, None), FS)
     reply(spool_swap(swap_of(name), folder, "b" * 12, FS), CommitReply(name, "b" * 12, "no"), FS)
     expected = [CommitReply(other, "a" * 12, None), CommitReply(name, "b" * 12, "no")]
-    assert sorted(read_replies(folder, FS), key=lambda each: each.partition) == expected
+    assert sorted(read_replies(folder), key=lambda each: each.partition) == expected
 
 
 # ----------------------------------------------------------------------------------------------------- who has the lock

@@ -12,7 +12,7 @@ from sediment.compaction.clean_log import clean_log
 from sediment.compaction.cleanable_range import cleanable_range
 from sediment.compaction.grouping import plan_cleaning
 from sediment.compaction.prepared_swap import from_json, to_json
-from sediment.engine.directory.spool import CommitReply, read_replies, spool_swap
+from sediment.engine.directory.spool import CommitReply, spool_swap
 from sediment.engine.live.spool_committer import SpoolCommitter
 from sediment.segment_io.errors import DirectoryInUseError, UsageError
 from sediment.segment_io.format.names import TopicPartition
@@ -34,6 +34,7 @@ from tests.engine.managed import (
     topic_config,
 )
 from tests.jobs.log_dirs import read_checkpoint
+from tests.spool_replies import read_replies
 from tests.waiting import LIMIT_SECONDS
 
 EAGER = topic_config("compact", min_cleanable_dirty_ratio=0.0)
@@ -88,7 +89,7 @@ def test_what_a_job_cleaned_is_committed_while_the_log_is_appended_to(engine, lo
     before = latest_of(log)
     spool_swap(swap, folder, RUN, FS)
     advance(engine, 15_000)
-    assert read_replies(folder, FS) == [CommitReply("t-0", RUN, None)]
+    assert read_replies(folder) == [CommitReply("t-0", RUN, None)]
     assert latest_of(log) == before == {b"a": b"x", b"b": b"5", b"c": b"y", b"d": b"z"}
     assert len(records_of(log)) < log.log_end_offset
     assert read_checkpoint(logs / "cleaner-offset-checkpoint") == {"t-0": swap.next_dirty_offset}
@@ -153,7 +154,7 @@ def test_a_swap_of_segments_that_changed_is_refused_and_its_parts_go(engine, log
     assert told.refusal is not None
     assert "not the one that was cleaned" in told.refusal or "was removed while" in told.refusal
     assert "t-0" in told.refusal and "\n" not in told.refusal
-    assert read_replies(folder, FS) == [told]
+    assert read_replies(folder) == [told]
     assert latest_of(log) == before
     assert sorted(path.name for path in (logs / "t-0").iterdir()) == [n for n in files if not n.endswith(".part")]
     assert read_checkpoint(logs / "cleaner-offset-checkpoint") == checkpoint
@@ -241,7 +242,7 @@ def test_a_partition_that_somebody_works_on_waits_for_its_turn(engine, logs, fol
     spool_swap(prepare(logs), folder, RUN, FS)
     engine.cleaner.manager.abort_and_pause(T0)
     assert take(engine, folder) == []
-    assert read_replies(folder, FS) == []
+    assert read_replies(folder) == []
     engine.cleaner.manager.resume([T0])
     assert take(engine, folder) == [CommitReply("t-0", RUN, None)]
 

@@ -7,12 +7,11 @@ import threading
 import pytest
 
 from sediment.engine.directory.lock import DirectoryLock
-from sediment.engine.directory.spool import read_replies
 from sediment.engine.live.log_manager import LogManager
 from sediment.engine.live.scheduler import Clock
-from sediment.segment_io.fs import Fs
 from tests.engine.managed import T0, T1, advance, append, latest_of, records_of, running, topic_config
 from tests.jobs.log_dirs import read_checkpoint, sediment
+from tests.spool_replies import read_replies
 from tests.waiting import wait_until
 
 EAGER = topic_config("compact", min_cleanable_dirty_ratio=0.0, segment_bytes=20_000)
@@ -94,7 +93,7 @@ def test_the_engine_commits_what_a_job_left_while_it_is_appended_to(engine, logs
         append(engine.get_log(partition), ("k1", "late"), ("new", "1"))
     before = {partition: latest_of(engine.get_log(partition)) for partition in (T0, T1)}
     advance(engine, 15_000)
-    assert [answer.refusal for answer in read_replies(folder, Fs())] == [None, None]
+    assert [answer.refusal for answer in read_replies(folder)] == [None, None]
     for partition in (T0, T1):
         log = engine.get_log(partition)
         assert latest_of(log) == before[partition]
@@ -109,7 +108,7 @@ def test_a_job_that_follows_another_cleans_what_came_since(engine, logs, folder)
     for _ in range(2):
         assert compact(logs, folder).status == 0
         advance(engine, 15_000)
-        assert [answer.refusal for answer in read_replies(folder, Fs())] == [None, None]
+        assert [answer.refusal for answer in read_replies(folder)] == [None, None]
         for partition in (T0, T1):
             log = engine.get_log(partition)
             append(log, *[(f"k{number % 7}", f"again:{number}") for number in range(600)])
@@ -123,7 +122,7 @@ def test_the_engine_refuses_what_a_job_left_of_segments_that_changed(engine, log
     assert engine.cleaner.clean_filthiest() and engine.cleaner.clean_filthiest()
     before = latest_of(engine.get_log(T0))
     advance(engine, 15_000)
-    (answer,) = read_replies(folder, Fs())
+    (answer,) = read_replies(folder)
     assert "not the one that was cleaned" in answer.refusal
     assert not any(name.endswith(".part") for name in files_in(logs))
     assert latest_of(engine.get_log(T0)) == before
@@ -216,7 +215,7 @@ def test_jobs_and_a_busy_engine_at_once_leave_the_latest_value_of_every_key(logs
                 report = outcome.partitions()["t-0"]
                 assert report["status"] in ("compacted", "skipped"), report
                 wait_until(lambda: not list(folder.glob("t-0.*.json")))
-                answers = read_replies(folder, Fs())
+                answers = read_replies(folder)
                 assert [answer.refusal for answer in answers] in ([], [None])
                 committed += report["status"] == "compacted"
         finally:

@@ -10,12 +10,12 @@ from sediment.segment_io.protocol.api_keys import (
     ApiKey,
     advertised_versions,
     request_class,
-    response_class,
     supported_versions,
 )
 from sediment.segment_io.protocol.headers import decode_request_header, encode_response_header, is_flexible
 from sediment.segment_io.protocol.primitives import write_varint
 from sediment.segment_io.protocol.schema import VersionRange
+from tests.response_classes import response_class
 
 
 def request(api_key: ApiKey, version: int, client_id: str | None) -> bytes:

@@ -285,7 +285,7 @@ def test_a_copy_that_lacks_records_is_not_used_even_if_the_metadata_names_its_di
         served.append(batch(("k", "1")))
         manager = backend._manager
         future = manager.create_future_log(partition, b)
-        backend.topics.assign_directory(partition, manager.directory_of(future))
+        backend.topics._assign(partition, manager.directory_of(future))
         served.append(batch(("k", "2")))
     assert assigned(a) == id_of(b)
     with opened(a, b) as backend:

@@ -213,7 +213,7 @@ def test_a_fetch_and_a_produce_that_wait_for_a_deleted_topic_are_answered(tmp_pa
     path = new_node(tmp_path / "data", {"t": 1})
     with live(path) as server, server.connect() as client, server.connect() as waiting:
         waiting.send(fetch_request((0, 0), max_wait_ms=200_000), 13)
-        wait_until(lambda: server.server.backend.purgatory_size == 1)
+        wait_until(lambda: len(server.server.backend._delayed) == 1)
         assert delete(client, "t") == [ErrorCode.NONE]
         _, response = waiting.receive(m.FetchRequest.API_KEY, 13)
         assert response.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID

@@ -70,7 +70,7 @@ def node(tmp_path: Path) -> Iterator[LiveServer]:
 def waiting(node: LiveServer) -> int:
     backend = node.server.backend
     assert isinstance(backend, LiveBackend)
-    return backend.purgatory_size
+    return 0 if backend._delayed is None else len(backend._delayed)
 
 
 def values(records: object) -> int:

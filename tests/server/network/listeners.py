@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sediment.segment_io.protocol import messages as m
-from sediment.segment_io.protocol.api_keys import ApiKey, request_class, response_class
+from sediment.segment_io.protocol.api_keys import ApiKey, request_class
 from sediment.segment_io.protocol.headers import encode_response_header
 from sediment.server.apis import Features, KafkaApis
 from sediment.server.delayed import Timer
@@ -25,6 +25,7 @@ from sediment.server.requests import Handler
 from sediment.server.security.credentials import Credentials
 from sediment.server.security.sasl import SaslAuthenticator, SaslHandlers, SaslMechanisms
 from sediment.server.server_config import ServerConfig
+from tests.response_classes import response_class
 
 AT_ONCE = frozenset({int(ApiKey.API_VERSIONS)})
 

@@ -327,7 +327,7 @@ def test_a_slice_is_sent_to_a_socket(tmp_path: Path) -> None:
     reader.start()
     with here:
         assert fetched.records is not None
-        assert fetched.records.send_to(here) == fetched.size_bytes == 1 << 20
+        assert fetched.records.send_waiting(here, 0, lambda: True) == fetched.size_bytes == 1 << 20
     reader.join()
     there.close()
     assert bytes(received) == fetched.read()
@@ -349,8 +349,6 @@ def test_a_slice_is_sent_piece_by_piece_to_a_socket_that_does_not_block(tmp_path
     with ours, theirs:
         ours.setblocking(False)
         theirs.setblocking(False)
-        with pytest.raises(UsageError, match="send_some"):
-            data.send_to(ours)
         sent, received, waited = 0, bytearray(), 0
         while sent < data.size_bytes:
             count = data.send_some(ours, sent)
@@ -367,29 +365,6 @@ def test_a_slice_is_sent_piece_by_piece_to_a_socket_that_does_not_block(tmp_path
     assert data.position > 0
     empty = log.log.read(2, 100)
     assert (empty.records, empty.size_bytes, empty.read()) == (None, 0, b"")
-
-
-def test_a_slice_is_sent_to_a_socket_with_a_timeout(tmp_path: Path) -> None:
-    _, data, content = filled_slice(tmp_path)
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        ours.settimeout(0.05)
-        with pytest.raises(TimeoutError, match=r"0\.05 seconds"):
-            data.send_to(ours)
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        ours.settimeout(LIMIT_SECONDS)
-        received = bytearray()
-
-        def receive() -> None:
-            while len(received) < len(content):
-                received.extend(theirs.recv(1 << 16))
-
-        reader = threading.Thread(target=receive)
-        reader.start()
-        assert data.send_to(ours) == len(content)
-        reader.join(LIMIT_SECONDS)
-        assert bytes(received) == content
 
 
 def test_a_slice_outlives_the_segment_that_it_is_of(tmp_path: Path) -> None:
