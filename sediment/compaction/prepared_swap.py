@@ -32,8 +32,8 @@ __all__ = [
     "PartSegment",
     "PreparedSwap",
     "UnreadableBatch",
-    "from_json",
-    "to_json",
+    "swap_from_json",
+    "swap_to_json",
 ]
 
 _SCHEMA = 1
@@ -129,7 +129,7 @@ class PreparedSwap:
 
 
 # ----------------------------------------------------------------------------------------------------------------- JSON
-def to_json(swap: PreparedSwap) -> str:
+def swap_to_json(swap: PreparedSwap) -> str:
     """Convert `swap` to a JSON object, for the engine that owns the directory."""
     groups = [
         {
@@ -154,8 +154,8 @@ def to_json(swap: PreparedSwap) -> str:
     )
 
 
-def from_json(content: str | bytes, *, path: str | None = None) -> PreparedSwap:
-    """Parse the JSON of `to_json`; check that the parts can be renamed only to segment files of their directory.
+def swap_from_json(content: str | bytes, *, path: str | None = None) -> PreparedSwap:
+    """Parse the JSON of `swap_to_json`; check that the parts can be renamed only to segment files of their directory.
 
     The check does not prove that the content of the files is correct; `commit` compares names and sizes with the
     directory.

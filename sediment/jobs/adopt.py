@@ -28,8 +28,8 @@ import click
 from sediment.engine.clone.adoption import (
     adopt_partition,
     check_no_open_transaction,
-    has_metadata_log,
-    survey_partition,
+    has_metadata_folder,
+    survey_adoption,
 )
 from sediment.engine.clone.partition_clone import PartitionClone
 from sediment.engine.clone.plan import NO_REPLICA, ClonedPartition, ClonedTopic
@@ -211,7 +211,7 @@ class _Adoption:
             )
         configs = self._options.settings.topic_configs
         source = open_source([directory], self._fs, topic_configs=None if configs is None else configs.own)
-        kind = StoppedNode if has_metadata_log(self._log_dir, self._fs) else NewNode
+        kind = StoppedNode if has_metadata_folder(self._log_dir, self._fs) else NewNode
         owner = kind(self._log_dir, source, self._own, self._options.settings, self._fs)
         strays = sorted(self._options.settings.topic_sets.keys() - owner.plan.topics.keys())
         if strays:
@@ -277,7 +277,7 @@ class _Adoption:
         settings = self._options.settings.of_described_node(owner.node.node_id)
         config, now_ms = settings.for_topic(topic.name), self._options.now_ms
         if self._own.dry_run:
-            clone = survey_partition(partition, config, self._fs, now_ms=now_ms)
+            clone = survey_adoption(partition, config, self._fs, now_ms=now_ms)
             if not (owner.has_coordinator or self._own.abort_open_transactions):
                 check_no_open_transaction(clone)
             return clone

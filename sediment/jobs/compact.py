@@ -424,14 +424,14 @@ class _CompactionRun(CleaningRun):
         self, sc: Any, task: CleaningTask, asked: CleaningResult
     ) -> TaskResult[CleaningTask, CleaningResult]:
         # Imported late, because this module compiles kernels that the driver needs only for splits.
-        from sediment.jobs.cleaning.splits import InPlace, clean_partition_in_splits
+        from sediment.jobs.cleaning.splits import SplitInPlace, clean_partition_in_splits
 
         if self._stop.is_set():
             return TaskResult(task, failure(STOPPED, _STOPPED), None)
         timer = StageTimer()
         timer.add([asked.seconds_by_stage])
         try:
-            result = clean_partition_in_splits(sc, InPlace(task, asked))
+            result = clean_partition_in_splits(sc, SplitInPlace(task, asked))
         except Exception as error:
             return TaskResult(task, None, error)
         timer.lap(CLEAN)

@@ -38,11 +38,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from sediment.engine.directory.delete_segments import (
+    bases_after,
     expire_log,
     expired_files,
     roll_empty,
     rolled_files,
-    segments_after,
     settle_epochs,
 )
 from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted
@@ -740,7 +740,7 @@ def _carried_out(report: ExpiryReport, view: LogView, plan: RetentionPlan) -> Ex
         report,
         log_start_offset=plan.log_start_offset,
         bytes_after=report.bytes_before - plan.deleted_bytes,
-        segments=segments_after(view, plan),
+        segments=bases_after(view, plan),
         deleted_segments=tuple(
             DeletedSegment(fate.segment.base_offset, fate.segment.log_bytes, str(fate.rule)) for fate in plan.deleted
         ),

@@ -27,7 +27,7 @@ import click
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.exit_status import EXIT_DONE, errors_as_exit_status
 from sediment.jobs.delta_lake import ledger
-from sediment.jobs.delta_lake.paths import check_table_path, read_rows
+from sediment.jobs.delta_lake.paths import check_table_path, read_table_rows
 from sediment.jobs.process.standard_output import write_result
 from sediment.jobs.reporting.columns import TableColumn, offset_column, status_style, text_column
 from sediment.jobs.reporting.figures import counted, human_bytes
@@ -120,7 +120,7 @@ def _rows(path: str, name: str, condition: Any) -> list[dict[str, Any]]:
     check_table_path(path)
     table = f"{path}/{name}"
     try:
-        return [row for batch in read_rows(DeltaTable(table), table, condition) for row in batch.to_pylist()]
+        return [row for batch in read_table_rows(DeltaTable(table), table, condition) for row in batch.to_pylist()]
     except TableNotFoundError as error:
         raise UsageError("this is not a ledger", path=path, advice="give the --ledger path of a run") from error
     except (DeltaError, OSError) as error:

@@ -22,7 +22,7 @@ import click
 
 from sediment.engine.directory.originals.catalogue import Catalogue, OriginalFile, OriginalPartition
 from sediment.engine.directory.originals.history import History, read_history
-from sediment.engine.directory.originals.restore import listed_files, plan_partition
+from sediment.engine.directory.originals.restore import listed_files, plan_partition_restore
 from sediment.engine.directory.originals.restore_plan import Refusal, RestorePlan
 from sediment.engine.directory.originals.retained import (
     HeldFiles,
@@ -197,8 +197,8 @@ def _undoable(history: History, target: Path, fs: Fs) -> dict[tuple[str, str, st
         chain = [run.run_id for run, _ in history.to_undo(history.runs, log_dir, name)]
         later, later_start = live, log_start
         for run, entry in reversed(runs):
-            plan = plan_partition(run, entry, live, target, fs, log_start_checkpoint=log_start)
-            in_turn = plan_partition(run, entry, later, target, fs, log_start_checkpoint=later_start)
+            plan = plan_partition_restore(run, entry, live, target, fs, log_start_checkpoint=log_start)
+            in_turn = plan_partition_restore(run, entry, later, target, fs, log_start_checkpoint=later_start)
             found[run.run_id, log_dir, name] = _answer(plan, in_turn if run.run_id in chain else plan)
             if run.run_id in chain and isinstance(in_turn, RestorePlan):
                 later = in_turn.applied(later)

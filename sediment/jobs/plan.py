@@ -674,10 +674,10 @@ def _exact_plans(
 
 def _exactly_in_splits(sc: Any, task: CleaningTask, found: PartitionPlan, asked: CleaningResult) -> PartitionPlan:
     # Imported late, because this module compiles kernels that the driver needs only for splits.
-    from sediment.jobs.cleaning.splits import InPlace, clean_partition_in_splits
+    from sediment.jobs.cleaning.splits import SplitInPlace, clean_partition_in_splits
 
     try:
-        result = clean_partition_in_splits(sc, InPlace(task, asked))
+        result = clean_partition_in_splits(sc, SplitInPlace(task, asked))
     except Exception as error:
         return _lost(task, error)
     return _exactly(task, found, result)

@@ -37,7 +37,7 @@ from sediment.jobs.reporting.figures import human_bytes
 from sediment.jobs.reporting.run_report import in_order
 from sediment.jobs.reporting.screen import Screen
 from sediment.jobs.rewriting.options import RewriteOptions, encoding_options, parse_encoding, rewrite_options
-from sediment.jobs.rewriting.partition_task import PartitionPlan, PartitionRewrite
+from sediment.jobs.rewriting.partition_task import PartitionRewrite, PartitionRewritePlan
 from sediment.jobs.rewriting.planned_partition import PlannedPartition, SelectedPartition
 from sediment.jobs.rewriting.report import RewriteReport, RewriteRunReport, columns_with, print_table
 from sediment.jobs.rewriting.rewriting_run import RewritingRun
@@ -156,9 +156,9 @@ class ReencodePartition:
 
     encoding: Encoding
 
-    def plan(self, view: LogView, config: CompactionConfig, _fs: Fs) -> PartitionPlan:
+    def plan(self, view: LogView, config: CompactionConfig, _fs: Fs) -> PartitionRewritePlan:
         """Return every segment with records below the bound."""
-        return PartitionPlan(tuple(map(ReencodeSegment, plan_reencode(view, self.encoding, config))))
+        return PartitionRewritePlan(tuple(map(ReencodeSegment, plan_reencode(view, self.encoding, config))))
 
 
 # ------------------------------------------------------------------------------------------------------------- the run

@@ -50,7 +50,7 @@ from sediment.engine.directory.originals.restore import (
     PartitionRestore,
     interrupted_restores,
     listed_files,
-    plan_partition,
+    plan_partition_restore,
     restore_partition,
 )
 from sediment.engine.directory.originals.restore_plan import CHANGED_SINCE, Files, Refusal, RestorePlan
@@ -480,7 +480,7 @@ class _RestoreRun:
     def _plan(
         self, run: Catalogue, entry: OriginalPartition, live: Files, log_start: int | None
     ) -> RestorePlan | Refusal:
-        return plan_partition(run, entry, live, self._own.originals, self._fs, log_start_checkpoint=log_start)
+        return plan_partition_restore(run, entry, live, self._own.originals, self._fs, log_start_checkpoint=log_start)
 
     # ---------------------------------------------------------------------------------------------------------- restore
     def _restore_all(self, chains: Sequence[_Chain], wanted: Sequence[Catalogue]) -> list[RestoreReport]:

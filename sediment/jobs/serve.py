@@ -70,7 +70,7 @@ from sediment.server.errors import StartStoppedError
 from sediment.server.kafka_server import KafkaServer, Security, ServerOptions
 from sediment.server.network.endpoints import parse_endpoint
 from sediment.server.read_only.catalog import Catalog, CatalogOptions
-from sediment.server.read_only.frozen_segment import UnreadableRange
+from sediment.server.read_only.frozen_segment import UnservedRange
 from sediment.server.read_only.renaming import parse_renaming
 from sediment.server.request_metrics import request_name
 from sediment.server.server_config import ServerConfig
@@ -209,7 +209,7 @@ def _report(server: KafkaServer, started_ms: int, seconds: float) -> dict[str, A
 
 def _partitions(server: KafkaServer) -> list[Mapping[str, Any]]:
     catalog = server.catalog
-    unreadable: dict[TopicPartition, list[UnreadableRange]] = {}
+    unreadable: dict[TopicPartition, list[UnservedRange]] = {}
     for partition, found in catalog.unreadable() if isinstance(catalog, Catalog) else ():
         unreadable.setdefault(partition, []).append(found)
     served = [
@@ -221,7 +221,7 @@ def _partitions(server: KafkaServer) -> list[Mapping[str, Any]]:
     return served + [_row(name, out.path, SKIPPED, *describe(out.error)) for name, out in left_out]
 
 
-def _partition(name: TopicPartition, log: ServedLog, unreadable: Sequence[UnreadableRange]) -> Mapping[str, Any]:
+def _partition(name: TopicPartition, log: ServedLog, unreadable: Sequence[UnservedRange]) -> Mapping[str, Any]:
     if log.failure is not None:
         return _row(name, log.directory, QUARANTINED, *describe(log.failure))
     if not unreadable:

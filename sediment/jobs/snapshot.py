@@ -36,7 +36,7 @@ from sediment.jobs.delta_lake.latest_per_key import (
     SPARK_SCHEMA,
     SUMMARY_TOPIC,
     LatestPerKey,
-    Part,
+    PartitionPart,
     ReadSummary,
     parse_read_summary,
 )
@@ -350,12 +350,12 @@ def _read(spark: SparkSession, planned: Sequence[_Planned]) -> _Read:
     from pyspark.sql import functions as f
 
     slots = spark.sparkContext.defaultParallelism
-    parts: list[Part] = []
+    parts: list[PartitionPart] = []
     owners: list[int] = []
     for owner, scan_tasks in _cut(planned, slots):
-        parts.append(Part(len(parts), scan_tasks))
+        parts.append(PartitionPart(len(parts), scan_tasks))
         owners.append(owner)
-    tasks = pack_by_weight(parts, Part.size_bytes, slots * _TASKS_PER_SLOT)
+    tasks = pack_by_weight(parts, PartitionPart.size_bytes, slots * _TASKS_PER_SLOT)
     rows = spark.range(0, len(tasks), 1, max(len(tasks), 1)).mapInArrow(LatestPerKey(tasks), SPARK_SCHEMA)
     # Checkpoint the rows, so that Spark does not compute them again: the summaries must describe exactly these rows.
     held = rows.localCheckpoint()

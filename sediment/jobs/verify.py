@@ -40,7 +40,7 @@ from sediment.jobs.spark.slots import available_slots
 from sediment.jobs.spark.task_pool import TaskResult, run_here, run_on_executors
 from sediment.jobs.verifying.pairs import FoundPair, pair_up
 from sediment.jobs.verifying.report import COLUMNS, VerificationReport, print_report
-from sediment.jobs.verifying.task import compare_pair, failed
+from sediment.jobs.verifying.task import compare_pair, failed_pair
 from sediment.segment_io.errors import SedimentError, SourceChangedError, UsageError
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import by_number, new_run_id
@@ -126,9 +126,9 @@ def _reports(pairs: Sequence[Pair], options: CommonOptions) -> Iterator[PairRepo
             if each.result is not None:
                 yield each.result
             elif isinstance(each.error, SedimentError | OSError):
-                yield failed(each.item, *describe(each.error))
+                yield failed_pair(each.item, *describe(each.error))
             else:
-                yield failed(each.item, "task-failed", str(each.error))
+                yield failed_pair(each.item, "task-failed", str(each.error))
             progress.advance(each.item.readable_bytes)
 
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
-def counted(chunks: Iterable[Buffer], on_bytes: Callable[[int], None], *, most_bytes: int) -> Iterator[Buffer]:
+def count_bytes(chunks: Iterable[Buffer], on_bytes: Callable[[int], None], *, most_bytes: int) -> Iterator[Buffer]:
     """Yield `chunks` in pieces of at most `most_bytes`.
 
     When the caller requests the next piece, call `on_bytes` with the size of the previous piece.

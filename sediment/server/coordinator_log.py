@@ -126,7 +126,7 @@ def warn_of_unreadable(unreadable: UnreadableRange) -> None:
     _LOGGER.warning("records of a coordinator topic are skipped: %s", unreadable.error)
 
 
-def read_records(
+def read_coordinator_records(
     log: CoordinatorLog,
     fs: Fs,
     *,

@@ -34,7 +34,7 @@ _LONGEST_WAIT_SECONDS = 3600.0
 _LEAST_CANCELLED_TO_PURGE = 1000
 _EVERY_KEY = object()
 
-Clock = Callable[[], int]
+MonotonicNs = Callable[[], int]
 """A monotonic clock in nanoseconds."""
 
 
@@ -74,7 +74,7 @@ class Timer:
     A timer without a `name` has no thread; `run_due` then runs the due callbacks in the calling thread.
     """
 
-    def __init__(self, clock: Clock = time.monotonic_ns, *, name: str | None = "ExpirationReaper") -> None:
+    def __init__(self, clock: MonotonicNs = time.monotonic_ns, *, name: str | None = "ExpirationReaper") -> None:
         self._clock = clock
         self._heap: list[tuple[int, int, Cancelable]] = []
         self._order = itertools.count()

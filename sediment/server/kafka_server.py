@@ -66,7 +66,7 @@ from sediment.server.handlers.log_dirs import LogDirHandlers
 from sediment.server.handlers.metadata import MetadataHandlers, Node
 from sediment.server.handlers.transactions import TransactionHandlers
 from sediment.server.handlers.user_descriptions import UserDescriptionHandlers
-from sediment.server.metrics_text import metrics_text
+from sediment.server.metrics_text import server_metrics_text
 from sediment.server.network.endpoints import Endpoint, choose_advertised
 from sediment.server.network.frames import OTHER_REQUEST_MAX_BYTES
 from sediment.server.network.processor import Listener
@@ -171,7 +171,7 @@ class KafkaServer:
 
     def metrics_text(self) -> bytes:
         """Return the metrics in Prometheus' text format."""
-        return metrics_text(self.metrics, self._sockets, self.backend.log_metrics())
+        return server_metrics_text(self.metrics, self._sockets, self.backend.log_metrics())
 
     def _start(self, undo: ExitStack) -> None:
         options = self._options

@@ -25,7 +25,7 @@ _LABELS = ("request", "version")
 _CAPITAL = re.compile(r"(?<!^)(?=[A-Z])")
 
 
-def metrics_text(metrics: RequestMetrics, sockets: SocketServer, logs: LogMetrics | None = None) -> bytes:
+def server_metrics_text(metrics: RequestMetrics, sockets: SocketServer, logs: LogMetrics | None = None) -> bytes:
     """Return the current metrics; `logs` are the log metrics of a live server, else None.
 
     Source: Prometheus' exposition format 0.0.4; Kafka's documentation, monitoring.

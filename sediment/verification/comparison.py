@@ -129,7 +129,9 @@ class _Comparison:
 
     def report(self) -> PairReport:
         pair, settings = self._pair, self._pair.settings
-        before_log, after_log = (scan_log(side.source, self._fs, pair.threads) for side in (pair.before, pair.after))
+        before_log, after_log = (
+            scan_log_headers(side.source, self._fs, pair.threads) for side in (pair.before, pair.after)
+        )
         scans = before_log.facts, after_log.facts
         before, after = self._facts(*scans)
         cleaned = cleaned_range(
@@ -220,7 +222,7 @@ class _Comparison:
         )
 
 
-def scan_log(source: Source, fs: Fs, threads: int) -> Log:
+def scan_log_headers(source: Source, fs: Fs, threads: int) -> Log:
     """Scan the headers of a log; if several threads can do this, they also determine the parts of the log.
 
     Raises:

@@ -111,7 +111,7 @@ class Transactions:
 
 
 @dataclass(frozen=True, slots=True)
-class UnreadableBatch:
+class UnreadableBytes:
     """Bytes that are not a readable batch; the header fields are None if no header was found."""
 
     segment: int
@@ -191,7 +191,7 @@ class HeaderFacts:
     segments: dict[int, ScannedSegment] = field(default_factory=dict)
     records: int = 0
     transactions: Transactions = field(default_factory=lambda: _decided([]))
-    unreadable: list[UnreadableBatch] = field(default_factory=list)
+    unreadable: list[UnreadableBytes] = field(default_factory=list)
     sample: list[int] = field(default_factory=list)
     has_producers: bool = False
     _producers: dict[int, _Producer] = field(default_factory=dict)
@@ -361,7 +361,7 @@ def _scan(source: Source, tasks: Sequence[ScanTask], fs: Fs) -> tuple[HeaderFact
             size_bytes = found.end_position - found.position
             base_offset = found.scan_task.slice.segment.base_offset
             facts.unreadable.append(
-                UnreadableBatch(base_offset, found.position, size_bytes, None, None, None, str(found.error))
+                UnreadableBytes(base_offset, found.position, size_bytes, None, None, None, str(found.error))
             )
             continue
         task, span = found
@@ -412,9 +412,9 @@ def _readable(span: BatchSpan, segment: int, facts: HeaderFacts) -> Rows:
     return rows.copy()
 
 
-def _wrong_checksum(row: np.void, crc: int, segment: int) -> UnreadableBatch:
+def _wrong_checksum(row: np.void, crc: int, segment: int) -> UnreadableBytes:
     position, is_wrapper = int(row["position"]), row["magic"] < MAGIC_V2 and row["attributes"] & CODEC_MASK
-    return UnreadableBatch(
+    return UnreadableBytes(
         segment,
         position,
         int(row["size_bytes"]),

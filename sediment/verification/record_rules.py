@@ -52,7 +52,7 @@ from sediment.verification.tally import Tally
 from sediment.verification.threads import in_threads
 
 Int64s = npt.NDArray[np.int64]
-Batches = npt.NDArray[np.void]
+BatchRows = npt.NDArray[np.void]
 
 _BATCHES_AT_ONCE = 1 << 13
 _EVENTS_AT_ONCE = 1 << 14
@@ -357,7 +357,7 @@ class _Flags:
 
     rules: r.PairRules | None
 
-    def __call__(self, batches: Batches) -> npt.NDArray[np.uint8]:
+    def __call__(self, batches: BatchRows) -> npt.NDArray[np.uint8]:
         flags: npt.NDArray[np.uint8] = (batches["in_transaction"] & (batches["outcome"] == CONTROL_ABORT)).astype(
             np.uint8
         ) * k.ABORTED
@@ -397,24 +397,24 @@ class _Queue:
     """Batches of one log that wait for the batches of the other log."""
 
     def __init__(self) -> None:
-        self._parts: list[Batches] = []
+        self._parts: list[BatchRows] = []
         self.count = 0
         self.last_base: int | None = None
         self.has_ended = False
 
-    def add(self, batches: Batches) -> None:
+    def add(self, batches: BatchRows) -> None:
         """Add the next batches of the log."""
         if len(batches):
             self._parts.append(batches)
             self.count += len(batches)
             self.last_base = int(batches["base"][-1])
 
-    def waiting(self) -> Batches:
+    def waiting(self) -> BatchRows:
         """Return the waiting batches."""
         self._parts = [joined(self._parts)] if self._parts else [_NO_BATCHES]
         return self._parts[0]
 
-    def take(self, end: int | None) -> Batches:
+    def take(self, end: int | None) -> BatchRows:
         """Remove and return the waiting batches with a base offset below `end` (None: all batches)."""
         batches = self.waiting()
         kept = 0 if end is None else int(np.searchsorted(batches["base"], end))
@@ -462,7 +462,7 @@ class _Judge:
         pairs = r.kept_batches(kept, kept_after, np.isin(kept["base"], self._marked), self._rules)
         self._add(pairs, kept, kept_after)
 
-    def _check_reencoded(self, before: Batches, after: Batches) -> tuple[Batches, Batches]:
+    def _check_reencoded(self, before: BatchRows, after: BatchRows) -> tuple[BatchRows, BatchRows]:
         """Compare merged batches with their originals; return the batches that are in both logs, as two aligned arrays.
 
         All originals of a merged batch are one row.
@@ -476,7 +476,7 @@ class _Judge:
         self.reencoded.add(kept_after[r.are_reencoded(kept, kept_after, self._rules)], inside.originals)
         return kept, kept_after
 
-    def _add(self, found: Iterator[r.Found], before: Batches, after: Batches) -> None:
+    def _add(self, found: Iterator[r.RuleDifferences], before: BatchRows, after: BatchRows) -> None:
         if not len(before):
             return
         for each in found:
@@ -488,7 +488,7 @@ class _Judge:
             )
 
 
-def _joined(before: Batches, after: Batches) -> tuple[Batches, Batches, Batches, Batches]:
+def _joined(before: BatchRows, after: BatchRows) -> tuple[BatchRows, BatchRows, BatchRows, BatchRows]:
     """Return three groups of batches: those whose base offset is only in BEFORE, only in AFTER, or in both."""
     if not len(before) or not len(after):
         return before, after, before[:0], after[:0]
@@ -503,12 +503,12 @@ def _joined(before: Batches, after: Batches) -> tuple[Batches, Batches, Batches,
     return before[is_alone], after[~has_partner], before[slots[has_partner]], after[has_partner]
 
 
-def _has_copies(batches: Batches) -> bool:
+def _has_copies(batches: BatchRows) -> bool:
     """Return True if two batches have the same base offset, because a leader wrote offsets twice (KAFKA-19407)."""
     return bool((batches["base"][1:] == batches["base"][:-1]).any())
 
 
-def _slots_of_copies(before: Batches, after: Batches) -> Int64s:
+def _slots_of_copies(before: BatchRows, after: BatchRows) -> Int64s:
     """Return for each batch of AFTER the index of its batch in BEFORE, or -1; several may have the same base offset.
 
     Unchanged batches find their partner by their checksum, and the others take what is left, in order.

@@ -38,12 +38,12 @@ class MergedBatches:
     Row n of `previous` is the batch that precedes row n of `originals` in BEFORE.
     """
 
-    originals: r.Batches
-    previous: r.Batches
-    merged: r.Batches
+    originals: r.BatchRows
+    previous: r.BatchRows
+    merged: r.BatchRows
 
 
-def window_end(after: r.Batches, end: int | None) -> int | None:
+def window_end(after: r.BatchRows, end: int | None) -> int | None:
     """Return the largest offset up to `end` that no batch of AFTER spans, so that both logs can be divided there.
 
     `after` are the waiting batches of AFTER. If `end` is None, the logs are not divided, and the result is None.
@@ -54,7 +54,7 @@ def window_end(after: r.Batches, end: int | None) -> int | None:
     return int(inside["base"][-1]) if len(inside) and inside["last"][-1] >= end else end
 
 
-def join_originals(before: r.Batches, after: r.Batches) -> tuple[r.Batches, MergedBatches]:
+def join_originals(before: r.BatchRows, after: r.BatchRows) -> tuple[r.BatchRows, MergedBatches]:
     """Return BEFORE with one row for the originals of a merged batch, and the originals that the row replaces.
 
     The row has the header of the first original. If several originals were merged, the row has no size, because the
@@ -80,34 +80,38 @@ def join_originals(before: r.Batches, after: r.Batches) -> tuple[r.Batches, Merg
     return joined, inside
 
 
-def merged_batches(found: MergedBatches, rules: r.PairRules) -> Iterator[r.Found]:
+def merged_batches(found: MergedBatches, rules: r.PairRules) -> Iterator[r.RuleDifferences]:
     """Yield the differences between merged batches and their originals."""
     before, after = found.originals, found.merged
     is_current = (
         before["magic"] == MAGIC_V2
     )  # cleaning converts batches of magic 0 and 1, so only their records are compared
-    yield r.Found("untouched", before["segment"] >= rules.cleaned.end, lambda b, _: f"{_original(b)} was merged")
+    yield r.RuleDifferences(
+        "untouched", before["segment"] >= rules.cleaned.end, lambda b, _: f"{_original(b)} was merged"
+    )
     for name, label in _EQUAL_FIELDS.items():
-        yield r.Found(
+        yield r.RuleDifferences(
             "batches",
             is_current & (before[name] != after[name]),
             lambda b, a, name=name, label=label: (  # type: ignore[misc]
                 f"{label} {r.shown(a[name])} of the merged batch, but in BEFORE {r.shown(b[name])}"
             ),
         )
-    yield r.Found(
+    yield r.RuleDifferences(
         "batches",
         is_current & (before["base_sequence"] != _sequences(before, after)),
         lambda b, a: f"base sequence {b['base_sequence']} of {_original(b)} does not continue {a['base_sequence']}",
     )
-    yield r.Found(
+    yield r.RuleDifferences(
         "batches",
         before["base"] != found.previous["last"] + 1,
         lambda b, _: f"offsets below {_original(b)} are missing in BEFORE, so this batch cannot be merged with others",
     )
-    yield r.Found("batches", after["magic"] != MAGIC_V2, lambda _, a: f"merged batch of magic {a['magic']}")
-    yield r.Found("batches", before["records"] == 0, lambda b, _: f"{_original(b)} has no records, but was merged")
-    yield r.Found(
+    yield r.RuleDifferences("batches", after["magic"] != MAGIC_V2, lambda _, a: f"merged batch of magic {a['magic']}")
+    yield r.RuleDifferences(
+        "batches", before["records"] == 0, lambda b, _: f"{_original(b)} has no records, but was merged"
+    )
+    yield r.RuleDifferences(
         "batches",
         (after["timestamp_type"] == 1) & (before["max_ms"] != after["max_ms"]),
         lambda b, a: f"log append time {a['max_ms']} of the merged batch, but in BEFORE {b['max_ms']}",
@@ -117,13 +121,15 @@ def merged_batches(found: MergedBatches, rules: r.PairRules) -> Iterator[r.Found
     yield from r.decisions(before, after, rules)
 
 
-def last_of_producers(after: r.Batches, is_merged: r.Mask, is_remembered: r.Mask, rules: r.PairRules) -> r.Found:
+def last_of_producers(
+    after: r.BatchRows, is_merged: r.Mask, is_remembered: r.Mask, rules: r.PairRules
+) -> r.RuleDifferences:
     """Return the merged batches for which `is_remembered` is True: the last five batches of a producer in a segment.
 
     A broker that loads the segment would not recognise an original of such a batch if a client sent it again.  After
     several cleanings, the last five are unknown, because a later cleaning can have removed later batches.
     """
-    return r.Found(
+    return r.RuleDifferences(
         "producers",
         is_merged & is_remembered & (after["producer_id"] != NO_PRODUCER_ID) & (rules.since_ms is None),
         lambda _, a: f"the batch was merged, but is one of the last five of producer {a['producer_id']} in its segment",
@@ -137,7 +143,7 @@ class ReencodedBatches:
         self.count = 0
         self.first: list[ReencodedBatch] = []
 
-    def add(self, found: r.Batches, originals: r.Batches) -> None:
+    def add(self, found: r.BatchRows, originals: r.BatchRows) -> None:
         """Add batches of AFTER; `originals` are the second and later batches of BEFORE in each merged batch."""
         self.count += len(found)
         for row in found[: SHOWN_DIFFERENCES - len(self.first)]:
@@ -150,7 +156,7 @@ def _original(batch: np.void) -> str:
     return f"the batch {batch['base']}–{batch['last']}"
 
 
-def _sequences(before: r.Batches, after: r.Batches) -> r.Mask:
+def _sequences(before: r.BatchRows, after: r.BatchRows) -> r.Mask:
     """Return the base sequences that originals must have: 0 follows 2^31 - 1, and without a producer, all are equal."""
     steps = before["base"] - after["base"]
     continued = (after["base_sequence"].astype(np.int64) + steps) & INT32_MAX

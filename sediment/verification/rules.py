@@ -38,7 +38,7 @@ from sediment.verification.cleaned_range import CleanedRange
 from sediment.verification.record_kernels import NO_HORIZON
 
 Mask = npt.NDArray[np.bool_]
-Batches = npt.NDArray[np.void]
+BatchRows = npt.NDArray[np.void]
 Text = Callable[[np.void, np.void], str]
 
 NO_SIZE = -1
@@ -148,7 +148,7 @@ class PairRules:
             return -INT64_MAX
         return max(self.now_ms - self.producer_id_expiration_ms, -INT64_MAX)
 
-    def passed(self, batches: Batches) -> Mask:
+    def passed(self, batches: BatchRows) -> Mask:
         """Return True for batches of BEFORE whose delete horizon has passed.
 
         The horizon is stored in BEFORE, or was written by the first of several cleanings.
@@ -158,7 +158,7 @@ class PairRules:
         without: bool = first is not None and first <= now_ms
         return np.where(horizons == NO_HORIZON, without, horizons <= now_ms)
 
-    def tombstones_may_go(self, batches: Batches) -> Mask:
+    def tombstones_may_go(self, batches: BatchRows) -> Mask:
         """Return True for batches of BEFORE whose tombstones may be missing if they are in the cleanable range."""
         passed = self.passed(batches)
         if not self.cleaned.legacy_expired:
@@ -180,7 +180,7 @@ def saturated(time_ms: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RuleDifferences:
     """Differences of one rule: a mask over the given batches, and a function for the text of one difference."""
 
     check: str
@@ -194,7 +194,7 @@ def _control_name(number: int) -> str | None:
     return control_type_name(number)
 
 
-def _is_transaction_marker(batches: Batches) -> Mask:
+def _is_transaction_marker(batches: BatchRows) -> Mask:
     mask: Mask = batches["control"] & np.isin(batches["control_type"], (CONTROL_ABORT, CONTROL_COMMIT))
     return mask
 
@@ -217,12 +217,12 @@ def shown(value: Any) -> Any:
 
 
 # ------------------------------------------------------------------------------------------------------ without partner
-def gone_batches(before: Batches, protected: Mask, rules: PairRules) -> Iterator[Found]:
+def gone_batches(before: BatchRows, protected: Mask, rules: PairRules) -> Iterator[RuleDifferences]:
     """Yield the differences of batches that AFTER lacks; `protected` marks the last batches of active producers."""
     in_range = before["segment"] < rules.cleaned.end
-    yield Found("untouched", ~in_range, lambda b, _: f"{_range(b)} above the cleaned range is gone")
+    yield RuleDifferences("untouched", ~in_range, lambda b, _: f"{_range(b)} above the cleaned range is gone")
     may_go = _is_transaction_marker(before) & rules.passed(before) & (before["base"] < rules.removable_end())
-    yield Found(
+    yield RuleDifferences(
         "markers",
         in_range & before["control"] & (before["control_type"] != NO_CONTROL_RECORD) & ~may_go,
         lambda b, _: (
@@ -230,7 +230,7 @@ def gone_batches(before: Batches, protected: Mask, rules: PairRules) -> Iterator
             f"{horizon_text(b['horizon_ms'])}"
         ),
     )
-    yield Found(
+    yield RuleDifferences(
         "producers",
         in_range & protected,
         lambda b, _: (
@@ -239,9 +239,9 @@ def gone_batches(before: Batches, protected: Mask, rules: PairRules) -> Iterator
     )
 
 
-def new_batches(after: Batches, rules: PairRules) -> Iterator[Found]:
+def new_batches(after: BatchRows, rules: PairRules) -> Iterator[RuleDifferences]:
     """Yield the differences of batches that BEFORE lacks."""
-    yield Found(
+    yield RuleDifferences(
         "batches",
         after["base"] >= rules.legacy_end,
         lambda _, a: f"{_range(a)} has a base offset that no batch of BEFORE has",
@@ -252,7 +252,7 @@ def new_batches(after: Batches, rules: PairRules) -> Iterator[Found]:
 
 
 # --------------------------------------------------------------------------------------------------------------- pairs
-def kept_batches(before: Batches, after: Batches, marked: Mask, rules: PairRules) -> Iterator[Found]:
+def kept_batches(before: BatchRows, after: BatchRows, marked: Mask, rules: PairRules) -> Iterator[RuleDifferences]:
     """Yield the differences of batches in both logs; `marked` is True for markers that end a transaction of BEFORE."""
     same_bytes = have_same_bytes(before, after)
     yield from _header(before, after, same_bytes, rules)
@@ -265,19 +265,19 @@ def kept_batches(before: Batches, after: Batches, marked: Mask, rules: PairRules
     yield from decisions(before, after, rules)
 
 
-def have_same_bytes(before: Batches, after: Batches) -> Mask:
+def have_same_bytes(before: BatchRows, after: BatchRows) -> Mask:
     """Return True for each pair with equal size and checksum."""
     mask: Mask = (before["size"] == after["size"]) & (before["crc"] == after["crc"])
     return mask
 
 
-def may_be_reencoded(before: Batches, after: Batches, rules: PairRules) -> Mask:
+def may_be_reencoded(before: BatchRows, after: BatchRows, rules: PairRules) -> Mask:
     """Return True for data batches in the cleaned range if `rules` permit another encoding."""
     mask: Mask = (after["magic"] == MAGIC_V2) & ~after["control"] & (after["records"] > 0)
     return mask & (before["segment"] < rules.cleaned.end) & rules.may_be_reencoded
 
 
-def are_reencoded(before: Batches, after: Batches, rules: PairRules) -> Mask:
+def are_reencoded(before: BatchRows, after: BatchRows, rules: PairRules) -> Mask:
     """Return True for batches with another codec, with several originals, or with other bytes but the same records."""
     is_full = (before["magic"] == MAGIC_V2) & (after["records"] == before["records"])
     has_other_bytes = is_full & (after["horizon_ms"] == before["horizon_ms"]) & ~have_same_bytes(before, after)
@@ -286,24 +286,24 @@ def are_reencoded(before: Batches, after: Batches, rules: PairRules) -> Mask:
     return mask
 
 
-def _header(before: Batches, after: Batches, same_bytes: Mask, rules: PairRules) -> Iterator[Found]:
+def _header(before: BatchRows, after: BatchRows, same_bytes: Mask, rules: PairRules) -> Iterator[RuleDifferences]:
     encodable = may_be_reencoded(before, after, rules)
     modern = before["magic"] == 2
     for name, label in _HEADER_FIELDS.items():
-        yield Found(
+        yield RuleDifferences(
             "batches",
             modern & (before[name] != after[name]),
             lambda b, a, name=name, label=label: f"{label} {shown(a[name])}, but in BEFORE {shown(b[name])}",  # type: ignore[misc]
         )
-    yield Found(
+    yield RuleDifferences(
         "batches", modern & (after["magic"] != 2), lambda b, a: f"magic {a['magic']}, but in BEFORE {b['magic']}"
     )
-    yield Found(
+    yield RuleDifferences(
         "batches",
         (after["records"] > 0) & (after["codec"] != before["codec"]) & ~encodable,
         lambda b, a: f"codec {_codec(a)}, but in BEFORE {_codec(b)}",
     )
-    yield Found(
+    yield RuleDifferences(
         "batches",
         modern & (after["records"] > before["records"]),
         lambda b, a: f"{a['records']} records, but in BEFORE {b['records']}",
@@ -311,18 +311,18 @@ def _header(before: Batches, after: Batches, same_bytes: Mask, rules: PairRules)
     is_empty = (after["records"] == 0) & (rules.since_ms is None)
     keeps = (after["timestamp_type"] == 1) | (after["records"] == before["records"]) | is_empty
     changed = after["max_ms"] != before["max_ms"]
-    yield Found(
+    yield RuleDifferences(
         "batches",
         modern & ((after["max_ms"] > before["max_ms"]) | changed & keeps),
         lambda b, a: f"largest timestamp {a['max_ms']}, but in BEFORE {b['max_ms']}",
     )
     full = modern & (after["records"] == before["records"]) & (after["horizon_ms"] == before["horizon_ms"])
-    yield Found(
+    yield RuleDifferences(
         "batches",
         full & ~same_bytes & ~encodable,
         lambda _b, _a: "the batch lost no record, but its bytes differ from BEFORE",
     )
-    yield Found(
+    yield RuleDifferences(
         "batches",
         full & encodable & (after["base_ms"] != before["base_ms"]),
         lambda b, a: f"base timestamp {a['base_ms']}, but in BEFORE {b['base_ms']}",
@@ -334,16 +334,16 @@ def _codec(batch: np.void) -> str:
     return CODEC_NAMES[number] if number < len(CODEC_NAMES) else str(number)
 
 
-def _rebuilt(after: Batches, differs: Mask, is_upgraded: Mask) -> Iterator[Found]:
+def _rebuilt(after: BatchRows, differs: Mask, is_upgraded: Mask) -> Iterator[RuleDifferences]:
     """Yield batches whose bytes differ from BEFORE (`differs`) and whose header contradicts their records."""
     rebuilt = differs & (after["magic"] == 2)
     filled = after["known"] & (after["records"] > 0)
-    yield Found(
+    yield RuleDifferences(
         "order", rebuilt & filled & after["descending"], lambda _b, _a: "the offsets in the batch do not ascend"
     )
     outside = (after["first_record"] < after["base"]) | (after["last_record"] > after["last"])
     not_tight = (after["first_record"] > after["base"]) | (after["last_record"] < after["last"])
-    yield Found(
+    yield RuleDifferences(
         "batches",
         rebuilt & filled & (outside | is_upgraded & not_tight),
         lambda _, a: (
@@ -351,28 +351,28 @@ def _rebuilt(after: Batches, differs: Mask, is_upgraded: Mask) -> Iterator[Found
             f"{a['base']}–{a['last']}"
         ),
     )
-    yield Found(
+    yield RuleDifferences(
         "batches",
         rebuilt & filled & (after["largest_ms"] != after["max_ms"]),
         lambda _, a: f"largest timestamp {a['max_ms']}, but {a['largest_ms']} in its records",
     )
     allowed = np.where(after["records"] == 0, _EMPTY_BITS, _KNOWN_BITS)
-    yield Found(
+    yield RuleDifferences(
         "batches",
         rebuilt & after["known"] & (after["attributes"] & ~allowed != 0),
         lambda _, a: f"attributes {a['attributes']}, with a bit that Kafka does not set",
     )
-    yield Found(
+    yield RuleDifferences(
         "batches",
         rebuilt & (after["records"] == 0) & (after["size"] > BATCH_HEADER_BYTES),
         lambda _, a: f"no records, but {a['size'] - BATCH_HEADER_BYTES} bytes after its header",
     )
 
 
-def kept_horizons(before: Batches, after: Batches) -> Iterator[Found]:
+def kept_horizons(before: BatchRows, after: BatchRows) -> Iterator[RuleDifferences]:
     """Yield the batches that lost or changed their delete horizon."""
     kept = (before["magic"] == 2) & (before["horizon_ms"] != NO_HORIZON) & (after["records"] > 0)
-    yield Found(
+    yield RuleDifferences(
         "horizons",
         kept & (after["horizon_ms"] != before["horizon_ms"]),
         lambda b, a: (
@@ -382,12 +382,12 @@ def kept_horizons(before: Batches, after: Batches) -> Iterator[Found]:
     )
 
 
-def new_horizons(after: Batches, is_new: Mask, has_all: Mask, rules: PairRules) -> Iterator[Found]:
+def new_horizons(after: BatchRows, is_new: Mask, has_all: Mask, rules: PairRules) -> Iterator[RuleDifferences]:
     """Yield the wrong horizons that a cleaning wrote; `has_all` is True for batches that lost no record."""
     fresh = is_new & (after["horizon_ms"] != NO_HORIZON)
     allowed = rules.new_horizons()
     low, high = (INT64_MAX, -INT64_MAX) if allowed is None else allowed
-    yield Found(
+    yield RuleDifferences(
         "horizons",
         fresh & ~((after["horizon_ms"] >= low) & (after["horizon_ms"] <= high)),
         lambda _, a: (
@@ -398,26 +398,26 @@ def new_horizons(after: Batches, is_new: Mask, has_all: Mask, rules: PairRules) 
         ),
     )
     filled = after["known"] & (after["records"] > 0)
-    yield Found(
+    yield RuleDifferences(
         "horizons",
         fresh & (has_all | (rules.since_ms is None)) & filled & ~after["null_value"] & ~_is_transaction_marker(after),
         lambda _b, _a: "the batch got a delete horizon, but contains no tombstone",
     )
 
 
-def _markers(before: Batches, after: Batches, marked: Mask, rules: PairRules) -> Iterator[Found]:
+def _markers(before: BatchRows, after: BatchRows, marked: Mask, rules: PairRules) -> Iterator[RuleDifferences]:
     got = (before["horizon_ms"] == NO_HORIZON) & (after["horizon_ms"] != NO_HORIZON)
-    yield Found(
+    yield RuleDifferences(
         "markers",
         before["control"] & got & marked & (rules.since_ms is None),
         lambda _b, _a: "the marker got a delete horizon, but batches of its transaction remain",
     )
-    yield Found(
+    yield RuleDifferences(
         "markers",
         before["control"] & (before["records"] > 0) & (after["records"] == 0) & ~rules.passed(before),
         lambda _b, _a: "the marker lost its record before its delete horizon",
     )
-    yield Found(
+    yield RuleDifferences(
         "markers",
         before["control"] & (after["records"] > 0) & (before["control_type"] != after["control_type"]),
         lambda b, a: (
@@ -427,14 +427,14 @@ def _markers(before: Batches, after: Batches, marked: Mask, rules: PairRules) ->
     )
 
 
-def decisions(before: Batches, after: Batches, rules: PairRules) -> Iterator[Found]:
+def decisions(before: BatchRows, after: BatchRows, rules: PairRules) -> Iterator[RuleDifferences]:
     """Yield transactional batches with another marker than in BEFORE, and aborted batches that still have records."""
     live = before["in_transaction"]
     same = (before["marker"] == after["marker"]) & (before["outcome"] == after["outcome"])
-    yield Found("markers", live & ~same, _decision_text)
+    yield RuleDifferences("markers", live & ~same, _decision_text)
     is_checked = rules.cleaned.is_claimed and rules.corrupt_from is None
     left = (before["outcome"] == CONTROL_ABORT) & (after["records"] > 0) & (after["last"] < rules.cleaned.limit)
-    yield Found(
+    yield RuleDifferences(
         "aborted",
         live & left & is_checked,
         lambda b, _: (

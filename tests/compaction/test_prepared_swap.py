@@ -14,8 +14,8 @@ from sediment.compaction.prepared_swap import (
     PartFile,
     PartSegment,
     PreparedSwap,
-    from_json,
-    to_json,
+    swap_from_json,
+    swap_to_json,
 )
 from sediment.segment_io.errors import CorruptDataError
 from sediment.segment_io.format.layout import INT64_MAX
@@ -71,16 +71,16 @@ SWAP = PreparedSwap(
 @given(swaps)
 @settings(max_examples=80, deadline=None)
 def test_a_swap_comes_back_from_its_json(swap):
-    assert from_json(to_json(swap)) == swap
-    assert from_json(to_json(swap).encode()) == swap
+    assert swap_from_json(swap_to_json(swap)) == swap
+    assert swap_from_json(swap_to_json(swap).encode()) == swap
 
 
 def changed(**fields):
-    return json.dumps({**json.loads(to_json(SWAP)), **fields})
+    return json.dumps({**json.loads(swap_to_json(SWAP)), **fields})
 
 
 def with_part(**fields):
-    document = json.loads(to_json(SWAP))
+    document = json.loads(swap_to_json(SWAP))
     document["groups"][0]["parts"][0]["files"][0].update(fields)
     return json.dumps(document)
 
@@ -116,7 +116,7 @@ def with_part(**fields):
 )
 def test_anything_else_is_refused_in_one_sentence(content):
     with pytest.raises(CorruptDataError) as caught:
-        from_json(content, path="/hand-off/x.json")
+        swap_from_json(content, path="/hand-off/x.json")
     assert "not a prepared swap" in str(caught.value) and "/hand-off/x.json" in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from sediment.engine.live.log.append_analysis import AppendBuffers, read_batches
 from sediment.engine.live.log.append_origin import AppendOrigin
-from sediment.engine.live.log.validation import check
+from sediment.engine.live.log.validation import validate_batches
 from sediment.engine.log_config import LogConfig
 from sediment.segment_io.compiled.padding import padded_buffer
 from sediment.segment_io.errors import SedimentError
@@ -168,7 +168,7 @@ class PythonDecoders:
             if batches is not None and len(batches.rows) and origin is not AppendOrigin.REPLICATION:
                 self._guarded(
                     "validate",
-                    lambda batches=batches, origin=origin: check(
+                    lambda batches=batches, origin=origin: validate_batches(
                         batches, self._buffers, LogConfig(), origin=origin, now_ms=NOW_MS
                     ).assigned(first_offset=10, leader_epoch=3, now_ms=NOW_MS),
                 )

@@ -15,7 +15,7 @@ import zstandard
 
 from sediment.engine.live.log.append_analysis import AppendBuffers, read_batches
 from sediment.engine.live.log.append_origin import AppendOrigin
-from sediment.engine.live.log.validation import check
+from sediment.engine.live.log.validation import validate_batches
 from sediment.engine.log_config import LogConfig
 from sediment.segment_io.compiled.padding import padded_buffer
 from sediment.segment_io.errors import CorruptBatchError, InvalidRecordError
@@ -37,7 +37,7 @@ LARGEST = 2**63 - 1
 def validated(data, origin=AppendOrigin.COORDINATOR):
     buffers = AppendBuffers()
     batches = read_batches(data, buffers, origin=origin, leader_epoch=3, max_message_bytes=1 << 20)
-    checked = check(batches, buffers, LogConfig(), origin=origin, now_ms=NOW_MS)
+    checked = validate_batches(batches, buffers, LogConfig(), origin=origin, now_ms=NOW_MS)
     return checked.assigned(first_offset=10, leader_epoch=3, now_ms=NOW_MS)
 
 

@@ -23,7 +23,7 @@ from sediment.compaction.config import CompactionConfig
 from sediment.compaction.corrupt_regions import find_corrupt_regions
 from sediment.compaction.estimate import collect_sample
 from sediment.compaction.grouping import plan_cleaning
-from sediment.compaction.prepared_swap import from_json, to_json
+from sediment.compaction.prepared_swap import swap_from_json, swap_to_json
 from sediment.engine.directory.output import check_output_path
 from sediment.engine.directory.spool import announce, check_announced
 from sediment.engine.directory.uncleanable import read_uncleanable, uncleanable_after, update_uncleanable
@@ -171,7 +171,7 @@ def test_a_log_of_changed_files_is_read_sampled_cleaned_of_what_is_readable_and_
         committed_range(source, PartitionCheckpoints(), Fs())
     with answered:
         swap = clean_what_can_be_read(directory)
-        assert swap is None or from_json(to_json(swap)) == swap
+        assert swap is None or swap_from_json(swap_to_json(swap)) == swap
     assert {name: (directory / name).read_bytes() for name in kept} == kept
     look_up(shutil.copytree(directory, tmp_path / "copy"))
     with answered:
@@ -226,7 +226,7 @@ def test_every_small_file_that_is_read_back_may_hold_any_bytes(tmp_path):
         (b"version=1\nnode.id=1\ncluster.id=x\ndirectory.id=AAAAAAAAAAAAAAAAAAAAAQ\n", parse_meta_properties),
         (b'{"version":0,"brokerEpoch":5}', parse_clean_shutdown),
         (b"0\n1\nt 0 5\n", read_checkpoint_files),
-        (to_json(swap).encode(), from_json),
+        (swap_to_json(swap).encode(), swap_from_json),
         (uncleanable, read_marks),
         (announced.read_bytes(), read_announced),
         (progress, lambda content: parse_progress(content.decode(errors="replace"))),

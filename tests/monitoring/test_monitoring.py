@@ -21,7 +21,7 @@ from sediment.jobs.reporting.metrics import metrics_text
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.protocol.error_codes import ErrorCode
-from sediment.server.metrics_text import metrics_text as server_metrics_text
+from sediment.server.metrics_text import server_metrics_text as server_metrics_text
 from tests.server.network.listeners import listener
 from tests.waiting import wait_until
 

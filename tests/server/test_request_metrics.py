@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.protocol.error_codes import ErrorCode
-from sediment.server.metrics_text import metrics_text
+from sediment.server.metrics_text import server_metrics_text
 from sediment.server.request_metrics import stage_durations_ns
 from sediment.server.requests import Request, RequestTimes
 from tests.server.network.listeners import Running, api_versions, listener
@@ -34,7 +34,7 @@ def heartbeat(client, count: int = 1) -> None:
 def samples(running: Running) -> dict[tuple[str, ...], float]:
     """Return the value of each sample by its name and the values of its labels, in the order of the labels' names."""
     found = {}
-    for family in text_string_to_metric_families(metrics_text(running.metrics, running.server).decode()):
+    for family in text_string_to_metric_families(server_metrics_text(running.metrics, running.server).decode()):
         for sample in family.samples:
             found[(sample.name, *(sample.labels[label] for label in sorted(sample.labels)))] = sample.value
     return found

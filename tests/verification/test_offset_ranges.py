@@ -17,7 +17,7 @@ from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.live_segments import live_segments
 from sediment.segment_io.partition.sources import find_sources
 from sediment.verification import header_scan, record_rules
-from sediment.verification.comparison import Pair, PairSettings, Side, scan_log
+from sediment.verification.comparison import Pair, PairSettings, Side, scan_log_headers
 from sediment.verification.record_rules import Log, compare_records, count_in_ranges, offset_ranges
 from sediment.verification.tally import Tally
 from tests.twin.batches import Record, encode_batch, parse_batch, sign_batch
@@ -179,7 +179,7 @@ def test_threads_collect_the_same_facts_from_headers(folder, seed):
     directory = folder / "facts" / "t-0"
     one = in_parts(folder / "facts", before, random.choice((1, 3)), 1)
     (source,) = find_sources([directory], Fs())
-    several = scan_log(source, Fs(), 3)
+    several = scan_log_headers(source, Fs(), 3)
     assert len(several.parts) > 2
     assert several.parts[0].first_offset == parse_batch(before[0]).base_offset
     for facts in (one.facts, several.facts):

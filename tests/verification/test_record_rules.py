@@ -17,7 +17,7 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.sources import find_sources
 from sediment.verification import rules as r
 from sediment.verification.cleaned_range import CleanedRange
-from sediment.verification.comparison import scan_log
+from sediment.verification.comparison import scan_log_headers
 from sediment.verification.record_rules import Log, compare_records
 from sediment.verification.tally import Tally
 from tests.segments import marker_bytes, write_segment
@@ -115,7 +115,7 @@ def written(
         base_offset = 0 if number == 0 else parse_batch(batches[at]).base_offset
         write_segment(directory, base_offset, batches[at : at + size], index_interval_bytes=interval_bytes)
     (source,) = find_sources([directory], Fs())
-    return scan_log(source, Fs(), threads)
+    return scan_log_headers(source, Fs(), threads)
 
 
 def walked(folder: Path, before: list[bytes], after: list[bytes], rules: r.PairRules, limit_bytes: int) -> Tally:

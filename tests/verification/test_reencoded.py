@@ -286,7 +286,7 @@ def test_results_on_random_logs_are_correct(tmp_path: Path):
     assert 0 < sum(report["batches_reencoded"] for report in reports.values()) <= encoded
 
 
-def rows(*ranges: tuple[int, int]) -> r.Batches:
+def rows(*ranges: tuple[int, int]) -> r.BatchRows:
     batches = np.zeros(len(ranges), dtype=r.BATCH)
     batches["base"], batches["last"] = np.array(ranges).T
     batches["records"], batches["size"], batches["magic"] = 1, 100, 2

@@ -79,7 +79,7 @@ class KeyVerdicts:
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentTask:
+class SegmentRewriteTask:
     """The rewrite of one segment.
 
     `end_offset` is the base offset of the next segment, or INT64_MAX for the active segment.  `verdicts` is None if the
@@ -104,7 +104,7 @@ class RewritePlan:
 
     partition: TopicPartition
     directory: Path
-    tasks: tuple[SegmentTask, ...]
+    tasks: tuple[SegmentRewriteTask, ...]
     not_reached: NotReached
     next_dirty_offset: int
 
@@ -178,12 +178,12 @@ def plan_rewrite(view: LogView, verdicts: Verdicts, config: CompactionConfig) ->
     )
 
 
-def plan_key_rewrite(view: LogView, config: CompactionConfig) -> tuple[SegmentTask, ...]:
+def plan_key_rewrite(view: LogView, config: CompactionConfig) -> tuple[SegmentRewriteTask, ...]:
     """Return a task without verdicts for every segment of `view`, for a rewrite by key; the tasks are ascending."""
     reach, listing = Reach.of(view), view.listing
     ends = [*(segment.base_offset for segment in listing.segments), INT64_MAX][1:]
     return tuple(
-        SegmentTask(listing.partition, listing.path, segment, end_offset, None, reach, config)
+        SegmentRewriteTask(listing.partition, listing.path, segment, end_offset, None, reach, config)
         for segment, end_offset in zip(listing.segments, ends, strict=True)
     )
 

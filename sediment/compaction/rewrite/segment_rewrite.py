@@ -45,7 +45,7 @@ from sediment.compaction.rewrite.plan import (
     RewritePlan,
     RewriteStats,
     RewrittenSegment,
-    SegmentTask,
+    SegmentRewriteTask,
     collect_rewrite,
 )
 from sediment.compaction.rewrite.source_segment import Progress, SourceSegment
@@ -74,7 +74,7 @@ def rewrite_log(plan: RewritePlan, fs: Fs, *, run_id: str, attempt: str, progres
 
 
 def rewrite_segment(
-    task: SegmentTask,
+    task: SegmentRewriteTask,
     fs: Fs,
     *,
     run_id: str,
@@ -102,7 +102,7 @@ def rewrite_segment(
 class _SegmentRewrite:
     """The scan of one segment."""
 
-    def __init__(self, task: SegmentTask, source: SourceSegment, by_key: KeyVerdicts | None) -> None:
+    def __init__(self, task: SegmentRewriteTask, source: SourceSegment, by_key: KeyVerdicts | None) -> None:
         limit_bytes = task.config.max_decompressed_batch_bytes
         self._task = task
         self._source = source

@@ -67,13 +67,13 @@ START_FILES = (*CHECKPOINT_FILES, BOOTSTRAP_FILE, CLEAN_SHUTDOWN_FILE, META_PROP
 """Files that `write_start_files` may write; an existing server properties file stays as it is."""
 
 
-def has_metadata_log(log_dir: Path, fs: Fs) -> bool:
+def has_metadata_folder(log_dir: Path, fs: Fs) -> bool:
     """Return True if the directory contains a metadata log; a broker then does not read `bootstrap.checkpoint`."""
     return fs.exists(log_dir / str(METADATA_PARTITION))
 
 
 # ----------------------------------------------------------------------------------------------------------- partitions
-def survey_partition(partition: ClonedPartition, config: LogConfig, fs: Fs, *, now_ms: int) -> PartitionClone:
+def survey_adoption(partition: ClonedPartition, config: LogConfig, fs: Fs, *, now_ms: int) -> PartitionClone:
     """Return what `adopt_partition` would return if it ended no transactions; change nothing.
 
     Raises:

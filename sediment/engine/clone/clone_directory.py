@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sediment.engine.clone.cluster_records import Node
+from sediment.engine.clone.cluster_records import CloneNode
 from sediment.engine.clone.partition_clone import PartitionClone
 from sediment.engine.directory.output import Publisher, check_output_path
 from sediment.segment_io.errors import UsageError
@@ -49,7 +49,7 @@ _DRIVER = "driver"
 class StartFiles:
     """The contents of the files that a broker needs to start: its node, metadata records and properties."""
 
-    node: Node
+    node: CloneNode
     records: Sequence[bytes]
     properties: str
 

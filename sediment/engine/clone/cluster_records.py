@@ -35,7 +35,7 @@ _NO_BROKER_EPOCH = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class CloneNode:
     """The node of a clone; `directory_id` is the id of its log directory, 22 characters long like a cluster id."""
 
     node_id: int
@@ -46,7 +46,7 @@ class Node:
 def cluster_records(
     topics: Iterable[ClonedTopic],
     leader_epochs: Mapping[TopicPartition, int],
-    node: Node,
+    node: CloneNode,
     features: Mapping[str, int],
     broker_configs: Mapping[str, str],
     next_producer_id: int,
@@ -64,7 +64,7 @@ def cluster_records(
 def added_topic_records(
     topics: Iterable[ClonedTopic],
     leader_epochs: Mapping[TopicPartition, int],
-    node: Node,
+    node: CloneNode,
     metadata: ClusterMetadata,
     known_producer_ids: Iterable[int],
 ) -> Iterator[bytes]:
@@ -81,7 +81,7 @@ def added_topic_records(
 
 
 def topic_records(
-    topic: ClonedTopic, leader_epochs: Mapping[TopicPartition, int], node: Node, metadata_version: int
+    topic: ClonedTopic, leader_epochs: Mapping[TopicPartition, int], node: CloneNode, metadata_version: int
 ) -> Iterator[bytes]:
     """Yield the records of one topic, with its partitions and configs."""
     topic_id = uuid.UUID(bytes=parse_uuid(topic.topic_id))
@@ -95,7 +95,7 @@ def topic_records(
         yield config_record(ResourceType.TOPIC, topic.name, key, value)
 
 
-def producer_ids_record(node: Node, next_producer_id: int) -> bytes:
+def producer_ids_record(node: CloneNode, next_producer_id: int) -> bytes:
     """Return the record that makes `next_producer_id` the next producer id that a controller assigns."""
     return _encoded(
         m.ProducerIdsRecord(broker_id=node.node_id, broker_epoch=_NO_BROKER_EPOCH, next_producer_id=next_producer_id)

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sediment.engine.clone.cluster_records import Node
-from sediment.engine.clone.source import Source, SourceTopic
+from sediment.engine.clone.cluster_records import CloneNode
+from sediment.engine.clone.source import SourceCluster, SourceTopic
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import INTERNAL_TOPICS, PARTITION_METADATA_FILE, TopicPartition
 from sediment.segment_io.fs import Fs
@@ -33,7 +33,7 @@ class Folders:
     foreign: Mapping[str, SourceTopic]
 
 
-def folders_of(source: Source, metadata: ClusterMetadata, node: Node, fs: Fs) -> Folders:
+def folders_of(source: SourceCluster, metadata: ClusterMetadata, node: CloneNode, fs: Fs) -> Folders:
     """Classify the folders of `source`, which is one log directory of `node`.
 
     Raises:
@@ -75,7 +75,7 @@ def why_not_a_replica(
     topic_id: str | None,
     metadata: ClusterMetadata,
     names: Mapping[str, str],
-    node: Node,
+    node: CloneNode,
 ) -> str | None:
     """Return the reason why this folder is not a replica of the cluster's topic with the same name or topic id."""
     wanted = metadata.topic_ids.get(partition.topic)

@@ -10,7 +10,7 @@ import uuid
 from pathlib import Path
 
 from sediment.engine.clone.clone_directory import StartFiles, start_files
-from sediment.engine.clone.cluster_records import Node, cluster_records
+from sediment.engine.clone.cluster_records import CloneNode, cluster_records
 from sediment.engine.clone.features import NEWEST_RELEASE, clone_features
 from sediment.engine.clone.server_properties import server_properties
 from sediment.engine.directory.lock import DirectoryLock
@@ -46,7 +46,7 @@ def is_new(log_dir: Path, fs: Fs, node_id: int = DEFAULT_NODE_ID) -> bool:
     return is_ours and names <= _OF_A_NEW_DIRECTORY
 
 
-def format_new_node(log_dir: Path, fs: Fs, *, now_ms: int, node_id: int = DEFAULT_NODE_ID) -> Node:
+def format_new_node(log_dir: Path, fs: Fs, *, now_ms: int, node_id: int = DEFAULT_NODE_ID) -> CloneNode:
     """Turn a directory for which `is_new` is True into the log directory of a new node.
 
     The directory also gets a `server.properties` for a stock broker.
@@ -60,10 +60,10 @@ def format_new_node(log_dir: Path, fs: Fs, *, now_ms: int, node_id: int = DEFAUL
         return _format(log_dir, fs, now_ms, node_id)
 
 
-def _format(log_dir: Path, fs: Fs, now_ms: int, node_id: int) -> Node:
+def _format(log_dir: Path, fs: Fs, now_ms: int, node_id: int) -> CloneNode:
     if not is_new(log_dir, fs, node_id):
         raise UsageError("the directory contains files; only an empty directory can be formatted", path=str(log_dir))
-    node = Node(node_id, _new_id(), _new_id())
+    node = CloneNode(node_id, _new_id(), _new_id())
     records = list(cluster_records((), {}, node, clone_features(None, NEWEST_RELEASE), {}, 0))
     for name, content in start_files(StartFiles(node, records, _properties(log_dir, node_id)), now_ms):
         fs.replace_file(log_dir / name, content, like=log_dir)

@@ -33,7 +33,7 @@ _TRANSACTION_STATE = {
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigChange:
+class ConfigDifference:
     """A topic config that differs from the source; the value is None if the clone's topic does not set it."""
 
     key: str
@@ -44,7 +44,7 @@ class ConfigChange:
 
 def cloned_configs(
     topic: str, configs: Mapping[str, str] | None, *, keep: bool, hold: bool, local_only: bool
-) -> tuple[dict[str, str], tuple[ConfigChange, ...]]:
+) -> tuple[dict[str, str], tuple[ConfigDifference, ...]]:
     """Return the configs of a cloned topic, and their differences from `configs`.
 
     `configs` is None if the configs of the source are unknown.  Without `keep`, only Kafka's internal topics keep their
@@ -56,12 +56,12 @@ def cloned_configs(
         original = dict(_TRANSACTION_STATE if topic == TRANSACTION_STATE else _INTERNAL)
     changes = []
     if _number(original.get(_MIN_ISR)) > 1:
-        changes.append(ConfigChange(_MIN_ISR, original[_MIN_ISR], "1"))
+        changes.append(ConfigDifference(_MIN_ISR, original[_MIN_ISR], "1"))
     if local_only:
-        changes += [ConfigChange(key, original[key], None) for key in original if key.startswith(_TIERED_PREFIXES)]
+        changes += [ConfigDifference(key, original[key], None) for key in original if key.startswith(_TIERED_PREFIXES)]
     if not is_internal and (hold or configs is None):
         changes += [
-            ConfigChange(key, original.get(key), UNLIMITED, is_held=True)
+            ConfigDifference(key, original.get(key), UNLIMITED, is_held=True)
             for key in _HELD_KEYS
             if original.get(key) != UNLIMITED
         ]
@@ -70,7 +70,7 @@ def cloned_configs(
     return values, tuple(changes)
 
 
-def restore_commands(topic: str, changes: Iterable[ConfigChange], bootstrap: str) -> tuple[str, ...]:
+def restore_commands(topic: str, changes: Iterable[ConfigDifference], bootstrap: str) -> tuple[str, ...]:
     """Return the Kafka commands that restore the configs of a held topic."""
     held = [change for change in changes if change.is_held]
     deleted = [change.key for change in held if change.original is None]

@@ -39,7 +39,7 @@ from sediment.engine.directory.loading.load_state import LoadCorruption
 from sediment.engine.directory.loading.loaded_losses import losses_of
 from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
 from sediment.engine.directory.missing_records import KnownOfLog, orphans_of
-from sediment.engine.directory.output import LinkKind, file_digest
+from sediment.engine.directory.output import LinkKind, sha256_of
 from sediment.engine.directory.repair import Repair
 from sediment.engine.log_config import LogConfig
 from sediment.engine.replicas import Replica
@@ -512,6 +512,6 @@ def _made_durable(
             files.append(replace(copied[entry.name], name=entry.name))
         else:
             fs.sync_file(path)
-            files.append(ManifestFile(entry.name, entry.size_bytes, file_digest(path, entry.size_bytes)))
+            files.append(ManifestFile(entry.name, entry.size_bytes, sha256_of(path, entry.size_bytes)))
     fs.sync_directory(directory)
     return tuple(files)

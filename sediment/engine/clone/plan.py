@@ -15,9 +15,9 @@ import fnmatch
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from sediment.engine.clone.node_configs import ConfigChange, cloned_configs
+from sediment.engine.clone.node_configs import ConfigDifference, cloned_configs
 from sediment.engine.clone.options import CloneOptions, Part
-from sediment.engine.clone.source import Source, SourceTopic
+from sediment.engine.clone.source import SourceCluster, SourceTopic
 from sediment.engine.replicas import Replica
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import (
@@ -65,7 +65,7 @@ class ClonedTopic:
     partition_count: int
     partitions: tuple[ClonedPartition, ...]
     configs: Mapping[str, str]
-    changes: tuple[ConfigChange, ...]
+    changes: tuple[ConfigDifference, ...]
 
     @property
     def empty_partitions(self) -> tuple[int, ...]:
@@ -101,7 +101,7 @@ class ClonePlan:
         return [each for topic in self.topics.values() for each in topic.partitions]
 
 
-def plan_clone(source: Source, options: CloneOptions, new_topic_id: Callable[[], str]) -> ClonePlan:
+def plan_clone(source: SourceCluster, options: CloneOptions, new_topic_id: Callable[[], str]) -> ClonePlan:
     """Plan the clone; `new_topic_id` generates an id for a topic whose id is unknown.
 
     Raises:
@@ -153,7 +153,7 @@ def _check_count(topic: SourceTopic) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------ selection
-def _check_globs(source: Source, options: CloneOptions) -> None:
+def _check_globs(source: SourceCluster, options: CloneOptions) -> None:
     for option, globs, names in (
         ("--topic", options.topics, list(source.topics)),
         ("--partition", options.partitions, [str(each) for each in _all_partitions(source)]),
@@ -169,7 +169,7 @@ def _check_globs(source: Source, options: CloneOptions) -> None:
             )
 
 
-def _all_partitions(source: Source) -> Iterable[TopicPartition]:
+def _all_partitions(source: SourceCluster) -> Iterable[TopicPartition]:
     return (TopicPartition(topic.name, number) for topic in source.topics.values() for number in topic.replicas)
 
 
@@ -187,7 +187,7 @@ def _is_selected(partition: TopicPartition, options: CloneOptions) -> bool:
     return not options.partitions or any(fnmatch.fnmatchcase(str(partition), glob) for glob in options.partitions)
 
 
-def _why_left_out(topic: SourceTopic, source: Source, options: CloneOptions) -> tuple[str, str] | None:
+def _why_left_out(topic: SourceTopic, source: SourceCluster, options: CloneOptions) -> tuple[str, str] | None:
     if topic.name in INTERNAL_TOPICS:
         return None
     if not source.knows(topic):

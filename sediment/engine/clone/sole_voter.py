@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sediment.engine.clone.cluster_records import Node
+from sediment.engine.clone.cluster_records import CloneNode
 from sediment.segment_io.errors import ProtocolError, UnsupportedDataError, UsageError
 from sediment.segment_io.format.checkpoints import format_uuid, parse_count
 from sediment.segment_io.format.layout import CONTROL_KRAFT_VERSION, CONTROL_KRAFT_VOTERS
@@ -52,7 +52,7 @@ class QuorumSources:
     has_broker_files: bool
 
 
-def sole_voter(sources: QuorumSources) -> Node:
+def sole_voter(sources: QuorumSources) -> CloneNode:
     """Return the node that owns the directory; check that this node is a broker and the sole voter of its quorum.
 
     Raises:
@@ -75,7 +75,7 @@ def sole_voter(sources: QuorumSources) -> Node:
     return node
 
 
-def _node(meta: MetaProperties | None) -> Node:
+def _node(meta: MetaProperties | None) -> CloneNode:
     if meta is None or meta.node_id is None or meta.cluster_id is None or meta.directory_id is None:
         raise UsageError(
             f"the directory contains {METADATA_PARTITION}, but its meta.properties does not name a node, a cluster "
@@ -83,10 +83,10 @@ def _node(meta: MetaProperties | None) -> Node:
             advice="restore meta.properties and start the node once, or move the metadata log away if its cluster is "
             "lost",
         )
-    return Node(meta.node_id, meta.cluster_id, meta.directory_id)
+    return CloneNode(meta.node_id, meta.cluster_id, meta.directory_id)
 
 
-def _check_roles(node: Node, sources: QuorumSources) -> None:
+def _check_roles(node: CloneNode, sources: QuorumSources) -> None:
     properties = sources.properties or {}
     file_node = properties.get("node.id", "").strip()
     if file_node and file_node != str(node.node_id):
@@ -113,7 +113,7 @@ def _check_roles(node: Node, sources: QuorumSources) -> None:
             )
 
 
-def _voters(node: Node, sources: QuorumSources) -> Iterator[tuple[str, frozenset[int]]]:
+def _voters(node: CloneNode, sources: QuorumSources) -> Iterator[tuple[str, frozenset[int]]]:
     """Yield each source that names voters, with the voters' node ids."""
     if sources.state is not None and sources.state.voters is not None:
         yield "quorum-state", sources.state.voters

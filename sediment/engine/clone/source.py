@@ -51,7 +51,7 @@ class SourceTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceCluster:
     """The log directories of one cluster; `topics` maps names to the topics with partitions in these directories."""
 
     directories: tuple[ClusterDirectory, ...]
@@ -111,7 +111,7 @@ def open_source(
     metadata_dir: Path | None = None,
     has_metadata: bool = True,
     topic_configs: Mapping[str, Mapping[str, str]] | None = None,
-) -> Source:
+) -> SourceCluster:
     """Return the topics in log directories, which may belong to several brokers of one cluster.
 
     `metadata_dir` is another log directory, which contains the metadata log of the cluster.  With `has_metadata` False,
@@ -149,7 +149,7 @@ def open_source(
     topics = {
         name: _topic(name, replicas, metadata, given.get(name), fs) for name, replicas in sorted(by_topic.items())
     }
-    return Source(directories, meta, metadata, topics)
+    return SourceCluster(directories, meta, metadata, topics)
 
 
 def _warn(file: Path, error: SedimentError | OSError) -> None:

@@ -17,7 +17,7 @@ _OWN_FILES = frozenset({MANIFEST_FILE, LOCK_FILE, CLAIM_FILE})
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class FileDifference:
     """A file that differs from the manifest; the difference is a clause, such as "does not exist"."""
 
     name: str
@@ -34,7 +34,7 @@ class CheckedCopy:
     """The result of a check; files without a digest were linked, and only their size was compared."""
 
     manifest: Manifest
-    differences: tuple[Difference, ...]
+    differences: tuple[FileDifference, ...]
     read_bytes: int
     files_without_digest: int
 
@@ -64,14 +64,14 @@ def check_file(copy: Store, file: ManifestFile, on_bytes: Callable[[int], None] 
     return None if found.hexdigest() == file.sha256 else "has different content"
 
 
-def extra_files(copy: Store, manifest: Manifest) -> tuple[Difference, ...]:
+def extra_files(copy: Store, manifest: Manifest) -> tuple[FileDifference, ...]:
     """Return the files and empty folders in the directory of a copy that the copy's manifest does not list."""
     known = {file.name for file in manifest.files if file.held_in is None} | _OWN_FILES
     found = copy.files()
     folders = {name.partition("/")[0] for name in (*found, *(file.name for file in manifest.files))}
     return (
-        *(Difference(name, "is not in the manifest") for name in found if name not in known),
-        *(Difference(f"{name}/", "is not in the manifest") for name in copy.folders() if name not in folders),
+        *(FileDifference(name, "is not in the manifest") for name in found if name not in known),
+        *(FileDifference(f"{name}/", "is not in the manifest") for name in copy.folders() if name not in folders),
     )
 
 
@@ -97,7 +97,7 @@ def check_copy(
     for file in manifest.files:
         folders.setdefault(file.folder, []).append(file)
     differences = [
-        Difference(f"{each.partition}/", "contains no file of the manifest")
+        FileDifference(f"{each.partition}/", "contains no file of the manifest")
         for each in manifest.partitions
         if each.partition not in folders
     ]
@@ -118,9 +118,9 @@ def check_copy(
 
 def _check_folder(
     copy: Store, files: Sequence[ManifestFile], on_bytes: Callable[[int], None]
-) -> tuple[list[Difference], int]:
+) -> tuple[list[FileDifference], int]:
     """Return the differences in the files of one folder, and the number of bytes read."""
-    found: list[Difference] = []
+    found: list[FileDifference] = []
     read_bytes = 0
 
     def count(size_bytes: int) -> None:
@@ -134,5 +134,5 @@ def _check_folder(
         except OSError as error:
             what = f"cannot be read: {error.strerror or error}"
         if what is not None:
-            found.append(Difference(file.name, what))
+            found.append(FileDifference(file.name, what))
     return found, read_bytes

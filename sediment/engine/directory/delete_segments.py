@@ -160,7 +160,7 @@ def _truncate_epochs(path: Path, epochs: Epochs | None, log_start_offset: int, f
         fs.replace_file(path, format_leader_epochs(wanted))
 
 
-def segments_after(view: LogView, plan: RetentionPlan) -> tuple[int, ...]:
+def bases_after(view: LogView, plan: RetentionPlan) -> tuple[int, ...]:
     """Return the base offsets of the segments that remain after `plan`."""
     kept = tuple(decision.segment.base_offset for decision in plan.kept)
     return (*kept, view.log_end_offset) if plan.rolls_active else kept

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from sediment.segment_io.buffers import Buffer, counted
+from sediment.segment_io.buffers import Buffer, count_bytes
 from sediment.segment_io.errors import OwnershipError, SourceChangedError, UsageError
 from sediment.segment_io.format.names import (
     LOCK_FILE,
@@ -320,7 +320,7 @@ def file_chunks(path: Path, size_bytes: int) -> Iterator[bytes]:
             yield chunk
 
 
-def file_digest(path: Path, size_bytes: int) -> str:
+def sha256_of(path: Path, size_bytes: int) -> str:
     """Return the SHA-256 of the first `size_bytes` of a local file, in hex.
 
     Raises:
@@ -371,7 +371,7 @@ class PublishingFs(Fs):
         self._publisher.check()
         digest = hashlib.sha256()
         name = f"{self._folder}/{path.name}"
-        pieces = counted(chunks, self._used, most_bytes=CHUNK_BYTES)
+        pieces = count_bytes(chunks, self._used, most_bytes=CHUNK_BYTES)
         written = self._publisher.store.write(name, _digested(pieces, digest.update))
         self._parts[path.name] = _Part(ManifestFile(name, written, digest.hexdigest()))
         return written

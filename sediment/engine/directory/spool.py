@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sediment.compaction.prepared_swap import PreparedSwap, to_json
+from sediment.compaction.prepared_swap import PreparedSwap, swap_to_json
 from sediment.engine.directory.lock import is_locked
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import with_suffix
@@ -105,7 +105,7 @@ def check_announced(folder: Path, log_dirs: Iterable[Path], fs: Fs) -> None:
 def spool_swap(swap: PreparedSwap, folder: Path, run_id: str, fs: Fs) -> Path:
     """Write a swap for the engine, durably; return its path."""
     path = folder / f"{file_stem(str(swap.partition))}.{run_id}{_PREPARED_SUFFIX}"
-    fs.replace_file(path, to_json(swap).encode())
+    fs.replace_file(path, swap_to_json(swap).encode())
     return path
 
 

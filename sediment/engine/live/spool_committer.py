@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from sediment.compaction.prepared_swap import PreparedSwap, from_json
+from sediment.compaction.prepared_swap import PreparedSwap, swap_from_json
 from sediment.engine.directory.spool import PREPARED, CommitReply, file_stem, reply
 from sediment.engine.directory.swap import discard_parts
 from sediment.engine.live.log.partition_log import PartitionLog
@@ -86,7 +86,7 @@ class SpoolCommitter:
         """Return the reply to a swap; None if the swap must wait."""
         try:
             if SHORTENED in name:
-                name = str(from_json(self._fs.read_bytes(path), path=str(path)).partition)
+                name = str(swap_from_json(self._fs.read_bytes(path), path=str(path)).partition)
             log = self._owner.get_log(parse_partition_directory(name)[0])
         except (UsageError, CorruptDataError) as error:
             return self._refused(path, CommitReply(name, run_id, str(error)))
@@ -123,7 +123,7 @@ class SpoolCommitter:
             CorruptDataError: the file does not contain a swap.
             SourceChangedError: the swap is for another log or other segments, or for segments that may not be cleaned.
         """
-        swap = from_json(self._fs.read_bytes(path), path=str(path))
+        swap = swap_from_json(self._fs.read_bytes(path), path=str(path))
         if swap.partition != log.partition or not path.name.startswith(f"{file_stem(str(swap.partition))}."):
             raise CorruptDataError("the partition in the swap differs from the one in its file name", path=str(path))
         mismatch = _mismatch(swap, log)

@@ -44,7 +44,7 @@ _VERSION = 0  # the version of a NoOpRecord
 _MOST_REMOVED = 100  # the number of removed topics that the file keeps
 
 
-def merge_records(values: Sequence[bytes], changes: Iterable[bytes]) -> list[bytes]:
+def merge_bootstrap_records(values: Sequence[bytes], changes: Iterable[bytes]) -> list[bytes]:
     """Return the records of the file, `values`, after the further records have changed them.
 
     Raises:

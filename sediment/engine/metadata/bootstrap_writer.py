@@ -16,13 +16,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sediment.engine.live.open_files import open_files_limit, require_spare_descriptors
-from sediment.engine.metadata.bootstrap_records import merge_records
+from sediment.engine.metadata.bootstrap_records import merge_bootstrap_records
 from sediment.engine.metadata.metadata_log_writer import has_transactions
 from sediment.engine.metadata.metadata_writer import (
     DirectoryFailure,
     DiskFailed,
     MetadataPosition,
-    check_online,
+    check_metadata_online,
     check_open,
     ignore_disk_failure,
     never_fails,
@@ -84,7 +84,7 @@ class BootstrapWriter:
         """
         with self._guard:
             check_open(self._path, self._is_closed)
-            check_online(self._path, self._directory_failure)
+            check_metadata_online(self._path, self._directory_failure)
             if self._failure is not None:
                 raise StorageError(
                     f"an earlier change of bootstrap.checkpoint may not be durable: {self._failure}",
@@ -92,7 +92,7 @@ class BootstrapWriter:
                     advice="start again",
                 )
             require_spare_descriptors(self._fs)
-            changed = merge_records(self._values, values)
+            changed = merge_bootstrap_records(self._values, values)
             if len(changed) > len(self._values):
                 _check_fits(changed)
             content = format_bootstrap_checkpoint(changed, now_ms=self._clock())

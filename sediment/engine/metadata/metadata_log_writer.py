@@ -35,7 +35,7 @@ from sediment.engine.metadata.metadata_writer import (
     DirectoryFailure,
     DiskFailed,
     MetadataPosition,
-    check_online,
+    check_metadata_online,
     check_open,
     ignore_disk_failure,
     never_fails,
@@ -125,7 +125,7 @@ class MetadataLogWriter:
         check_fits(values, self._metadata)
         with self._guard:
             check_open(self._log.directory, self._is_closed)
-            check_online(self._log.directory, self._directory_failure)
+            check_metadata_online(self._log.directory, self._directory_failure)
             if self._failure is not None:
                 raise StorageError(
                     f"an earlier write to the metadata log failed: {self._failure}",

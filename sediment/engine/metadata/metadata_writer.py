@@ -28,7 +28,7 @@ def never_fails() -> str | None:
     return None
 
 
-def check_online(path: Path, failure: DirectoryFailure) -> None:
+def check_metadata_online(path: Path, failure: DirectoryFailure) -> None:
     """Check that the log directory of the metadata file or folder `path` is online.
 
     Nothing is written to a failed directory.

@@ -22,7 +22,7 @@ from sediment.engine.clone.adoption import (
     write_start_files,
 )
 from sediment.engine.clone.clone_directory import StartFiles
-from sediment.engine.clone.cluster_records import Node, added_topic_records, cluster_records, next_producer_id
+from sediment.engine.clone.cluster_records import CloneNode, added_topic_records, cluster_records, next_producer_id
 from sediment.engine.clone.coordinator_rewrite import transactional_producers
 from sediment.engine.clone.features import NEWEST_RELEASE, clone_features
 from sediment.engine.clone.foreign_topics import folders_of
@@ -37,7 +37,7 @@ from sediment.engine.clone.partition_clone import PartitionClone
 from sediment.engine.clone.plan import ClonedTopic, ClonePlan, plan_clone
 from sediment.engine.clone.server_properties import server_properties
 from sediment.engine.clone.sole_voter import QuorumSources, sole_voter
-from sediment.engine.clone.source import Source
+from sediment.engine.clone.source import SourceCluster
 from sediment.engine.metadata.metadata_log_writer import check_fits
 from sediment.jobs.adopting.options import AdoptOptions
 from sediment.jobs.cloning.options import DEFAULT_LISTEN
@@ -73,7 +73,7 @@ class OwningNode(Protocol):
     """
 
     @property
-    def node(self) -> Node:
+    def node(self) -> CloneNode:
         """Its ids."""
         ...
 
@@ -117,7 +117,7 @@ class NewNode:
     known: Sequence[TopicPartition] = ()
     has_coordinator = True
 
-    def __init__(self, log_dir: Path, source: Source, own: AdoptOptions, settings: Settings, fs: Fs) -> None:
+    def __init__(self, log_dir: Path, source: SourceCluster, own: AdoptOptions, settings: Settings, fs: Fs) -> None:
         self._log_dir = log_dir
         self._source = source
         self._own = own
@@ -165,14 +165,14 @@ class NewNode:
         return write_start_files(self._log_dir, clones, start, self._fs, run_id=run_id, now_ms=now_ms)
 
 
-def _new_node(source: Source, own: AdoptOptions) -> Node:
+def _new_node(source: SourceCluster, own: AdoptOptions) -> CloneNode:
     """Return the node that the options name, or the node that already owns the directory."""
     meta = source.meta
     node_id = own.node_id
     if node_id is None:
         node_id = DEFAULT_NODE_ID if meta is None or meta.node_id is None else meta.node_id
     cluster_id = own.cluster_id or (meta and meta.cluster_id) or new_kafka_id()
-    return Node(node_id, cluster_id, (meta and meta.directory_id) or new_kafka_id())
+    return CloneNode(node_id, cluster_id, (meta and meta.directory_id) or new_kafka_id())
 
 
 # -------------------------------------------------------------------------------------------------------- stopped nodes
@@ -181,7 +181,7 @@ class StoppedNode:
 
     has_coordinator = False
 
-    def __init__(self, log_dir: Path, source: Source, own: AdoptOptions, settings: Settings, fs: Fs) -> None:
+    def __init__(self, log_dir: Path, source: SourceCluster, own: AdoptOptions, settings: Settings, fs: Fs) -> None:
         self._log_dir = log_dir
         self._source = source
         self._settings = settings
@@ -250,7 +250,7 @@ def _replaced(names: Sequence[str], run_id: str) -> str:
     return f"replaced files, with a copy of each as NAME.{run_id}{KEPT_SUFFIX}: {', '.join(names)}"
 
 
-def _check_own(own: AdoptOptions, node: Node) -> None:
+def _check_own(own: AdoptOptions, node: CloneNode) -> None:
     """Check that no option names another node or requests files that the node already has."""
     for option, given, ours in (
         ("--node-id", own.node_id, node.node_id),
@@ -281,7 +281,7 @@ def _leader_epochs(clones: Clones) -> dict[TopicPartition, int]:
     return {partition: clone.leader_epoch for partition, clone in clones.items()}
 
 
-def _producer_ids(clones: Clones, source: Source, fs: Fs) -> set[int]:
+def _producer_ids(clones: Clones, source: SourceCluster, fs: Fs) -> set[int]:
     """Return the producer ids in the logs, and the producer ids that belong to transactional ids."""
     in_logs = {producer_id for clone in clones.values() for producer_id in clone.producer_ids}
     return in_logs | transactional_producers(source.topics.get(TRANSACTION_STATE), fs)

@@ -32,7 +32,7 @@ from sediment.jobs.cleaning.task import roll_active, start_cleaning
 from sediment.jobs.publishing.partition_output import PartitionOutput, is_left_out
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.spark.task_environment import OnBytes, throttled
-from sediment.segment_io.buffers import counted
+from sediment.segment_io.buffers import count_bytes
 from sediment.segment_io.errors import NoSpaceError, SedimentError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.manifest import ManifestFile
@@ -144,7 +144,7 @@ def _fetch(task: PublishTask, work: Path, on_bytes: OnBytes) -> None:
         )
     for name, file in task.files.items():
         _LOCAL.write_new(
-            work / name, counted(task.source.chunks(f"{task.folder}/{name}"), on_bytes, most_bytes=CHUNK_BYTES)
+            work / name, count_bytes(task.source.chunks(f"{task.folder}/{name}"), on_bytes, most_bytes=CHUNK_BYTES)
         )
         _LOCAL.set_mtime_ns(work / name, file.mtime_ns)
 
@@ -181,7 +181,7 @@ def _cleaned_copy(
         files += [fs.take(part) for part in result.swap.parts()]
     for entry in _LOCAL.scan(work):
         if entry.name not in gone and not is_left_out(entry.name):
-            chunks = counted(file_chunks(work / entry.name, entry.size_bytes), on_bytes, most_bytes=CHUNK_BYTES)
+            chunks = count_bytes(file_chunks(work / entry.name, entry.size_bytes), on_bytes, most_bytes=CHUNK_BYTES)
             name = f"{task.folder}/{entry.name}"
             mode = task.source.mode(name)
             files.append(publisher.publish(name, chunks, attempt=attempt, mtime_ns=entry.mtime_ns, mode=mode))

@@ -90,7 +90,7 @@ class SplitPlace(Protocol[Outcome_co]):
 
 
 @dataclass(frozen=True, slots=True)
-class InPlace:
+class SplitInPlace:
     """The partition's own directory, in which the parts wait for the commit."""
 
     task: CleaningTask

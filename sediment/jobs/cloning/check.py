@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from sediment.engine.copying.check import Difference, check_copy
+from sediment.engine.copying.check import FileDifference, check_copy
 from sediment.jobs.cloning.report import UNCHANGED
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.command_line.progress import Progress
@@ -134,15 +134,15 @@ def check_clone(options: CommonOptions, where: str, *, stop: threading.Event | N
 
 
 def _by_partition(
-    copy: str, manifest: Manifest, differences: Iterable[Difference]
-) -> tuple[list[CheckedCopyPartition], list[Difference]]:
+    copy: str, manifest: Manifest, differences: Iterable[FileDifference]
+) -> tuple[list[CheckedCopyPartition], list[FileDifference]]:
     """Return a row for each partition of the manifest, and the differences outside the partition folders."""
     files: dict[str, list[ManifestFile]] = {partition.partition: [] for partition in manifest.partitions}
     for file in manifest.files:
         if file.folder:
             files.setdefault(file.folder, []).append(file)
-    found: dict[str, list[Difference]] = {name: [] for name in files}
-    beside: list[Difference] = []
+    found: dict[str, list[FileDifference]] = {name: [] for name in files}
+    beside: list[FileDifference] = []
     for difference in differences:
         found.get(difference.folder, beside).append(difference)
     known = {partition.partition: partition for partition in manifest.partitions}
@@ -153,7 +153,7 @@ def _row(
     copy: str,
     name: str,
     files: Sequence[ManifestFile],
-    differences: Sequence[Difference],
+    differences: Sequence[FileDifference],
     known: ManifestPartition | None,
 ) -> CheckedCopyPartition:
     status, code, reason = UNCHANGED, None, None
@@ -177,7 +177,7 @@ def _row(
     )
 
 
-def _sentences(differences: Sequence[Difference]) -> tuple[str, ...]:
+def _sentences(differences: Sequence[FileDifference]) -> tuple[str, ...]:
     return tuple(f"{difference.name} {difference.what}" for difference in differences[:_SHOWN])
 
 

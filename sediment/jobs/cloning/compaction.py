@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from sediment.engine.clone.log_compaction import LogCompaction
 from sediment.engine.clone.plan import ClonedPartition, ClonedTopic
-from sediment.engine.clone.source import Source
+from sediment.engine.clone.source import SourceCluster
 from sediment.jobs.cleaning.report import kept_tombstones
 from sediment.jobs.cloning.report import PartitionCloneReport
 from sediment.jobs.reporting.figures import counted, human_bytes
@@ -18,7 +18,7 @@ from sediment.segment_io.format.names import TopicPartition
 
 
 def topics_left_alone(
-    topics: Iterable[ClonedTopic], source: Source, settings_of: Callable[[ClonedPartition], Settings]
+    topics: Iterable[ClonedTopic], source: SourceCluster, settings_of: Callable[[ClonedPartition], Settings]
 ) -> Mapping[str, tuple[str, str]]:
     """Return the reason code and text of each topic that `compact` would not compact, keyed by its name in the source.
 

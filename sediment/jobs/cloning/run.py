@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sediment.engine.clone.clone_directory import CloneDirectory, StartFiles
-from sediment.engine.clone.cluster_records import Node, cluster_records, next_producer_id, security_records
+from sediment.engine.clone.cluster_records import CloneNode, cluster_records, next_producer_id, security_records
 from sediment.engine.clone.coordinator_rewrite import ClonedNames, committing_producers, transactional_producers
 from sediment.engine.clone.features import clone_features
 from sediment.engine.clone.node_configs import restore_commands
@@ -30,7 +30,7 @@ from sediment.engine.clone.options import CloneOptions, LinkMode, Part
 from sediment.engine.clone.partition_clone import CloneTask, PartitionClone, clone_partition
 from sediment.engine.clone.plan import ClonedPartition, ClonePlan, plan_clone
 from sediment.engine.clone.server_properties import server_properties
-from sediment.engine.clone.source import Source, open_source, open_store
+from sediment.engine.clone.source import SourceCluster, open_source, open_store
 from sediment.engine.config_definitions import BROKER_KEYS
 from sediment.engine.copying.earlier_copy import EarlierCopy, open_earlier_copy
 from sediment.engine.directory.lock import DirectoryLock
@@ -141,7 +141,7 @@ class _CloneRun:
         self._settings: Mapping[Path, Settings] = {}  # of each directory of the source
         self._log_bytes: Mapping[TopicPartition, int] = {}  # of the source logs, by partition of the clone
         self._left_alone: Mapping[str, tuple[str, str]] = {}  # the reasons why --compact leaves topics uncompacted
-        self._node = Node(own.node_id, own.cluster_id or new_kafka_id(), new_kafka_id())
+        self._node = CloneNode(own.node_id, own.cluster_id or new_kafka_id(), new_kafka_id())
 
     def perform(self) -> CloneRunReport:
         """Return the report, with a row for every partition of the plan."""
@@ -181,7 +181,7 @@ class _CloneRun:
         return self._report(plan, finished, is_complete)
 
     # ----------------------------------------------------------------------------------------------------- partitions
-    def _clone_partitions(self, source: Source, plan: ClonePlan) -> list[_Finished]:
+    def _clone_partitions(self, source: SourceCluster, plan: ClonePlan) -> list[_Finished]:
         tasks = self._tasks(source, plan)
         records = [task for task in tasks if task.partition.source.topic not in INTERNAL_TOPICS]
         coordinators = [task for task in tasks if task.partition.source.topic in INTERNAL_TOPICS]
@@ -235,7 +235,7 @@ class _CloneRun:
             )
         return _Finished(task.partition, task.topic_id, None, describe_lost_task(error))
 
-    def _tasks(self, source: Source, plan: ClonePlan) -> list[CloneTask]:
+    def _tasks(self, source: SourceCluster, plan: ClonePlan) -> list[CloneTask]:
         committing: frozenset[int] = frozenset()
         if self._own.abort_open_transactions and TRANSACTION_STATE in source.topics:
             committing = committing_producers(source.topics[TRANSACTION_STATE], self._own.until_ms, self._fs)
@@ -268,7 +268,7 @@ class _CloneRun:
 
     # ------------------------------------------------------------------------------------------------------ completion
     def _finish(
-        self, source: Source, plan: ClonePlan, features: Mapping[str, int], finished: Sequence[_Finished]
+        self, source: SourceCluster, plan: ClonePlan, features: Mapping[str, int], finished: Sequence[_Finished]
     ) -> None:
         clones = {each.partition.target: each.clone for each in finished if each.clone is not None}
         known_ids = {producer_id for clone in clones.values() for producer_id in clone.producer_ids}
@@ -306,7 +306,7 @@ class _CloneRun:
             now_ms=self._options.now_ms,
         )
 
-    def _check_has_partitions(self, source: Source) -> None:
+    def _check_has_partitions(self, source: SourceCluster) -> None:
         if not source.topics and not self._options.allow_empty_selection:
             raise UsageError(
                 "the source contains no partition",
@@ -342,7 +342,7 @@ class _CloneRun:
             )
 
     # -------------------------------------------------------------------------------------------------------- settings
-    def _open_source(self, directories: Sequence[ClusterDirectory]) -> Source:
+    def _open_source(self, directories: Sequence[ClusterDirectory]) -> SourceCluster:
         settings = self._options.settings
         given = settings.topic_configs
         return open_source(
@@ -356,7 +356,7 @@ class _CloneRun:
     def _of_node(self, directory: ClusterDirectory) -> Settings:
         return self._options.run_settings.of_directory(directory.path, directory.meta)
 
-    def _settings_of(self, source: Source) -> dict[Path, Settings]:
+    def _settings_of(self, source: SourceCluster) -> dict[Path, Settings]:
         """Return the settings of each directory, including the configs of the cluster."""
         found = {}
         for directory in source.directories:
@@ -371,7 +371,7 @@ class _CloneRun:
     def _settings_of_partition(self, partition: ClonedPartition) -> Settings:
         return self._settings[partition.replicas[0].directory.path]
 
-    def _broker_configs(self, source: Source) -> dict[str, str]:
+    def _broker_configs(self, source: SourceCluster) -> dict[str, str]:
         """Return the cluster-wide dynamic configs for logs; other broker configs may be secrets or host names."""
         given = self._options.settings.broker_configs
         found = (given.of_all if given is not None else None) or {}

@@ -194,7 +194,7 @@ def refuse_broker_option(name: str) -> None:
         )
 
 
-def subscribed_topics(given: Mapping[str, str]) -> frozenset[str] | None:
+def topics_of_subscribe(given: Mapping[str, str]) -> frozenset[str] | None:
     """Return the topics of `subscribe`; None without this option.
 
     Raises:

@@ -16,7 +16,7 @@ from sediment.jobs.data_source.kafka_options import (
     parse_boolean,
     parse_kafka_options,
     refuse_broker_option,
-    subscribed_topics,
+    topics_of_subscribe,
 )
 from sediment.jobs.data_source.table_options import given_options
 from sediment.segment_io.errors import UsageError
@@ -91,7 +91,7 @@ class SourceOptions:
             ),
             isolation=_one_of(given, "isolation", ISOLATIONS, READ_UNCOMMITTED),
             on_corruption=_one_of(given, "on_corruption", ON_CORRUPTION, FAIL),
-            topics=subscribed_topics(given) if topics is None else frozenset(topics),
+            topics=topics_of_subscribe(given) if topics is None else frozenset(topics),
             partitions=_numbers(given, "partitions"),
             config=given.get("config"),
             replicas=_one_of(given, "replicas", REPLICAS, None),

@@ -48,7 +48,7 @@ _EMITTED_ROWS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PartitionPart:
     """Consecutive slices of one partition, ascending; `number` identifies the summary of this part."""
 
     number: int
@@ -80,7 +80,7 @@ def parse_read_summary(value: bytes) -> ReadSummary:
 class LatestPerKey:
     """Function for `mapInArrow`: each input row is an index into `tasks`; the function yields the rows of that task."""
 
-    def __init__(self, tasks: Sequence[Sequence[Part]]) -> None:
+    def __init__(self, tasks: Sequence[Sequence[PartitionPart]]) -> None:
         self._tasks = tasks
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -92,7 +92,7 @@ class LatestPerKey:
                     yield from read_latest(part, fs)
 
 
-def read_latest(part: Part, fs: Fs) -> Iterator[pa.RecordBatch]:
+def read_latest(part: PartitionPart, fs: Fs) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one part (schema `arrow_schema(REQUEST.selected())`): its records, then its summary."""
     messages_read = 0
     reason: tuple[str | None, str | None] = None, None

@@ -86,7 +86,7 @@ def table_filesystem(path: str) -> Any:
     return PyFileSystem(DeltaStorageHandler(path))
 
 
-def read_rows(
+def read_table_rows(
     table: DeltaTable, path: str, condition: Any = None, columns: list[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Yield, in batches, the rows of `table` (at `path`) that satisfy the Arrow expression `condition`.

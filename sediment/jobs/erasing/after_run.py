@@ -22,7 +22,7 @@ from sediment.jobs.erasing.evidence import PartitionEvidence, SegmentEvidence
 from sediment.jobs.erasing.find_records import ScanRun
 from sediment.jobs.erasing.places import Replicas
 from sediment.jobs.erasing.report import EraseReport
-from sediment.jobs.erasing.second_scan import ScanAgain, ScannedSegment, SecondScan
+from sediment.jobs.erasing.second_scan import RescannedSegment, ScanAgain, SecondScan
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.run_report import FAILED
 from sediment.jobs.settings.directories import SelectedDirectory
@@ -51,7 +51,7 @@ class ErasedPartition:
 class ScannedPartition:
     """Result of the second scan: its segments, ascending, and the offsets that still match a condition, int64[n]."""
 
-    segments: tuple[ScannedSegment, ...]
+    segments: tuple[RescannedSegment, ...]
     more_matches: Int64s
 
     @property
@@ -64,7 +64,7 @@ def scan_again(
     run: ScanRun, keys: Iterable[bytes], erased: Sequence[ErasedPartition], fs: Fs
 ) -> Mapping[Path, ScannedPartition | CleaningResult]:
     """Scan all segments of the partitions again; return, by partition directory, a result or a failure."""
-    found: dict[Path, list[ScannedSegment]] = {each.listing.path: [] for each in erased}
+    found: dict[Path, list[RescannedSegment]] = {each.listing.path: [] for each in erased}
     failed: dict[Path, CleaningResult] = {}
     items: list[SecondScan] = []
     for each in erased:

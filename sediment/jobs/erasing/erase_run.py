@@ -47,7 +47,7 @@ from sediment.jobs.erasing.after_run import (
 )
 from sediment.jobs.erasing.erasure import EraseByKey, ErasedSegment, ErasePartition, EraseSegments, Planned
 from sediment.jobs.erasing.evidence import DONE, Subjects, document_of, hmac_of_rows, write_evidence
-from sediment.jobs.erasing.find_records import Found, KeysAt, OlderRecords, ScanRun, around
+from sediment.jobs.erasing.find_records import FoundRecords, KeysAt, OlderRecords, ScanRun, around
 from sediment.jobs.erasing.json_path_keys import read_json_path_keys
 from sediment.jobs.erasing.options import EraseOptions
 from sediment.jobs.erasing.places import (
@@ -295,7 +295,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
 
     def _found(
         self, scans: ScanRun, by_path: Mapping[Path, SelectedPartition]
-    ) -> Iterator[tuple[SelectedPartition, Found | tuple[GivenVerdict, ...] | CleaningResult]]:
+    ) -> Iterator[tuple[SelectedPartition, FoundRecords | tuple[GivenVerdict, ...] | CleaningResult]]:
         """Yield for each partition the records that the search found; for a table of verdicts, yield its rows."""
         if isinstance(self._subject, Keys):
             partitions = [
@@ -314,7 +314,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
                 if isinstance(matching, CleaningResult):
                     yield by_path[path], matching
                 else:
-                    yield by_path[path], Found(-1, matching)
+                    yield by_path[path], FoundRecords(-1, matching)
             return
         unknown = self._table.keys() - {each.partition for each in by_path.values()}
         if unknown:
@@ -350,11 +350,11 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
                     yield path, offsets.get(path.name, _NO_OFFSETS)
 
     def _judged(
-        self, selected: SelectedPartition, found: Found | tuple[GivenVerdict, ...]
+        self, selected: SelectedPartition, found: FoundRecords | tuple[GivenVerdict, ...]
     ) -> _Selection | CleaningResult:
         """Return the verdicts on the found records; fail if the action depends on an unstated cleanup.policy."""
         action = self._action_for(selected)
-        if isinstance(found, Found):
+        if isinstance(found, FoundRecords):
             if action is None and found.offsets.size:
                 return _policy_unknown(selected)
             verdicts = uniform_verdicts(found.offsets, action or DROP, self._replacement or b"")
@@ -415,7 +415,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
             self._older_keys[listing.path] = len(set(found.keys))
             yield each, self._with_older(selection, found)
 
-    def _with_older(self, selection: _Selection, older: Found) -> _Selection | CleaningResult:
+    def _with_older(self, selection: _Selection, older: FoundRecords) -> _Selection | CleaningResult:
         keys = len(set(older.keys))
         if not keys:
             return selection
@@ -718,7 +718,7 @@ def _has_policy(selected: SelectedPartition) -> bool:
     return selected.settings.is_stated(selected.partition.topic, "cleanup.policy")
 
 
-def _newest(found: Found) -> dict[bytes, int]:
+def _newest(found: FoundRecords) -> dict[bytes, int]:
     """Return the largest dropped offset of each key; leave out records without a key, which have no older versions."""
     newest: dict[bytes, int] = {}
     for key, offset in zip(found.keys, found.offsets.tolist(), strict=True):

@@ -16,14 +16,18 @@ from sediment.compaction.rewrite.key_set import KeySet
 from sediment.compaction.rewrite.plan import (
     KeyVerdicts,
     RewrittenSegment,
-    SegmentTask,
+    SegmentRewriteTask,
     plan_key_rewrite,
     plan_rewrite,
 )
 from sediment.compaction.rewrite.verdicts import Action, NotReached, Verdicts
 from sediment.jobs.cleaning.result import CleaningResult
-from sediment.jobs.rewriting.partition_task import PartitionPlan, WrittenSegment, rewrite_segment
-from sediment.jobs.rewriting.partition_task import SegmentTask as TaskOfSegment
+from sediment.jobs.rewriting.partition_task import (
+    PartitionRewritePlan,
+    SegmentTask,
+    WrittenSegment,
+    rewrite_segment_task,
+)
 from sediment.jobs.spark.task_environment import OnBytes
 from sediment.segment_io.format.layout import CONTROL_BIT, MAGIC_V2
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
@@ -97,7 +101,7 @@ class EraseSegment:
     `action` is the action on records that are selected by key.  `by_key` is set in the executor (`EraseSegments`).
     """
 
-    task: SegmentTask
+    task: SegmentRewriteTask
     with_digests: bool
     action: Action | None = None
     by_key: KeyVerdicts | None = None
@@ -108,7 +112,7 @@ class EraseSegment:
         return self.task.segment
 
     def rewrite(self, fs: Fs, *, run_id: str, attempt: str, progress: OnBytes) -> ErasedSegment:
-        """Rewrite the segment; arguments and errors are as in `rewrite_segment`."""
+        """Rewrite the segment; arguments and errors are as in `rewrite_segment_task`."""
         from sediment.compaction.rewrite import segment_rewrite
 
         rewritten = segment_rewrite.rewrite_segment(
@@ -138,14 +142,14 @@ class EraseSegments:
     keys: KeySet
     replacement: bytes
 
-    def __call__(self, task: TaskOfSegment, attempt: str) -> WrittenSegment | CleaningResult:
+    def __call__(self, task: SegmentTask, attempt: str) -> WrittenSegment | CleaningResult:
         """Erase one segment; return a failure if it cannot be rewritten."""
         work = task.rewrite
         assert isinstance(work, EraseSegment)
         if work.action is not None:
             replacement = self.replacement if work.action is Action.REPLACE_VALUE else b""
             work = replace(work, by_key=KeyVerdicts(self.keys, work.action, replacement))
-        return rewrite_segment(replace(task, rewrite=work), attempt)
+        return rewrite_segment_task(replace(task, rewrite=work), attempt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +170,9 @@ class EraseByKey:
     action: Action
     with_digests: bool
 
-    def plan(self, view: LogView, config: CompactionConfig, _fs: Fs) -> PartitionPlan:
+    def plan(self, view: LogView, config: CompactionConfig, _fs: Fs) -> PartitionRewritePlan:
         """Return all segments."""
-        return PartitionPlan(
+        return PartitionRewritePlan(
             tuple(EraseSegment(task, self.with_digests, self.action) for task in plan_key_rewrite(view, config)),
             found=Planned(NotReached.joined([]), None),
         )
@@ -182,11 +186,11 @@ class ErasePartition:
     with_digests: bool
     counts_records: bool
 
-    def plan(self, view: LogView, config: CompactionConfig, fs: Fs) -> PartitionPlan:
+    def plan(self, view: LogView, config: CompactionConfig, fs: Fs) -> PartitionRewritePlan:
         """Return the segments that contain verdicts within reach."""
         plan = plan_rewrite(view, self.verdicts, config)
         has_new_keys = bool((self.verdicts.actions == Action.REPLACE_KEY).any())
-        return PartitionPlan(
+        return PartitionRewritePlan(
             tuple(EraseSegment(task, self.with_digests) for task in plan.tasks),
             plan.next_dirty_offset if has_new_keys else None,
             Planned(

@@ -28,7 +28,7 @@ import numpy.typing as npt
 from sediment.compaction.rewrite.key_set import KeySet
 from sediment.jobs.cleaning.cleaning_run import why_lost
 from sediment.jobs.cleaning.result import TASK_ERRORS, CleaningResult, failed_task, failure
-from sediment.jobs.rewriting.partition_task import Place
+from sediment.jobs.rewriting.partition_task import TaskPlace
 from sediment.jobs.spark.task_pool import run_on_executors
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.fs import Fs
@@ -50,7 +50,7 @@ _NO_OFFSETS = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundRecords:
     """Result of the search in one part of a partition.
 
     `scanned` is the number of records read.  `offsets`, int64[n], are the ascending offsets of the matches.  `keys` are
@@ -135,7 +135,7 @@ class SegmentItem:
     """
 
     listing: LogListing
-    place: Place
+    place: TaskPlace
     end_offset: int
     limit_bytes: int
     now_ms: int
@@ -151,7 +151,7 @@ class _KeySearch:
 
     keys: KeySet
 
-    def __call__(self, item: SegmentItem, _attempt: str) -> Found | CleaningResult:
+    def __call__(self, item: SegmentItem, _attempt: str) -> FoundRecords | CleaningResult:
         # Imported late, because this module compiles kernels that the driver never needs.
         from sediment.compaction.rewrite.key_matches import find_key_matches
 
@@ -169,7 +169,7 @@ class _KeySearch:
                 )
         except TASK_ERRORS as error:
             return failed_task(item, error)
-        return Found(matches.scanned, matches.offsets)
+        return FoundRecords(matches.scanned, matches.offsets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,13 +200,13 @@ class _Scan:
     scan: RecordScan
     with_keys: bool
 
-    def __call__(self, item: ScanItem, _attempt: str) -> Found | CleaningResult:
+    def __call__(self, item: ScanItem, _attempt: str) -> FoundRecords | CleaningResult:
         try:
             return self._found(item)
         except TASK_ERRORS as error:
             return failed_task(item, error)
 
-    def _found(self, item: ScanItem) -> Found:
+    def _found(self, item: ScanItem) -> FoundRecords:
         # Imported late, because this module compiles kernels that the driver never needs.
         from sediment.segment_io.tables.planning import TableTask
         from sediment.segment_io.tables.readers import read_table
@@ -223,7 +223,7 @@ class _Scan:
             offsets.append(np.asarray(data.column("offset"))[mask])
             if self.with_keys and mask.any():
                 keys += data.column("key").filter(_array(mask)).to_pylist()
-        return Found(scanned, np.concatenate(offsets), tuple(keys))
+        return FoundRecords(scanned, np.concatenate(offsets), tuple(keys))
 
 
 def _is_data(batch: pa.RecordBatch) -> Any:
@@ -249,8 +249,8 @@ class ScanRun:
     stop: threading.Event
 
     def find_keys(
-        self, partitions: Iterable[tuple[LogListing, Place, int]], keys: KeySet
-    ) -> Iterator[tuple[Path, Found | CleaningResult]]:
+        self, partitions: Iterable[tuple[LogListing, TaskPlace, int]], keys: KeySet
+    ) -> Iterator[tuple[Path, FoundRecords | CleaningResult]]:
         """Yield, for each partition directory, the records with one of `keys`, after all its segments were searched.
 
         Each of `partitions` has a listing, the source from which tasks read the partition, and a limit on the
@@ -259,7 +259,7 @@ class ScanRun:
         items: list[SegmentItem] = []
         for listing, place, limit_bytes in partitions:
             if not listing.segments:
-                yield listing.path, Found(0, _NO_OFFSETS)
+                yield listing.path, FoundRecords(0, _NO_OFFSETS)
             ends = [*(segment.base_offset for segment in listing.segments[1:]), INT64_MAX]
             items += [
                 SegmentItem(replace(listing, segments=(segment,)), place, end, limit_bytes, self.now_ms)
@@ -274,7 +274,7 @@ class ScanRun:
         *,
         bounds: Mapping[Path, Bounds] | None = None,
         with_keys: bool = False,
-    ) -> Iterator[tuple[LogListing, Found | CleaningResult]]:
+    ) -> Iterator[tuple[LogListing, FoundRecords | CleaningResult]]:
         """Yield the result of each partition after all of its slices were scanned.
 
         `bounds` limits the offsets to scan, by partition directory; partitions without an entry are scanned whole.
@@ -288,7 +288,7 @@ class ScanRun:
                 yield listing, failed_task(_Planned(listing, self.now_ms), error)
                 continue
             if not scans:
-                yield listing, Found(0, _NO_OFFSETS)
+                yield listing, FoundRecords(0, _NO_OFFSETS)
                 continue
             by_path[listing.path] = listing
             items += [ScanItem(listing, each, self.now_ms) for each in scans]
@@ -296,11 +296,11 @@ class ScanRun:
             yield by_path[path], found
 
     def _by_partition(
-        self, items: Sequence[Item], perform: Callable[[Item, str], Found | CleaningResult]
-    ) -> Iterator[tuple[Path, Found | CleaningResult]]:
+        self, items: Sequence[Item], perform: Callable[[Item, str], FoundRecords | CleaningResult]
+    ) -> Iterator[tuple[Path, FoundRecords | CleaningResult]]:
         """Run `items` on the executors; yield the joined result of each partition after its last item."""
         left = Counter(item.listing.path for item in items)
-        done: dict[Path, list[Found | CleaningResult]] = {path: [] for path in left}
+        done: dict[Path, list[FoundRecords | CleaningResult]] = {path: [] for path in left}
         for results in run_on_executors(
             self.sc, items, perform, lambda item: item.weight(), group=self.run_id, is_stopped=self.stop.is_set
         ):
@@ -318,15 +318,15 @@ def _plan_scans(listing: LogListing, bounds: Bounds) -> Sequence[ScanTask]:
     )
 
 
-def _joined(results: Sequence[Found | CleaningResult]) -> Found | CleaningResult:
-    found: list[Found] = []
+def _joined(results: Sequence[FoundRecords | CleaningResult]) -> FoundRecords | CleaningResult:
+    found: list[FoundRecords] = []
     for each in results:
         if isinstance(each, CleaningResult):
             return each
         found.append(each)
     # Parts of one partition do not overlap, so sorting them by their first offset also sorts the keys.
     found.sort(key=lambda each: int(each.offsets[0]) if each.offsets.size else -1)
-    return Found(
+    return FoundRecords(
         sum(each.scanned for each in found),
         np.concatenate([each.offsets for each in found]),
         tuple(key for each in found for key in each.keys),

@@ -51,7 +51,7 @@ class SecondScan:
 
 
 @dataclass(frozen=True, slots=True)
-class ScannedSegment:
+class RescannedSegment:
     """Result of one segment: the number of its records, its files, and the offsets that still match, int64[n]."""
 
     base_offset: int
@@ -66,7 +66,7 @@ class ScanAgain:
 
     keys: frozenset[bytes]
 
-    def __call__(self, task: SecondScan, _attempt: str) -> ScannedSegment | CleaningResult:
+    def __call__(self, task: SecondScan, _attempt: str) -> RescannedSegment | CleaningResult:
         """Scan one segment; return a failure if it cannot be scanned."""
         try:
             return _scanned(task, self.keys)
@@ -74,7 +74,7 @@ class ScanAgain:
             return failed_task(task, error)
 
 
-def _scanned(task: SecondScan, keys: frozenset[bytes]) -> ScannedSegment:
+def _scanned(task: SecondScan, keys: frozenset[bytes]) -> RescannedSegment:
     from sediment.segment_io.segment.fetched_batches import read_columns
 
     (segment,) = task.listing.segments
@@ -95,7 +95,7 @@ def _scanned(task: SecondScan, keys: frozenset[bytes]) -> ScannedSegment:
                 if not is_done and offset not in known:
                     matches.append(offset)
     files = segment_digests(task.listing.path, segment.base_offset, Fs())
-    return ScannedSegment(segment.base_offset, records, np.array(matches, dtype=np.int64), files)
+    return RescannedSegment(segment.base_offset, records, np.array(matches, dtype=np.int64), files)
 
 
 def _with_verdict(offsets: Int64s, judged: Int64s) -> list[int]:

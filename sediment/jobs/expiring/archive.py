@@ -46,7 +46,7 @@ from sediment.jobs.delta_lake.paths import (
     is_uri,
     local_directory,
     outside_log_dirs,
-    read_rows,
+    read_table_rows,
     table_filesystem,
 )
 from sediment.jobs.process.cancellation import RunStopped, cancel_when
@@ -493,7 +493,7 @@ class _Archive:
         within = (field("segment") >= min(bases)) & (field("segment") <= max(bases))
         wanted = (field("topic") == partition.topic) & (field("partition") == partition.partition) & within
         columns = ["topic", "partition", "segment", "digest"]
-        for batch in read_rows(self._table, self.path, wanted, columns):
+        for batch in read_table_rows(self._table, self.path, wanted, columns):
             grouped = pa.Table.from_batches([batch]).group_by(["segment", "digest"]).aggregate([([], "count_all")])
             for row in grouped.to_pylist():
                 found[row["segment"], row["digest"]] += row["count_all"]

@@ -127,7 +127,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PartitionRow:
     """Row of one partition.  A text that is missing in the report is empty; `sort` contains the numbers for sorting."""
 
     partition: str
@@ -150,7 +150,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class ReasonRow:
     """Partitions of one status and reason code.
 
     `example` is the explanation.  If the partitions have different explanations, `example` is the explanation for
@@ -170,7 +170,7 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class CheckRow:
     """Check of `verify`: the partitions that failed it, and the numbers of those that passed or were not checked."""
 
     name: str
@@ -209,11 +209,11 @@ class Page:
     stages: tuple[Bar, ...]
     task_stages: tuple[Bar, ...]
     waits: tuple[Bar, ...]
-    reasons: tuple[Reason, ...]
-    rows: tuple[Row, ...]
+    reasons: tuple[ReasonRow, ...]
+    rows: tuple[PartitionRow, ...]
     rows_left_out: int
-    empty: tuple[Reason, ...]
-    checks: tuple[Check, ...]
+    empty: tuple[ReasonRow, ...]
+    checks: tuple[CheckRow, ...]
     states: tuple[str, ...]
     columns: frozenset[str]
     command_line: str
@@ -346,7 +346,7 @@ def _tiles(
     if changed:
         before, after = (sum(p[key] for p in changed) for key in ("bytes_before", "bytes_after"))
         share = _share(before, after, "would be saved" if only_would else "saved")
-        tiles.append(("bytes", f"{human_bytes(before)} → {human_bytes(after)}", share))
+        tiles.append(("bytes", f"{unbroken_bytes(before)} → {unbroken_bytes(after)}", share))
     tiles += _record_tiles(document, partitions, only_would=only_would)
     ratios = [p["dirty_ratio"] for p in partitions if p.get("dirty_ratio") is not None]
     if ratios:
@@ -415,7 +415,7 @@ def _sizes(partitions: Sequence[Mapping[str, Any]]) -> tuple[Bar, ...]:
             label=str(p["partition"]),
             width=100 * p["bytes_before"] / largest,
             inner=100 * p["bytes_after"] / largest,
-            text=f"{human_bytes(p['bytes_before'])} → {human_bytes(p['bytes_after'])}",
+            text=f"{unbroken_bytes(p['bytes_before'])} → {unbroken_bytes(p['bytes_after'])}",
         )
         for p in changed
     )
@@ -459,7 +459,7 @@ def _waits(partitions: Sequence[Mapping[str, Any]], now_ms: int) -> tuple[Bar, .
     return tuple(Bar(name, 100 * counts[name] / most, f"{counts[name]:,}") for name in names if counts[name])
 
 
-def _reasons(partitions: Sequence[Mapping[str, Any]]) -> tuple[Reason, ...]:
+def _reasons(partitions: Sequence[Mapping[str, Any]]) -> tuple[ReasonRow, ...]:
     grouped = _grouped(p for p in partitions if p.get("reason_code") or p["status"] == STOPPED)
     ordered = sorted(grouped.items(), key=lambda item: (_tone(item[0][0]) != "bad", -len(item[1]), item[0]))
     return tuple(_reason(some) for _, some in ordered)
@@ -473,11 +473,11 @@ def _grouped(partitions: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], l
     return grouped
 
 
-def _reason(some: Sequence[Mapping[str, Any]]) -> Reason:
+def _reason(some: Sequence[Mapping[str, Any]]) -> ReasonRow:
     """Return the group of partitions with one status and reason code; the largest is the example."""
     first = some[0]
     status = str(first["status"])
-    return Reason(
+    return ReasonRow(
         status,
         _tone(status),
         str(first.get("reason_code") or ""),
@@ -485,7 +485,7 @@ def _reason(some: Sequence[Mapping[str, Any]]) -> Reason:
         str(first["partition"]) if len({p.get("reason") for p in some}) > 1 else "",
         len(some),
         name_ranges(str(p["partition"]) for p in some),
-        human_bytes(sum(_size(p) or 0 for p in some)),
+        unbroken_bytes(sum(_size(p) or 0 for p in some)),
     )
 
 
@@ -506,11 +506,11 @@ def _is_empty(partition: Mapping[str, Any]) -> bool:
     return _size(partition) == 0 and _tone(str(partition["status"])) != "bad" and not _sentences(partition)
 
 
-def _checks(partitions: Sequence[Mapping[str, Any]]) -> tuple[Check, ...]:
+def _checks(partitions: Sequence[Mapping[str, Any]]) -> tuple[CheckRow, ...]:
     """Return the results of each check of `verify` over all compared partitions, in the order of the rules."""
     compared = [(str(p["partition"]), p["checks"]) for p in partitions if p.get("checks")]
     return tuple(
-        Check(
+        CheckRow(
             name,
             rule,
             passed=sum(checks.get(name) == 0 for _, checks in compared),
@@ -523,7 +523,7 @@ def _checks(partitions: Sequence[Mapping[str, Any]]) -> tuple[Check, ...]:
 
 
 # -------------------------------------------------------------------------------------------------------- one partition
-def _row(partition: Mapping[str, Any], now_ms: int, largest: int, room: int) -> Row:
+def _row(partition: Mapping[str, Any], now_ms: int, largest: int, room: int) -> PartitionRow:
     before, after = _whole(partition, "bytes_before"), _whole(partition, "bytes_after")
     if before is None:
         before = after = _size(partition)
@@ -531,12 +531,12 @@ def _row(partition: Mapping[str, Any], now_ms: int, largest: int, room: int) -> 
     size_bar = None
     if before is not None:
         after = before if after is None else after
-        size_text = human_bytes(before) if after == before else f"{human_bytes(before)} → {human_bytes(after)}"
+        size_text = unbroken_bytes(before) if after == before else f"{unbroken_bytes(before)} → {unbroken_bytes(after)}"
         saved_text = _share(before, after, "") if after != before else ""
         size_bar = Bar("", 100 * before / (largest or before or 1), "", 100 * after / (largest or before or 1))
     ratio = partition.get("dirty_ratio")
     seconds = sum(map(float, (partition.get("seconds_by_stage") or {}).values()))
-    return Row(
+    return PartitionRow(
         partition=str(partition["partition"]),
         log_dir=str(partition.get("log_dir") or ""),
         status=str(partition["status"]),
@@ -566,7 +566,7 @@ def _row(partition: Mapping[str, Any], now_ms: int, largest: int, room: int) -> 
 def _sentences(partition: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the notes on a partition, in the words of its command."""
     deleted = (
-        f"segment {segment['base_offset']:,} ({human_bytes(segment['bytes'])}) expires by {segment['rule']}"
+        f"segment {segment['base_offset']:,} ({unbroken_bytes(segment['bytes'])}) expires by {segment['rule']}"
         for segment in partition.get("deleted_segments") or ()
     )
     different = (f"{one['check']}: {one['what']}" for one in partition.get("differences") or ())
@@ -586,7 +586,7 @@ def _extras(fields: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, str]]
             yield label, "yes" if value else "no"
         elif isinstance(value, int):
             is_size, is_moment = "bytes" in name.split("_"), name.endswith("_at_ms")
-            yield label, human_bytes(value) if is_size else utc(value) if is_moment else f"{value:,}"
+            yield label, unbroken_bytes(value) if is_size else utc(value) if is_moment else f"{value:,}"
         elif isinstance(value, str | float) and value != "":
             yield label, str(value)
 
@@ -645,7 +645,7 @@ def _pieces(strip: Sequence[Sequence[Any]], longest: int, room: int) -> tuple[St
         base, _, state = run[0]
         what = f"segment {base:,}" if len(run) == 1 else f"{len(run):,} segments from {base:,}"
         known = state if state in _STATES else "other"
-        pieces.append(StripPart(round(x, 2), round(width, 2), known, f"{what}: {state}, {human_bytes(size)}"))
+        pieces.append(StripPart(round(x, 2), round(width, 2), known, f"{what}: {state}, {unbroken_bytes(size)}"))
         x += width
     return tuple(pieces)
 
@@ -663,7 +663,7 @@ def _merged(strip: Sequence[Sequence[Any]], room: int) -> Iterable[list[Sequence
         yield run
 
 
-def _columns(rows: Sequence[Row]) -> frozenset[str]:
+def _columns(rows: Sequence[PartitionRow]) -> frozenset[str]:
     """Return the columns that have a value in at least one row."""
     texts = {
         "size": "size_text",
@@ -705,7 +705,7 @@ def _text(value: object) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------- texts
-def human_bytes(size_bytes: int) -> str:
+def unbroken_bytes(size_bytes: int) -> str:
     """Return a size for people, without a line break."""
     return figures.human_bytes(size_bytes).replace(" ", "\N{NO-BREAK SPACE}")
 

@@ -22,7 +22,7 @@ from typing import Any
 from sediment.compaction.prepared_swap import PreparedSwap
 from sediment.engine.directory.uncleanable import Uncleanable
 from sediment.jobs.cleaning.result import CleaningResult
-from sediment.jobs.rewriting.partition_task import Place
+from sediment.jobs.rewriting.partition_task import TaskPlace
 from sediment.jobs.rewriting.planned_partition import PlannedPartition
 from sediment.jobs.rewriting.report import RewriteReport
 from sediment.jobs.settings.directories import SelectedDirectory
@@ -71,8 +71,8 @@ class Destination(ABC):
         """Return how many bytes can still be written for the new segments of a partition."""
 
     @abstractmethod
-    def place_of(self, listing: LogListing) -> Place:
-        """Return the `Place` for the tasks of a partition."""
+    def place_of(self, listing: LogListing) -> TaskPlace:
+        """Return the `TaskPlace` for the tasks of a partition."""
 
     @abstractmethod
     def begin(self, planned: Sequence[PlannedPartition]) -> list[tuple[LogListing, CleaningResult]]:

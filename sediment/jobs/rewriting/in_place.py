@@ -25,7 +25,7 @@ from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.delta_lake.paths import outside_log_dirs
 from sediment.jobs.rewriting.destination import Destination, check_stopped_cleanly
 from sediment.jobs.rewriting.options import RewriteOptions
-from sediment.jobs.rewriting.partition_task import InPlace, Place
+from sediment.jobs.rewriting.partition_task import InPlace, TaskPlace
 from sediment.jobs.rewriting.planned_partition import PlannedPartition
 from sediment.jobs.rewriting.report import RewriteReport
 from sediment.jobs.settings.cluster_settings import warn_of_refusals
@@ -107,7 +107,7 @@ class LogDirectories(Destination):
         """Return the free bytes of the partition's filesystem."""
         return self._fs.free_bytes(listing.path)
 
-    def place_of(self, _listing: LogListing) -> Place:
+    def place_of(self, _listing: LogListing) -> TaskPlace:
         """Return the partition's own directory."""
         return InPlace()
 

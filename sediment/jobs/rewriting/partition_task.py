@@ -1,11 +1,11 @@
 """Tasks of a rewriting command: plan one partition, and rewrite one of its segments.
 
-1. The driver sends a `RewriteTask` to `plan_partition`, which views the partition and checks the free space.  The
-   result is a `PartitionPlan`.
-2. For each segment of the plan, the driver sends a `SegmentTask` to `rewrite_segment`, which writes `.part` files, or
-   files of an output.
+1. The driver sends a `RewriteTask` to `plan_rewrite_of`, which views the partition and checks the free space.  The
+   result is a `PartitionRewritePlan`.
+2. For each segment of the plan, the driver sends a `SegmentTask` to `rewrite_segment_task`, which writes `.part` files,
+   or files of an output.
 
-A `Place` determines where the new segments are written: next to the old segments, or to an output.
+A `TaskPlace` determines where the new segments are written: next to the old segments, or to an output.
 
 Invariants: tasks rename nothing in a source directory.  The task of a segment needs no other segment, so tasks can run
 on any executor and in any order.  An error of a partition is part of its result, so Spark does not retry a task that
@@ -65,7 +65,7 @@ class SegmentRewrite(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionPlan:
+class PartitionRewritePlan:
     """Segments of one partition to rewrite, ascending.
 
     After the rewrite, the cleaner checkpoint must not exceed `next_dirty_offset`, which is None if the checkpoint does
@@ -84,7 +84,7 @@ class PartitionPlan:
 class PartitionRewrite(Protocol):
     """Rewrite of one partition, pickled for the executors."""
 
-    def plan(self, view: LogView, config: CompactionConfig, fs: Fs) -> PartitionPlan:
+    def plan(self, view: LogView, config: CompactionConfig, fs: Fs) -> PartitionRewritePlan:
         """Return the segments to rewrite.
 
         Raises:
@@ -103,7 +103,7 @@ class TaskOfPartition(TaskOfRun, Protocol):
         ...
 
 
-class Place(Protocol):
+class TaskPlace(Protocol):
     """The place where a task reads a partition and writes new segments, pickled for the executors."""
 
     def environment(self, task: TaskOfPartition) -> AbstractContextManager[tuple[Fs, OnBytes]]:
@@ -177,7 +177,7 @@ class RewriteTask:
     checkpoints: PartitionCheckpoints
     config: CompactionConfig
     rewrite: PartitionRewrite
-    place: Place
+    place: TaskPlace
     now_ms: int
     run_id: str
     dry_run: bool
@@ -199,7 +199,7 @@ class SegmentTask:
 
     listing: LogListing
     rewrite: SegmentRewrite
-    place: Place
+    place: TaskPlace
     now_ms: int
     run_id: str
     dry_run: bool
@@ -215,7 +215,7 @@ class SegmentTask:
         return self.rewrite.segment.log_bytes
 
 
-def plan_partition(task: RewriteTask, _attempt: str) -> PartitionPlan | CleaningResult:
+def plan_rewrite_of(task: RewriteTask, _attempt: str) -> PartitionRewritePlan | CleaningResult:
     """Plan one partition; return a failure if it cannot be planned."""
     # Imported late, because this module compiles kernels that the driver never needs.
     from sediment.segment_io.partition.log_view import open_view
@@ -249,7 +249,7 @@ def _check_listed(task: RewriteTask, fs: Fs) -> None:
         )
 
 
-def _check_free_space(task: RewriteTask, plan: PartitionPlan, fs: Fs) -> None:
+def _check_free_space(task: RewriteTask, plan: PartitionRewritePlan, fs: Fs) -> None:
     """Check that the disk can hold all new segments of the partition, because they are written before the commit."""
     needed, free = plan.log_bytes(), fs.free_bytes(task.listing.path)
     if free < needed and not task.dry_run:
@@ -269,7 +269,7 @@ class WrittenSegment:
     files: tuple[ManifestFile, ...]
 
 
-def rewrite_segment(task: SegmentTask, attempt: str) -> WrittenSegment | CleaningResult:
+def rewrite_segment_task(task: SegmentTask, attempt: str) -> WrittenSegment | CleaningResult:
     """Rewrite one segment; return a failure if it cannot be rewritten."""
     try:
         with task.place.environment(task) as (fs, on_bytes):

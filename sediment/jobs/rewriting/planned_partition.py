@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from sediment.compaction.prepared_swap import CleanedGroup
 from sediment.engine.log_config import LogConfig
 from sediment.jobs.cleaning.result import CleaningResult
-from sediment.jobs.rewriting.partition_task import PartitionPlan, SegmentResult
+from sediment.jobs.rewriting.partition_task import PartitionRewritePlan, SegmentResult
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.settings.resolve import Settings
 from sediment.segment_io.format.names import TopicPartition
@@ -38,7 +38,7 @@ class PlannedPartition:
     """
 
     selected: SelectedPartition
-    plan: PartitionPlan
+    plan: PartitionRewritePlan
     results: list[SegmentResult] = field(default_factory=list)
     files: list[ManifestFile] = field(default_factory=list)
     failure: CleaningResult | None = None

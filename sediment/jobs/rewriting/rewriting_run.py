@@ -42,8 +42,8 @@ from sediment.jobs.rewriting.partition_task import (
     RewriteTask,
     SegmentTask,
     WrittenSegment,
-    plan_partition,
-    rewrite_segment,
+    plan_rewrite_of,
+    rewrite_segment_task,
 )
 from sediment.jobs.rewriting.planned_partition import PlannedPartition, SelectedPartition
 from sediment.jobs.rewriting.report import UNCHANGED, RewriteReport, listed, segments_after
@@ -285,7 +285,7 @@ class RewritingRun(ABC, Generic[Own, Report]):
         for results in run_on_executors(
             sc,
             tasks,
-            plan_partition,
+            plan_rewrite_of,
             RewriteTask.weight,
             group=self.run_id,
             least_rounds=1,
@@ -300,7 +300,7 @@ class RewritingRun(ABC, Generic[Own, Report]):
 
     def _segment_function(self) -> Callable[[SegmentTask, str], WrittenSegment | CleaningResult]:
         """Return the function of the tasks that rewrite segments."""
-        return rewrite_segment
+        return rewrite_segment_task
 
     def _rewritten(
         self, sc: Any, planned: Sequence[PlannedPartition], *, in_memory: bool

@@ -32,7 +32,7 @@ from sediment.jobs.reporting.run_report import FAILED, QUARANTINED
 from sediment.jobs.reporting.statuses import STOPPED
 from sediment.jobs.rewriting.destination import Destination, check_stopped_cleanly
 from sediment.jobs.rewriting.options import RewriteOptions
-from sediment.jobs.rewriting.partition_task import InOutput, Place
+from sediment.jobs.rewriting.partition_task import InOutput, TaskPlace
 from sediment.jobs.rewriting.planned_partition import PlannedPartition
 from sediment.jobs.rewriting.report import RewriteReport
 from sediment.jobs.settings.directories import SelectedDirectory
@@ -112,8 +112,8 @@ class NewLogDirectory(Destination):
         """Return the free bytes of the output."""
         return self.directory.store.free_bytes()
 
-    def place_of(self, listing: LogListing) -> Place:
-        """Return the `Place` of the partition in the output."""
+    def place_of(self, listing: LogListing) -> TaskPlace:
+        """Return the `TaskPlace` of the partition in the output."""
         return InOutput(self.directory.partition(listing.partition, dry_run=self._own.dry_run))
 
     def begin(self, planned: Sequence[PlannedPartition]) -> list[tuple[LogListing, CleaningResult]]:

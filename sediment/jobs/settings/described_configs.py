@@ -55,7 +55,7 @@ _NEXT_PAIR = re.compile(r",(?=[A-Za-z0-9._-]+=)")
 _BROKER_ID = re.compile(r"[0-9]{1,10}")
 
 
-class ConfigSource(StrEnum):
+class DescribedSource(StrEnum):
     """Kafka's name of the place that gives a value (ConfigEntry.ConfigSource)."""
 
     TOPIC = "DYNAMIC_TOPIC_CONFIG"
@@ -70,7 +70,7 @@ class DescribedValue:
     """Value of a config, and its source."""
 
     text: str
-    source: ConfigSource
+    source: DescribedSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class _Described:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicConfigs:
+class DescribedTopicConfigs:
     """Configs by topic, for every listed topic: its `own`, and the ones that it gets from the broker that answered.
 
     For topics in `unsourced`, the `own` configs may also be those of the broker that answered.
@@ -146,7 +146,7 @@ class BrokerConfigs:
 
 
 # ----------------------------------------------------------------------------------------------------------- the files
-def read_topic_configs(path: Path) -> TopicConfigs:
+def read_topic_configs(path: Path) -> DescribedTopicConfigs:
     """Return the configs of the topics in a file.
 
     Raises:
@@ -167,16 +167,16 @@ def read_topic_configs(path: Path) -> TopicConfigs:
     if not topics:
         raise file.error("lists no topic")
     inherited = {
-        name: {key: value for key, value in topic.values.items() if value.source != ConfigSource.TOPIC}
+        name: {key: value for key, value in topic.values.items() if value.source != DescribedSource.TOPIC}
         for name, topic in topics.items()
         if topic.is_complete
     }
     unsourced = frozenset(name for name, topic in topics.items() if topic.is_unsourced)
-    return TopicConfigs({name: _own(topic) for name, topic in topics.items()}, inherited, unsourced)
+    return DescribedTopicConfigs({name: _own(topic) for name, topic in topics.items()}, inherited, unsourced)
 
 
 def _own(topic: _Described) -> dict[str, str]:
-    return {key: value.text for key, value in topic.values.items() if value.source == ConfigSource.TOPIC}
+    return {key: value.text for key, value in topic.values.items() if value.source == DescribedSource.TOPIC}
 
 
 def read_broker_configs(path: Path) -> BrokerConfigs:
@@ -193,11 +193,11 @@ def read_broker_configs(path: Path) -> BrokerConfigs:
             continue
         if described.name != _ALL_BROKERS and not _BROKER_ID.fullmatch(described.name):
             raise file.error("has a name that is not the id of a broker")
-        sources = {ConfigSource.BROKER, ConfigSource.ALL_BROKERS}
+        sources = {DescribedSource.BROKER, DescribedSource.ALL_BROKERS}
         if described.is_complete and described.name != _ALL_BROKERS:
             complete.add(described.name)
         elif described.name != _ALL_BROKERS:
-            sources = {ConfigSource.BROKER}
+            sources = {DescribedSource.BROKER}
         values = {key: value.text for key, value in described.values.items() if value.source in sources}
         if brokers.setdefault(described.name, values) != values:
             raise file.error(f"lists broker {described.name} twice, with other configs")
@@ -270,19 +270,19 @@ class _File:
         """Return the topic or broker of a line that also has the configs."""
         found = _TOPIC.fullmatch(line)
         if found is not None:
-            values = self._pairs(_MARKED.sub("", found[2]).strip(), ConfigSource.TOPIC)
+            values = self._pairs(_MARKED.sub("", found[2]).strip(), DescribedSource.TOPIC)
             return _Described("topic", found[1], values, is_unsourced=True)
         found = _IN_ZOOKEEPER.fullmatch(line)
         if found is None:
             return None
         kind, name, is_default, pairs = found.groups()
         if is_default:
-            return _Described("broker", _ALL_BROKERS, self._pairs(pairs, ConfigSource.ALL_BROKERS))
+            return _Described("broker", _ALL_BROKERS, self._pairs(pairs, DescribedSource.ALL_BROKERS))
         if kind == "topic":
-            return _Described("topic", name, self._pairs(pairs, ConfigSource.TOPIC))
-        return _Described("broker", name, self._pairs(pairs, ConfigSource.BROKER))
+            return _Described("topic", name, self._pairs(pairs, DescribedSource.TOPIC))
+        return _Described("broker", name, self._pairs(pairs, DescribedSource.BROKER))
 
-    def _pairs(self, text: str | None, source: ConfigSource) -> dict[str, DescribedValue]:
+    def _pairs(self, text: str | None, source: DescribedSource) -> dict[str, DescribedValue]:
         """Return the configs `key=value,key=value`; a value may contain commas."""
         pairs = [pair.partition("=") for pair in _NEXT_PAIR.split(text or "") if pair.strip()]
         if not all(equals for _, equals, _ in pairs):
@@ -299,7 +299,7 @@ class _File:
             if not isinstance(configs, dict):
                 raise self.error('is not JSON of the form {"name": {"key": "value"}}')
             kind = "topic" if self._what == "topics" else "broker"
-            source = ConfigSource.TOPIC if kind == "topic" else ConfigSource.BROKER
+            source = DescribedSource.TOPIC if kind == "topic" else DescribedSource.BROKER
             values = {key: DescribedValue(self._json_text(value), source) for key, value in configs.items()}
             yield _Described(kind, name, {key: value for key, value in values.items() if self._is_known(key)})
 
@@ -341,18 +341,18 @@ def _section(line: str) -> _Described | None:
     return _Described(kind, name, is_complete=what == "All configs")
 
 
-def _source(section: _Described, synonyms: str) -> ConfigSource:
+def _source(section: _Described, synonyms: str) -> DescribedSource:
     """Return the source of a value.  Only with --all, a section also has values of other sources than its own.
 
     A source that Kafka does not have counts as the topic or broker itself, so that the value is not left out.
     """
     if section.kind == "topic":
-        own = ConfigSource.TOPIC
+        own = DescribedSource.TOPIC
     else:
-        own = ConfigSource.ALL_BROKERS if section.name == _ALL_BROKERS else ConfigSource.BROKER
+        own = DescribedSource.ALL_BROKERS if section.name == _ALL_BROKERS else DescribedSource.BROKER
     if not section.is_complete:
         return own
     if not synonyms:
-        return ConfigSource.DEFAULT
+        return DescribedSource.DEFAULT
     name = synonyms.partition(":")[0]
-    return ConfigSource(name) if name in set(ConfigSource) else own
+    return DescribedSource(name) if name in set(DescribedSource) else own

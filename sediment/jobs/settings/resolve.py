@@ -40,7 +40,12 @@ from sediment.engine.config_definitions import (
     read_value,
 )
 from sediment.engine.log_config import LogConfig
-from sediment.jobs.settings.described_configs import BrokerConfigs, ConfigSource, DescribedValue, TopicConfigs
+from sediment.jobs.settings.described_configs import (
+    BrokerConfigs,
+    DescribedSource,
+    DescribedTopicConfigs,
+    DescribedValue,
+)
 from sediment.jobs.settings.properties_file import (
     is_zookeeper_file,
     quorum_keys_of,
@@ -142,7 +147,7 @@ class Settings:
     topic_overrides: Mapping[str, Mapping[str, str]] | None = None
     """The topics' own configs, from the cluster's metadata or from `--topic-configs`; None if they are unknown."""
 
-    topic_configs: TopicConfigs | None = None
+    topic_configs: DescribedTopicConfigs | None = None
     broker_configs: BrokerConfigs | None = None
     """The files of `--topic-configs` and `--broker-configs`, until `of_described_node` applies them."""
 
@@ -163,7 +168,7 @@ class Settings:
         *,
         broker_defaults: bool = False,
         metadata_dir: Path | None = None,
-        topic_configs: TopicConfigs | None = None,
+        topic_configs: DescribedTopicConfigs | None = None,
         broker_configs: BrokerConfigs | None = None,
         topic_overrides: Mapping[str, Mapping[str, str]] | None = None,
         broker_overrides: Mapping[str, str] | None = None,
@@ -265,9 +270,9 @@ class Settings:
             return {}
         found = {}
         for key, value in values.items():
-            if value.source == ConfigSource.ALL_BROKERS:
+            if value.source == DescribedSource.ALL_BROKERS:
                 holds = brokers is None
-            elif value.source == ConfigSource.BROKER:
+            elif value.source == DescribedSource.BROKER:
                 holds = False
             elif brokers is not None:
                 holds = brokers.keys().isdisjoint(name.name for name in TOPIC_KEYS[key].broker_names)

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from sediment.engine.directory.lock import check_run_token
 from sediment.engine.directory.throttle import Throttle
-from sediment.segment_io.buffers import Buffer, counted
+from sediment.segment_io.buffers import Buffer, count_bytes
 from sediment.segment_io.errors import LimitReachedError
 from sediment.segment_io.fs import DryRunFs, Fs
 
@@ -119,4 +119,4 @@ class _RunFs(Fs):
 
     def write_new(self, path: Path, chunks: Iterable[Buffer]) -> int:
         self._check_token()
-        return super().write_new(path, counted(chunks, self._on_bytes, most_bytes=_WRITE_BYTES))
+        return super().write_new(path, count_bytes(chunks, self._on_bytes, most_bytes=_WRITE_BYTES))

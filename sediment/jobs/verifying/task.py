@@ -16,7 +16,7 @@ def compare_pair(pair: Pair, _attempt: str) -> PairReport | SourceChangedError:
     try:
         report = compare(pair)
     except (SedimentError, OSError) as error:
-        report = failed(pair, *describe(error))
+        report = failed_pair(pair, *describe(error))
     fs = Fs()
     for side in (pair.before, pair.after):
         if live_segments(side.source, fs) != side.segments:
@@ -29,7 +29,7 @@ def compare_pair(pair: Pair, _attempt: str) -> PairReport | SourceChangedError:
     return report
 
 
-def failed(pair: Pair, code: str | None, reason: str | None) -> PairReport:
+def failed_pair(pair: Pair, code: str | None, reason: str | None) -> PairReport:
     """Return the report of a pair that could not be compared."""
     return PairReport(
         partition=pair.name,

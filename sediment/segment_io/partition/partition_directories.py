@@ -1,6 +1,6 @@
 """The partition directories of a log directory: names, selection by patterns, and warnings about other names.
 
-`format.names` parses a name, with the suffixes -delete, -stray and -future.  `partition_of` leaves out
+`format.names` parses a name, with the suffixes -delete, -stray and -future.  `parse_log_folder` leaves out
 `remote-log-index-cache` and the metadata log.  It refuses any other name that is not a partition name, as a broker does
 at its start.  `find_partitions` only warns about such names.
 
@@ -30,7 +30,7 @@ _MOST_WARNINGS = 10
 _NEAREST_NAMES = 3
 
 
-def partition_of(name: str) -> tuple[TopicPartition, DirectoryState] | None:
+def parse_log_folder(name: str) -> tuple[TopicPartition, DirectoryState] | None:
     """Return the partition of the sub-directory `name` of a log directory, and its state.
 
     Return None for the metadata log and the index cache of tiered storage.
@@ -54,12 +54,12 @@ def find_partitions(log_dir: object, names: Iterable[str]) -> Mapping[str, tuple
     refused: list[UsageError] = []
     for name in sorted(names):
         try:
-            partition_and_state = partition_of(name)
+            parsed = parse_log_folder(name)
         except UsageError as error:
             refused.append(error)
             continue
-        if partition_and_state is not None:
-            found[name] = partition_and_state
+        if parsed is not None:
+            found[name] = parsed
     _warn(log_dir, refused)
     return found
 
@@ -71,7 +71,7 @@ def holds_live_partition(names: Iterable[str]) -> bool:
 
 def _is_live_partition(name: str) -> bool:
     try:
-        found = partition_of(name)
+        found = parse_log_folder(name)
     except UsageError:
         return False
     return found is not None and found[1] is DirectoryState.LIVE

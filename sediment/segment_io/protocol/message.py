@@ -29,7 +29,7 @@ class SizedSlice(Protocol):
         """Return its bytes."""
 
 
-Chunk: TypeAlias = bytes | memoryview | SizedSlice
+MessageChunk: TypeAlias = bytes | memoryview | SizedSlice
 
 
 class Structure:
@@ -86,7 +86,7 @@ class Message(Structure):
         message: Self = decoder(buffer)
         return message
 
-    def encode(self, version: int) -> list[Chunk]:
+    def encode(self, version: int) -> list[MessageChunk]:
         """Return the message as chunks; each field of records becomes a separate chunk, and is not copied.
 
         Raises:

@@ -57,7 +57,7 @@ class _Batches:
     count: int = 0
 
 
-def read_batches(
+def read_batch_rows(
     request: TableRequest,
     scan_tasks: Sequence[ScanTask],
     fs: Fs,

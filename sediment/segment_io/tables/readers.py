@@ -69,10 +69,10 @@ def read_table(
         SourceChangedError: planned segments no longer exist.
     """
     if request.what in SLICED_TABLES:
-        from sediment.segment_io.tables.batches import read_batches
-        from sediment.segment_io.tables.records import read_records
+        from sediment.segment_io.tables.batches import read_batch_rows
+        from sediment.segment_io.tables.records import read_record_rows
 
-        read = read_records if request.what == "records" else read_batches
+        read = read_record_rows if request.what == "records" else read_batch_rows
         yield from read(request, task.scan_tasks, fs, on_unreadable, on_lost, follow=follow)
         return
     columns = request.selected()

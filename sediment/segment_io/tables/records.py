@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _WANT = {"key": c.WANT_KEY, "value": c.WANT_VALUE, "headers": c.WANT_HEADERS}
 
 
-def read_records(
+def read_record_rows(
     request: TableRequest,
     scan_tasks: Sequence[ScanTask],
     fs: Fs,

@@ -52,7 +52,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from sediment.engine.clone.cluster_records import Node, next_producer_id
+from sediment.engine.clone.cluster_records import CloneNode, next_producer_id
 from sediment.engine.clone.features import SUPPORTED_LEVELS
 from sediment.engine.config_definitions import Value
 from sediment.engine.live.broker_config import BrokerConfig
@@ -481,7 +481,7 @@ def _broker_values(options: LiveOptions, node_id: int, metadata: ClusterMetadata
     return options.broker_values(metadata, node_id)
 
 
-def _broker_config(options: LiveOptions, node: Node, metadata: ClusterMetadata) -> BrokerConfig:
+def _broker_config(options: LiveOptions, node: CloneNode, metadata: ClusterMetadata) -> BrokerConfig:
     """Return the engine's config for the given metadata; keys without a stated value have Kafka's defaults.
 
     Raises:

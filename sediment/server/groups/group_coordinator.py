@@ -35,7 +35,7 @@ from typing import TypeAlias, TypeVar
 from sediment.segment_io.errors import PolicyViolationError, RejectedAppendError, SedimentError
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.segment_io.units import NS_PER_MS
-from sediment.server.delayed import Cancelable, Clock, Timer
+from sediment.server.delayed import Cancelable, MonotonicNs, Timer
 from sediment.server.errors import ApiError, append_error_code_of, error_code_of
 from sediment.server.groups.classic_group import CONSUMER_PROTOCOL, ClassicGroup, GroupState, Member
 from sediment.server.groups.consumer import classic_members
@@ -207,7 +207,7 @@ class GroupCoordinator:
         self,
         config: ServerConfig,
         timer: Timer,
-        clock: Clock,
+        clock: MonotonicNs,
         store: OffsetStore | None = None,
         group_store: GroupStore | None = None,
         consumer_groups: ConsumerGroupSupport | None = None,
@@ -1009,7 +1009,7 @@ class GroupCoordinator:
         self, group: _Group, consumer: ConsumerGroup, identity: MemberIdentity, generation: int
     ) -> ErrorCode:
         try:
-            change, error = classic_members.heartbeat(
+            change, error = classic_members.classic_heartbeat(
                 consumer, identity, generation, self._circumstances(group.group_id)
             )
         except ApiError as failure:

@@ -34,7 +34,7 @@ from sediment.server.groups.offset_records import (
 )
 
 
-class Appended(Protocol):
+class AppendedBatch(Protocol):
     """An appended batch."""
 
     @property
@@ -45,7 +45,7 @@ class Appended(Protocol):
 class OffsetsPartition(Protocol):
     """A partition of the topic."""
 
-    def append_of_coordinator(self, records: Buffer, *, wait: bool = True) -> Appended:
+    def append_of_coordinator(self, records: Buffer, *, wait: bool = True) -> AppendedBatch:
         """Append a batch; with `wait`, return when the high watermark is above the batch."""
 
 

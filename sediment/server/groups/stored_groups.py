@@ -35,7 +35,7 @@ from sediment.segment_io.internal_topics.coordinator_records import (
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.tables.planning import UnreadableRange
 from sediment.segment_io.tables.schema import FAIL, SKIP
-from sediment.server.coordinator_log import CoordinatorLog, LoggedRecord, read_records, warn_of_unreadable
+from sediment.server.coordinator_log import CoordinatorLog, LoggedRecord, read_coordinator_records, warn_of_unreadable
 from sediment.server.groups.consumer.consumer_group import CONSUMER_GROUP_KEYS, ConsumerGroup
 from sediment.server.groups.consumer.group_records import GroupRecord
 from sediment.server.groups.group_offsets import CommittedOffset, GroupOffsets
@@ -100,7 +100,7 @@ def replay_groups(
     """
     replay = _Replay()
     unknown = 0
-    for record in read_records(log, fs, on_corruption=on_corruption, on_unreadable=on_unreadable):
+    for record in read_coordinator_records(log, fs, on_corruption=on_corruption, on_unreadable=on_unreadable):
         unknown += not replay.add(record)
     if unknown and on_corruption == FAIL:
         raise UnsupportedDataError(

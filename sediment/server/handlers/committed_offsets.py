@@ -31,7 +31,7 @@ _TOPIC_IDS = 10
 _ID_MADE_OF_A_NAME = 5  # the UUID version of ids that are derived from names; Kafka's random ids have version 4
 
 
-class Topic(Protocol):
+class NamedTopic(Protocol):
     """A topic of the server."""
 
     @property
@@ -51,20 +51,20 @@ class Topic(Protocol):
         """Numbers of the partitions without a log."""
 
 
-class Topics(Protocol):
+class NamedTopics(Protocol):
     """Topics of the server."""
 
-    def topic(self, name: str) -> Topic | None:
+    def topic(self, name: str) -> NamedTopic | None:
         """Return the topic of this name."""
 
-    def topic_by_id(self, topic_id: UUID) -> Topic | None:
+    def topic_by_id(self, topic_id: UUID) -> NamedTopic | None:
         """Return the topic of this id."""
 
 
 class CommittedOffsetHandlers:
     """Handlers that use one coordinator; `wall_ms` returns the wall-clock time."""
 
-    def __init__(self, coordinator: GroupCoordinator, topics: Topics, wall_ms: Callable[[], int]) -> None:
+    def __init__(self, coordinator: GroupCoordinator, topics: NamedTopics, wall_ms: Callable[[], int]) -> None:
         self._coordinator = coordinator
         self._topics = topics
         self._wall_ms = wall_ms
@@ -73,7 +73,7 @@ class CommittedOffsetHandlers:
         """Return the handlers by API key."""
         return {ApiKey.OFFSET_COMMIT: self._offset_commit, ApiKey.OFFSET_FETCH: self._offset_fetch}
 
-    def _find(self, asked: Any, version: int) -> tuple[Topic | None, ErrorCode]:
+    def _find(self, asked: Any, version: int) -> tuple[NamedTopic | None, ErrorCode]:
         """Return the topic that a request names, or an error if it does not exist."""
         if version >= _TOPIC_IDS:
             return self._topics.topic_by_id(asked.topic_id), ErrorCode.UNKNOWN_TOPIC_ID

@@ -24,7 +24,7 @@ from sediment.server.groups.classic_group import GroupState
 from sediment.server.groups.consumer.consumer_group import ConsumerGroup
 from sediment.server.groups.consumer.group_changes import Heartbeat
 from sediment.server.groups.consumer.group_records import topic_partitions
-from sediment.server.groups.consumer.members import Assignment, ConsumerMember, Topics, assignment_of
+from sediment.server.groups.consumer.members import Assignment, ConsumerMember, SubscribableTopics, assignment_of
 from sediment.server.groups.group_coordinator import GroupCoordinator, GroupDescription
 from sediment.server.groups.group_requests import JoinAnswer, JoinRequest, MemberIdentity, SyncAnswer, SyncRequest
 from sediment.server.requests import Handler, Request
@@ -65,7 +65,7 @@ class GroupHandlers:
         coordinator: GroupCoordinator,
         node: tuple[int, str, int],
         make_topic: Callable[[str], None] = _make_no_topic,
-        topics: Topics | None = None,
+        topics: SubscribableTopics | None = None,
     ) -> None:
         self._coordinator = coordinator
         self._node = node
@@ -322,7 +322,7 @@ def _described_group(
     return described
 
 
-def _described_consumer_group(group: ConsumerGroup, default_assignor: str, topics: Topics | None) -> Any:
+def _described_consumer_group(group: ConsumerGroup, default_assignor: str, topics: SubscribableTopics | None) -> Any:
     response = m.ConsumerGroupDescribeResponse
 
     def described(assignment: Assignment) -> Any:

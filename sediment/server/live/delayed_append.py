@@ -24,7 +24,7 @@ REQUEST_TIMEOUT_MS = 30_000
 
 
 @dataclass(frozen=True, slots=True)
-class Appended:
+class ReplicatingAppend:
     """An append that is replicated when the high watermark is at or above `required_offset`."""
 
     partition: Partition
@@ -49,7 +49,7 @@ class ReplicationWaits:
         self._delayed = delayed
         self.run_later = run_later
 
-    def then(self, appends: Sequence[Appended], act: Callable[[Codes], object]) -> None:
+    def then(self, appends: Sequence[ReplicatingAppend], act: Callable[[Codes], object]) -> None:
         """Call `act` with the code of each append, now if all are replicated, else later in another thread.
 
         After REQUEST_TIMEOUT_MS, the code of an append that is not replicated is REQUEST_TIMED_OUT.
@@ -65,7 +65,9 @@ class ReplicationWaits:
 class _DelayedAppend:
     """Appends that wait until all of them are replicated, or have failed."""
 
-    def __init__(self, appends: Sequence[Appended], act: Callable[[Codes], object], run_later: RunLater) -> None:
+    def __init__(
+        self, appends: Sequence[ReplicatingAppend], act: Callable[[Codes], object], run_later: RunLater
+    ) -> None:
         self._waiting = appends
         self._act = act
         self._run_later = run_later

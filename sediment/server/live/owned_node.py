@@ -58,7 +58,7 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from sediment.engine.clone.cluster_records import Node
+from sediment.engine.clone.cluster_records import CloneNode
 from sediment.engine.clone.foreign_topics import advice_if_no_replica, why_not_a_replica
 from sediment.engine.clone.metadata_append import check_started
 from sediment.engine.clone.plan import is_tiered
@@ -117,7 +117,7 @@ class OwnedNode:
     `unused` contains all other folders of future logs.
     """
 
-    node: Node
+    node: CloneNode
     metadata_dir: Path
     is_started: bool
     metadata: ClusterMetadata
@@ -345,13 +345,13 @@ def _sole_voter(
     metadata: ClusterMetadata,
     quorum: Mapping[str, str] | None,
     fs: Fs,
-) -> Node:
+) -> CloneNode:
     own = next(directory.meta for directory in directories if directory.path == metadata_dir)
     assert own is not None and own.node_id is not None and own.cluster_id and own.directory_id
     states_voters = metadata.quorum_records or (quorum or {}).get("controller.quorum.voters", "").strip()
     if not is_started and not states_voters:
         # Only the properties file can name the voters of a static quorum whose node was never started.
-        return Node(own.node_id, own.cluster_id, own.directory_id)
+        return CloneNode(own.node_id, own.cluster_id, own.directory_id)
     return sole_voter(
         QuorumSources(
             meta=own,
@@ -364,7 +364,7 @@ def _sole_voter(
 
 
 # ----------------------------------------------------------------------------------------------------------- partitions
-def _check_replicas(metadata: ClusterMetadata, node: Node) -> None:
+def _check_replicas(metadata: ClusterMetadata, node: CloneNode) -> None:
     for topic, partitions in metadata.replicas.items():
         for number, nodes in partitions.items():
             if nodes != (node.node_id,):
@@ -390,7 +390,7 @@ def _check_not_tiered(metadata: ClusterMetadata) -> None:
 def _checked_folders(
     directories: Sequence[ClusterDirectory],
     metadata: ClusterMetadata,
-    node: Node,
+    node: CloneNode,
     fs: Fs,
     removed: list[Path],
 ) -> Iterator[tuple[TopicPartition, Path]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 
-from sediment.engine.clone.cluster_records import PRODUCER_ID_BLOCK, Node, producer_ids_record
+from sediment.engine.clone.cluster_records import PRODUCER_ID_BLOCK, CloneNode, producer_ids_record
 from sediment.engine.metadata.metadata_writer import MetadataWriter
 
 
@@ -21,7 +21,7 @@ class ProducerIdManager:
     The first id is `next_id`, which is above all assigned ids.
     """
 
-    def __init__(self, node: Node, next_id: int, writer: MetadataWriter) -> None:
+    def __init__(self, node: CloneNode, next_id: int, writer: MetadataWriter) -> None:
         self._node = node
         self._writer = writer
         self._guard = threading.Lock()

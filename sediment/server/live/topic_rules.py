@@ -22,7 +22,7 @@ MOST_RECORDS = 10_000
 
 _COLLIDING = "._"
 
-Replicas = Sequence[int]
+ReplicaIds = Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class NewTopic:
     name: str
     partition_count: int = DEFAULT
     replication_factor: int = DEFAULT
-    assignments: Sequence[tuple[int, Replicas]] = ()
+    assignments: Sequence[tuple[int, ReplicaIds]] = ()
     configs: Sequence[tuple[str, str | None]] = ()
 
 
@@ -42,7 +42,7 @@ class MorePartitions:
 
     name: str
     count: int
-    assignments: Sequence[Replicas] | None = None
+    assignments: Sequence[ReplicaIds] | None = None
 
 
 def colliding_names(topics: Iterable[str]) -> Mapping[str, str]:
@@ -155,7 +155,7 @@ def _assigned_count(topic: NewTopic, node_id: int) -> int:
     return len(found)
 
 
-def check_replicas(replicas: Replicas, node_id: int) -> None:
+def check_replicas(replicas: ReplicaIds, node_id: int) -> None:
     """Check that a client assigned a partition to this node, which is the only one.
 
     Raises:

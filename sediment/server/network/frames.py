@@ -28,7 +28,7 @@ from typing import Generic, TypeVar
 
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.partition.file_slice import FileSlice
-from sediment.server.network.transport_layer import Chunk, TransportLayer
+from sediment.server.network.transport_layer import SentChunk, TransportLayer
 
 UNAUTHENTICATED_MAX_BYTES = 64 * 1024
 OTHER_REQUEST_MAX_BYTES = 8 * 1024 * 1024
@@ -340,7 +340,7 @@ class ResponseSend:
 
     __slots__ = ("_done", "_next", "_pieces", "memory_bytes", "sent_bytes", "size_bytes")
 
-    def __init__(self, chunks: Sequence[Chunk]) -> None:
+    def __init__(self, chunks: Sequence[SentChunk]) -> None:
         """Prepend the size to `chunks`, and join adjacent chunks of bytes."""
         self.size_bytes = _SIZE.size + sum(
             [chunk.size_bytes if isinstance(chunk, FileSlice) else len(chunk) for chunk in chunks]

@@ -18,7 +18,7 @@ from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.protocol.headers import encode_response_header
 from sediment.server.limited_log import LimitedLog
 from sediment.server.network.frames import SMALL_FRAME_BYTES, FrameReader, ResponseSend
-from sediment.server.network.transport_layer import Chunk, TransportLayer
+from sediment.server.network.transport_layer import SentChunk, TransportLayer
 from sediment.server.request_metrics import request_name
 from sediment.server.requests import Connection, Request
 
@@ -133,7 +133,7 @@ class KafkaChannel:
             return
         self.send_encoded(request, chunks)
 
-    def send_encoded(self, request: Request, chunks: Sequence[Chunk]) -> None:
+    def send_encoded(self, request: Request, chunks: Sequence[SentChunk]) -> None:
         """Pass an encoded response to the processor."""
         send = ResponseSend(chunks)
         request.times.responded_ns = time.monotonic_ns()

@@ -36,7 +36,7 @@ def _handshake_failed(reason: str) -> HandshakeFailedError:
     return HandshakeFailedError(f"the TLS handshake failed: {reason.replace('_', ' ').lower()}")
 
 
-Chunk = bytes | bytearray | memoryview | FileSlice
+SentChunk = bytes | bytearray | memoryview | FileSlice
 
 
 class TransportLayer(Protocol):

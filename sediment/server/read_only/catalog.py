@@ -71,7 +71,7 @@ from sediment.segment_io.partition.live_segments import as_loaded
 from sediment.segment_io.partition.partition_directories import check_patterns
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.read_only.frozen_log import FrozenLog
-from sediment.server.read_only.frozen_segment import UnreadableRange
+from sediment.server.read_only.frozen_segment import UnservedRange
 from sediment.server.read_only.open_segments import OpenSegments
 from sediment.server.read_only.renaming import Renaming
 from sediment.server.topic_catalog import ServedDirectory
@@ -123,7 +123,7 @@ class CatalogOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class UnservedReplica:
     """A replica that is not served, because it could not be opened: `error` is the reason."""
 
     partition: TopicPartition
@@ -142,7 +142,7 @@ class Topic:
     id: uuid.UUID
     partitions: Mapping[int, FrozenLog]
     configs: Mapping[str, str] = field(default_factory=dict)
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[UnservedReplica, ...] = ()
     numbers: frozenset[int] = frozenset()
     missing: Mapping[int, ErrorCode] = field(default_factory=dict)
 
@@ -172,7 +172,7 @@ class Catalog:
         meta: MetaProperties | None,
         metadata: ClusterMetadata | None,
         open_segments: OpenSegments,
-        left_out: Sequence[tuple[TopicPartition, LeftOut]],
+        left_out: Sequence[tuple[TopicPartition, UnservedReplica]],
     ) -> None:
         self.left_out = left_out
         self._by_name = {topic.name: topic for topic in sorted(topics, key=lambda topic: topic.name)}
@@ -201,7 +201,7 @@ class Catalog:
         topic = self._by_name.get(name)
         return None if topic is None else topic.partitions.get(number)
 
-    def unreadable(self) -> tuple[tuple[TopicPartition, UnreadableRange], ...]:
+    def unreadable(self) -> tuple[tuple[TopicPartition, UnservedRange], ...]:
         """Return the unreadable ranges that reads have skipped so far."""
         return tuple(
             (TopicPartition(topic.name, number), found)
@@ -426,7 +426,7 @@ def _topic(
     by_number: dict[int, list[Replica]] = {}
     for replica in replicas:
         by_number.setdefault(replica.partition.partition, []).append(replica)
-    left_out: list[LeftOut] = []
+    left_out: list[UnservedReplica] = []
     found = {
         number: _log(each, options, segments, fs, left_out)
         for number, each in sorted(by_number.items())
@@ -454,7 +454,11 @@ def _topic(
 
 # ---------------------------------------------------------------------------------------------------------- partitions
 def _log(
-    replicas: Sequence[Replica], options: CatalogOptions, segments: OpenSegments, fs: Fs, left_out: list[LeftOut]
+    replicas: Sequence[Replica],
+    options: CatalogOptions,
+    segments: OpenSegments,
+    fs: Fs,
+    left_out: list[UnservedReplica],
 ) -> FrozenLog | None:
     """Return the log of the replica that is served; None if no replica can be read.
 
@@ -483,7 +487,7 @@ def _log(
             listing = _listed(replica, fs)
         except (SedimentError, OSError) as error:
             _LOGGER.warning("left out: the partition in %s, which cannot be read: %s", replica.path, _described(error))
-            left_out.append(LeftOut(replica.partition, replica.path, error))
+            left_out.append(UnservedReplica(replica.partition, replica.path, error))
         else:
             logs.append(FrozenLog(listing, checkpoints, segments, fs))
     return logs[0] if len(logs) == 1 else _most_advanced(logs, left_out)
@@ -495,7 +499,7 @@ def _listed(replica: Replica, fs: Fs) -> LogListing:
     return as_loaded(list_log(replica.partition, replica.path, fs), fs)
 
 
-def _most_advanced(logs: Sequence[FrozenLog], left_out: list[LeftOut]) -> FrozenLog | None:
+def _most_advanced(logs: Sequence[FrozenLog], left_out: list[UnservedReplica]) -> FrozenLog | None:
     """Return the log with the highest rank; add unreadable logs to `left_out`, but not a log that is returned."""
     readable = []
     failed = []
@@ -504,7 +508,7 @@ def _most_advanced(logs: Sequence[FrozenLog], left_out: list[LeftOut]) -> Frozen
             readable.append((ReplicaRank(log.leader_epoch, log.log_end_offset), log))
         except StorageError as error:
             _LOGGER.warning("%s: the replica in %s is left out", log.partition, log.directory)
-            failed.append(LeftOut(log.partition, log.directory, error))
+            failed.append(UnservedReplica(log.partition, log.directory, error))
     left_out += failed if readable else failed[1:]  # if no log can be read, serve the first log with its error
     best = max(readable, key=lambda each: each[0], default=None)
     return best[1] if best is not None else next(iter(logs), None)

@@ -64,7 +64,7 @@ from sediment.segment_io.partition.producer_state import ProducerEntry
 from sediment.segment_io.segment.file_search import FoundBatch
 from sediment.segment_io.segment.reader import HeaderScan
 from sediment.segment_io.segment.timestamp_search import FoundRecord, WantedTime, find_record
-from sediment.server.read_only.frozen_segment import FrozenSegment, UnreadableRange
+from sediment.server.read_only.frozen_segment import FrozenSegment, UnservedRange
 from sediment.server.read_only.open_segments import OpenSegment, OpenSegments, SegmentFiles, read_failed
 
 _LOGGER = logging.getLogger(__name__)
@@ -157,7 +157,7 @@ class FrozenLog:
         self._has_read_epochs = False
         self._rebuilt_epochs: Epochs | None = None
         self._largest_by_segment: Sequence[int] | None = None
-        self._unreadable: list[UnreadableRange] = []
+        self._unreadable: list[UnservedRange] = []
 
     @property
     def partition(self) -> TopicPartition:
@@ -175,7 +175,7 @@ class FrozenLog:
         return self.listing.log_bytes()
 
     @property
-    def unreadable(self) -> tuple[UnreadableRange, ...]:
+    def unreadable(self) -> tuple[UnservedRange, ...]:
         """The unreadable ranges that reads have skipped so far."""
         return tuple(self._unreadable)
 
@@ -269,7 +269,7 @@ class FrozenLog:
     def _note_corruption(self, error: SedimentError) -> None:
         _LOGGER.warning("%s: left out: %s", self.partition, error)
 
-    def _note_unreadable(self, found: UnreadableRange) -> None:
+    def _note_unreadable(self, found: UnservedRange) -> None:
         self._unreadable.append(found)
         _LOGGER.warning(
             "%s: bytes %d to %d of %s cannot be read and are skipped, after offset %d: %s",

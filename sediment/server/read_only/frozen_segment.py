@@ -65,7 +65,7 @@ class Run(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class UnreadableRange:
+class UnservedRange:
     """Bytes [start_position, end_position) of a segment in which no batch can be read.
 
     `from_offset` is one above the last offset before this range.
@@ -134,7 +134,7 @@ class FrozenSegment:
         "files",
     )
 
-    def __init__(self, files: SegmentFiles, on_unreadable: Callable[[UnreadableRange], None]) -> None:
+    def __init__(self, files: SegmentFiles, on_unreadable: Callable[[UnservedRange], None]) -> None:
         self.files = files
         self.base_offset = files.base_offset
         self.end_position = files.size_bytes
@@ -336,9 +336,9 @@ def _verify(opened: OpenSegment, files: SegmentFiles, start: int, until: int, en
 
 def _survey(
     opened: OpenSegment, files: SegmentFiles, end_position: int, reason: str
-) -> tuple[_Survey, list[UnreadableRange]]:
+) -> tuple[_Survey, list[UnservedRange]]:
     runs: list[Run] = []
-    unreadable: list[UnreadableRange] = []
+    unreadable: list[UnservedRange] = []
     relative_offsets: list[int] = []
     positions: list[int] = []
     position, next_offset = 0, files.base_offset
@@ -366,10 +366,10 @@ def _survey(
             runs.append(Run(start, position, next_offset - 1))
         if position < end_position:
             resumed = _next_good(opened, files, position, end_position, next_offset)
-            unreadable.append(UnreadableRange(files.log, position, resumed, next_offset, why))
+            unreadable.append(UnservedRange(files.log, position, resumed, next_offset, why))
             position = resumed
     if not unreadable:
-        unreadable.append(UnreadableRange(str(files.offset_index), 0, 0, files.base_offset, reason))
+        unreadable.append(UnservedRange(str(files.offset_index), 0, 0, files.base_offset, reason))
     entries = OffsetEntries(int32s(relative_offsets), int32s(positions))
     return _Survey(tuple(runs), entries), unreadable
 

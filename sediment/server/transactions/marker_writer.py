@@ -25,7 +25,7 @@ from sediment.segment_io.internal_topics.coordinator_records import CONSUMER_OFF
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.errors import ApiError, error_code_of
 from sediment.server.groups.group_coordinator import GroupCoordinator
-from sediment.server.live.delayed_append import Appended, Codes, ReplicationWaits
+from sediment.server.live.delayed_append import Codes, ReplicatingAppend, ReplicationWaits
 from sediment.server.live.live_catalog import LiveCatalog
 from sediment.server.topic_catalog import code_without_log
 
@@ -76,7 +76,7 @@ class MarkerWriter:
                 codes[partition] = error_code_of(error)
         self._waits.then(appends, lambda replicated: then({**codes, **replicated}))
 
-    def _append(self, marker: Marker, batch: bytes, name: TopicPartition) -> Appended:
+    def _append(self, marker: Marker, batch: bytes, name: TopicPartition) -> ReplicatingAppend:
         if marker.producer_id < 0 or marker.producer_epoch < 0:
             raise ApiError(ErrorCode.INVALID_REQUEST)
         topic = self._catalog.topic(name.topic)
@@ -86,9 +86,9 @@ class MarkerWriter:
         if name.topic == TRANSACTION_STATE:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION)
 
-        def append() -> Appended:
+        def append() -> ReplicatingAppend:
             info = partition.append_of_coordinator(batch, wait=False, transaction_version=marker.transaction_version)
-            return Appended(partition, info.last_offset + 1)
+            return ReplicatingAppend(partition, info.last_offset + 1)
 
         if name.topic != CONSUMER_OFFSETS:
             return append()

@@ -27,7 +27,7 @@ from sediment.segment_io.internal_topics.coordinator_records import (
 )
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.tables.schema import FAIL
-from sediment.server.coordinator_log import CoordinatorLog, LoggedRecord, read_records
+from sediment.server.coordinator_log import CoordinatorLog, LoggedRecord, read_coordinator_records
 from sediment.server.transactions.transaction import STATES, Transaction, TransactionState
 
 _LOGGER = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ def replay_transactions(log: CoordinatorLog, fs: Fs) -> dict[str, Transaction]:
     """
     current: dict[str, Transaction] = {}
     unknown = 0
-    for record in read_records(log, fs, on_corruption=FAIL):
+    for record in read_coordinator_records(log, fs, on_corruption=FAIL):
         if record.is_control:
             continue
         if coordinator_record_type(record.key) not in (None, m.TransactionLogKey.API_KEY):

@@ -322,7 +322,7 @@ class TransactionCoordinator:
             error = ErrorCode.INVALID_PRODUCER_ID_MAPPING
         if error is not ErrorCode.NONE or current is None:
             return dict.fromkeys(partitions, error)
-        return transitions.verify(current, producer, partitions)
+        return transitions.verify_partitions(current, producer, partitions)
 
     def verify_or_add(
         self,

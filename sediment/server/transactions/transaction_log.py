@@ -12,7 +12,7 @@ from sediment.segment_io.format.batch_builder import BatchHead, NewRecord, build
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.coordinator_log import coordinator_partition
 from sediment.server.errors import error_code_of
-from sediment.server.live.delayed_append import Appended, ReplicationWaits
+from sediment.server.live.delayed_append import ReplicatingAppend, ReplicationWaits
 from sediment.server.live.partition import Partition
 
 _CODES = {
@@ -55,7 +55,7 @@ class TransactionLog:
             then(_coordinator_code(error_code_of(error)))
             return
         self._waits.then(
-            [Appended(partition, info.last_offset + 1)],
+            [ReplicatingAppend(partition, info.last_offset + 1)],
             lambda codes: then(_coordinator_code(codes[partition.partition])),
         )
 

@@ -24,7 +24,7 @@ from sediment.server.errors import error_code_of
 from sediment.server.groups.group_coordinator import Commit, GroupCoordinator
 from sediment.server.groups.group_requests import MemberIdentity
 from sediment.server.groups.offsets_topic import commit_records, with_record_offsets
-from sediment.server.live.delayed_append import Appended, Codes, ReplicationWaits
+from sediment.server.live.delayed_append import Codes, ReplicatingAppend, ReplicationWaits
 from sediment.server.live.partition import Partition
 from sediment.server.transactions.transaction_coordinator import TransactionCoordinator
 from sediment.server.transactions.transitions import ProducerOf
@@ -106,7 +106,7 @@ class TransactionalOffsets:
     def _append(
         self, asked: TransactionalCommit, partition: Partition, guard: VerificationGuard | None, respond: Respond
     ) -> None:
-        appends: list[Appended] = []
+        appends: list[ReplicatingAppend] = []
 
         def append(commits: Sequence[Commit]) -> Sequence[Commit]:
             head = BatchHead(
@@ -117,7 +117,7 @@ class TransactionalOffsets:
             )
             batch = build_batch(commit_records(asked.group_id, commits), head)
             info = partition.append_of_coordinator(batch, wait=False, guard=guard)
-            appends.append(Appended(partition, info.last_offset + 1))
+            appends.append(ReplicatingAppend(partition, info.last_offset + 1))
             return with_record_offsets(commits, info.first_offset)
 
         codes = self._groups.commit_in_transaction(

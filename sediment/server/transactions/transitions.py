@@ -162,7 +162,7 @@ def add_partitions(
     )
 
 
-def verify(
+def verify_partitions(
     current: Transaction, producer: ProducerOf, partitions: Iterable[TopicPartition]
 ) -> Mapping[TopicPartition, ErrorCode]:
     """Return NONE for each partition in the producer's transaction, and an error for any other partition."""

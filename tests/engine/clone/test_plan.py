@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from sediment.engine.clone.features import clone_features
-from sediment.engine.clone.node_configs import ConfigChange, cloned_configs, restore_commands
+from sediment.engine.clone.node_configs import ConfigDifference, cloned_configs, restore_commands
 from sediment.engine.clone.options import CloneOptions, Part
 from sediment.engine.clone.plan import ClonePlan, plan_clone
-from sediment.engine.clone.source import Source, SourceTopic
+from sediment.engine.clone.source import SourceCluster, SourceTopic
 from sediment.engine.metadata.topic_records import partition_record_version
 from sediment.engine.replicas import ClusterDirectory, Replica
 from sediment.segment_io.errors import UsageError
@@ -31,14 +31,14 @@ def source_topic(
     return SourceTopic(name, topic_id, count, replicas, configs)
 
 
-def source(*topics: SourceTopic, known: bool = True) -> Source:
+def source(*topics: SourceTopic, known: bool = True) -> SourceCluster:
     metadata = None
     if known:
         metadata = ClusterMetadata({topic.name: topic.topic_id or ID for topic in topics}, {}, {}, 1)
-    return Source((), None, metadata, {topic.name: topic for topic in topics})
+    return SourceCluster((), None, metadata, {topic.name: topic for topic in topics})
 
 
-def plan(given: Source, **options: object) -> ClonePlan:
+def plan(given: SourceCluster, **options: object) -> ClonePlan:
     return plan_clone(given, CloneOptions(**options), lambda: NEW_ID)  # type: ignore[arg-type]
 
 
@@ -106,7 +106,7 @@ def test_a_topic_without_an_id_gets_one() -> None:
 
 def test_a_topic_that_the_cluster_lacks_comes_along_only_by_its_name() -> None:
     deleted = source_topic("gone", 1, 1, None, topic_id=NEW_ID)
-    given = Source((), None, ClusterMetadata({"orders": ID}, {}, {}, 1), {"gone": deleted, "orders": ORDERS})
+    given = SourceCluster((), None, ClusterMetadata({"orders": ID}, {}, {}, 1), {"gone": deleted, "orders": ORDERS})
     found = plan(given)
     assert [(str(each.partition), each.reason_code) for each in found.left_out] == [("gone-0", "unknown-topic")]
     assert plan(given, topics=("gone",)).topics.keys() == {"gone"}
@@ -141,8 +141,8 @@ def test_a_held_topic_lists_what_it_had() -> None:
     configs, changes = cloned_configs("t", {"retention.ms": "5", "x": "y"}, keep=True, hold=True, local_only=False)
     assert configs == {"retention.ms": "-1", "retention.bytes": "-1", "x": "y"}
     assert changes == (
-        ConfigChange("retention.ms", "5", "-1", is_held=True),
-        ConfigChange("retention.bytes", None, "-1", is_held=True),
+        ConfigDifference("retention.ms", "5", "-1", is_held=True),
+        ConfigDifference("retention.bytes", None, "-1", is_held=True),
     )
     assert [command.partition("--entity-name ")[2] for command in restore_commands("t", changes, "h:1")] == [
         "t --delete-config retention.bytes",
@@ -154,7 +154,7 @@ def test_without_a_hold_configs_stay_but_for_those_that_one_node_cannot_have() -
     given = {"retention.ms": "5", "min.insync.replicas": "2"}
     configs, changes = cloned_configs("t", given, keep=True, hold=False, local_only=False)
     assert configs == {"retention.ms": "5", "min.insync.replicas": "1"}
-    assert changes == (ConfigChange("min.insync.replicas", "2", "1"),)
+    assert changes == (ConfigDifference("min.insync.replicas", "2", "1"),)
 
 
 def test_a_topic_of_unknown_configs_is_held_in_any_case() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sediment.engine.copying.check import Difference, check_copy
+from sediment.engine.copying.check import FileDifference, check_copy
 from sediment.engine.directory.output import Publisher
 from sediment.segment_io.errors import CorruptDataError, UsageError
 from sediment.segment_io.manifest import MANIFEST_FILE
@@ -61,8 +61,8 @@ def test_a_file_that_an_earlier_copy_should_hold_is_looked_for_there(copy, tmp_p
     copy.write(MANIFEST_FILE, [document])
     earlier = Store(str(tmp_path / "earlier"))
     assert check_copy(copy).differences == (
-        Difference("t-0/x", f"does not exist in {earlier}"),
-        Difference("t-0/x", "is not in the manifest"),
+        FileDifference("t-0/x", f"does not exist in {earlier}"),
+        FileDifference("t-0/x", "is not in the manifest"),
     )
     copy.delete("t-0/x")
     earlier.make_folder("t-0")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from sediment.engine.directory.delete_segments import (
+    bases_after,
     expire_log,
     mark_deleted,
     remove_deleted,
     roll_empty,
-    segments_after,
 )
 from sediment.retention.policy import RetentionConfig, plan_view
 from sediment.segment_io.format.names import SegmentFileKind, TopicPartition
@@ -90,7 +90,7 @@ def test_a_snapshot_that_a_clean_stop_left_at_the_log_end_stays(tmp_path):
 def test_a_log_of_which_everything_goes_keeps_its_offsets_and_one_empty_segment(tmp_path):
     view = make(tmp_path)
     plan = plan_view(view, EVERYTHING, now_ms=NOW_MS + 1)
-    assert segments_after(view, plan) == (15,)
+    assert bases_after(view, plan) == (15,)
     roll_empty(view, Fs())
     expire_log(view, plan, Fs())
     assert names(tmp_path) == {f"{15:020d}{kind}" for kind in (".log", ".index", ".timeindex", ".snapshot")}

@@ -7,7 +7,14 @@ import sys
 
 import pytest
 
-from sediment.compaction.prepared_swap import CleanedGroup, CleanStats, PartFile, PartSegment, PreparedSwap, from_json
+from sediment.compaction.prepared_swap import (
+    CleanedGroup,
+    CleanStats,
+    PartFile,
+    PartSegment,
+    PreparedSwap,
+    swap_from_json,
+)
 from sediment.engine.directory.lock import DirectoryLock, is_locked
 from sediment.engine.directory.spool import (
     PREPARED,
@@ -96,7 +103,7 @@ def test_a_swap_is_left_as_json_under_its_partition_and_run(folder):
     path = spool_swap(swap_of("a.b-c-12"), folder, "abc123", FS)
     match = PREPARED.fullmatch(path.name)
     assert match is not None and (match["partition"], match["run_id"]) == ("a.b-c-12", "abc123")
-    assert from_json(path.read_bytes()) == swap_of("a.b-c-12")
+    assert swap_from_json(path.read_bytes()) == swap_of("a.b-c-12")
 
 
 def test_the_answer_takes_the_place_of_the_swap(folder):
@@ -121,7 +128,7 @@ def test_the_longest_partition_is_handed_off_and_answered_under_a_shorter_name(f
     name, other = "t" * 249 + "-99999", "t" * 249 + "-99998"
     paths = [spool_swap(swap_of(each), folder, "a" * 12, FS) for each in (name, other)]
     assert all(len(f"{path.name}.tmp") <= 255 and PREPARED.fullmatch(path.name) for path in paths)
-    assert from_json(paths[0].read_bytes()) == swap_of(name)
+    assert swap_from_json(paths[0].read_bytes()) == swap_of(name)
     for path, each in zip(paths, (name, other), strict=True):
         reply(path, CommitReply(each, "a" * 12, None), FS)
     reply(spool_swap(swap_of(name), folder, "b" * 12, FS), CommitReply(name, "b" * 12, "no"), FS)

@@ -11,7 +11,7 @@ import pytest
 from sediment.compaction.clean_log import clean_log
 from sediment.compaction.cleanable_range import cleanable_range
 from sediment.compaction.grouping import plan_cleaning
-from sediment.compaction.prepared_swap import from_json, to_json
+from sediment.compaction.prepared_swap import swap_from_json, swap_to_json
 from sediment.engine.directory.spool import CommitReply, spool_swap
 from sediment.engine.live.spool_committer import SpoolCommitter
 from sediment.segment_io.errors import DirectoryInUseError, UsageError
@@ -226,7 +226,7 @@ def test_a_swap_of_a_log_that_is_no_longer_compacted_is_refused(engine, logs, fo
 
 @pytest.mark.parametrize("name", ["u-0", "nonsense"])
 def test_a_swap_of_a_log_that_is_not_there_is_refused(engine, folder, logs, name):
-    (folder / f"{name}.{RUN}.json").write_text(to_json(prepare(logs)))
+    (folder / f"{name}.{RUN}.json").write_text(swap_to_json(prepare(logs)))
     (told,) = take(engine, folder)
     assert told.partition == name and told.refusal is not None
 
@@ -360,4 +360,4 @@ def test_an_engine_does_not_start_with_a_folder_inside_its_directory(logs):
 
 def test_the_json_of_a_real_swap_comes_back(engine, logs):
     swap = prepare(logs)
-    assert from_json(to_json(swap)) == swap
+    assert swap_from_json(swap_to_json(swap)) == swap

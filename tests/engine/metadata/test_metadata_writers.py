@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sediment.engine.clone.cluster_records import Node, producer_ids_record
+from sediment.engine.clone.cluster_records import CloneNode, producer_ids_record
 from sediment.engine.clone.log_end import AtOnce
 from sediment.engine.metadata.bootstrap_writer import BootstrapWriter
 from sediment.engine.metadata.metadata_log_writer import MetadataLogWriter
@@ -50,7 +50,7 @@ from tests.segments import NOW_MS
 from tests.served import contents, unpacked
 from tests.server.read_only.log_dirs import kraft_dir
 
-NODE = Node(1, "cluster", "directory")
+NODE = CloneNode(1, "cluster", "directory")
 TOPIC = encode_metadata_record(m.TopicRecord(name="t"), 0)
 
 

@@ -14,7 +14,7 @@ from sediment.engine.directory.lock import place_run_token
 from sediment.jobs.cleaning.options import CleaningTask, CompactOptions
 from sediment.jobs.cleaning.report import settled
 from sediment.jobs.cleaning.result import CleaningResult
-from sediment.jobs.cleaning.splits import InPlace
+from sediment.jobs.cleaning.splits import SplitInPlace
 from sediment.jobs.cleaning.task import check_listed, clean_partition, start_partition
 from sediment.segment_io.errors import SourceChangedError
 from sediment.segment_io.format.names import parse_partition_directory
@@ -110,7 +110,7 @@ def test_a_dry_run_allows_that_the_active_segment_grows_and_rolls_but_not_that_t
 def test_a_dry_run_in_splits_of_segments_that_change_while_they_are_read_fails(tmp_path):
     write_three_segments(tmp_path / "t-0")
     task = task_of(tmp_path / "t-0", DRY_RUN)
-    place = InPlace(task, CleaningResult())
+    place = SplitInPlace(task, CleaningResult())
     swap = clean_partition(task, "0").swap
     assert swap is not None
     assert place.done(swap, ()).swap is swap

@@ -10,7 +10,7 @@ from sediment.jobs.delta_lake.latest_per_key import (
     REQUEST,
     SUMMARY_TOPIC,
     LatestPerKey,
-    Part,
+    PartitionPart,
     ReadSummary,
     latest_of,
     parse_read_summary,
@@ -46,7 +46,7 @@ def test_the_highest_offset_of_each_key_is_its_latest_record(tmp_path, monkeypat
     write_random_log(directory, 5, LogShape(batches=150, codecs=(0, 4)))
     scan_tasks = scan_tasks_of(directory, 4096)
     assert len(scan_tasks) > 2
-    parts = [Part(0, tuple(scan_tasks[:2])), Part(1, tuple(scan_tasks[2:]))]
+    parts = [PartitionPart(0, tuple(scan_tasks[:2])), PartitionPart(1, tuple(scan_tasks[2:]))]
     records, summaries = split([batch for part in parts for batch in read_latest(part, Fs())])
     newest = {}
     for row in records:
@@ -65,14 +65,14 @@ def test_a_part_has_one_row_a_key_unless_it_is_too_much_to_hold(tmp_path):
     for number in range(50):
         log.append(a=str(number), b=None)
     log.roll().append(a="last")
-    records, summaries = split(read_latest(Part(0, tuple(scan_tasks_of(log.write()))), Fs()))
+    records, summaries = split(read_latest(PartitionPart(0, tuple(scan_tasks_of(log.write()))), Fs()))
     assert [(row["key"], row["value"], row["offset"]) for row in records] == [(b"b", None, 99), (b"a", b"last", 100)]
     assert summaries == {0: ReadSummary(messages_read=101, emissions=1)}
 
 
 def test_records_without_a_key_are_read_and_left_out(tmp_path):
     log = Log(tmp_path / "t-0").append_records([(None, "x"), (b"", "y"), (None, None)])
-    records, summaries = split(read_latest(Part(0, tuple(scan_tasks_of(log.write()))), Fs()))
+    records, summaries = split(read_latest(PartitionPart(0, tuple(scan_tasks_of(log.write()))), Fs()))
     assert [row["key"] for row in records] == [b""]
     assert summaries[0].messages_read == 3
 
@@ -82,7 +82,7 @@ def test_a_part_that_cannot_be_read_says_so_in_its_summary_and_the_next_is_read(
     directory = log.write()
     broken = list_segments(directory)[0].path(".log")
     broken.write_bytes(broken.read_bytes()[:-2] + b"??")
-    parts = [Part(number, (scan_task,)) for number, scan_task in enumerate(scan_tasks_of(directory))]
+    parts = [PartitionPart(number, (scan_task,)) for number, scan_task in enumerate(scan_tasks_of(directory))]
     ids = pa.RecordBatch.from_pydict({"id": [0]})
     records, summaries = split(LatestPerKey([parts])(iter([ids])))
     assert [row["value"] for row in records] == [b"2"]
@@ -93,7 +93,7 @@ def test_a_part_that_cannot_be_read_says_so_in_its_summary_and_the_next_is_read(
 
 def test_every_batch_has_the_schema_declared_to_spark(tmp_path):
     directory = Log(tmp_path / "t-0").append(a="1").write()
-    for batch in read_latest(Part(0, tuple(scan_tasks_of(directory))), Fs()):
+    for batch in read_latest(PartitionPart(0, tuple(scan_tasks_of(directory))), Fs()):
         assert batch.schema == arrow_schema(REQUEST.selected())
 
 

@@ -14,7 +14,7 @@ from sediment.compaction.rewrite.key_set import KeySet
 from sediment.compaction.rewrite.verdicts import Verdicts
 from sediment.jobs.cleaning.result import CleaningResult
 from sediment.jobs.erasing.after_run import ErasedPartition, ScannedPartition, scan_again
-from sediment.jobs.erasing.find_records import Found, ScanRun, _KeySearch
+from sediment.jobs.erasing.find_records import FoundRecords, ScanRun, _KeySearch
 from sediment.jobs.rewriting.partition_task import InPlace
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
@@ -40,7 +40,7 @@ def run() -> ScanRun:
     return ScanRun(InlineContext(), "run", NOW_MS, threading.Event())
 
 
-def found_in(*listings: LogListing, keys: list[bytes]) -> dict[Path, Found | CleaningResult]:
+def found_in(*listings: LogListing, keys: list[bytes]) -> dict[Path, FoundRecords | CleaningResult]:
     return dict(run().find_keys([(each, InPlace(), LIMIT_BYTES) for each in listings], KeySet.of(keys)))
 
 
@@ -60,7 +60,7 @@ def test_the_second_scan_finds_the_same_records(shape: str, tmp_path: Path):
     again = scan_again(run(), [*wanted, b"absent"], unchanged, Fs())
     for listing in listings:
         first, second = found[listing.path], again[listing.path]
-        assert isinstance(first, Found) and isinstance(second, ScannedPartition)
+        assert isinstance(first, FoundRecords) and isinstance(second, ScannedPartition)
         assert first.offsets.size
         assert first.offsets.tolist() == [offset for each in second.segments for offset in each.matches.tolist()]
         assert first.scanned == sum(each.records for each in second.segments)
@@ -80,7 +80,7 @@ def test_a_partition_with_a_corrupt_or_changed_segment_fails_and_the_others_have
     assert isinstance(corrupt, CleaningResult) and isinstance(changed, CleaningResult)
     assert corrupt.uncleanable is not None and corrupt.uncleanable.segments == listings[0].segments[:1]
     assert (changed.failed, changed.uncleanable) == (True, None)
-    assert isinstance(good, Found) and isinstance(empty, Found)
+    assert isinstance(good, FoundRecords) and isinstance(empty, FoundRecords)
     assert (good.scanned, good.offsets.tolist(), empty.scanned, empty.offsets.tolist()) == (3, [0, 2], 0, [])
 
 

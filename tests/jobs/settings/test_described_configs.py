@@ -14,9 +14,9 @@ import pytest
 
 from sediment.jobs.settings.described_configs import (
     BrokerConfigs,
-    ConfigSource,
+    DescribedSource,
+    DescribedTopicConfigs,
     DescribedValue,
-    TopicConfigs,
     read_broker_configs,
     read_topic_configs,
 )
@@ -36,7 +36,7 @@ OF_THREE = {"log.cleaner.threads": "2", "log.retention.ms": "7200000"}
 DELETING = ("cleanup.policy", "retention.ms", "retention.bytes", "delete.retention.ms")
 
 
-def topics(tmp_path: Path, text: str) -> TopicConfigs:
+def topics(tmp_path: Path, text: str) -> DescribedTopicConfigs:
     return read_topic_configs(written(tmp_path, text))
 
 
@@ -74,10 +74,10 @@ def test_the_own_configs_are_read_from_zookeepers_form_too(name: str) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_a_topic_gets_from_its_broker_is_told_apart_by_the_first_synonym(version: str) -> None:
     inherited = read_topic_configs(PRINTED / f"kafka-{version}" / "topics-all.txt").inherited["plain.topic_x"]
-    assert inherited["cleanup.policy"] == DescribedValue("delete", ConfigSource.FILE)
-    assert inherited["retention.ms"] == DescribedValue("3600000", ConfigSource.DEFAULT)  # printed without synonyms
-    assert inherited["min.compaction.lag.ms"] == DescribedValue("7", ConfigSource.ALL_BROKERS)
-    assert inherited["delete.retention.ms"] == DescribedValue("86400000", ConfigSource.DEFAULT)
+    assert inherited["cleanup.policy"] == DescribedValue("delete", DescribedSource.FILE)
+    assert inherited["retention.ms"] == DescribedValue("3600000", DescribedSource.DEFAULT)  # printed without synonyms
+    assert inherited["min.compaction.lag.ms"] == DescribedValue("7", DescribedSource.ALL_BROKERS)
+    assert inherited["delete.retention.ms"] == DescribedValue("86400000", DescribedSource.DEFAULT)
     assert "message.format.version" not in inherited
 
 
@@ -220,7 +220,12 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------------------------------------------ what they state
 def settings(
-    tmp_path: Path, described: str | TopicConfigs, *, file: str | None, of_brokers: str | None = None, node: int = 0
+    tmp_path: Path,
+    described: str | DescribedTopicConfigs,
+    *,
+    file: str | None,
+    of_brokers: str | None = None,
+    node: int = 0,
 ) -> Settings:
     config = None
     if file is not None:

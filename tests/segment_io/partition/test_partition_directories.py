@@ -8,21 +8,25 @@ import pytest
 
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import DirectoryState, TopicPartition
-from sediment.segment_io.partition.partition_directories import find_live_partitions, find_partitions, partition_of
+from sediment.segment_io.partition.partition_directories import (
+    find_live_partitions,
+    find_partitions,
+    parse_log_folder,
+)
 
 FUTURE = "t-1.0123456789abcdef0123456789abcdef-future"
 DELETED = "t-2.0123456789abcdef0123456789abcdef-delete"
 
 
 def test_the_metadata_log_and_the_cache_of_tiered_storage_are_no_partitions():
-    assert partition_of(DELETED) == (TopicPartition("t", 2), DirectoryState.DELETE)
-    assert partition_of("remote-log-index-cache") is None
-    assert partition_of("__cluster_metadata-0") is None
+    assert parse_log_folder(DELETED) == (TopicPartition("t", 2), DirectoryState.DELETE)
+    assert parse_log_folder("remote-log-index-cache") is None
+    assert parse_log_folder("__cluster_metadata-0") is None
 
 
 def test_a_name_that_no_broker_starts_on_is_an_error():
     with pytest.raises(UsageError, match="'lost\\+found' is not named topic-partition"):
-        partition_of("lost+found")
+        parse_log_folder("lost+found")
 
 
 def test_partitions_are_found_by_name_and_what_a_broker_passes_over_is_passed_over_in_silence(caplog):

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from sediment.engine.clone.cluster_records import Node, cluster_records
+from sediment.engine.clone.cluster_records import CloneNode, cluster_records
 from sediment.engine.clone.features import NEWEST_RELEASE, clone_features
 from sediment.engine.clone.plan import ClonedTopic
 from sediment.engine.log_config import LogConfig
@@ -36,7 +36,7 @@ from sediment.server.server_config import ServerConfig
 from tests.engine.live_logs import config
 from tests.server.network.listeners import Client
 
-NODE = Node(7, format_uuid(bytes(range(16))), format_uuid(bytes(range(1, 17))))
+NODE = CloneNode(7, format_uuid(bytes(range(16))), format_uuid(bytes(range(1, 17))))
 CONFIG = config(segment_bytes=1 << 20)
 NOW_MS = 1_700_000_000_000
 

@@ -12,7 +12,7 @@ from sediment.engine.clone.cluster_records import topic_records
 from sediment.engine.clone.new_node import format_new_node
 from sediment.engine.clone.plan import ClonedTopic
 from sediment.engine.directory.lock import DirectoryLock
-from sediment.engine.metadata.bootstrap_records import merge_records
+from sediment.engine.metadata.bootstrap_records import merge_bootstrap_records
 from sediment.engine.metadata.topic_records import partition_record, remove_topic_record
 from sediment.segment_io.errors import CorruptBatchError, DirectoryInUseError, SourceChangedError, UsageError
 from sediment.segment_io.format.checkpoints import format_uuid
@@ -285,7 +285,7 @@ def test_a_folder_of_a_deleted_topic_is_renamed_to_stray(tmp_path: Path, caplog:
     path = new_node(tmp_path / "data", {"t": 1, "u": 1})
     with live(path):
         pass
-    values = merge_records(records_of(path), [remove_topic_record(topic_id("u"))])
+    values = merge_bootstrap_records(records_of(path), [remove_topic_record(topic_id("u"))])
     (path / "bootstrap.checkpoint").write_bytes(format_bootstrap_checkpoint(values, now_ms=NOW_MS))
     assert open_node([path], None, Fs()).removed == (path / "u-0",)
     with caplog.at_level("WARNING"), live(path) as server:
@@ -301,12 +301,12 @@ def test_a_partition_that_a_killed_server_added_is_created_without_a_marker(tmp_
     with live(path):
         pass
     added = partition_record(topic_id("t"), 1, NODE.node_id, NODE.directory_id, metadata_version=29)
-    values = merge_records(records_of(path), [added])
+    values = merge_bootstrap_records(records_of(path), [added])
     (path / "bootstrap.checkpoint").write_bytes(format_bootstrap_checkpoint(values, now_ms=NOW_MS))
     (path / ".kafka_cleanshutdown").unlink()
     assert open_node([path], None, Fs()).absent == {TopicPartition("t", 1): path}
     elsewhere = partition_record(topic_id("t"), 1, NODE.node_id, format_uuid(bytes(15) + b"\7"), metadata_version=29)
-    values = merge_records(records_of(path), [elsewhere])
+    values = merge_bootstrap_records(records_of(path), [elsewhere])
     (path / "bootstrap.checkpoint").write_bytes(format_bootstrap_checkpoint(values, now_ms=NOW_MS))
     with pytest.raises(UsageError, match="its log directory is not named"):
         open_node([path], None, Fs())

@@ -119,11 +119,11 @@ def test_a_producer_that_may_not_add_may_not_write_either(
     state: TransactionState, producer: ProducerOf, code: ErrorCode
 ) -> None:
     assert transitions.add_partitions(transaction(state), producer, frozenset({T1}), OLD, NOW_MS) is code
-    assert transitions.verify(transaction(state), producer, [T0, T1]) == {T0: code, T1: code}
+    assert transitions.verify_partitions(transaction(state), producer, [T0, T1]) == {T0: code, T1: code}
 
 
 def test_only_partitions_of_the_transaction_are_verified() -> None:
-    found = transitions.verify(transaction(), ProducerOf(7, 5), [T0, T1])
+    found = transitions.verify_partitions(transaction(), ProducerOf(7, 5), [T0, T1])
     assert found == {T0: ErrorCode.NONE, T1: ErrorCode.TRANSACTION_ABORTABLE}
 
 

@@ -116,7 +116,7 @@ def listed_files(directory: Path, fs: Fs) -> dict[str, OriginalFile]:
     return {name: original_file(directory / name) for name in segment_file_names(directory, fs)}
 
 
-def plan_partition(
+def plan_partition_restore(
     catalogue: Catalogue,
     entry: OriginalPartition,
     live: Files,

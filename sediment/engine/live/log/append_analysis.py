@@ -124,7 +124,7 @@ class Summary(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Batches:
+class CompleteBatches:
     """Complete batches in buffer[:size_bytes], with their header rows, BATCH_ROW[n]."""
 
     buffer: ByteArray
@@ -198,7 +198,7 @@ class AppendBuffers:
 # -------------------------------------------------------------------------------------------------------- whole batches
 def read_batches(
     records: Buffer, buffers: AppendBuffers, *, origin: AppendOrigin, leader_epoch: int, max_message_bytes: int
-) -> Batches:
+) -> CompleteBatches:
     """Return the complete batches of an append; leave out a partial batch at the end.
 
     For a follower, also leave out the first batch with a leader epoch above `leader_epoch`, and all batches after it.
@@ -237,7 +237,7 @@ def read_batches(
             offset=int(rows["base_offset"][0]),
             advice="fetch from the leader again",
         )
-    return Batches(buffer, end, rows)
+    return CompleteBatches(buffer, end, rows)
 
 
 def _first_size_bytes(records: Buffer) -> int:

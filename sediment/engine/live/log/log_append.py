@@ -28,13 +28,13 @@ from typing import NamedTuple
 import numpy as np
 
 from sediment.engine.directory.leader_epochs import Epochs, assign
-from sediment.engine.live.log.append_analysis import AppendBuffers, Batches, BatchFields, read_batches
+from sediment.engine.live.log.append_analysis import AppendBuffers, BatchFields, CompleteBatches, read_batches
 from sediment.engine.live.log.append_origin import AppendOrigin
 from sediment.engine.live.log.local_log import LocalLog
 from sediment.engine.live.log.log_flush import flush_locked, should_flush
 from sediment.engine.live.log.log_roll import roll, should_roll
 from sediment.engine.live.log.producer_appends import ProducerUpdate, VerificationGuard
-from sediment.engine.live.log.validation import check
+from sediment.engine.live.log.validation import validate_batches
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import RecordBatchTooLargeError, SedimentError, UnexpectedAppendOffsetError, UsageError
 from sediment.segment_io.format import legacy
@@ -119,7 +119,7 @@ def _append(log: LocalLog, records: Buffer, request: AppendRequest) -> AppendInf
     )
     checked = None
     if request.origin.assigns_offsets and len(batches.rows):
-        checked = check(
+        checked = validate_batches(
             batches, buffers, config, origin=request.origin, now_ms=log.clock(), only_quick=request.only_quick
         )
     with log.locked():
@@ -139,7 +139,7 @@ def _append(log: LocalLog, records: Buffer, request: AppendRequest) -> AppendInf
         return _write(log, batches, append_time_ms, now_ms, request)
 
 
-def _check_given_offsets(log: LocalLog, batches: Batches) -> None:
+def _check_given_offsets(log: LocalLog, batches: CompleteBatches) -> None:
     first = batches.first()
     log_end = log.offsets.log_end
     if first.base_offset < log_end:
@@ -162,7 +162,9 @@ def _check_given_offsets(log: LocalLog, batches: Batches) -> None:
         )
 
 
-def _write(log: LocalLog, batches: Batches, append_time_ms: int, now_ms: int, request: AppendRequest) -> AppendInfo:
+def _write(
+    log: LocalLog, batches: CompleteBatches, append_time_ms: int, now_ms: int, request: AppendRequest
+) -> AppendInfo:
     """Write batches whose offsets are assigned.  Source: kafka-log 04 §1 steps 5 to 13."""
     rows = batches.rows
     first_offset, last_offset, max_timestamp_ms, has_producer = batches.summary()
@@ -240,7 +242,7 @@ def _assign_epochs(entries: Epochs, rows: Rows) -> Epochs:
     return entries
 
 
-def _store(log: LocalLog, batches: Batches, log_end: int, update: ProducerUpdate | None) -> None:
+def _store(log: LocalLog, batches: CompleteBatches, log_end: int, update: ProducerUpdate | None) -> None:
     log.segments.active.append(batches)
     log.offsets = log.offsets.appended_to(log_end)
     if update is not None:
@@ -261,7 +263,7 @@ def _duplicate(log: LocalLog, batch: RememberedBatch) -> AppendInfo:
     )
 
 
-def _has_first_offset(batches: Batches) -> bool:
+def _has_first_offset(batches: CompleteBatches) -> bool:
     """Return True if the first header contains the first offset.
 
     In the header of a compressed message of magic 0 or 1, the first offset is missing.
@@ -269,7 +271,7 @@ def _has_first_offset(batches: Batches) -> bool:
     return int(batches.rows["magic"][0]) >= MAGIC_V2 or batches.first().codec == CODEC_NONE
 
 
-def _first_offset(batches: Batches, first: BatchFields) -> int:
+def _first_offset(batches: CompleteBatches, first: BatchFields) -> int:
     """Return the first offset of an append; with magic 0 or 1, the first record may be inside a compressed message."""
     if _has_first_offset(batches):
         return first.base_offset

@@ -83,7 +83,7 @@ _LATE_TRANSACTION_GRACE_MS = 300_000
 _new_tuple = tuple.__new__  # an append makes two of these tuples, and the constructors of their classes take longer
 
 
-class Producer(NamedTuple):
+class ProducerStateEntry(NamedTuple):
     """The state of one producer; `batches` are its last five batches, oldest first."""
 
     producer_id: int
@@ -128,7 +128,7 @@ class Producer(NamedTuple):
         )
 
     @classmethod
-    def of(cls, entry: ProducerEntry, batches: tuple[RememberedBatch, ...]) -> Producer:
+    def of(cls, entry: ProducerEntry, batches: tuple[RememberedBatch, ...]) -> ProducerStateEntry:
         """Return the producer of a snapshot entry, with its last batches."""
         return cls(
             entry.producer_id,
@@ -169,7 +169,7 @@ class _EndedTransaction:
 class ProducerUpdate:
     """The changes of an append; if it repeats a stored batch, `duplicate` is that batch, and nothing changes."""
 
-    producers: dict[int, Producer] = field(default_factory=dict)
+    producers: dict[int, ProducerStateEntry] = field(default_factory=dict)
     begun: dict[int, int] = field(default_factory=dict)
     ended: list[_EndedTransaction] = field(default_factory=list)
     verified: set[int] = field(default_factory=set)
@@ -182,7 +182,9 @@ class LogProducers:
     def __init__(self, state: ProducerState, *, expiration_ms: int | None, verifies_transactions: bool) -> None:
         self.expiration_ms = expiration_ms
         self._verifies = verifies_transactions
-        self._producers = {key: Producer.of(entry, state.batches(key)) for key, entry in state.entries.items()}
+        self._producers = {
+            key: ProducerStateEntry.of(entry, state.batches(key)) for key, entry in state.entries.items()
+        }
         opened = sorted(
             (entry.current_txn_first_offset, key) for key, entry in state.entries.items() if entry.has_open_transaction
         )
@@ -209,7 +211,7 @@ class LogProducers:
         """Return the producers as snapshot entries."""
         return [producer.entry() for producer in self._producers.values()]
 
-    def producer(self, producer_id: int) -> Producer | None:
+    def producer(self, producer_id: int) -> ProducerStateEntry | None:
         """Return the state of one producer; None if it is unknown."""
         return self._producers.get(producer_id)
 
@@ -332,7 +334,7 @@ class LogProducers:
                     return update
             if origin in (AppendOrigin.CLIENT, AppendOrigin.COORDINATOR) and fields.is_transactional:
                 self._check_transaction(known, fields, guard)
-            producer = update.producers.get(fields.producer_id) or known or Producer(fields.producer_id)
+            producer = update.producers.get(fields.producer_id) or known or ProducerStateEntry(fields.producer_id)
             if not fields.is_control:
                 producer = self._data(producer, fields, origin, update)
             elif fields.control_type != NO_CONTROL_RECORD:
@@ -350,8 +352,8 @@ class LogProducers:
         base_offset: int,
         last_offset: int,
         timestamp_ms: int,
-        before: Producer | None = None,
-    ) -> Producer | None:
+        before: ProducerStateEntry | None = None,
+    ) -> ProducerStateEntry | None:
         """Return the state of a producer after its next batch, which a client sends outside a transaction.
 
         `before` is a state that is not stored yet.  Return None if the batch does not follow the producer's last one,
@@ -372,14 +374,14 @@ class LogProducers:
         if len(batches) >= REMEMBERED_BATCHES:
             batches = batches[1 - REMEMBERED_BATCHES :]
         batches += (_new_tuple(RememberedBatch, (last, last_offset, delta, timestamp_ms)),)
-        return _new_tuple(Producer, (producer_id, epoch, batches, coordinator_epoch, timestamp_ms, NO_OFFSET))
+        return _new_tuple(ProducerStateEntry, (producer_id, epoch, batches, coordinator_epoch, timestamp_ms, NO_OFFSET))
 
-    def after_run(self, rows: memoryview, count: int, base_offset: int) -> tuple[int, dict[int, Producer]]:
+    def after_run(self, rows: memoryview, count: int, base_offset: int) -> tuple[int, dict[int, ProducerStateEntry]]:
         """Return how many of `count` batches follow their producer's last batch, and the producers' states after these.
 
         `rows` are the rows of `check_plain_run`; the first batch gets `base_offset`.  See `next_state`.
         """
-        states: dict[int, Producer] = {}
+        states: dict[int, ProducerStateEntry] = {}
         for index in range(count):
             records = rows[index, RUN_RECORDS]
             producer_id = rows[index, RUN_PRODUCER_ID]
@@ -399,11 +401,11 @@ class LogProducers:
             base_offset += records
         return count, states
 
-    def put(self, producer: Producer) -> None:
+    def put(self, producer: ProducerStateEntry) -> None:
         """Store the state that `next_state` returned; call this after the batch was written."""
         self._producers[producer.producer_id] = producer
 
-    def put_all(self, states: Mapping[int, Producer]) -> None:
+    def put_all(self, states: Mapping[int, ProducerStateEntry]) -> None:
         """Store the states that `after_run` returned; call this after the batches were written."""
         self._producers.update(states)
 
@@ -417,7 +419,9 @@ class LogProducers:
             and entry.epoch == fields.producer_epoch
         )
 
-    def _check_transaction(self, known: Producer | None, fields: BatchFields, guard: VerificationGuard | None) -> None:
+    def _check_transaction(
+        self, known: ProducerStateEntry | None, fields: BatchFields, guard: VerificationGuard | None
+    ) -> None:
         """Check that the first batch of a transaction has the producer's epoch and is verified."""
         if self.has_open_transaction(fields.producer_id, fields.producer_epoch):
             return
@@ -432,7 +436,9 @@ class LogProducers:
                 advice="start a verification before the first batch of a transaction",
             )
 
-    def _data(self, producer: Producer, fields: BatchFields, origin: AppendOrigin, update: ProducerUpdate) -> Producer:
+    def _data(
+        self, producer: ProducerStateEntry, fields: BatchFields, origin: AppendOrigin, update: ProducerUpdate
+    ) -> ProducerStateEntry:
         if fields.producer_epoch < producer.epoch and origin is not AppendOrigin.REPLICATION:
             raise _old_epoch(fields.producer_id, fields.producer_epoch, producer.epoch)
         if origin is AppendOrigin.CLIENT:
@@ -451,7 +457,7 @@ class LogProducers:
         if fields.is_transactional and not producer.has_open_transaction:
             txn_first_offset = fields.base_offset
             update.begun[txn_first_offset] = fields.producer_id
-        return Producer(
+        return ProducerStateEntry(
             fields.producer_id,
             fields.producer_epoch,
             (*batches, batch)[-REMEMBERED_BATCHES:],
@@ -460,7 +466,7 @@ class LogProducers:
             txn_first_offset,
         )
 
-    def _check_sequence(self, producer: Producer, fields: BatchFields) -> None:
+    def _check_sequence(self, producer: ProducerStateEntry, fields: BatchFields) -> None:
         """Check that a batch follows the last one of its producer.  Source: kafka-log 04 §3 step 3b."""
         sequence = fields.base_sequence
         verification = self._verifications.get(fields.producer_id)
@@ -480,12 +486,12 @@ class LogProducers:
 
     def _marker(
         self,
-        producer: Producer,
+        producer: ProducerStateEntry,
         fields: BatchFields,
         origin: AppendOrigin,
         transaction_version: int,
         update: ProducerUpdate,
-    ) -> Producer:
+    ) -> ProducerStateEntry:
         """Return the producer's state after the append of a transaction marker.  Source: kafka-log 04 §3 step 4."""
         if fields.control_type not in (CONTROL_ABORT, CONTROL_COMMIT):
             raise UsageError(

@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sediment.engine.live.log.append_analysis import AppendBuffers, Batches
+from sediment.engine.live.log.append_analysis import AppendBuffers, CompleteBatches
 from sediment.engine.log_config import LogConfig
 from sediment.segment_io.format.index_appends import (
     INDEXED_TIMESTAMP,
@@ -181,7 +181,7 @@ class Segment:
             self.transaction_index.close_file()
 
     # ----------------------------------------------------------------------------------------------------------- append
-    def append(self, batches: Batches) -> None:
+    def append(self, batches: CompleteBatches) -> None:
         """Append batches to the file, and append their index entries.
 
         Source: kafka-log 01 §7.5.
@@ -261,7 +261,7 @@ class Segment:
             time_index.extend(TIME_ENTRY_STRUCT.pack(largest_ms, offset - self.base_offset))
             fields[INDEXED_TIMESTAMP] = largest_ms
 
-    def _append_entries(self, batches: Batches, position: int) -> None:
+    def _append_entries(self, batches: CompleteBatches, position: int) -> None:
         offset_index, time_index = self.offset_index, self.time_index
         most = batches.size_bytes // max(self._interval_bytes, 1) + 1
         most = min(most, len(batches.rows))

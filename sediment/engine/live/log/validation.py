@@ -16,7 +16,8 @@
 
 Source: Kafka's LogValidator, and kafka-log 04 §2.
 
-`check` does all of this without a lock of the log.  `CheckedAppend.assigned` then sets the offsets and the append time.
+`validate_batches` does all of this without a lock of the log.  `CheckedAppend.assigned` then sets the offsets and the
+append time.
 
 Invariants: nothing is written to a file, and the caller's bytes are not changed, because each thread works in its own
 buffers.  If only offsets and timestamps of a batch change, they are written into the copy of the batch.  All other
@@ -35,9 +36,9 @@ import numpy.typing as npt
 from sediment.engine.live.log.append_analysis import (
     MAX_RECORD_ERRORS,
     AppendBuffers,
-    Batches,
     BatchFields,
     ByteArray,
+    CompleteBatches,
     too_large,
 )
 from sediment.engine.live.log.append_origin import AppendOrigin
@@ -117,7 +118,7 @@ _REASON_TEXT = {
 class ValidatedAppend:
     """A batch with its assigned offsets; `log_append_time_ms` is -1 for CreateTime topics."""
 
-    batches: Batches
+    batches: CompleteBatches
     max_timestamp_ms: int
     log_append_time_ms: int
 
@@ -126,7 +127,7 @@ class ValidatedAppend:
 class CheckedAppend:
     """One checked batch of magic 2, in the buffers of its thread."""
 
-    batches: Batches
+    batches: CompleteBatches
     largest_ms: int
     """The largest timestamp of the records, or -1."""
 
@@ -143,8 +144,8 @@ class CheckedAppend:
         return _stamped(self.batches, base_offset, leader_epoch, append_time_ms, max_timestamp_ms)
 
 
-def check(
-    batches: Batches,
+def validate_batches(
+    batches: CompleteBatches,
     buffers: AppendBuffers,
     config: LogConfig,
     *,
@@ -192,7 +193,7 @@ def check(
     return _sealed(assembled, config, buffers, gets_append_time)
 
 
-def _source_codec(batches: Batches, first: BatchFields) -> int:
+def _source_codec(batches: CompleteBatches, first: BatchFields) -> int:
     if len(batches.rows) == 1:
         return first.codec
     codecs = batches.rows["attributes"] & CODEC_MASK
@@ -284,7 +285,7 @@ def _record_errors(
 
 
 def _stamped(
-    batches: Batches, base_offset: int, leader_epoch: int, append_time_ms: int, max_timestamp_ms: int
+    batches: CompleteBatches, base_offset: int, leader_epoch: int, append_time_ms: int, max_timestamp_ms: int
 ) -> ValidatedAppend:
     """Write offsets, leader epoch and timestamps into a single batch of magic 2."""
     row = batches.rows[0]
@@ -331,11 +332,13 @@ def _sealed(assembled: _Assembled, config: LogConfig, buffers: AppendBuffers, ge
         raise too_large(len(content), max_message_bytes)
     buffer, size_bytes = buffers.copy_of(content)
     _, count, _, _ = read_verified(buffer.ctypes.data, size_bytes, NO_EPOCH_LIMIT, buffers.rows)
-    return CheckedAppend(Batches(buffer, size_bytes, buffers.rows[:count]), assembled.largest_ms, gets_append_time)
+    return CheckedAppend(
+        CompleteBatches(buffer, size_bytes, buffers.rows[:count]), assembled.largest_ms, gets_append_time
+    )
 
 
 def _rebuilt(
-    batches: Batches,
+    batches: CompleteBatches,
     fields: BatchFields,
     payload: ByteArray,
     records: npt.NDArray[np.int64],
@@ -374,7 +377,7 @@ def _rebuilt(
     return _Assembled(target[: end - target.ctypes.data].data, count, base_timestamp_ms, largest_ms, head)
 
 
-def _convert(batches: Batches, config: LogConfig, codec: int, now_ms: int) -> _Assembled:
+def _convert(batches: CompleteBatches, config: LogConfig, codec: int, now_ms: int) -> _Assembled:
     """Convert messages of magic 0 and 1 to the records of one batch of magic 2."""
     earliest_ms, latest_ms = _time_range(config, now_ms)
     new: list[NewRecord] = []
@@ -406,7 +409,9 @@ def _convert(batches: Batches, config: LogConfig, codec: int, now_ms: int) -> _A
     return _Assembled(payload, len(new), new[0].timestamp_ms, largest_ms, head)
 
 
-def _legacy_records(batches: Batches, fields: BatchFields, config: LogConfig) -> Iterator[tuple[NewRecord, int]]:
+def _legacy_records(
+    batches: CompleteBatches, fields: BatchFields, config: LogConfig
+) -> Iterator[tuple[NewRecord, int]]:
     """Yield the messages of an entry of magic 0 or 1, each with its magic."""
     if fields.codec == CODEC_NONE:
         buffer = batches.buffer

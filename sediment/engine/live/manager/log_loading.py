@@ -29,7 +29,7 @@ from sediment.engine.live.manager.manager_state import DeletedFolder, ManagerSta
 from sediment.segment_io.errors import CorruptCheckpointError, StorageError, UsageError
 from sediment.segment_io.format.names import DirectoryState, TopicPartition
 from sediment.segment_io.partition.checkpoint_files import LogDirCheckpoints, PartitionCheckpoints
-from sediment.segment_io.partition.partition_directories import partition_of
+from sediment.segment_io.partition.partition_directories import parse_log_folder
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ def _find_logs(manager: ManagerState, directory: LogDirectory) -> list[_ToLoad]:
 
 def _to_load(manager: ManagerState, directory: LogDirectory, name: str, state: LogDirCheckpoints) -> _ToLoad | None:
     try:
-        found = partition_of(name)
+        found = parse_log_folder(name)
     except UsageError as error:
         error.path = str(directory.path / name)
         raise

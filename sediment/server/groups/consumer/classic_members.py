@@ -1,6 +1,6 @@
 """Members of the classic protocol in a consumer group, and groups that change their protocol.
 
-* `join`, `sync` and `heartbeat` work as in a classic group; the member epoch is the generation.
+* `join`, `sync` and `classic_heartbeat` work as in a classic group; the member epoch is the generation.
 * `upgraded`: a classic group becomes a consumer group when a member of the new protocol joins.
 * `downgraded`: a consumer group becomes classic when its last member of the new protocol leaves.
 
@@ -44,7 +44,7 @@ from sediment.server.groups.consumer.members import (
     ClassicMember,
     ConsumerMember,
     MemberState,
-    Topics,
+    SubscribableTopics,
     assignment_of,
 )
 from sediment.server.groups.consumer.metadata_hash import metadata_hash
@@ -68,7 +68,7 @@ _DOWNGRADES = ("bidirectional", "downgrade")
 
 
 @dataclass(frozen=True, slots=True)
-class Subscription:
+class MemberSubscription:
     """The subscription of a classic consumer."""
 
     version: int
@@ -77,7 +77,7 @@ class Subscription:
     rack_id: str | None
 
     @classmethod
-    def decode(cls, data: bytes) -> Subscription:
+    def decode(cls, data: bytes) -> MemberSubscription:
         """Decode a ConsumerProtocolSubscription; fields that a later version adds at the end are ignored.
 
         Raises:
@@ -99,12 +99,12 @@ def _version(data: bytes) -> int:
     return min(int(version), _LATEST_SUBSCRIPTION)
 
 
-def _by_id(topics: Topics, partitions: Iterable[tuple[str, Iterable[int]]]) -> Assignment:
+def _by_id(topics: SubscribableTopics, partitions: Iterable[tuple[str, Iterable[int]]]) -> Assignment:
     named = ((topics.topic(name), numbers) for name, numbers in partitions)
     return assignment_of((topic.id, numbers) for topic, numbers in named if topic is not None)
 
 
-def encode_assignment(assignment: Assignment, topics: Topics, subscription: bytes) -> bytes:
+def encode_assignment(assignment: Assignment, topics: SubscribableTopics, subscription: bytes) -> bytes:
     """Encode an assignment for a classic consumer, in the version of the consumer's subscription."""
     version = _version(subscription)
     message = m.ConsumerProtocolAssignment
@@ -139,7 +139,7 @@ def join(
     if is_new and request.group_instance_id is None and request.requires_known_member_id:
         return change, JoinAnswer(ErrorCode.MEMBER_ID_REQUIRED, member_id), None
     try:
-        subscription = Subscription.decode(request.protocols[0][1])
+        subscription = MemberSubscription.decode(request.protocols[0][1])
     except ProtocolError as error:
         raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"the subscription is malformed: {error}") from error
     replaced = None if request.group_instance_id is None else group.static_member(request.group_instance_id)
@@ -210,7 +210,7 @@ def sync(group: ConsumerGroup, request: SyncRequest, now: Circumstances) -> tupl
     return change, SyncAnswer(ErrorCode.NONE, request.protocol_type, request.protocol_name, assignment)
 
 
-def heartbeat(
+def classic_heartbeat(
     group: ConsumerGroup, identity: MemberIdentity, generation: int, now: Circumstances
 ) -> tuple[Change, ErrorCode]:
     """Return the change that a Heartbeat makes, and its error (REBALANCE_IN_PROGRESS if the member must rejoin).
@@ -310,9 +310,9 @@ def upgraded(group_id: str, classic: StableGroup, protocols: dict[str, Protocols
 
 
 def _upgraded_member(
-    member: StoredMember, generation: int, protocols: dict[str, Protocols], topics: Topics
+    member: StoredMember, generation: int, protocols: dict[str, Protocols], topics: SubscribableTopics
 ) -> ConsumerMember:
-    subscription = Subscription.decode(member.subscription)
+    subscription = MemberSubscription.decode(member.subscription)
     assigned: Assignment = {}
     if member.assignment:
         data = member.assignment
@@ -352,7 +352,7 @@ def is_downgraded(group: ConsumerGroup, leaving: Collection[str], config: Server
     )
 
 
-def downgraded(group: ConsumerGroup, leaving: Collection[str], topics: Topics) -> StableGroup:
+def downgraded(group: ConsumerGroup, leaving: Collection[str], topics: SubscribableTopics) -> StableGroup:
     """Return a classic group with the remaining members and their target assignments."""
     staying = [(each, each.classic) for each in group.members.values() if each.member_id not in leaving]
     members = [(member, classic) for member, classic in staying if classic is not None]
@@ -367,7 +367,7 @@ def downgraded(group: ConsumerGroup, leaving: Collection[str], topics: Topics) -
 
 
 def _downgraded_member(
-    group: ConsumerGroup, member: ConsumerMember, classic: ClassicMember, protocol_name: str, topics: Topics
+    group: ConsumerGroup, member: ConsumerMember, classic: ClassicMember, protocol_name: str, topics: SubscribableTopics
 ) -> StoredMember:
     subscription = dict(classic.protocols)[protocol_name]
     return StoredMember(

@@ -34,7 +34,7 @@ from sediment.server.groups.consumer.members import (
     ClassicMember,
     ConsumerMember,
     MemberState,
-    Topics,
+    SubscribableTopics,
     assignment_bytes,
     assignment_of,
 )
@@ -215,7 +215,7 @@ class ConsumerGroup:
         """The members that use the classic protocol."""
         return [member for member in self.members.values() if member.classic is not None]
 
-    def subscribed_ids(self, member: ConsumerMember, topics: Topics) -> frozenset[UUID]:
+    def subscribed_ids(self, member: ConsumerMember, topics: SubscribableTopics) -> frozenset[UUID]:
         """Return the ids of a member's subscribed topics, without those of an unresolved regular expression."""
         resolved = self.regexes.get(member.topic_regex)
         names = member.topic_names if resolved is None else member.topic_names | resolved.topics

@@ -46,8 +46,8 @@ from sediment.server.groups.consumer.members import (
     Assignment,
     ConsumerMember,
     MemberState,
+    SubscribableTopics,
     Target,
-    Topics,
     assignment_bytes,
     reconciled,
 )
@@ -115,7 +115,7 @@ class Circumstances:
     config: ServerConfig
     session_timeout_ms: int
     heartbeat_interval_ms: int
-    topics: Topics
+    topics: SubscribableTopics
     topics_version: int
     metadata_version: int
     now_ms: int

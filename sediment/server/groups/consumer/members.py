@@ -109,7 +109,7 @@ class ConsumerMember:
         return self.state is MemberState.STABLE and self.epoch == assignment_epoch
 
 
-class Topic(Protocol):
+class SubscribableTopic(Protocol):
     """A topic of the cluster."""
 
     @property
@@ -125,17 +125,17 @@ class Topic(Protocol):
         """Number of its partitions."""
 
 
-class Topics(Protocol):
+class SubscribableTopics(Protocol):
     """The topics of the cluster."""
 
     @property
     def version(self) -> int:
         """A number that rises whenever a topic changes; it is not stored."""
 
-    def topic(self, name: str) -> Topic | None:
+    def topic(self, name: str) -> SubscribableTopic | None:
         """Return a topic by name."""
 
-    def topic_by_id(self, topic_id: UUID) -> Topic | None:
+    def topic_by_id(self, topic_id: UUID) -> SubscribableTopic | None:
         """Return a topic by id."""
 
 

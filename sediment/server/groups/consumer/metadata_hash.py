@@ -18,7 +18,7 @@ from uuid import UUID
 
 import xxhash
 
-from sediment.server.groups.consumer.members import Topics
+from sediment.server.groups.consumer.members import SubscribableTopics
 
 _SIGN = 1 << 63
 _CACHED_TOPICS = 10_000
@@ -34,7 +34,7 @@ def topic_hash(name: str, topic_id: UUID, partition_count: int) -> int:
     return xxhash.xxh3_64_intdigest(head + units + struct.pack("<ii", len(units) // 2, partition_count) + numbers)
 
 
-def metadata_hash(names: Iterable[str], topics: Topics) -> int:
+def metadata_hash(names: Iterable[str], topics: SubscribableTopics) -> int:
     """Return the hash of the subscribed topics, in the form that a group's record contains."""
     found = [topic for topic in map(topics.topic, sorted(set(names))) if topic is not None]
     if not found:
