@@ -300,7 +300,7 @@ def _lacking(work: WriteWork, batch: pa.RecordBatch) -> pa.BooleanArray:
     columns = [*_IDENTITY, "topic", "partition", "digest"]
     table = DeltaTable(work.table, version=work.version)
     known: set[tuple[object, ...]] = set()
-    for rows in read_rows(table, work.table, wanted, columns):
+    for rows in read_table_rows(table, work.table, wanted, columns):
         known.update(_identities(rows.filter(pc.not_equal(rows.column("digest"), work.digest))))
     return pa.array([row not in known for row in _identities(batch)], pa.bool_())
 
@@ -508,7 +508,7 @@ class _Archive:
         wanted &= (field("offset") >= start) & (field("offset") < end)
         columns = ["topic", "partition", "offset", "digest"]
         found: set[str] = set()
-        for batch in read_rows(self._table, self.path, wanted, columns):
+        for batch in read_table_rows(self._table, self.path, wanted, columns):
             found.update(pc.unique(batch.column("digest")).to_pylist())
         return found
 

@@ -192,7 +192,7 @@ def test_a_segment_that_grows_is_split_where_its_index_is_full(tmp_path: Path):
     assert load(directory, end, clean=False).damage == ()
 
 
-def test_a_corrupt_batch_ends_the_run_and_leaves_nothing(tmp_path: Path):
+def test_a_corrupt_batch_ends_its_task_and_leaves_nothing(tmp_path: Path):
     directory = tmp_path / "t-0"
     write_segment(directory, 0, [batch_bytes(0), batch_bytes(1)])
     path = write_segment(directory, 2, [batch_bytes(2), batch_bytes(3)])
@@ -202,7 +202,7 @@ def test_a_corrupt_batch_ends_the_run_and_leaves_nothing(tmp_path: Path):
     with pytest.raises(CorruptBatchError) as caught:
         reencode(directory, MERGE)
     assert (caught.value.partition, caught.value.path, caught.value.offset) == ("t-0", str(path), 3)
-    assert not list(directory.glob("*.part"))
+    assert not list(directory.glob("00000000000000000002.*.part"))
 
 
 @pytest.mark.parametrize("codec", [CODEC_NONE, CODEC_LZ4])

@@ -166,7 +166,7 @@ def in_another_thread(log: LiveLog, data: bytes) -> AppendInfo:
 
 def before_each_check(monkeypatch: pytest.MonkeyPatch, act: Any) -> None:
     """Call `act` with the number of checks so far, before each check of batches."""
-    real, calls = log_append.check, []
+    real, calls = log_append.validate_batches, []
 
     def check(*arguments: Any, **keys: Any) -> Any:
         calls.append(1)
@@ -174,7 +174,7 @@ def before_each_check(monkeypatch: pytest.MonkeyPatch, act: Any) -> None:
             act(len(calls))
         return real(*arguments, **keys)
 
-    monkeypatch.setattr(log_append, "check", check)
+    monkeypatch.setattr(log_append, "validate_batches", check)
 
 
 def test_others_append_while_a_batch_is_decompressed_and_checked(
