@@ -18,6 +18,7 @@ need not be rewritten.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,13 +45,13 @@ class Snapshots:
         self._directory = directory
         self._fs = fs
         self._like = like
-        self._offsets = set(offsets)
+        self._offsets = sorted(set(offsets))
         self._dropped: dict[int, tuple[str, bool]] = {}
         self._repairs = repairs
 
     def offsets(self) -> tuple[int, ...]:
         """Return the offsets of the snapshots that were not dropped, in ascending order."""
-        return tuple(sorted(self._offsets))
+        return tuple(self._offsets)
 
     def path(self, offset: int) -> Path:
         """Return the path of the snapshot at `offset`."""
@@ -68,7 +69,7 @@ class Snapshots:
         """Write the snapshot at `offset` durably."""
         path = self.path(offset)
         wanted = {entry.producer_id: entry for entry in entries}
-        is_there = offset in self._offsets or offset in self._dropped
+        is_there = self._has(offset) or offset in self._dropped
         if is_there and self._holds(offset, wanted):
             self._fs.sync_file(path)
         else:
@@ -76,20 +77,18 @@ class Snapshots:
             action = "rewritten" if is_there else "written"
             why = f"it contains the {len(wanted)} producers known at this offset"
             self._repairs.append(Repair(action, path.name, why, is_routine=not is_there))
-        self._dropped.pop(offset, None)
-        self._offsets.add(offset)
+        self._add(offset)
 
     def drop(self, offset: int, why: str, *, is_routine: bool = False) -> None:
         """Drop a snapshot, if it exists; `delete_dropped` deletes its file."""
-        if offset in self._offsets:
-            self._offsets.remove(offset)
+        if self._has(offset):
+            del self._offsets[bisect_left(self._offsets, offset)]
             self._dropped[offset] = why, is_routine
 
     def restore(self, offsets: Iterable[int]) -> None:
         """Undo the `drop` of the snapshots at `offsets`."""
         for offset in offsets:
-            self._dropped.pop(offset, None)
-            self._offsets.add(offset)
+            self._add(offset)
 
     def delete_dropped(self) -> None:
         """Delete the files of the dropped snapshots, except those that were taken again after they were dropped."""
@@ -99,6 +98,15 @@ class Snapshots:
         if self._dropped:
             self._fs.sync_directory(self._directory)
         self._dropped.clear()
+
+    def _has(self, offset: int) -> bool:
+        index = bisect_left(self._offsets, offset)
+        return index < len(self._offsets) and self._offsets[index] == offset
+
+    def _add(self, offset: int) -> None:
+        self._dropped.pop(offset, None)
+        if not self._has(offset):
+            insort(self._offsets, offset)
 
     def _holds(self, offset: int, wanted: dict[int, ProducerEntry]) -> bool:
         try:
@@ -175,11 +183,12 @@ class ProducerStateManager:
 
         Source: kafka-log 05 §6 (truncateAndReload).
         """
-        for offset in self._snapshots.offsets():
-            if offset > log_end_offset:
-                self._snapshots.drop(offset, "it is past the end of the log")
-            elif offset <= log_start_offset:
-                self._snapshots.drop(offset, f"the log starts at {log_start_offset}", is_routine=True)
+        offsets = self._snapshots.offsets()
+        end = bisect_right(offsets, log_end_offset)
+        for offset in offsets[end:]:
+            self._snapshots.drop(offset, "it is past the end of the log")
+        for offset in offsets[: bisect_right(offsets, log_start_offset, hi=end)]:
+            self._snapshots.drop(offset, f"the log starts at {log_start_offset}", is_routine=True)
         if log_end_offset == self.map_end_offset:
             self.map_end_offset = max(self.map_end_offset, log_start_offset)
             self._last_snapshot_offset = max(self._snapshots.offsets(), default=log_start_offset)

@@ -6,10 +6,11 @@ segments loaded so far, in ascending order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import overload
 
 from sediment.engine.directory.delete_segments import mark_deleted
 from sediment.engine.directory.leader_epochs import Epochs
@@ -79,6 +80,30 @@ class LoadingSegment:
     def name(self, kind: SegmentFileKind = _LOG) -> str:
         """Return the name of a file of the segment."""
         return segment_file_name(self.ref.base_offset, kind)
+
+
+class _ReplayedSegments(Sequence[ReplayedSegment]):
+    """The segments of a load in the form that a replay of producers reads; each is made when it is asked for.
+
+    The recovery of a log with thousands of segments asks for a few of them at each segment.
+    """
+
+    def __init__(self, state: LoadState) -> None:
+        self._state = state
+
+    def __len__(self) -> int:
+        return len(self._state.segments)
+
+    @overload
+    def __getitem__(self, index: int) -> ReplayedSegment: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[ReplayedSegment]: ...
+
+    def __getitem__(self, index: int | slice) -> ReplayedSegment | list[ReplayedSegment]:
+        if isinstance(index, slice):
+            return [self._state.replayed(segment) for segment in self._state.segments[index]]
+        return self._state.replayed(self._state.segments[index])
 
 
 class LoadState:
@@ -213,6 +238,10 @@ class LoadState:
         return ProducerStateManager(
             self.snapshots, now_ms=self.now_ms, expiration_ms=self.config.producer_id_expiration_ms
         )
+
+    def all_replayed(self) -> Sequence[ReplayedSegment]:
+        """Return all segments as `replayed` does."""
+        return _ReplayedSegments(self)
 
     def replayed(self, segment: LoadingSegment) -> ReplayedSegment:
         """Return the segment in the form that a replay of producers reads."""

@@ -114,7 +114,7 @@ def verify_segment(
     manager = state.producer_manager()
     counted = state.snapshots.offsets()
     manager.rebuild(
-        [state.replayed(other) for other in state.segments],
+        state.all_replayed(),
         state.log_start_checkpoint,
         segment.base_offset,
         reload_from_clean_shutdown=False,
