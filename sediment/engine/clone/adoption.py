@@ -38,7 +38,7 @@ from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
 from sediment.engine.directory.missing_records import KnownOfLog, LogCut, missing_after_cut
 from sediment.engine.log_config import LogConfig
 from sediment.engine.replicas import Replica
-from sediment.segment_io.errors import RecordsWouldBeLostError, UsageError
+from sediment.segment_io.errors import RecordsWouldBeLostError, SourceChangedError, UsageError
 from sediment.segment_io.format.checkpoints import parse_offset_checkpoint
 from sediment.segment_io.format.names import (
     BOOTSTRAP_FILE,
@@ -101,10 +101,12 @@ def adopt_partition(
     Raises:
         CorruptDataError, UnsupportedDataError: a broker would refuse to load the partition.
         UsageError: `ends_transactions` is False, and the log has an open transaction without a coordinator.
+        SourceChangedError: the folder has another topic id than `topic_id`; nothing was changed.
         OSError: the disk failed.
     """
     (replica,) = partition.replicas
     name, directory, config = partition.target, replica.path, keeping_producers(config)
+    _check_topic_id(partition, topic_id, fs)
     loaded, first = _load(name, replica, directory, config, fs, now_ms)
     found = describe_log(replica, loaded, repairs=first.repairs, damage=first.damage)
     if not (has_coordinator or ends_transactions):
@@ -117,6 +119,20 @@ def adopt_partition(
     if read_partition_metadata(fs, directory / PARTITION_METADATA_FILE) is None:
         write_partition_metadata(fs, directory / PARTITION_METADATA_FILE, topic_id)
     return describe_log(replica, loaded, repairs=first.repairs, damage=first.damage)
+
+
+def _check_topic_id(partition: ClonedPartition, topic_id: str, fs: Fs) -> None:
+    """Check that a broker would find the folder to be of the topic; it sets a folder with another id aside."""
+    (replica,) = partition.replicas
+    file = replica.path / PARTITION_METADATA_FILE
+    stored = read_partition_metadata(fs, file)
+    if stored not in (None, topic_id):
+        raise SourceChangedError(
+            f"{PARTITION_METADATA_FILE} has topic id {stored}, and the topic would get id {topic_id}",
+            partition=str(partition.target),
+            path=str(file),
+            advice="run again; the file could not be read before, or it is from another topic of this name",
+        )
 
 
 def check_no_open_transaction(clone: PartitionClone) -> None:

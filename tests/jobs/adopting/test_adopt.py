@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
+from sediment.engine import replicas
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.metadata_log import read_cluster_metadata
 from sediment.segment_io.protocol import messages as m
@@ -70,6 +73,25 @@ def test_a_log_that_would_lose_records_is_left_to_recover(orphan: Path) -> None:
     assert (tried.status, row["status"], row["reason_code"]) == (1, "failed", "records-would-be-lost")
     assert "run `sediment recover` first, which keeps the files" in row["reason"]
     assert tree(orphan) == before
+
+
+def test_a_topic_id_that_could_not_be_read_once_is_not_replaced_by_a_new_one(
+    orphan: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = tree(orphan)
+
+    def fail(_fs: Fs, path: Path) -> str:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(replicas, "read_partition_metadata", fail)
+        outcome = sediment("adopt", orphan, "--yes", "--json")
+    row = outcome.partitions()["prices-0"]
+    assert (outcome.status, row["status"], row["reason_code"]) == (1, "failed", "source-changed")
+    assert "partition.metadata has topic id" in row["reason"]
+    changed = {name for name, content in tree(orphan).items() if before.get(name) != content}
+    assert not {name for name in changed if name.startswith(("prices-0/", "__cluster_metadata-0/", "meta.properties"))}
+    assert sediment("adopt", orphan, "--yes", "--json").status == 0
 
 
 def test_a_properties_file_is_never_overwritten(orphan: Path, tmp_path: Path) -> None:
