@@ -37,7 +37,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python $(INSTALL) -c constraints.txt pip
 	@$(BIN)/python $(INSTALL) -c constraints.txt -e . --group test --group lint
 	@echo "compiling kernels: once, half a minute"
-	-@$(BIN)/sediment warm-up
+	-@$(BIN)/sediment setup warm-up
 	@touch $@
 
 demo: setup ## plan, compact, verify and query a log directory that Kafka wrote (ARGS: --prepare only makes the directory)
@@ -79,11 +79,11 @@ bench-page: $(READY) #: write the results of `make bench` into benchmarks/result
 	@$(BIN)/python -m benchmarks.race --report
 
 bench-commands: setup #: compare plan, a cold compact, verify, snapshot, expire --archive, recover and Spark scans with their peers or limits, 10 GB of disk (downloads the JARs of Kafka and Delta once; ARGS: --quick, --only NAME)
-	@$(BIN)/sediment delta-jars > /dev/null
+	@$(BIN)/sediment setup delta-jars > /dev/null
 	@$(BIN)/python -m benchmarks.commands --results benchmarks/results/commands.json $(ARGS)
 
 bench-all: setup #: run every benchmark of benchmarks/results/performance.md and write its tables: 50 minutes, 16 GB of disk (downloads the JARs of Kafka and Delta once)
-	@$(BIN)/sediment delta-jars > /dev/null
+	@$(BIN)/sediment setup delta-jars > /dev/null
 	@$(BIN)/python -m benchmarks.all $(ARGS)
 
 crash: setup #: crash every command at every step, then start Sediment, Kafka's loader and Delta; kill a live log 500 times, a server 400 times, compact and clone 1,100 times; flood a server

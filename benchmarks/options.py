@@ -8,7 +8,6 @@ from pathlib import Path
 from benchmarks.generate import START_MS
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.settings.resolve import Settings
-from sediment.jobs.settings.selection import Selection
 
 NOW_MS = START_MS + 10**9
 
@@ -20,7 +19,6 @@ def command_options(log_dirs: Iterable[Path], sets: Iterable[str], *, master: st
     """
     return CommonOptions(
         log_dirs=tuple(log_dirs),
-        selection=Selection(),
         settings=Settings.load(None, list(sets)),
         now_ms=NOW_MS,
         as_json=True,

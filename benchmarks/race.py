@@ -261,7 +261,7 @@ class Race:
         return self._oracle
 
     def _cold(self, course: Course, directories: Sequence[Path]) -> list[Outcome]:
-        """Time one process per run; Sediment without and with the `sediment warm-up` archive, with kernels cached."""
+        """Time one process per run; Sediment without and with the archive of `sediment setup warm-up`."""
         kernels = os.environ.get(CACHE_VARIABLE) or str(platformdirs.user_cache_path("sediment"))
         # Python's bytecode is kept, as for an installed package.
         inherited = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
@@ -269,7 +269,7 @@ class Race:
             {**inherited, CACHE_VARIABLE: kernels, "XDG_CACHE_HOME": str(self._scratch / folder)}
             for folder in ("bare-cache", "archive-cache")
         )
-        command = [sys.executable, "-m", "sediment.jobs.cli", "warm-up"]
+        command = [sys.executable, "-m", "sediment.jobs.cli", "setup", "warm-up"]
         subprocess.run(command, check=True, capture_output=True, env=archived)
         outcome = _outcome(course, directories)
         with_archive = []
@@ -293,7 +293,7 @@ class Race:
             replace(
                 outcome,
                 course=f"{course.name}-archive",
-                title=f"{course.title}, after `sediment warm-up`",
+                title=f"{course.title}, after `sediment setup warm-up`",
                 sediment=with_archive,
             ),
         ]

@@ -2,8 +2,8 @@
 
     import sediment
 
-    report = sediment.compact("/var/lib/kafka-logs", config="server.properties")
-    report.raise_for_status().to_pandas()
+    logs = sediment.LogDirectories("/var/lib/kafka-logs", config="server.properties")
+    logs.compact().raise_for_status().to_pandas()
 
 The names below are the public interface (docs/reference/python.md).  Importing this package is fast, because each name
 is loaded only when it is first used.
@@ -18,24 +18,7 @@ from sediment.version import __version__
 
 if TYPE_CHECKING:
     from sediment import records
-    from sediment.api import (
-        adopt,
-        clone,
-        compact,
-        doctor,
-        dump,
-        erase,
-        expire,
-        history,
-        originals,
-        plan,
-        recover,
-        reencode,
-        restore,
-        snapshot,
-        vacuum,
-        verify,
-    )
+    from sediment.api import LogDirectories, history, originals, vacuum
     from sediment.jobs.adopt import AdoptionRunReport
     from sediment.jobs.cloning.check import CopyCheckReport
     from sediment.jobs.cloning.report import CloneRunReport
@@ -80,6 +63,7 @@ __all__ = [
     "EraseRunReport",
     "ExpiryRunReport",
     "HistoryReport",
+    "LogDirectories",
     "OriginalsRunReport",
     "OwnershipError",
     "PartitionFailure",
@@ -98,46 +82,16 @@ __all__ = [
     "VacuumRunReport",
     "VerificationReport",
     "__version__",
-    "adopt",
     "broker",
-    "clone",
-    "compact",
-    "doctor",
-    "dump",
-    "erase",
-    "expire",
     "history",
     "originals",
-    "plan",
     "records",
-    "recover",
-    "reencode",
-    "restore",
-    "snapshot",
     "vacuum",
-    "verify",
 ]
 
 if not TYPE_CHECKING:
     _MODULES = {
-        "sediment.api": (
-            "adopt",
-            "clone",
-            "compact",
-            "doctor",
-            "dump",
-            "erase",
-            "expire",
-            "history",
-            "originals",
-            "plan",
-            "recover",
-            "reencode",
-            "restore",
-            "snapshot",
-            "vacuum",
-            "verify",
-        ),
+        "sediment.api": ("LogDirectories", "history", "originals", "vacuum"),
         "sediment.jobs.adopt": ("AdoptionRunReport",),
         "sediment.jobs.cloning.check": ("CopyCheckReport",),
         "sediment.jobs.cloning.report": ("CloneRunReport",),

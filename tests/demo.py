@@ -61,7 +61,7 @@ def prepare(scratch: Path) -> None:
     with tempfile.TemporaryDirectory(dir=scratch) as unpacked:
         for case in CASES:
             settings |= place(case, log_dir, Path(unpacked))
-    sediment.adopt(log_dir, settings=settings).raise_for_status()
+    sediment.LogDirectories(log_dir, settings=settings).adopt().raise_for_status()
     write_metadata_log(log_dir)
     (log_dir / PROPERTIES).unlink()  # keeps the records of an adopted directory; the demo cleans them
     properties = {"process.roles": "broker,controller", "node.id": 1, "log.dirs": log_dir}

@@ -5,7 +5,7 @@
 
 The limit of `plan` is the time to start Python and read the names and sizes of all files.  The limit of `compact` is
 the time to read the input, and to write and sync the output.  A first run of each command is not counted: it compiles
-kernels, and `warm-up` makes the archive of Spark's classes.
+kernels, and `setup warm-up` makes the archive of Spark's classes.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _plan(scratch: Path, partitions: int, rounds: int) -> Iterator[Comparison]:
 
 
 def _compact(scratch: Path, megabytes: int, rounds: int) -> Iterator[Comparison]:
-    _python("-m", "sediment.jobs.cli", "warm-up")
+    _python("-m", "sediment.jobs.cli", "setup", "warm-up")
     source = scratch / "source" / "bench-0"
     write_partition(source, records(megabytes))
     found = Comparison("cold-compact", "`compact`, cold", f"{megabytes} MB", "the limit", None, is_speed=False)

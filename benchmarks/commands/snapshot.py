@@ -22,7 +22,7 @@ from benchmarks.options import NOW_MS, command_options
 from benchmarks.race import Course, linked_copy, make_course, records
 from benchmarks.reporting.comparisons import Comparison
 from sediment.jobs.delta_lake.session import delta_session
-from sediment.jobs.snapshot import SnapshotOptions, SnapshotReport, snapshot
+from sediment.jobs.snapshot import SnapshotOptions, SnapshotReport, refresh
 
 SETS = ("cleanup.policy=compact", "delete.retention.ms=86400000")
 _BUILD_RATE = 100 * MEGABYTE
@@ -43,7 +43,8 @@ def compare(scratch: Path, *, is_quick: bool) -> Iterator[Comparison]:
 
 
 def _snapshot(spark: Any, log_dir: Path, table: Path, *, has_vectors: bool = False) -> SnapshotReport:
-    report = snapshot(command_options([log_dir], SETS), SnapshotOptions(str(table), None, False, has_vectors), spark)
+    own = SnapshotOptions(str(table), enable_deletion_vectors=has_vectors)
+    report = refresh(command_options([log_dir], SETS), own, None, spark)
     assert not report.failed, report.failures()
     return report
 

@@ -22,7 +22,7 @@ from sediment.jobs.cleaning.options import CompactOptions
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.compact import compact
 from sediment.jobs.spark.session import spark_context
-from sediment.jobs.verify import verify
+from sediment.jobs.verify import VerifyOptions, verify
 
 SETTINGS = {**CONFIGS, "delete.retention.ms": "86400000"}
 _SETS = [f"{key}={value}" for key, value in SETTINGS.items()]
@@ -87,7 +87,7 @@ def _compact(after: Path) -> None:
 
 
 def _verify(before: Path, after: Path) -> None:
-    assert not verify(_options([before, after]), since_ms=None).failed
+    assert not verify(_options([before, after]), VerifyOptions()).failed
 
 
 def _process(*arguments: object) -> None:

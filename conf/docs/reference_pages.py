@@ -1,4 +1,4 @@
-"""Reference pages that are generated from the code: options of the commands, and functions of the Python package."""
+"""Reference pages that are generated from the code: options of the commands, and names of the Python package."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import click
 
 import sediment
+from sediment.jobs import setup
 from sediment.jobs.cli import COMMANDS, main
 from sediment.jobs.command_line.examples import EXAMPLES
 
@@ -24,13 +25,16 @@ def options_page() -> str:
         "exit statuses and the JSON.",
         "",
     ]
-    for name in sorted(COMMANDS):
+    for name in (*sorted(COMMANDS.keys() - {"setup"}), *(f"setup {name}" for name in setup.COMMANDS)):
         text += [*_command(name), ""]
     return "\n".join(text)
 
 
 def _command(name: str) -> Iterator[str]:
-    command = main.get_command(click.Context(main), name)
+    command: click.Command | None = main
+    for word in name.split():
+        assert isinstance(command, click.Group)
+        command = command.get_command(click.Context(command), word)
     assert command is not None
     context = click.Context(command, info_name=f"sediment {name}")
     yield f"## {name}"
@@ -47,7 +51,7 @@ def _command(name: str) -> Iterator[str]:
         if row:
             option, text = (" ".join(cell.split()) for cell in row)
             yield f"| `{option}` | {_text(text)} |"
-    for purpose, line in EXAMPLES.get(name, ()):
+    for purpose, line in EXAMPLES.get(name.split()[-1], ()):
         yield f"\n{_text(purpose.capitalize())}:\n\n```sh\n{line}\n```"
 
 
@@ -62,13 +66,17 @@ def api_page() -> str:
     """Return a page for mkdocstrings with every public name of the package."""
     names = [name for name in sediment.__all__ if not name.startswith("_")]
     errors = [name for name in names if name.endswith("Error") or name in ("PartitionFailure", "RunStopped")]
-    results = [name for name in names if name[0].isupper() and name not in errors]
+    results = [name for name in names if name[0].isupper() and name not in (*errors, "LogDirectories")]
     functions = [name for name in names if name[0].islower() and name != "records"]
     text = [
         "# Python API",
         "",
-        "Every public name, from its docstring. [Python](python.md) shows how to use them.",
+        "Every public name, from its docstring. [Python](python.md) shows how to use them, and",
+        "[options](options.md) has the meaning of each keyword.",
         "",
+        "## Log directories",
+        "",
+        *_documented(["LogDirectories"]),
         "## Functions",
         "",
         *_documented(functions),

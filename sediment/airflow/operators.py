@@ -43,6 +43,12 @@ _EXIT_STATUS = re.compile(r"\. Error code is: (\d+)\.")
 _WRONG_USE = 2
 
 
+def _keywords(values: Mapping[str, object], *others: str) -> dict[str, object]:
+    """Return the options among the local variables of an `__init__`; `others` are its other parameters."""
+    without = {"self", "kwargs", "__class__", *others}
+    return {name: value for name, value in values.items() if name not in without}
+
+
 class SedimentOperator(SparkSubmitOperator):
     """`spark-submit jobs/cli.py COMMAND LOG_DIR…`, with the options of the command as keywords, as in the Python API.
 
@@ -87,25 +93,11 @@ class SedimentOperator(SparkSubmitOperator):
         application: str = APPLICATION,
         **kwargs: Any,
     ) -> None:
+        common = _keywords(locals(), "command", "log_dirs", "options", "arguments", "json_report", "application")
         super().__init__(application=application, **{"name": f"sediment {command}", **kwargs})
         self.command = command
         self.log_dirs = log_dirs
-        self.common_options = {
-            "partitions": partitions,
-            "topics": topics,
-            "allow_empty_selection": allow_empty_selection,
-            "settings": settings,
-            "config": config,
-            "metadata": metadata,
-            "topic_configs": topic_configs,
-            "broker_configs": broker_configs,
-            "broker_defaults": broker_defaults,
-            "fail_on_unknown": fail_on_unknown,
-            "now_ms": now_ms,
-            "ledger": ledger,
-            "report": report,
-            "metrics": metrics,
-        }
+        self.common_options = common
         self.options = options or {}
         self.arguments = arguments
         self.json_report = json_report
@@ -201,21 +193,7 @@ class SedimentPlanOperator(SedimentOperator):
         originals: PathText | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            command="plan",
-            options={
-                "exact": exact,
-                "force": force,
-                "from_start": from_start,
-                "drop_keyless": drop_keyless,
-                "key_equality": key_equality,
-                "codec": codec,
-                "level": level,
-                "batch_bytes": batch_bytes,
-                "originals": originals,
-            },
-            **kwargs,
-        )
+        super().__init__(command="plan", options=_keywords(locals()), **kwargs)
 
 
 class SedimentCompactOperator(SedimentOperator):
@@ -246,32 +224,7 @@ class SedimentCompactOperator(SedimentOperator):
         allow_network_fs: bool = False,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            command="compact",
-            options={
-                "force": force,
-                "dry_run": dry_run,
-                "from_start": from_start,
-                "strategy": strategy,
-                "key_equality": key_equality,
-                "codec": codec,
-                "level": level,
-                "batch_bytes": batch_bytes,
-                "on_corruption": on_corruption,
-                "drop_keyless": drop_keyless,
-                "retry_quarantined": retry_quarantined,
-                "roll_active": roll_active,
-                "keep_originals": keep_originals,
-                "keep_before": keep_before,
-                "max_bytes": max_bytes,
-                "max_seconds": max_seconds,
-                "hand_off": hand_off,
-                "output": output,
-                "scratch": scratch,
-                "allow_network_fs": allow_network_fs,
-            },
-            **kwargs,
-        )
+        super().__init__(command="compact", options=_keywords(locals()), **kwargs)
 
 
 class SedimentVerifyOperator(SedimentOperator):
@@ -286,12 +239,8 @@ class SedimentVerifyOperator(SedimentOperator):
         reencoded: bool = False,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            command="verify",
-            log_dirs=[before, after],
-            options={"since_ms": since_ms, "reencoded": reencoded},
-            **kwargs,
-        )
+        options = _keywords(locals(), "before", "after")
+        super().__init__(command="verify", log_dirs=[before, after], options=options, **kwargs)
 
 
 class SedimentExpireOperator(SedimentOperator):
@@ -307,15 +256,4 @@ class SedimentExpireOperator(SedimentOperator):
         lineage: PathText | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            command="expire",
-            options={
-                "yes": True,
-                "dry_run": dry_run,
-                "archive": archive,
-                "keep_originals": keep_originals,
-                "allow_network_fs": allow_network_fs,
-                "lineage": lineage,
-            },
-            **kwargs,
-        )
+        super().__init__(command="expire", options={"yes": True, **_keywords(locals())}, **kwargs)

@@ -20,10 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, ClassVar
-
-import click
 
 from sediment.engine.clone.adoption import (
     adopt_partition,
@@ -37,10 +34,8 @@ from sediment.engine.clone.source import open_log_dir, open_source
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.jobs.adopting.nodes import NewNode, OwningNode, StoppedNode
 from sediment.jobs.adopting.options import AdoptOptions
-from sediment.jobs.cloning.options import check_cluster_id, parse_listen, properties_file_options
-from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.confirmation import ask_on_terminal, must_ask
-from sediment.jobs.command_line.options import CommonOptions, common_options, screen_options
+from sediment.jobs.command_line.options import CommonOptions, log_command
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.process.cancellation import stop_on_signals
 from sediment.jobs.process.standard_output import error_console
@@ -52,7 +47,6 @@ from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, SKIPPED
 from sediment.jobs.reporting.screen import Screen
 from sediment.jobs.reporting.statuses import STOPPED
 from sediment.segment_io.errors import DeclinedError, SedimentError, UsageError
-from sediment.segment_io.format.layout import INT32_MAX
 from sediment.segment_io.format.names import METADATA_PARTITION, PARTITION_METADATA_FILE, TopicPartition, new_run_id
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.metadata_records import metadata_record_json
@@ -376,55 +370,8 @@ def _how_to_go_back(report: AdoptionRunReport) -> Iterator[str]:
         )
 
 
-def perform(
-    options: CommonOptions,
-    *,
-    node_id: int | None = None,
-    cluster_id: str | None = None,
-    listen: str | None = None,
-    properties_file: Path | None = None,
-    abort_open_transactions: bool = False,
-    dry_run: bool = False,
-    confirm: Callable[[PlannedAdoption], bool] | None = None,
-    stop: threading.Event | None = None,
-) -> AdoptionRunReport:
-    """Check the options, then call `adopt`."""
-    own = AdoptOptions(
-        listen=None if listen is None else parse_listen(listen),
-        node_id=node_id,
-        cluster_id=None if cluster_id is None else check_cluster_id(cluster_id),
-        properties_file=None if properties_file is None else properties_file.absolute(),
-        abort_open_transactions=abort_open_transactions,
-        dry_run=dry_run,
-    )
-    return adopt(options, own, confirm=confirm, stop=stop)
-
-
-@click.command("adopt", cls=ConfiguredCommand)
-@common_options
-@screen_options(COLUMNS)
-@click.option(
-    "--node-id",
-    type=click.IntRange(0, INT32_MAX),
-    help="Give the node this id (default: from meta.properties, else 1).",
-)
-@click.option("--cluster-id", metavar="ID", help="Use this cluster id (default: from meta.properties, else a new one).")
-@properties_file_options
-@click.option("--abort-open-transactions", is_flag=True, help="End open transactions with ABORT markers.")
-@click.option(
-    "--dry-run", is_flag=True, help="Change nothing; show the partitions to adopt and the metadata records to write."
-)
-@click.option("--yes", is_flag=True, help="Adopt without asking; required if stdin or stderr is not a terminal.")
-def command(
-    options: CommonOptions,
-    node_id: int | None,
-    cluster_id: str | None,
-    listen: str | None,
-    properties_file: Path | None,
-    abort_open_transactions: bool,
-    dry_run: bool,
-    yes: bool,
-) -> None:
+@log_command("adopt", AdoptOptions, COLUMNS)
+def command(options: CommonOptions, own: AdoptOptions) -> None:
     """Turn partition folders that belong to no cluster into topics of a node, in place.
 
     If LOG_DIR has no metadata log, it becomes the directory of a new node.  If LOG_DIR has a metadata log, `adopt` adds
@@ -435,7 +382,7 @@ def command(
     partition in progress.  A stopped run adds no partition to the node; run the command again to continue.
     """
     with stop_on_signals() as stop:
-        asks = must_ask(yes=yes, dry_run=dry_run, command="adopt")
+        asks = must_ask(yes=own.yes, dry_run=own.dry_run, command="adopt")
 
         def confirm(planned: PlannedAdoption) -> bool:
             if not asks:
@@ -446,17 +393,7 @@ def command(
                 screen.say(f"  {change}")
             return ask_on_terminal(f"Adopt {counted(planned.partitions, 'partition')} in place?", stop)
 
-        report = perform(
-            options,
-            node_id=node_id,
-            cluster_id=cluster_id,
-            listen=listen,
-            properties_file=properties_file,
-            abort_open_transactions=abort_open_transactions,
-            dry_run=dry_run,
-            confirm=confirm,
-            stop=stop,
-        )
+        report = adopt(options, own, confirm=confirm, stop=stop)
     options.conclude(report, print_report)
 
 

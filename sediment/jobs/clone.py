@@ -13,243 +13,193 @@ if __name__ == "__main__":
     end_on_early_signals()  # before the slow imports
 
 import threading
-from pathlib import Path
+from dataclasses import dataclass, fields
+from typing import Annotated
 
-import click
-
+from sediment.compaction.reencode.plan import Encoding
+from sediment.compaction.rewrite.suppression import SuppressionList
+from sediment.compaction.strategy import Strategy
 from sediment.engine.clone.features import NEWEST_RELEASE, RELEASES
-from sediment.engine.clone.options import DEFAULT_NODE_ID, DEFAULT_PARTS, CloneOptions, LinkMode
-from sediment.jobs.cleaning.options import AUTO, STRATEGIES, parse_strategy
-from sediment.jobs.cloning.check import CopyCheckReport, check_clone, print_check
+from sediment.engine.clone.options import DEFAULT_NODE_ID, DEFAULT_PARTS, CloneOptions, LinkMode, Part
+from sediment.jobs.cloning.check import check_clone, print_check
 from sediment.jobs.cloning.options import (
     DEFAULT_LISTEN,
+    CloneRequest,
     check_cluster_id,
-    parse_listen,
+    listen_option,
     parse_parts,
     parse_renames,
     parse_until_offsets,
-    properties_file_options,
+    properties_file_option,
 )
 from sediment.jobs.cloning.report import COLUMNS, CloneRunReport, print_report
-from sediment.jobs.cloning.run import CloneRequest
 from sediment.jobs.cloning.run import clone as clone_directories
-from sediment.jobs.command_line.configured_command import ConfiguredCommand
-from sediment.jobs.command_line.options import CommonOptions, common_options, screen_options
-from sediment.jobs.erasing.suppression_file import read_suppression_list
+from sediment.jobs.command_line.declaration import ONE_COMMAND, File, NodeId, Values, option, together
+from sediment.jobs.command_line.encoding_options import EncodingOptions
+from sediment.jobs.command_line.options import CommonOptions, log_command
+from sediment.jobs.command_line.shared_options import AUTO, OutputDirectory
+from sediment.jobs.erasing.suppression_file import SuppressedKeys
 from sediment.jobs.process.cancellation import stop_on_signals
-from sediment.jobs.rewriting.options import encoding_options, parse_optional_encoding
+from sediment.jobs.settings.selection import Selection
 from sediment.segment_io.errors import UsageError
-from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
+from sediment.segment_io.format.layout import INT64_MAX
+from sediment.server.network.endpoints import Endpoint
 
 
-def perform(
-    options: CommonOptions,
-    *,
-    to: Path | None,
-    renames: tuple[str, ...] = (),
-    with_parts: str = ",".join(sorted(DEFAULT_PARTS)),
-    node_id: int = DEFAULT_NODE_ID,
-    cluster_id: str | None = None,
-    hold: bool = True,
-    until_offsets: tuple[str, ...] = (),
-    until_ms: int | None = None,
-    link: str = LinkMode.COPY.value,
-    abort_open_transactions: bool = False,
-    local_only: bool = False,
-    since: str | None = None,
-    strategy: str = AUTO,
-    compact: bool = False,
-    codec: str | None = None,
-    level: int | None = None,
-    batch_bytes: int | None = None,
-    suppress: Path | None = None,
-    secret_file: Path | None = None,
-    target_version: str = NEWEST_RELEASE,
-    listen: str | None = None,
-    properties_file: Path | None = None,
-    checked: str | None = None,
-    stop: threading.Event | None = None,
-) -> CloneRunReport | CopyCheckReport:
-    """Check the options; then make a clone, or check the existing clone in `checked`.
+@dataclass(frozen=True, slots=True)
+class _SuppressOptions(SuppressedKeys):
+    suppress: File | None = option(
+        None,
+        "Leave out every record whose key is on the suppression list FILE, which `erase --suppress-out` wrote.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CloneArguments:
+    """Options of `clone` in addition to the common options."""
+
+    to: OutputDirectory | None = option(None, "Write the clone to this new directory.", from_settings=ONE_COMMAND)
+    renames: tuple[str, ...] = option((), "Rename a topic in the clone.", name="rename", metavar="OLD=NEW")
+    parts: frozenset[Part] = option(
+        DEFAULT_PARTS,
+        "Also clone these parts of the cluster (a comma-separated list): groups, transactions, configs, acls, quotas, "
+        "scram.",
+        name="with",
+        metavar="PARTS",
+        joined=True,
+        parse=parse_parts,
+        shows_default=True,
+        from_settings=ONE_COMMAND,
+    )
+    node_id: NodeId = option(
+        DEFAULT_NODE_ID, "Use this node id for the clone.", shows_default=True, from_settings=ONE_COMMAND
+    )
+    cluster_id: str | None = option(
+        None,
+        "Use this cluster id for the clone (default: a new one).",
+        metavar="ID",
+        parse=check_cluster_id,
+        from_settings=ONE_COMMAND,
+    )
+    hold: bool = option(
+        True,
+        "Change topic configs so that nothing in the clone expires or is cleaned until you restore the configs.",
+        off="no-hold",
+        shows_default=True,
+    )
+    until_offsets: tuple[str, ...] = option(
+        (),
+        "Leave out the records of this partition at and above OFFSET.",
+        name="until-offset",
+        metavar="TOPIC-N:OFFSET",
+    )
+    until_ms: Annotated[int, Values("MS", least=0, most=INT64_MAX - 1)] | None = option(
+        None,
+        "Cut every log of the clone before its first record with a timestamp after MS, in ms since the epoch.",
+    )
+    abort_open_transactions: bool = option(
+        False,
+        "End open transactions with markers: COMMIT if the coordinator had already decided to commit, else ABORT.",
+    )
+    link: LinkMode = option(
+        LinkMode.COPY,
+        "copy (default): copy all files.  reflink (also --link without a value): share disk blocks with the source if "
+        "the filesystem supports it, else copy.  hard: hard-link every segment except the active ones; while both the "
+        "source and the clone exist, never start a broker on either of them.",
+        bare=LinkMode.REFLINK.value,
+    )
+    since: str | None = option(
+        None,
+        "Do not copy unchanged segments; link them from the earlier clone whose sediment-manifest.json is MANIFEST.  "
+        "The earlier clone is not modified.",
+        metavar="MANIFEST",
+    )
+    strategy: Strategy | None = option(
+        None,
+        "whole: one task copies a partition.  split: many tasks copy the files of a partition, and one more task "
+        "finishes the partition.  auto: choose for each partition, by its size and the number of task slots.",
+        none=AUTO,
+        shows_default=True,
+        from_settings=ONE_COMMAND,
+    )
+    compact: bool = option(
+        False,
+        "After cloning, compact the partitions of the clone whose cleanup.policy includes compact, as the command "
+        "`compact` does.",
+    )
+    encoding: Encoding | None = together(EncodingOptions)
+    suppressed: SuppressionList | None = together(_SuppressOptions)
+    local_only: bool = option(False, "Accept topics with tiered storage, and clone only their local segments.")
+    target_version: Annotated[str, Values(choices=tuple(RELEASES))] = option(
+        NEWEST_RELEASE,
+        "Lower each Kafka feature of the clone to its level in this release of Kafka, unless it is already lower.",
+        shows_default=True,
+        from_settings=ONE_COMMAND,
+    )
+    listen: Endpoint | None = listen_option()
+    properties_file: File | None = properties_file_option()
+    checked: str | None = option(
+        None,
+        "Clone nothing; compare every file of the clone in DIR with the checksums in its sediment-manifest.json.",
+        name="check",
+        keyword="check",
+        metavar="DIR",
+    )
+
+    def request(self) -> CloneRequest:
+        """Return the target and the node of the clone.
+
+        Raises:
+            UsageError: an option is missing or excludes another one.
+        """
+        if self.to is None:
+            raise UsageError("no target is given", advice="give --to DIR")
+        if self.to.parts[:1] and self.to.parts[0].endswith(":"):
+            raise UsageError(
+                "clone writes to a local disk only",
+                path=str(self.to),
+                advice="give a local path, and upload the result",
+            )
+        if self.encoding is not None and not self.compact:
+            raise UsageError(
+                "--codec, --level and --batch-bytes need --compact, which writes the records again",
+                advice="give --compact, or run `sediment reencode` on the clone",
+            )
+        endpoint = self.listen or DEFAULT_LISTEN
+        return CloneRequest(self.to.absolute(), endpoint.host, endpoint.port, self.target_version, self.properties_file)
+
+    def content(self, selection: Selection) -> CloneOptions:
+        """Return what the clone of a selection contains.
+
+        Raises:
+            UsageError: an option is malformed.
+        """
+        return CloneOptions(
+            topics=selection.topics,
+            partitions=selection.partitions,
+            renames=parse_renames(self.renames),
+            until_offsets=parse_until_offsets(self.until_offsets),
+            **{name: getattr(self, name) for name in _OF_CONTENT},
+        )
+
+
+_OF_CONTENT = {each.name for each in fields(CloneOptions)} & {each.name for each in fields(CloneArguments)} - {
+    *("renames", "until_offsets")
+}
+
+
+def clone(options: CommonOptions, own: CloneArguments, *, stop: threading.Event | None = None) -> CloneRunReport:
+    """Check the options, then make a clone.
 
     Raises:
         UsageError: an option is wrong; nothing was changed.
+        SedimentError: as in `cloning.run.clone`.
     """
-    if checked is not None:
-        return check_clone(options, checked, stop=stop)
-    if to is None:
-        raise UsageError("no target is given", advice="give --to DIR")
-    if to.parts[:1] and to.parts[0].endswith(":"):
-        raise UsageError(
-            "clone writes to a local disk only", path=str(to), advice="give a local path, and upload the result"
-        )
-    if (suppress is None) != (secret_file is None):
-        raise UsageError("--suppress and --secret-file go together", advice="give both or neither")
-    suppressed = None
-    if suppress is not None and secret_file is not None:
-        suppressed = read_suppression_list(suppress, secret_file)
-    encoding = parse_optional_encoding(codec, level, batch_bytes)
-    if encoding is not None and not compact:
-        raise UsageError(
-            "--codec, --level and --batch-bytes need --compact, which writes the records again",
-            advice="give --compact, or run `sediment reencode` on the clone",
-        )
-    endpoint = DEFAULT_LISTEN if listen is None else parse_listen(listen)
-    own = CloneOptions(
-        topics=options.selection.topics,
-        partitions=options.selection.partitions,
-        renames=parse_renames(renames),
-        parts=parse_parts(with_parts),
-        node_id=node_id,
-        cluster_id=None if cluster_id is None else check_cluster_id(cluster_id),
-        hold=hold,
-        until_offsets=parse_until_offsets(until_offsets),
-        until_ms=until_ms,
-        abort_open_transactions=abort_open_transactions,
-        link=LinkMode(link),
-        local_only=local_only,
-        since=since,
-        strategy=parse_strategy(strategy),
-        compact=compact,
-        encoding=encoding,
-        suppressed=suppressed,
-    )
-    request = CloneRequest(to.absolute(), endpoint.host, endpoint.port, target_version, properties_file)
-    return clone_directories(options, own, request, stop=stop)
+    return clone_directories(options, own.content(options.selection), own.request(), stop=stop)
 
 
-@click.command("clone", cls=ConfiguredCommand)
-@common_options
-@screen_options(COLUMNS)
-@click.option("--to", metavar="DIR", type=click.Path(path_type=Path), help="Write the clone to this new directory.")
-@click.option("--rename", "renames", multiple=True, metavar="OLD=NEW", help="Rename a topic in the clone.")
-@click.option(
-    "--with",
-    "with_parts",
-    metavar="PARTS",
-    default=",".join(sorted(DEFAULT_PARTS)),
-    show_default=True,
-    help="Also clone these parts of the cluster (a comma-separated list): groups, transactions, configs, acls, quotas, "
-    "scram.",
-)
-@click.option(
-    "--node-id",
-    type=click.IntRange(0, INT32_MAX),
-    default=DEFAULT_NODE_ID,
-    show_default=True,
-    help="Use this node id for the clone.",
-)
-@click.option("--cluster-id", metavar="ID", help="Use this cluster id for the clone (default: a new one).")
-@click.option(
-    "--hold/--no-hold",
-    default=True,
-    show_default=True,
-    help="Change topic configs so that nothing in the clone expires or is cleaned until you restore the configs.",
-)
-@click.option(
-    "--until-offset",
-    "until_offsets",
-    multiple=True,
-    metavar="TOPIC-N:OFFSET",
-    help="Leave out the records of this partition at and above OFFSET.",
-)
-@click.option(
-    "--until-ms",
-    type=click.IntRange(0, INT64_MAX - 1),
-    metavar="MS",
-    help="Cut every log of the clone before its first record with a timestamp after MS, in ms since the epoch.",
-)
-@click.option(
-    "--abort-open-transactions",
-    is_flag=True,
-    help="End open transactions with markers: COMMIT if the coordinator had already decided to commit, else ABORT.",
-)
-@click.option(
-    "--link",
-    type=click.Choice([mode.value for mode in LinkMode]),
-    default=LinkMode.COPY.value,
-    is_flag=False,
-    flag_value=LinkMode.REFLINK.value,
-    help="copy (default): copy all files.  reflink (also --link without a value): share disk blocks with the source "
-    "if the filesystem supports it, else copy.  hard: hard-link every segment except the active ones; while both the "
-    "source and the clone exist, never start a broker on either of them.",
-)
-@click.option(
-    "--since",
-    metavar="MANIFEST",
-    help="Do not copy unchanged segments; link them from the earlier clone whose sediment-manifest.json is MANIFEST.  "
-    "The earlier clone is not modified.",
-)
-@click.option(
-    "--strategy",
-    type=click.Choice(STRATEGIES),
-    default=AUTO,
-    show_default=True,
-    help="whole: one task copies a partition.  split: many tasks copy the files of a partition, and one more task "
-    "finishes the partition.  auto: choose for each partition, by its size and the number of task slots.",
-)
-@click.option(
-    "--compact",
-    is_flag=True,
-    help="After cloning, compact the partitions of the clone whose cleanup.policy includes compact, as the command "
-    "`compact` does.",
-)
-@encoding_options
-@click.option(
-    "--suppress",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Leave out every record whose key is on the suppression list FILE, which `erase --suppress-out` wrote.",
-)
-@click.option(
-    "--secret-file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="With --suppress: read from this file the secret that `erase --suppress-out` used.",
-)
-@click.option(
-    "--local-only", is_flag=True, help="Accept topics with tiered storage, and clone only their local segments."
-)
-@click.option(
-    "--target-version",
-    type=click.Choice(RELEASES),
-    default=NEWEST_RELEASE,
-    show_default=True,
-    help="Lower each Kafka feature of the clone to its level in this release of Kafka, unless it is already lower.",
-)
-@properties_file_options
-@click.option(
-    "--check",
-    "checked",
-    metavar="DIR",
-    help="Clone nothing; compare every file of the clone in DIR with the checksums in its sediment-manifest.json.",
-)
-def command(
-    options: CommonOptions,
-    to: Path | None,
-    renames: tuple[str, ...],
-    with_parts: str,
-    node_id: int,
-    cluster_id: str | None,
-    hold: bool,
-    until_offsets: tuple[str, ...],
-    until_ms: int | None,
-    abort_open_transactions: bool,
-    link: str,
-    since: str | None,
-    strategy: str,
-    compact: bool,
-    codec: str | None,
-    level: int | None,
-    batch_bytes: int | None,
-    suppress: Path | None,
-    secret_file: Path | None,
-    local_only: bool,
-    target_version: str,
-    listen: str | None,
-    properties_file: Path | None,
-    checked: str | None,
-) -> None:
+@log_command("clone", CloneArguments, COLUMNS)
+def command(options: CommonOptions, own: CloneArguments) -> None:
     """Clone LOG_DIR... into a directory on which a stock Kafka broker can start as a single node.
 
     Each LOG_DIR is the path or URI of a stopped broker's log directory, or of a copy of such a directory.  All LOG_DIRs
@@ -258,36 +208,12 @@ def command(
     --codec, --level and --batch-bytes apply to the batches that --compact writes.  With --check, give no LOG_DIR;
     nothing is changed and no lock is taken.
     """
+    if own.checked is not None:
+        with stop_on_signals() as stop:
+            checked = check_clone(options, own.checked, stop=stop)
+        options.conclude(checked, print_check)
     with stop_on_signals() as stop:
-        report = perform(
-            options,
-            to=to,
-            renames=renames,
-            with_parts=with_parts,
-            node_id=node_id,
-            cluster_id=cluster_id,
-            hold=hold,
-            until_offsets=until_offsets,
-            until_ms=until_ms,
-            abort_open_transactions=abort_open_transactions,
-            link=link,
-            local_only=local_only,
-            since=since,
-            strategy=strategy,
-            compact=compact,
-            codec=codec,
-            level=level,
-            batch_bytes=batch_bytes,
-            suppress=suppress,
-            secret_file=secret_file,
-            target_version=target_version,
-            listen=listen,
-            properties_file=properties_file,
-            checked=checked,
-            stop=stop,
-        )
-    if isinstance(report, CopyCheckReport):
-        options.conclude(report, print_check)
+        report = clone(options, own, stop=stop)
     options.conclude(report, print_report)
 
 

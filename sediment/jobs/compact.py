@@ -30,11 +30,8 @@ from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from sediment.compaction.keyless_records import KEYLESS_RECORDS
 from sediment.compaction.prepared_swap import CleanedGroup, PreparedSwap
-from sediment.compaction.strategy import KeyEquality
 from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted
 from sediment.engine.directory.lock import DirectoryLock, place_run_token, remove_run_token
 from sediment.engine.directory.originals.backup_links import (
@@ -51,16 +48,7 @@ from sediment.engine.directory.uncleanable import Uncleanable, read_uncleanable,
 from sediment.jobs.cleaning.backup_links import KeptOriginals, begin_originals
 from sediment.jobs.cleaning.cleaning_run import CleaningRun, perform_run, update_cleaner_checkpoint
 from sediment.jobs.cleaning.estimates import find_resources
-from sediment.jobs.cleaning.options import (
-    AUTO,
-    FAIL,
-    KEEP,
-    STRATEGIES,
-    CleaningTask,
-    CompactOptions,
-    check_apart,
-    parse_strategy,
-)
+from sediment.jobs.cleaning.options import KEEP, CleaningTask, CompactOptions, check_apart
 from sediment.jobs.cleaning.report import (
     how_to_state_delete_retention,
     partly_committed,
@@ -70,10 +58,8 @@ from sediment.jobs.cleaning.report import (
 )
 from sediment.jobs.cleaning.result import TASK_ERRORS, CleaningResult, SurveyResult, failed_task, failure
 from sediment.jobs.cleaning.task import roll_active, start_partition, survey_partition
-from sediment.jobs.command_line.configured_command import ConfiguredCommand
-from sediment.jobs.command_line.options import CommonOptions, common_options, key_equality_option, screen_options
+from sediment.jobs.command_line.options import CommonOptions, log_command
 from sediment.jobs.command_line.progress import Progress
-from sediment.jobs.command_line.units import ByteSize, Seconds
 from sediment.jobs.delta_lake.paths import outside_log_dirs
 from sediment.jobs.process.cancellation import RunStopped, cancel_when, stop_on_signals
 from sediment.jobs.process.stderr_log import log_partition
@@ -91,7 +77,6 @@ from sediment.jobs.reporting.run_report import (
 from sediment.jobs.reporting.screen import Screen, named
 from sediment.jobs.reporting.stage_timer import CLEAN, COMMIT, LIST, SPARK, SURVEY, StageTimer
 from sediment.jobs.reporting.statuses import STOPPED
-from sediment.jobs.rewriting.options import encoding_options, parse_optional_encoding
 from sediment.jobs.settings.cluster_settings import warn_of_refusals
 from sediment.jobs.settings.directories import SelectedDirectory, check_filesystem
 from sediment.jobs.settings.running_brokers import UNCLEAN, warn_of_running
@@ -136,23 +121,6 @@ def compact(options: CommonOptions, own: CompactOptions, stop: threading.Event |
 
         run_type = OutputRun
     return perform_run(run_type, options, own, stop or threading.Event())
-
-
-def perform(
-    options: CommonOptions,
-    *,
-    stop: threading.Event,
-    strategy: str,
-    key_equality: str,
-    codec: str | None,
-    level: int | None,
-    batch_bytes: int | None,
-    **own: Any,
-) -> CompactionRunReport:
-    """Parse the options of the command, then call `compact`."""
-    encoding = parse_optional_encoding(codec, level, batch_bytes)
-    own |= {"strategy": parse_strategy(strategy), "key_equality": KeyEquality(key_equality), "encoding": encoding}
-    return compact(options, CompactOptions(**own), stop)
 
 
 class _CompactionRun(CleaningRun):
@@ -671,109 +639,15 @@ def _summary(report: CompactionRunReport) -> str:
     return f"{done}{size}{kept} in {report.seconds:.1f} s (run {report.run_id})"
 
 
-@click.command("compact", cls=ConfiguredCommand)
-@common_options
-@screen_options(COLUMNS)
-@click.option(
-    "--force",
-    is_flag=True,
-    help="Clean logs even if their dirty ratio is below min.cleanable.dirty.ratio.  Clean a log without dirty records "
-    "again if its tombstones have expired.",
-)
-@click.option("--dry-run", is_flag=True, help="Clean in memory, write nothing, and report the result.")
-@click.option("--from-start", is_flag=True, help="Ignore cleaner-offset-checkpoint, and clean from the log start.")
-@click.option(
-    "--strategy",
-    type=click.Choice(STRATEGIES),
-    default=AUTO,
-    show_default=True,
-    help="whole: one task cleans a partition.  split: many tasks clean a partition.  auto: choose for each "
-    "partition, by its size, its keys and the number of task slots.",
-)
-@key_equality_option
-@encoding_options
-@click.option(
-    "--on-corruption",
-    type=click.Choice([FAIL, KEEP]),
-    default=FAIL,
-    show_default=True,
-    help="fail: skip a partition with a corrupt batch, and quarantine it, so that later runs skip it too.  keep: clean "
-    "the readable batches of the partition, and leave the corrupt ones unchanged.",
-)
-@click.option(
-    "--drop-keyless",
-    is_flag=True,
-    help="Also clean a partition if more than half of the records that it would lose have no key.  Otherwise, such a "
-    "partition stays unchanged, because compaction drops every record without a key.",
-)
-@click.option(
-    "--retry-quarantined", is_flag=True, help="Also try to clean quarantined partitions, which a run otherwise skips."
-)
-@click.option(
-    "--roll-active",
-    is_flag=True,
-    help="Also roll and clean the active segment; use this only on a copy that no broker uses.",
-)
-@click.option(
-    "--keep-originals",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Before files are replaced, hard-link them into DIR (on the same filesystem) and list them there in a "
-    "catalogue, so that `restore` can undo the run.  {log_dir} in DIR stands for each log directory.",
-)
-@click.option(
-    "--keep-before",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Before a partition changes, hard-link all its files into DIR, so that `verify DIR LOG_DIR` can check the "
-    "run; use a new DIR for each run.  With several log directories, a name keeps each beside itself.",
-)
-@click.option(
-    "--max-bytes",
-    type=ByteSize(),
-    metavar="N",
-    help="Clean at most N bytes of log, such as 10GB, filthiest partitions first; leave the other partitions for the "
-    "next run.",
-)
-@click.option(
-    "--max-seconds",
-    type=Seconds(),
-    metavar="N",
-    help="Stop after N seconds, or a duration such as 90m.  Finished partitions stay compacted; the others stay "
-    "unchanged.",
-)
-@click.option(
-    "--hand-off",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Commit nothing; leave the cleaned segments in DIR.  The Sediment engine that runs on LOG_DIR (a Python "
-    "process that uses sediment.engine) then commits them.",
-)
-@click.option(
-    "--output",
-    metavar="DIR_OR_URI",
-    help="Write a complete log directory to DIR_OR_URI and leave LOG_DIR unchanged; required if LOG_DIR is a URI.",
-)
-@click.option(
-    "--scratch",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    metavar="DIR",
-    help="Directory for temporary copies of partitions whose files must change before cleaning; used if --output is "
-    "given and LOG_DIR is a URI (default: $TMPDIR).",
-)
-@click.option(
-    "--allow-network-fs",
-    is_flag=True,
-    help="Allow NFS and other network filesystems; make sure no other host uses the directory.",
-)
-def command(options: CommonOptions, **own: Any) -> None:
+@log_command("compact", CompactOptions, COLUMNS)
+def command(options: CommonOptions, own: CompactOptions) -> None:
     """Compact the partitions of LOG_DIR... whose cleanup.policy includes compact.
 
     SIGINT or SIGTERM ends the run after the current group of segments is committed.  The run then prints its report and
     exits with status 1.
     """
     with stop_on_signals() as stop:
-        report = perform(options, stop=stop, **own)
+        report = compact(options, own, stop)
     options.conclude(report, print_report)
 
 

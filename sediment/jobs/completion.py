@@ -1,29 +1,19 @@
-"""Shell completion: the script that `sediment completion SHELL` prints, and the candidates for paths.
+"""Shell completion: the script that `sediment setup completion SHELL` prints.
 
 The shell starts `sediment` after each Tab, so this module imports only modules that load fast.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
 PROGRAM = "sediment"
 VARIABLE = "_SEDIMENT_COMPLETE"
 SHELLS = ("bash", "fish", "zsh")
-
-
-def complete_path(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Let the shell complete files and directories in its own way."""
-    from click.shell_completion import CompletionItem
-
-    return [CompletionItem(incomplete, type="file")]
 
 
 @click.command("completion", cls=ConfiguredCommand)

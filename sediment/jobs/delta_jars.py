@@ -1,4 +1,4 @@
-"""`sediment delta-jars`: fetch the JARs of Delta tables once per machine, with Spark's own resolver."""
+"""`sediment setup delta-jars`: fetch the JARs of Delta tables once per machine, with Spark's own resolver."""
 
 from __future__ import annotations
 

@@ -20,15 +20,22 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
-import click
 from rich.console import Console
 from rich.text import Text
 
-from sediment.jobs.command_line.configured_command import ConfiguredCommand
+from sediment.jobs.command_line.configured_command import plain_command
+from sediment.jobs.command_line.declaration import Directory, File, PathOrUri, argument, option
 from sediment.jobs.command_line.exit_status import EXIT_DONE, EXIT_FAILED, errors_as_exit_status
-from sediment.jobs.command_line.settings_options import broker_configs_option, config_option, topic_configs_option
+from sediment.jobs.command_line.shared_options import (
+    broker_configs_option,
+    configs_option,
+    json_option,
+    metadata_dir_option,
+    sets_option,
+    topic_configs_option,
+)
 from sediment.jobs.diagnostics.check import FAILED, OK, WARNING, Check, failed
 from sediment.jobs.diagnostics.log_directories import directory_checks
 from sediment.jobs.diagnostics.machine import machine_checks
@@ -99,29 +106,43 @@ def _summary(report: DoctorReport) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------------- checking
-def perform(
-    log_dirs: tuple[str, ...],
-    *,
-    configs: tuple[Path, ...],
-    metadata_dir: Path | None,
-    topic_configs: tuple[Path, ...],
-    broker_configs: tuple[Path, ...],
-    sets: tuple[str, ...],
-    broker_defaults: bool,
-) -> DoctorReport:
-    """Run the checks with the options of the command; a wrong setting counts as a failed check."""
+@dataclass(frozen=True, slots=True)
+class DoctorOptions:
+    """Options of `doctor`."""
+
+    log_dirs: tuple[PathOrUri, ...] = argument("[LOG_DIR]...")
+    sets: tuple[str, ...] = sets_option("Override a topic or broker configuration for this run.")
+    configs: tuple[File, ...] = configs_option(
+        "Also check the settings in FILE, the broker's server.properties.  If no LOG_DIR is given, check every "
+        "directory in its log.dirs.  Give the option once for each broker."
+    )
+    metadata_dir: Directory | None = metadata_dir_option(
+        "Read topic configs from __cluster_metadata-0 in DIR, another log directory of the same node."
+    )
+    topic_configs: tuple[File, ...] = topic_configs_option()
+    broker_configs: tuple[File, ...] = broker_configs_option()
+    broker_defaults: bool = option(
+        False,
+        "Use Kafka's default for every setting that neither --set nor --config nor the cluster metadata gives.",
+        is_shared=True,
+    )
+    as_json: bool = json_option()
+
+
+def doctor(own: DoctorOptions) -> DoctorReport:
+    """Run the checks; a wrong setting counts as a failed check."""
     started, now_ms = time.monotonic(), time.time_ns() // 1_000_000
     checks = [*machine_checks(), *spark_checks()]
     try:
         settings = load_run_settings(
-            configs,
-            sets,
-            topic_configs=topic_configs,
-            broker_configs=broker_configs,
-            broker_defaults=broker_defaults,
-            metadata_dir=metadata_dir,
+            own.configs,
+            own.sets,
+            topic_configs=own.topic_configs,
+            broker_configs=own.broker_configs,
+            broker_defaults=own.broker_defaults,
+            metadata_dir=own.metadata_dir,
         )
-        named = log_dirs or (settings.log_dirs() if configs else ())
+        named = own.log_dirs or (settings.log_dirs() if own.configs else ())
         paths = [Path(each).absolute() for each in named]
         checks += directory_checks(paths, settings, Fs())
     except SedimentError as error:
@@ -166,42 +187,17 @@ def _lines(check: Check, name_width: int, width: int) -> Iterator[Text]:
 
 
 # -------------------------------------------------------------------------------------------------------------- command
-@click.command("doctor", cls=ConfiguredCommand)
-@click.argument("log_dirs", metavar="[LOG_DIR]...", nargs=-1, type=click.Path())
-@click.option(
-    "--set",
-    "sets",
-    multiple=True,
-    metavar="[TOPIC:]KEY=VALUE",
-    help="Override a topic or broker configuration for this run.",
-)
-@config_option(
-    "Also check the settings in FILE, the broker's server.properties.  If no LOG_DIR is given, check every directory "
-    "in its log.dirs.  Give the option once for each broker."
-)
-@click.option(
-    "--metadata",
-    "metadata_dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Read topic configs from __cluster_metadata-0 in DIR, another log directory of the same node.",
-)
-@topic_configs_option
-@broker_configs_option
-@click.option(
-    "--broker-defaults",
-    is_flag=True,
-    help="Use Kafka's default for every setting that neither --set nor --config nor the cluster metadata gives.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
-def command(as_json: bool, **options: Any) -> None:
+@plain_command("doctor", DoctorOptions)
+def command(own: DoctorOptions) -> None:
     """Check this machine, and each LOG_DIR, for problems before a run.
 
     `doctor` does not start Spark, changes nothing and takes no lock.
     """
-    with stderr_log.log_to_stderr(stderr_log.TEXT, quiet=as_json), errors_as_exit_status():
-        report = perform(**options)
-        write_result(report.to_json() + "\n" if as_json else as_text(partial(print_report, report), result_console()))
+    with stderr_log.log_to_stderr(stderr_log.TEXT, quiet=own.as_json), errors_as_exit_status():
+        report = doctor(own)
+        write_result(
+            report.to_json() + "\n" if own.as_json else as_text(partial(print_report, report), result_console())
+        )
     raise SystemExit(EXIT_FAILED if report.failed else EXIT_DONE)
 
 

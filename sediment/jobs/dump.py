@@ -34,16 +34,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import click
 from rich.console import Console
 
-from sediment.jobs.command_line.configured_command import ConfiguredCommand
-from sediment.jobs.command_line.exit_status import EXIT_DONE, EXIT_FAILED, errors_as_exit_status
+from sediment.jobs.command_line.configured_command import plain_command
+from sediment.jobs.command_line.declaration import ALL_COMMANDS, ONE_COMMAND, File, Values, argument, option
+from sediment.jobs.command_line.exit_status import EXIT_DONE, EXIT_FAILED
 from sediment.jobs.command_line.key_formats import KEY_FORMATS, TEXT
-from sediment.jobs.command_line.partition_completion import complete_partition
-from sediment.jobs.completion import complete_path
+from sediment.jobs.command_line.shared_options import (
+    allow_empty_selection_option,
+    json_option,
+    master_option,
+    partitions_option,
+    quiet_option,
+)
 from sediment.jobs.dumping.follow import Follower
 from sediment.jobs.dumping.line_outputs import CsvLines, FormattedLines, JsonLines, LineOutput
 from sediment.jobs.dumping.message_format import MessageFormat
@@ -238,7 +243,7 @@ class TableDump(Result):
             _LOGGER.warning("%s", _unreadable_text(unreadable))
 
 
-def dump(query: RowQuery, options: DumpOptions) -> int:
+def print_rows(query: RowQuery, options: DumpOptions) -> int:
     """Print or write the rows of `query` and return the exit status.
 
     Raises:
@@ -482,148 +487,98 @@ def _print_table(batches: Iterator[pa.RecordBatch], request: TableRequest, optio
 
 
 # -------------------------------------------------------------------------------------------------------- command line
-@click.command("dump", cls=ConfiguredCommand)
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True, shell_complete=complete_path)
-@click.option("--what", metavar="TABLE", help=f"Print this table: {', '.join(TABLES)} (default: depends on PATH).")
-@click.option(
-    "--offsets",
-    metavar="A:B",
-    help="Print only rows with an offset from A up to but not including B; A or B may be left out.",
-)
-@click.option(
-    "--timestamps-ms",
-    metavar="A:B",
-    help="Print only rows with a timestamp from A up to but not including B, in ms; A or B may be left out.",
-)
-@click.option(
-    "--partition",
-    "partitions",
-    multiple=True,
-    metavar="TOPIC-N",
-    shell_complete=complete_partition,
-    help="Select partitions by name or glob.  A pattern that matches nothing is an error.",
-)
-@click.option(
-    "--allow-empty-selection",
-    is_flag=True,
-    help="Do not fail if a --partition matches nothing; meant for scheduled jobs.",
-)
-@click.option(
-    "--last", metavar="N", type=click.IntRange(min=0), help="Print only the last N records of each partition."
-)
-@click.option("--key", multiple=True, metavar="KEY", help="Print only records with this key; repeatable.")
-@click.option(
-    "--key-format",
-    type=click.Choice(KEY_FORMATS),
-    default=TEXT,
-    show_default=True,
-    help="Read the value of --key in this format.",
-)
-@click.option(
-    "--header",
-    multiple=True,
-    metavar="NAME[=VALUE]",
-    help="Print only records with this header; if you repeat the option, a record must have all of these headers.",
-)
-@click.option("--columns", metavar="NAME,...", help="Print only these columns, in this order.")
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="With --what topics: also show the settings in the broker's server.properties.",
-)
-@click.option(
-    "--replicas",
-    type=click.Choice(REPLICAS),
-    help="Read the best replica of each partition, or all replicas (default: best; with --what indexes: all).",
-)
-@click.option(
-    "--as-topic",
-    type=click.Choice(_INTERNAL_TOPICS),
-    help="Decode the records of PATH as those of this topic, whatever the name of their directory.",
-)
-@click.option("--keys", is_flag=True, help="Print the keys of records, not their values.")
-@click.option(
-    "--isolation",
-    type=click.Choice(ISOLATIONS),
-    default=READ_UNCOMMITTED,
-    help="Print the records that a consumer with this isolation level reads.",
-)
-@click.option(
-    "--on-corruption",
-    type=click.Choice(ON_CORRUPTION),
-    default=FAIL,
-    help="At a corrupt batch, fail, skip the batch, or print it as a row.",
-)
-@click.option(
-    "--limit",
-    metavar="N",
-    type=click.IntRange(min=0),
-    help=f"Print at most N rows; 0 prints all rows (default if a table is printed: {SHOWN_ROWS}).",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per row instead of a table.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print CSV with a header line.")
-@click.option("--arrow", "as_arrow", is_flag=True, help="Write an Arrow IPC stream to stdout.")
-@click.option(
-    "-f",
-    "--format",
-    "message_format",
-    metavar="FORMAT",
-    help=r"Print records in FORMAT, with kcat's tokens: %s %S %R %k %K %T %h %t %p %o %%, and \n \r \t \xHH.",
-)
-@click.option(
-    "--follow",
-    is_flag=True,
-    help="After the existing records, print new ones as they are appended, until Ctrl-C or until --limit is reached.",
-)
-@click.option(
-    "--to",
-    type=click.Path(path_type=Path),
-    help="Instead of printing rows, write them as Parquet into this new directory.",
-)
-@click.option("--master", metavar="URL", help="With --to: write with Spark on this master.")
-@click.option("--quiet", is_flag=True, help="Print no messages on stderr.")
-def command(
-    as_json: bool, as_csv: bool, as_arrow: bool, message_format: str | None, follow: bool, quiet: bool, **given: Any
-) -> None:
-    """Print the contents of segments and of their indexes and checkpoints.
-
-    PATH is a log directory, a partition directory, a file of a segment, or a glob that matches any of these.
-    """
-    logging.basicConfig(stream=sys.stderr, level=logging.ERROR, format="%(message)s")
-    with errors_as_exit_status():
-        flags = {Form.JSON: as_json, Form.CSV: as_csv, Form.ARROW: as_arrow}
-        if not quiet:
-            show_waiting_warnings()
-        status = _run(_Arguments(**given), flags, message_format, follow=follow, quiet=quiet)
-        if not quiet:
-            show_waiting_warnings()  # kernels are loaded when they are needed
-        sys.exit(status)
+_Natural = Annotated[int, Values(least=0)]
 
 
 @dataclass(frozen=True, slots=True)
-class _Arguments:
-    """The arguments of the command; --offsets, --timestamps-ms and --columns are still text."""
+class DumpArguments:
+    """Options of `dump`; `offsets`, `timestamps_ms` and `columns` are still text."""
 
-    paths: tuple[str, ...]
-    what: str | None
-    offsets: str | None
-    timestamps_ms: str | None
-    partitions: tuple[str, ...]
-    allow_empty_selection: bool
-    last: int | None
-    key: tuple[str, ...]
-    key_format: str
-    header: tuple[str, ...]
-    columns: str | None
-    config: Path | None
-    replicas: str | None
-    as_topic: str | None
-    keys: bool
-    isolation: str
-    on_corruption: str
-    limit: int | None
-    to: Path | None
-    master: str | None
+    paths: tuple[str, ...] = argument("PATH...", required=True, completes="paths")
+    what: str | None = option(
+        None,
+        f"Print this table: {', '.join(TABLES)} (default: depends on PATH).",
+        metavar="TABLE",
+        from_settings=ONE_COMMAND,
+    )
+    offsets: str | None = option(
+        None,
+        "Print only rows with an offset from A up to but not including B; A or B may be left out.",
+        metavar="A:B",
+    )
+    timestamps_ms: str | None = option(
+        None,
+        "Print only rows with a timestamp from A up to but not including B, in ms; A or B may be left out.",
+        metavar="A:B",
+    )
+    partitions: tuple[str, ...] = partitions_option(
+        "Select partitions by name or glob.  A pattern that matches nothing is an error."
+    )
+    allow_empty_selection: bool = allow_empty_selection_option(
+        "Do not fail if a --partition matches nothing; meant for scheduled jobs."
+    )
+    last: _Natural | None = option(
+        None, "Print only the last N records of each partition.", metavar="N", from_settings=ONE_COMMAND
+    )
+    key: tuple[str, ...] = option((), "Print only records with this key; repeatable.", metavar="KEY")
+    key_format: Annotated[str, Values(choices=KEY_FORMATS)] = option(
+        TEXT, "Read the value of --key in this format.", shows_default=True, from_settings=ONE_COMMAND
+    )
+    header: tuple[str, ...] = option(
+        (),
+        "Print only records with this header; if you repeat the option, a record must have all of these headers.",
+        metavar="NAME[=VALUE]",
+    )
+    columns: str | None = option(
+        None, "Print only these columns, in this order.", metavar="NAME,...", joined=True, from_settings=ONE_COMMAND
+    )
+    config: File | None = option(
+        None,
+        "With --what topics: also show the settings in the broker's server.properties.",
+        from_settings=ALL_COMMANDS,
+    )
+    replicas: Annotated[str, Values(choices=REPLICAS)] | None = option(
+        None, "Read the best replica of each partition, or all replicas (default: best; with --what indexes: all)."
+    )
+    as_topic: Annotated[str, Values(choices=_INTERNAL_TOPICS)] | None = option(
+        None, "Decode the records of PATH as those of this topic, whatever the name of their directory."
+    )
+    keys: bool = option(False, "Print the keys of records, not their values.", from_settings=ONE_COMMAND)
+    isolation: Annotated[str, Values(choices=ISOLATIONS)] = option(
+        READ_UNCOMMITTED,
+        "Print the records that a consumer with this isolation level reads.",
+        from_settings=ONE_COMMAND,
+    )
+    on_corruption: Annotated[str, Values(choices=ON_CORRUPTION)] = option(
+        FAIL, "At a corrupt batch, fail, skip the batch, or print it as a row."
+    )
+    limit: _Natural | None = option(
+        None,
+        f"Print at most N rows; 0 prints all rows (default if a table is printed: {SHOWN_ROWS}).",
+        metavar="N",
+        from_settings=ONE_COMMAND,
+    )
+    as_json: bool = json_option("Print one JSON object per row instead of a table.")
+    as_csv: bool = option(False, "Print CSV with a header line.", name="csv", of_terminal=True)
+    as_arrow: bool = option(False, "Write an Arrow IPC stream to stdout.", name="arrow", of_terminal=True)
+    message_format: str | None = option(
+        None,
+        r"Print records in FORMAT, with kcat's tokens: %s %S %R %k %K %T %h %t %p %o %%, and \n \r \t \xHH.",
+        name="format",
+        short="f",
+        metavar="FORMAT",
+        of_terminal=True,
+    )
+    follow: bool = option(
+        False,
+        "After the existing records, print new ones as they are appended, until Ctrl-C or until --limit is reached.",
+        of_terminal=True,
+    )
+    to: Path | None = option(
+        None, "Instead of printing rows, write them as Parquet into this new directory.", from_settings=ONE_COMMAND
+    )
+    master: str | None = master_option("With --to: write with Spark on this master.")
+    quiet: bool = quiet_option("Print no messages on stderr.")
 
     def select(self, sources: Sequence[Source]) -> list[Source]:
         """Return the sources whose partition matches a --partition; without that option, return all sources.
@@ -705,12 +660,25 @@ class _Arguments:
         return request
 
 
-def _run(
-    given: _Arguments, flags: Mapping[Form, bool], message_format: str | None, *, follow: bool, quiet: bool
-) -> int:
+@plain_command("dump", DumpArguments)
+def command(own: DumpArguments) -> None:
+    """Print the contents of segments and of their indexes and checkpoints.
+
+    PATH is a log directory, a partition directory, a file of a segment, or a glob that matches any of these.
+    """
+    logging.basicConfig(stream=sys.stderr, level=logging.ERROR, format="%(message)s")
+    if not own.quiet:
+        show_waiting_warnings()
+    status = _run(own)
+    if not own.quiet:
+        show_waiting_warnings()  # kernels are loaded when they are needed
+    sys.exit(status)
+
+
+def _run(given: DumpArguments) -> int:
     if given.master is not None and given.to is None:
         raise UsageError("--master needs --to", advice="leave out --master, because rows are printed without Spark")
-    form = _form(given, flags, message_format, follow=follow)
+    form, follow = _form(given), given.follow
     limit = SHOWN_ROWS if form is Form.TABLE and given.limit is None and given.last is None else given.limit
     if given.as_topic is not None and (follow or given.to is not None):
         raise UsageError(
@@ -720,7 +688,9 @@ def _run(
         find_sources(given.paths, Fs()),
         form if given.to is None else None,
         follow=follow,
-        on_left_out=lambda text: error_console(quiet=quiet, soft_wrap=True, highlight=False).print(text, markup=False),
+        on_left_out=lambda text: error_console(quiet=given.quiet, soft_wrap=True, highlight=False).print(
+            text, markup=False
+        ),
     )
     bounds = query.request.bounds
     if follow and (bounds.end_offset, bounds.end_timestamp_ms) != (ALL.end_offset, ALL.end_timestamp_ms):
@@ -731,17 +701,27 @@ def _run(
         raise UsageError("--master does not apply to --last, --key and --header", advice="leave out --master")
     ends = LogEnds(given.paths, given.isolation, given.selects) if follow else None
     is_format = form is Form.FORMAT
-    parsed = MessageFormat.parse(_FOLLOW_FORMAT if message_format is None else message_format) if is_format else None
-    return dump(query, DumpOptions(form, given.to, limit or None, quiet, given.master, format=parsed, follow=ends))
+    text = _FOLLOW_FORMAT if given.message_format is None else given.message_format
+    parsed = MessageFormat.parse(text) if is_format else None
+    return print_rows(
+        query, DumpOptions(form, given.to, limit or None, given.quiet, given.master, format=parsed, follow=ends)
+    )
 
 
-def _form(given: _Arguments, flags: Mapping[Form, bool], message_format: str | None, *, follow: bool) -> Form:
+def _form(given: DumpArguments) -> Form:
     """Return the output format of the rows on stdout; TABLE if the rows go to files instead.
 
     Raises:
         UsageError: options exclude each other, or stdout is a terminal and the format is binary.
     """
-    forms = [form for form, is_given in {**flags, Form.FORMAT: message_format is not None}.items() if is_given]
+    follow = given.follow
+    flags = {
+        Form.JSON: given.as_json,
+        Form.CSV: given.as_csv,
+        Form.ARROW: given.as_arrow,
+        Form.FORMAT: given.message_format is not None,
+    }
+    forms = [form for form, is_given in flags.items() if is_given]
     outputs = [form.value for form in forms] + ([] if given.to is None else ["--to"])
     if len(outputs) > 1:
         raise UsageError(f"{outputs[0]} and {outputs[1]} exclude each other", advice="choose one output")
@@ -757,14 +737,13 @@ def _form(given: _Arguments, flags: Mapping[Form, bool], message_format: str | N
     return form
 
 
-def perform(*, spark: SparkSession | None = None, **options: Any) -> TableDump:
+def dump(given: DumpArguments, spark: SparkSession | None = None) -> TableDump:
     """Return the rows that the options of the command select; with `to`, also write them to that directory.
 
     Raises:
         UsageError: an option is wrong, or `to` exists.
         SedimentError: a file cannot be read.
     """
-    given = _Arguments(**options)
     query = given.query(find_sources(given.paths, Fs()), None, on_left_out=_LOGGER.warning)
     if given.to is not None:
         unreadable: list[UnreadableRange] = []

@@ -16,14 +16,10 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import click
-
-from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.confirmation import ask_on_terminal, may_ask
-from sediment.jobs.command_line.key_formats import KEY_FORMATS, TEXT
-from sediment.jobs.command_line.options import CommonOptions, HiddenValueOption, common_options, screen_options
+from sediment.jobs.command_line.options import CommonOptions, log_command
 from sediment.jobs.delta_lake.paths import local_directory
 from sediment.jobs.erasing.check_evidence import (
     CheckReport,
@@ -34,18 +30,13 @@ from sediment.jobs.erasing.check_evidence import (
 )
 from sediment.jobs.erasing.envelope import BadEnvelopeError
 from sediment.jobs.erasing.erase_run import EraseRun
-from sediment.jobs.erasing.json_path_keys import JSON_PATH
-from sediment.jobs.erasing.options import EraseOptions
+from sediment.jobs.erasing.options import EraseOptions, EvidenceCheck
 from sediment.jobs.erasing.report import COLUMNS, ERASED, EraseRunReport, print_report
-from sediment.jobs.erasing.verdict_table import (
-    ACTIONS,
-)
 from sediment.jobs.process.cancellation import stop_on_signals
 from sediment.jobs.process.standard_output import error_console
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.run_report import in_order
 from sediment.jobs.reporting.screen import Screen, View
-from sediment.jobs.rewriting.options import rewrite_options
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import new_run_id
 from sediment.segment_io.fs import Fs
@@ -85,8 +76,8 @@ def _register(spark: SparkSession) -> None:
     register(spark)
 
 
-def check(options: CommonOptions, file: Path, public_key: Path) -> CheckReport:
-    """Check the evidence in `file`, and compare the log directories of `options` with this evidence.
+def check(options: CommonOptions, own: EvidenceCheck) -> CheckReport:
+    """Check the evidence, and compare the log directories of `options` with it.
 
     Raises:
         UsageError: the file or the key cannot be read, or a directory is not on this machine or not in the evidence.
@@ -95,7 +86,7 @@ def check(options: CommonOptions, file: Path, public_key: Path) -> CheckReport:
     local = [_checked_directory(each) for each in options.named_log_dirs()]
     evidence, problems = None, []
     try:
-        evidence = read_evidence(file, public_key)
+        evidence = read_evidence(own.file, own.public_key)
         problems = list(contradictions(evidence))
     except BadEnvelopeError as error:
         problems = [str(error)]
@@ -106,7 +97,7 @@ def check(options: CommonOptions, file: Path, public_key: Path) -> CheckReport:
         now_ms=options.now_ms,
         seconds=time.monotonic() - started,
         partitions=in_order(partitions),
-        evidence=str(file),
+        evidence=str(own.file),
         run_checked=None if evidence is None else evidence.run_id,
         complete=None if evidence is None else evidence.complete,
         problems=tuple(problems),
@@ -125,140 +116,27 @@ def _checked_directory(named: str) -> Path:
     return Path(path).absolute()
 
 
-def perform(
-    options: CommonOptions,
-    *,
-    stop: threading.Event,
-    confirm: Callable[[EraseRunReport], bool] | None = None,
-    keep_originals: Path | None,
-    checked: Path | None,
-    public_key: Path | None,
-    **own: Any,
-) -> EraseRunReport | CheckReport:
-    """Parse the options of the command, then call `erase` or `check`."""
-    if (checked is None) != (public_key is None):
-        raise UsageError("--check and --public-key go together", advice="give both or neither")
-    if checked is not None and public_key is not None:
-        if any(own[name] is not None for name in ("keys_file", "where", "verdicts")):
-            raise UsageError(
-                "--check excludes the selection of records", advice="leave out --keys-file, --where and --verdicts"
-            )
-        return check(options, checked, public_key)
-    return erase(options, EraseOptions(keep_originals=keep_originals, **own), confirm=confirm, stop=stop)
-
-
-@click.command("erase", cls=ConfiguredCommand)
-@common_options
-@screen_options(COLUMNS)
-@click.option(
-    "--keys-file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Erase every record whose key is in FILE, which has one key per line.",
-)
-@click.option(
-    "--key-format",
-    type=click.Choice((*KEY_FORMATS, JSON_PATH)),
-    default=TEXT,
-    show_default=True,
-    help="Format of the keys in --keys-file.  json-path: each line is PATH=VALUE, such as $.customer.id=17; it "
-    "selects the JSON keys whose value at PATH is VALUE.",
-)
-@click.option(
-    "--where",
-    cls=HiddenValueOption,
-    metavar="SQL",
-    help="Erase the records for which this Spark SQL condition on the table `records` is true; @FILE reads the "
-    "condition from FILE.",
-)
-@click.option(
-    "--verdicts",
-    metavar="TABLE",
-    help="Erase the records that TABLE lists (Parquet, Delta or CSV; columns topic, partition, offset, and optionally "
-    "key, action and value).",
-)
-@click.option(
-    "--action",
-    type=click.Choice(ACTIONS),
-    help="drop: remove the record.  tombstone: set its value to null.  replace: set its value to the bytes in "
-    "--replacement.  Default: tombstone in compacted topics, drop in others.",
-)
-@click.option(
-    "--replacement",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="With --action replace: read the bytes of the new value from FILE.",
-)
-@click.option(
-    "--all-versions",
-    is_flag=True,
-    help="In compacted topics, also drop the older records with the same key as a dropped record.",
-)
-@click.option(
-    "--tombstones-out",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Write the keys that got a tombstone to FILE, so that you can later produce tombstones for these keys to the "
-    "leader.",
-)
-@click.option(
-    "--suppress-out",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Before erasing, add HMACs of the keys in --keys-file to the suppression list FILE, which "
-    "`restore --suppress` and `clone --suppress` read.",
-)
-@click.option(
-    "--evidence",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="After the run, scan everything again, and write signed evidence of the erasure to FILE; also write an "
-    "HTML page next to FILE.",
-)
-@click.option(
-    "--secret-file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Read a secret from FILE.  --evidence and --suppress-out write keys and conditions only as HMACs under this "
-    "secret.",
-)
-@click.option(
-    "--signing-key",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Sign the evidence with this private Ed25519 key in PEM.",
-)
-@click.option(
-    "--check",
-    "checked",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Erase nothing; check the signature of the evidence in FILE, and compare LOG_DIR... with the evidence.",
-)
-@click.option(
-    "--public-key",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="With --check: check the signature with this public Ed25519 key in PEM.",
-)
-@rewrite_options
-@click.option("--yes", is_flag=True, help="Erase without asking; required if stdin or stderr is not a terminal.")
-def command(options: CommonOptions, yes: bool, **own: Any) -> None:
+@log_command("erase", EraseOptions, COLUMNS)
+def command(options: CommonOptions, own: EraseOptions) -> None:
     """Erase records from LOG_DIR..., whose broker must be stopped.
 
     SIGINT or SIGTERM ends the run after the current group of segments is committed.  The run then prints its report and
     exits with status 1.
     """
-    is_sure = yes or own["dry_run"] or own["checked"] is not None
+    if own.evidence_check is not None:
+        if any(each is not None for each in (own.keys_file, own.where, own.verdicts)):
+            raise UsageError(
+                "--check excludes the selection of records", advice="leave out --keys-file, --where and --verdicts"
+            )
+        options.conclude(check(options, own.evidence_check), print_check)
+    is_sure = own.yes or own.dry_run
     if not is_sure and not may_ask():
         raise UsageError(
             "erase asks before it changes anything, but stdin or stderr is not a terminal", advice="give --yes"
         )
     with stop_on_signals() as stop:
         confirm = None if is_sure else partial(_confirmed, stop=stop, view=options.view)
-        report = perform(options, stop=stop, confirm=confirm, **own)
-    if isinstance(report, CheckReport):
-        options.conclude(report, print_check)
+        report = erase(options, own, confirm=confirm, stop=stop)
     options.conclude(report, print_report)
 
 

@@ -33,9 +33,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
-
-import click
+from typing import TYPE_CHECKING, ClassVar
 
 from sediment.engine.directory.delete_segments import (
     bases_after,
@@ -52,10 +50,11 @@ from sediment.engine.directory.originals.catalogue import OriginalPartition, par
 from sediment.engine.directory.originals.kept_in import KeptIn, kept_in
 from sediment.engine.log_config import LogConfig
 from sediment.jobs.cleaning.backup_links import KeptOriginals
-from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.confirmation import ask_on_terminal, may_ask
-from sediment.jobs.command_line.options import CommonOptions, common_options, lineage_option, screen_options
+from sediment.jobs.command_line.declaration import ONE_COMMAND, Directory, option
+from sediment.jobs.command_line.options import CommonOptions, log_command
 from sediment.jobs.command_line.progress import Progress
+from sediment.jobs.command_line.shared_options import allow_network_fs_option, lineage_option
 from sediment.jobs.delta_lake.paths import outside_log_dirs
 from sediment.jobs.process.cancellation import stop_on_signals
 from sediment.jobs.process.standard_output import error_console
@@ -240,18 +239,30 @@ def _listed(listing: LogListing, status: str, code: str | None, reason: str | No
 # -------------------------------------------------------------------------------------------------------------- the run
 @dataclass(frozen=True, slots=True)
 class ExpireOptions:
-    """Options of `expire` in addition to the common options.
+    """Options of `expire` in addition to the common options."""
 
-    `archive` is the path or URI of a Delta table that first receives the records of the segments to delete.
-    `keep_originals` is a directory, or a pattern with `{log_dir}`, that first receives hard links to the files of these
-    segments.  `lineage` is the destination of OpenLineage events about the archive.
-    """
-
-    dry_run: bool = False
-    archive: str | None = None
-    keep_originals: Path | None = None
-    allow_network_fs: bool = False
-    lineage: str | None = None
+    dry_run: bool = option(
+        False, "Delete nothing; report the segments that would be deleted.", from_settings=ONE_COMMAND
+    )
+    archive: str | None = option(
+        None,
+        "Before segments are deleted, copy their records to this Delta table, and check that the row counts match.",
+        metavar="DELTA_PATH",
+        from_settings=ONE_COMMAND,
+    )
+    keep_originals: Directory | None = option(
+        None,
+        "Before files are deleted, hard-link them into DIR (on the same filesystem) and list them there in a "
+        "catalogue, so that `restore` can undo the run.  {log_dir} in DIR stands for each log directory.",
+        from_settings=ONE_COMMAND,
+    )
+    yes: bool = option(
+        False,
+        "Delete without asking; otherwise, the command asks first if it runs on a terminal.",
+        of_terminal=True,
+    )
+    allow_network_fs: bool = allow_network_fs_option()
+    lineage: str | None = lineage_option()
 
 
 def expire(
@@ -282,28 +293,6 @@ def expire(
     with ExitStack() as stack:
         run = _ExpiryRun(options, own, confirm, stop or threading.Event(), stack, fs or Fs())
         return run.report(run.perform())
-
-
-def perform(
-    options: CommonOptions,
-    *,
-    stop: threading.Event,
-    confirm: Callable[[ExpiryRunReport], bool] | None = None,
-    dry_run: bool,
-    archive: str | None,
-    keep_originals: Path | None,
-    allow_network_fs: bool,
-    lineage: str | None,
-) -> ExpiryRunReport:
-    """Parse the options of the command, then call `expire`."""
-    own = ExpireOptions(
-        dry_run=dry_run,
-        archive=archive,
-        keep_originals=keep_originals,
-        allow_network_fs=allow_network_fs,
-        lineage=lineage,
-    )
-    return expire(options, own, confirm=confirm, stop=stop)
 
 
 class _ExpiryRun:
@@ -785,41 +774,17 @@ def _as_it_is(report: ExpiryReport, each: ExpiryTask, fs: Fs) -> ExpiryReport:
     )
 
 
-@click.command("expire", cls=ConfiguredCommand)
-@common_options
-@screen_options(COLUMNS)
-@click.option("--dry-run", is_flag=True, help="Delete nothing; report the segments that would be deleted.")
-@click.option(
-    "--archive",
-    metavar="DELTA_PATH",
-    help="Before segments are deleted, copy their records to this Delta table, and check that the row counts match.",
-)
-@click.option(
-    "--keep-originals",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Before files are deleted, hard-link them into DIR (on the same filesystem) and list them there in a "
-    "catalogue, so that `restore` can undo the run.  {log_dir} in DIR stands for each log directory.",
-)
-@click.option(
-    "--yes", is_flag=True, help="Delete without asking; otherwise, the command asks first if it runs on a terminal."
-)
-@click.option(
-    "--allow-network-fs",
-    is_flag=True,
-    help="Allow NFS and other network filesystems; make sure no other host uses the directory.",
-)
-@lineage_option
-def command(options: CommonOptions, dry_run: bool, yes: bool, **own: Any) -> None:
+@log_command("expire", ExpireOptions, COLUMNS)
+def command(options: CommonOptions, own: ExpireOptions) -> None:
     """Delete the segments of LOG_DIR... that are past their retention limits.
 
     SIGINT or SIGTERM ends the run after the partitions in progress; the run then prints its report and exits with
     status 1.
     """
-    asks = may_ask() and not (yes or dry_run or options.as_json or options.quiet)
+    asks = may_ask() and not (own.yes or own.dry_run or options.as_json or options.quiet)
     with stop_on_signals() as stop:
         confirm = partial(_confirmed, stop=stop, view=options.view) if asks else None
-        report = perform(options, stop=stop, confirm=confirm, dry_run=dry_run, **own)
+        report = expire(options, own, confirm=confirm, stop=stop)
     options.conclude(report, print_report)
 
 

@@ -24,8 +24,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sediment.jobs.command_line.configured_command import ConfiguredCommand
-from sediment.jobs.command_line.exit_status import EXIT_DONE, errors_as_exit_status
+from sediment.jobs.command_line.configured_command import plain_command
+from sediment.jobs.command_line.declaration import ONE_COMMAND, Count, argument, option
+from sediment.jobs.command_line.exit_status import EXIT_DONE
+from sediment.jobs.command_line.shared_options import json_option
 from sediment.jobs.delta_lake import ledger
 from sediment.jobs.delta_lake.paths import check_table_path, read_table_rows
 from sediment.jobs.process.standard_output import write_result
@@ -224,65 +226,64 @@ def _arrow(before: str, after: str) -> str:
 
 
 # -------------------------------------------------------------------------------------------------------------- command
-@click.command("history", cls=ConfiguredCommand)
-@click.argument("path", metavar="LEDGER")
-@click.option("--run", "run_id", metavar="ID", help="Show the partitions of this run.")
-@click.option(
-    "--partition", "patterns", multiple=True, metavar="TOPIC-N", help="Show only partitions with this name or glob."
-)
-@click.option(
-    "--last", metavar="N", type=click.IntRange(min=1), default=20, show_default=True, help="Show at most N runs."
-)
-@click.option(
-    "--replay",
-    multiple=True,
-    metavar="FILE",
-    help="Before showing the runs, read the --json report of a run from FILE (-: from stdin), and add "
-    "the run to the ledger if it is missing there.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
-def command(as_json: bool, **options: Any) -> None:
+@dataclass(frozen=True, slots=True)
+class HistoryOptions:
+    """Options of `history`."""
+
+    ledger: str = argument("LEDGER", "Path or URI of the ledger.", required=True)
+    run_id: str | None = option(None, "Show the partitions of this run.", name="run", keyword="run", metavar="ID")
+    partitions: tuple[str, ...] = option(
+        (), "Show only partitions with this name or glob.", name="partition", metavar="TOPIC-N", is_shared=True
+    )
+    last: Count = option(20, "Show at most N runs.", metavar="N", shows_default=True, from_settings=ONE_COMMAND)
+    replay: tuple[str, ...] = option(
+        (),
+        "Before showing the runs, read the --json report of a run from FILE (-: from stdin), and add the run to the "
+        "ledger if it is missing there.",
+        metavar="FILE",
+    )
+    as_json: bool = json_option()
+
+
+@plain_command("history", HistoryOptions)
+def command(own: HistoryOptions) -> None:
     """Show the runs in LEDGER, newest first; LEDGER is the --ledger path of the runs."""
-    with errors_as_exit_status():
 
-        def print_replayed(file: str, is_new: bool) -> None:
-            if not as_json:
-                click.echo(f"{printable(file)}: {_REPLAYED[is_new]}", err=True)
+    def print_replayed(file: str, is_new: bool) -> None:
+        if not own.as_json:
+            click.echo(f"{printable(file)}: {_REPLAYED[is_new]}", err=True)
 
-        found = perform(**options, on_replayed=print_replayed, with_partitions=as_json)
-        of_one_run = options["run_id"] is not None
-        write_result(found.to_json() + "\n" if as_json else screen_text(partial(_print, found, of_one_run=of_one_run)))
+    found = history(own, on_replayed=print_replayed, with_partitions=own.as_json)
+    of_one_run = own.run_id is not None
+    write_result(found.to_json() + "\n" if own.as_json else screen_text(partial(_print, found, of_one_run=of_one_run)))
     raise SystemExit(EXIT_DONE)
 
 
-def perform(
-    path: str,
+def history(
+    own: HistoryOptions,
     *,
-    run_id: str | None,
-    patterns: Sequence[str],
-    last: int,
-    replay: Sequence[str],
     on_replayed: Callable[[str, bool], None] | None = None,
     with_partitions: bool = True,
 ) -> HistoryReport:
-    """Add the runs in the files `replay` to the ledger at `path`; then read it with the options of the command.
+    """Add the runs in the files `own.replay` to the ledger; then read it.
 
     `on_replayed` is called with each of these files and a flag, which is True if the run was not yet in the ledger.
-    Without `with_partitions`, partitions are read only if `run_id` or `patterns` is given.
+    Without `with_partitions`, partitions are read only if a run or patterns are given.
 
     Raises:
-        UsageError: `path` is not a ledger, or an option is wrong.
+        UsageError: the path is not a ledger, or an option is wrong.
         SedimentError: the ledger cannot be read or written.
     """
-    if replay:
+    path, run_id, patterns = own.ledger, own.run_id, own.partitions
+    if own.replay:
         ledger.check(path, ())
-    for file in replay:
+    for file in own.replay:
         is_new = _replay(file, path)
         _LOGGER.info("%s: %s", file, _REPLAYED[is_new])
         if on_replayed is not None:
             on_replayed(file, is_new)
     every_run = read_runs(path)
-    runs = every_run[:last]
+    runs = every_run[: own.last]
     if run_id is not None:
         runs = [run for run in every_run if run["run_id"] == run_id]
         if not runs:

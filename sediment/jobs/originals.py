@@ -18,8 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-import click
-
 from sediment.engine.directory.originals.catalogue import Catalogue, OriginalFile, OriginalPartition
 from sediment.engine.directory.originals.history import History, read_history
 from sediment.engine.directory.originals.restore import listed_files, plan_partition_restore
@@ -31,8 +29,10 @@ from sediment.engine.directory.originals.retained import (
     held_without_catalogue,
     read_pins,
 )
-from sediment.jobs.command_line.configured_command import ConfiguredCommand
-from sediment.jobs.command_line.exit_status import EXIT_DONE, errors_as_exit_status
+from sediment.jobs.command_line.configured_command import plain_command
+from sediment.jobs.command_line.declaration import Directory, TimeMs, argument
+from sediment.jobs.command_line.exit_status import EXIT_DONE
+from sediment.jobs.command_line.shared_options import json_option, now_ms_option
 from sediment.jobs.process.standard_output import write_result
 from sediment.jobs.reporting.columns import TableColumn
 from sediment.jobs.reporting.error_text import describe
@@ -41,7 +41,6 @@ from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, RunReport
 from sediment.jobs.reporting.screen import Screen, screen_text
 from sediment.segment_io.dates import date_text
 from sediment.segment_io.errors import SedimentError
-from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import LOG_START_FILE, TopicPartition, new_run_id, parse_partition_directory
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_offset_checkpoint
@@ -287,24 +286,27 @@ def _notes(rows: Sequence[OriginalsReport]) -> Iterator[str]:
 
 
 # -------------------------------------------------------------------------------------------------------------- command
-def perform(path: Path, *, now_ms: int | None = None) -> OriginalsRunReport:
-    """Parse the options of the command, then call `list_originals`."""
-    return list_originals(path.absolute(), now_ms=time.time_ns() // 1_000_000 if now_ms is None else now_ms)
+@dataclass(frozen=True, slots=True)
+class OriginalsOptions:
+    """Options of `originals`."""
+
+    originals: Directory = argument(
+        "DIR", "The --keep-originals directory of earlier runs.", required=True, keyword="path", parse=Path.absolute
+    )
+    now_ms: TimeMs | None = now_ms_option()
+    as_json: bool = json_option()
 
 
-@click.command("originals", cls=ConfiguredCommand)
-@click.argument("path", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
-@click.option(
-    "--now-ms",
-    type=click.IntRange(0, INT64_MAX),
-    help="Use this time, in ms since the epoch, instead of the clock.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
-def command(as_json: bool, **options: Any) -> None:
+def originals(own: OriginalsOptions) -> OriginalsRunReport:
+    """List the runs in a directory of originals, as in `list_originals`."""
+    return list_originals(own.originals, now_ms=time.time_ns() // 1_000_000 if own.now_ms is None else own.now_ms)
+
+
+@plain_command("originals", OriginalsOptions)
+def command(own: OriginalsOptions) -> None:
     """List the earlier runs that kept replaced files in DIR (--keep-originals), and show which can be undone."""
-    with errors_as_exit_status():
-        report = perform(**options)
-        write_result(report.to_json() + "\n" if as_json else screen_text(partial(print_report, report)))
+    report = originals(own)
+    write_result(report.to_json() + "\n" if own.as_json else screen_text(partial(print_report, report)))
     raise SystemExit(EXIT_DONE)
 
 

@@ -27,9 +27,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import click
-
 from sediment.compaction.keyless_records import KEYLESS_RECORDS, loses_mostly_keyless, why_left_alone
+from sediment.compaction.reencode.plan import Encoding
 from sediment.compaction.strategy import KeyEquality
 from sediment.engine.directory.missing_records import KnownOfLog, losses_in_files
 from sediment.engine.directory.originals.history import read_history
@@ -40,9 +39,11 @@ from sediment.jobs.cleaning.options import CleaningTask, CompactOptions
 from sediment.jobs.cleaning.report import quarantined, settled
 from sediment.jobs.cleaning.result import CleaningResult
 from sediment.jobs.cleaning.task import check_listed, clean_partition, open_and_select
-from sediment.jobs.command_line.configured_command import ConfiguredCommand
-from sediment.jobs.command_line.options import CommonOptions, common_options, key_equality_option, screen_options
+from sediment.jobs.command_line.declaration import ONE_COMMAND, Directory, option, together
+from sediment.jobs.command_line.encoding_options import EncodingOptions
+from sediment.jobs.command_line.options import CommonOptions, log_command
 from sediment.jobs.command_line.progress import Progress
+from sediment.jobs.command_line.shared_options import key_equality_option
 from sediment.jobs.reporting.columns import TableColumn, bytes_column, status_column, text_column
 from sediment.jobs.reporting.error_text import describe, describe_lost_task
 from sediment.jobs.reporting.figures import counted, human_bytes
@@ -55,7 +56,6 @@ from sediment.jobs.reporting.run_report import (
     in_order,
 )
 from sediment.jobs.reporting.screen import Screen
-from sediment.jobs.rewriting.options import encoding_options, parse_optional_encoding
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.settings.future_replicas import FutureReplica, future_replicas
 from sediment.jobs.settings.known_logs import known_of_log
@@ -78,7 +78,6 @@ from sediment.segment_io.partition.listing import LogListing, list_log
 if TYPE_CHECKING:
     from sediment.compaction.cleanable_range import CleanableRange
     from sediment.compaction.estimate import Estimate
-    from sediment.compaction.reencode.plan import Encoding
     from sediment.segment_io.partition.log_view import LogView
 
 _LOGGER = logging.getLogger(__name__)
@@ -465,41 +464,62 @@ def _with_tombstones(found: PartitionPlan, estimate: Estimate) -> PartitionPlan:
 
 
 # -------------------------------------------------------------------------------------------------------- on the driver
-def perform(
-    options: CommonOptions,
-    *,
-    exact: bool,
-    force: bool,
-    from_start: bool,
-    drop_keyless: bool,
-    key_equality: str,
-    codec: str | None,
-    level: int | None,
-    batch_bytes: int | None,
-    originals: Path | None,
-) -> PlanReport:
-    """Explain the selected partitions of `options.log_dirs`, with the options of the command.
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """Options of `plan` in addition to the common options."""
 
-    With a codec or batch size, also estimate the size of each log after a re-encoding.
+    exact: bool = option(
+        False,
+        "Read every key, and compute the exact result of `compact` instead of an estimate.",
+        from_settings=ONE_COMMAND,
+    )
+    force: bool = option(
+        False,
+        "Plan for `compact --force`, which ignores the dirty ratio and drops expired tombstones even without dirty "
+        "records.",
+    )
+    from_start: bool = option(
+        False, "Plan for `compact --from-start`, which ignores cleaner-offset-checkpoint.", from_settings=ONE_COMMAND
+    )
+    drop_keyless: bool = option(
+        False,
+        "Plan for `compact --drop-keyless`, which also cleans partitions that mostly lose records without a key.",
+    )
+    key_equality: KeyEquality = key_equality_option()
+    encoding: Encoding | None = together(EncodingOptions)
+    originals: Directory | None = option(
+        None,
+        "Also report how much disk space is used by the files in DIR, the --keep-originals directory of earlier runs.",
+        from_settings=ONE_COMMAND,
+    )
+
+    def of_compact(self) -> CompactOptions:
+        """Return the options of the run of `compact` to explain."""
+        return CompactOptions(
+            force=self.force,
+            dry_run=True,
+            from_start=self.from_start,
+            drop_keyless=self.drop_keyless,
+            key_equality=self.key_equality,
+        )
+
+
+def plan(options: CommonOptions, own: PlanOptions) -> PlanReport:
+    """Explain the selected partitions of `options.log_dirs`.
+
+    With an encoding, also estimate the size of each log after a re-encoding.
 
     Raises:
         UsageError: a directory or setting is wrong.
     """
-    encoding = parse_optional_encoding(codec, level, batch_bytes)
-    history = None if originals is None else read_history(originals, Fs())
-    own = CompactOptions(
-        force=force,
-        dry_run=True,
-        from_start=from_start,
-        drop_keyless=drop_keyless,
-        key_equality=KeyEquality(key_equality),
-    )
+    encoding = own.encoding
+    history = None if own.originals is None else read_history(own.originals, Fs())
     started = time.monotonic()
     run_id = new_run_id()
     plans: list[PartitionPlan] = []
     with ExitStack() as stack:
         tasks: list[PlanningTask] = []
-        for prepared in _prepare(options, own, run_id, exact=exact, encoding=encoding):
+        for prepared in _prepare(options, own, run_id):
             if isinstance(prepared, PlanningTask):
                 tasks.append(prepared)
             else:
@@ -515,20 +535,18 @@ def perform(
         now_ms=options.now_ms,
         seconds=time.monotonic() - started,
         partitions=in_order(plans),
-        codec=codec,
-        level=level,
-        batch_bytes=batch_bytes,
+        codec=None if encoding is None else encoding.codec_name,
+        level=None if encoding is None else encoding.level,
+        batch_bytes=None if encoding is None else encoding.batch_bytes,
     )
-    if history is None or originals is None:
+    if history is None or own.originals is None:
         return report
-    size_bytes = bytes_only_in(history, originals)
-    return replace(report, originals=str(originals.absolute()), originals_bytes=size_bytes)
+    size_bytes = bytes_only_in(history, own.originals)
+    return replace(report, originals=str(own.originals.absolute()), originals_bytes=size_bytes)
 
 
-def _prepare(
-    options: CommonOptions, own: CompactOptions, run_id: str, *, exact: bool, encoding: Encoding | None
-) -> Sequence[PlanningTask | PartitionPlan]:
-    fs = Fs()
+def _prepare(options: CommonOptions, own: PlanOptions, run_id: str) -> Sequence[PlanningTask | PartitionPlan]:
+    fs, of_compact = Fs(), own.of_compact()
     prepared: list[PlanningTask | PartitionPlan] = []
     directories = options.open_directories(fs)
     warn_of_unstated_lag(directories)
@@ -552,19 +570,19 @@ def _prepare(
             checkpoints = directory.checkpoints.of(partition)
             retention_held = why_not_expired(partition, checkpoints, settings, config)
             warning = policy_warning(partition.topic, config, expires=retention_held is None)
-            cleaning = CleaningTask(listing, checkpoints, config.compaction, own, options.now_ms, run_id)
+            cleaning = CleaningTask(listing, checkpoints, config.compaction, of_compact, options.now_ms, run_id)
             mark = marks.get(partition)
             alone = quarantined(listing, mark) if mark is not None and mark.holds_for(listing) else None
             prepared.append(
                 PlanningTask(
                     cleaning,
                     config.retention,
-                    exact,
+                    own.exact,
                     quarantine=alone,
                     compaction_held=why_not_compacted(partition, settings, config),
                     retention_held=retention_held,
                     at_work=running.get(str(directory.path)),
-                    encoding=encoding,
+                    encoding=own.encoding,
                     warnings=(
                         *(str(each) for each in (fault, warning) if each is not None),
                         *map(str, copies.get(partition, ())),
@@ -871,40 +889,13 @@ def _many(number: int, noun: str) -> str:
     return f"1 {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-@click.command("plan", cls=ConfiguredCommand)
-@common_options
-@screen_options(COLUMNS)
-@click.option(
-    "--exact", is_flag=True, help="Read every key, and compute the exact result of `compact` instead of an estimate."
-)
-@click.option(
-    "--force",
-    is_flag=True,
-    help="Plan for `compact --force`, which ignores the dirty ratio and drops expired tombstones even without dirty "
-    "records.",
-)
-@click.option(
-    "--from-start", is_flag=True, help="Plan for `compact --from-start`, which ignores cleaner-offset-checkpoint."
-)
-@click.option(
-    "--drop-keyless",
-    is_flag=True,
-    help="Plan for `compact --drop-keyless`, which also cleans partitions that mostly lose records without a key.",
-)
-@key_equality_option
-@encoding_options
-@click.option(
-    "--originals",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Also report how much disk space is used by the files in DIR, the --keep-originals directory of earlier runs.",
-)
-def command(options: CommonOptions, **own: Any) -> None:
+@log_command("plan", PlanOptions, COLUMNS)
+def command(options: CommonOptions, own: PlanOptions) -> None:
     """Explain what compaction and retention would do to LOG_DIR... now; write nothing.
 
     With --codec, --level or --batch-bytes, also estimate the size of each log after `reencode` with these options.
     """
-    options.conclude(perform(options, **own), print_report)
+    options.conclude(plan(options, own), print_report)
 
 
 if __name__ == "__main__":

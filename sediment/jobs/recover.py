@@ -32,8 +32,6 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar, Self
 
-import click
-
 from sediment.engine.clone.partition_clone import note_producers_of_bare_copy
 from sediment.engine.directory.dry_run_overlay import OverlayFs, overlay_of
 from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted
@@ -55,9 +53,9 @@ from sediment.engine.directory.partition_metadata import TopicIdFault, TopicIds,
 from sediment.engine.directory.repair import Repair
 from sediment.engine.log_config import LogConfig
 from sediment.jobs.cleaning.backup_links import KeptOriginals, OriginalsOnDemand
-from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.confirmation import ask_on_terminal, must_ask
-from sediment.jobs.command_line.options import CommonOptions, common_options, screen_options
+from sediment.jobs.command_line.declaration import ONE_COMMAND, Count, Directory, option
+from sediment.jobs.command_line.options import CommonOptions, log_command
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.delta_lake.paths import outside_log_dirs
 from sediment.jobs.process.cancellation import stop_on_signals
@@ -648,23 +646,51 @@ def _update(
 
 
 # -------------------------------------------------------------------------------------------------------------- the run
+@dataclass(frozen=True, slots=True)
+class RecoverOptions:
+    """Options of `recover` in addition to the common options."""
+
+    dry_run: bool = option(
+        False, "Change nothing; report the repairs that a run would make.", from_settings=ONE_COMMAND
+    )
+    threads: Count | None = option(
+        None,
+        f"Load this many partitions at a time in each directory (default: {_THREADS_KEY}).",
+        from_settings=ONE_COMMAND,
+    )
+    keep_originals: Directory | None = option(
+        None,
+        "Before the repair, hard-link all segment files into DIR (on the same filesystem), so that `restore` can undo "
+        "the run; afterwards, keep only the links to files that the repair changed.  {log_dir} in DIR stands for each "
+        "log directory.",
+        from_settings=ONE_COMMAND,
+    )
+    without_undo: bool = option(
+        False, "Also cut off records whose files cannot be kept first.  Without this option, such a partition fails."
+    )
+    abort_open_transactions: bool = option(
+        False, "Then also write an ABORT marker for each open transaction that no coordinator will end."
+    )
+    yes: bool = option(
+        False,
+        "Abort transactions without asking; required with --abort-open-transactions if stdin or stderr is not a "
+        "terminal.",
+        of_terminal=True,
+    )
+
+
 def recover(
     options: CommonOptions,
+    own: RecoverOptions | None = None,
     *,
-    dry_run: bool = False,
-    threads: int | None = None,
-    keep_originals: Path | None = None,
-    abort_open_transactions: bool = False,
     confirm: Callable[[Sequence[str]], bool] | None = None,
-    without_undo: bool = False,
     stop: threading.Event | None = None,
 ) -> RecoveryRunReport:
-    """Load and repair the selected partitions of `options.log_dirs`, `threads` at a time in each directory.
+    """Load and repair the selected partitions of `options.log_dirs`.
 
-    `keep_originals` is a directory on the same filesystem that first receives links to the segment files of all logs
-    except future replicas.  Without it, a log from which records must be cut off is first kept in a neighbour of its
-    log directory; if that cannot be done, the partition fails, unless `without_undo`.  With `abort_open_transactions`,
-    `confirm` is called before the first change, with a sentence for each transaction to abort, if there is any.
+    Without `own.keep_originals`, a log from which records must be cut off is first kept in a neighbour of its log
+    directory; if that cannot be done, the partition fails, unless `own.without_undo`.  If transactions are to be
+    aborted, `confirm` is called before the first change, with a sentence for each of them.
     Setting `stop` ends the run after the partitions in progress; the others are reported as failed.
 
     Raises:
@@ -673,12 +699,12 @@ def recover(
         CorruptCheckpointError: a checkpoint file of a log directory is malformed; nothing was changed.
         DirectoryInUseError: a broker or another run uses a directory.
     """
-    stop = stop or threading.Event()
+    own, stop = own or RecoverOptions(), stop or threading.Event()
     started = time.monotonic()
     run_id = new_run_id()
     fs = Fs()
     directories = _open_directories(options, fs)
-    kept = kept_in(keep_originals, options.log_dirs, shares=True)
+    kept = kept_in(own.keep_originals, options.log_dirs, shares=True)
     if kept is not None:
         for path in options.log_dirs:
             outside_log_dirs(str(kept.of(path)), options.log_dirs)
@@ -686,7 +712,7 @@ def recover(
     clean: list[str] = []
     with ExitStack() as stack:
         locks: dict[Path, DirectoryLock] = {}
-        if not dry_run:
+        if not own.dry_run:
             for directory in directories:
                 if kept is not None:
                     stack.enter_context(originals_directory(kept.of(directory.path), directory.path, fs))
@@ -701,21 +727,21 @@ def recover(
             for directory in directories
         ]
         aborts: Aborts | None = None
-        if abort_open_transactions:
+        if own.abort_open_transactions:
             per_directory = [
                 (directory, [replace(log, keeps_producers=True) for log in logs], is_whole)
                 for directory, logs, is_whole in per_directory
             ]
-            aborts = Aborts(directories, fs, now_ms=options.now_ms, dry_run=dry_run)
-            if confirm is not None and not dry_run:
+            aborts = Aborts(directories, fs, now_ms=options.now_ms, dry_run=own.dry_run)
+            if confirm is not None and not own.dry_run:
                 found = aborts.survey(directories)
                 if found and not confirm(found):
                     raise DeclinedError("nothing was changed", advice="answer y, or give --yes, to abort")
         originals: KeptOriginals | None = None
         on_demand: OriginalsOnDemand | None = None
-        if kept is not None and not dry_run:
+        if kept is not None and not own.dry_run:
             originals, per_directory = _keep_originals(kept, run_id, per_directory, options, fs)
-        elif not without_undo:
+        elif not own.without_undo:
             place = KEPT_BEFORE_CUTS
             if len(directories) == 1:
                 place = KeptIn(str(place.of(directories[0].path)))
@@ -724,7 +750,7 @@ def recover(
         progress = stack.enter_context(
             Progress(options.messages(), len(logs), sum(log.log_bytes for log in logs), phase="loading")
         )
-        per_thread = threads or max(map(_default_threads, directories), default=1)
+        per_thread = own.threads or max(map(_default_threads, directories), default=1)
         pool = stack.enter_context(ThreadPoolExecutor(per_thread * len(directories), "sediment-recover"))
         for directory, loaded, is_whole in _outcomes(
             per_directory, pool, locks, stop, options, progress, _KeptBeforeCuts(on_demand)
@@ -752,7 +778,7 @@ def recover(
         command="recover",
         now_ms=options.now_ms,
         seconds=time.monotonic() - started,
-        dry_run=dry_run,
+        dry_run=own.dry_run,
         clean_directories=tuple(sorted(clean)),
         damaged_files=damaged,
         partitions=in_order(reports),
@@ -944,55 +970,17 @@ def _is_verified(partition: RecoveryReport) -> bool:
     return verified_from is not None and verified_from <= partition.segments[0].base_offset
 
 
-@click.command("recover", cls=ConfiguredCommand)
-@common_options
-@screen_options(COLUMNS)
-@click.option("--dry-run", is_flag=True, help="Change nothing; report the repairs that a run would make.")
-@click.option(
-    "--threads",
-    type=click.IntRange(min=1),
-    help=f"Load this many partitions at a time in each directory (default: {_THREADS_KEY}).",
-)
-@click.option(
-    "--keep-originals",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Before the repair, hard-link all segment files into DIR (on the same filesystem), so that `restore` can "
-    "undo the run; afterwards, keep only the links to files that the repair changed.  {log_dir} in DIR stands for each "
-    "log directory.",
-)
-@click.option(
-    "--without-undo",
-    is_flag=True,
-    help="Also cut off records whose files cannot be kept first.  Without this option, such a partition fails.",
-)
-@click.option(
-    "--abort-open-transactions",
-    is_flag=True,
-    help="Then also write an ABORT marker for each open transaction that no coordinator will end.",
-)
-@click.option(
-    "--yes",
-    is_flag=True,
-    help="Abort transactions without asking; required with --abort-open-transactions if stdin or stderr is not a "
-    "terminal.",
-)
-def command(
-    options: CommonOptions,
-    dry_run: bool,
-    threads: int | None,
-    keep_originals: Path | None,
-    without_undo: bool,
-    abort_open_transactions: bool,
-    yes: bool,
-) -> None:
+@log_command("recover", RecoverOptions, COLUMNS)
+def command(options: CommonOptions, own: RecoverOptions) -> None:
     """Load every partition of LOG_DIR... as a broker does at its start, and repair it.
 
     SIGINT or SIGTERM ends the run after the partitions in progress; the run then prints its report and exits with
     status 1.
     """
     with stop_on_signals() as stop:
-        asks = abort_open_transactions and must_ask(yes=yes, dry_run=dry_run, command="--abort-open-transactions")
+        asks = own.abort_open_transactions and must_ask(
+            yes=own.yes, dry_run=own.dry_run, command="--abort-open-transactions"
+        )
 
         def confirm(transactions: Sequence[str]) -> bool:
             screen = Screen(error_console())
@@ -1004,16 +992,7 @@ def command(
                 screen.say(f"  {transaction}")
             return ask_on_terminal(f"Abort {counted(len(transactions), 'transaction')} in place?", stop)
 
-        report = recover(
-            options,
-            dry_run=dry_run,
-            threads=threads,
-            keep_originals=keep_originals,
-            without_undo=without_undo,
-            abort_open_transactions=abort_open_transactions,
-            confirm=confirm if asks else None,
-            stop=stop,
-        )
+        report = recover(options, own, confirm=confirm if asks else None, stop=stop)
     options.conclude(report, print_report)
 
 

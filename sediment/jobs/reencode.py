@@ -20,23 +20,21 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
-
-import click
 
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.reencode.plan import Encoding, ReencodedSegment, ReencodeTask, plan_reencode
 from sediment.jobs.cleaning.result import CleaningResult
-from sediment.jobs.command_line.configured_command import ConfiguredCommand
-from sediment.jobs.command_line.options import CommonOptions, common_options, screen_options
+from sediment.jobs.command_line.declaration import together
+from sediment.jobs.command_line.encoding_options import EncodingOptions
+from sediment.jobs.command_line.options import CommonOptions, log_command
 from sediment.jobs.command_line.shown_values import without_secret
 from sediment.jobs.process.cancellation import stop_on_signals
 from sediment.jobs.reporting.columns import change_column, status_counts
 from sediment.jobs.reporting.figures import human_bytes
 from sediment.jobs.reporting.run_report import in_order
 from sediment.jobs.reporting.screen import Screen
-from sediment.jobs.rewriting.options import RewriteOptions, encoding_options, parse_encoding, rewrite_options
+from sediment.jobs.rewriting.options import RewriteOptions
 from sediment.jobs.rewriting.partition_task import PartitionRewrite, PartitionRewritePlan
 from sediment.jobs.rewriting.planned_partition import PlannedPartition, SelectedPartition
 from sediment.jobs.rewriting.report import RewriteReport, RewriteRunReport, columns_with, print_table
@@ -55,17 +53,15 @@ REENCODED = "reencoded"
 class ReencodeOptions(RewriteOptions):
     """Options of `reencode` in addition to the common options."""
 
-    codec: str | None = None
-    level: int | None = None
-    batch_bytes: int | None = None
+    encoding: Encoding | None = together(EncodingOptions)
 
-    def encoding(self) -> Encoding:
+    def requested(self) -> Encoding:
         """Return the requested encoding of batches.
 
         Raises:
-            UsageError: no change is requested, or the values contradict each other.
+            UsageError: no change is requested.
         """
-        return parse_encoding(self.codec, self.level, self.batch_bytes)
+        return self.encoding or Encoding()  # an encoding that changes nothing is an error
 
     def validate(self, common: CommonOptions) -> None:
         """Check that the options are compatible with each other and with the log directories of `common`.
@@ -74,7 +70,7 @@ class ReencodeOptions(RewriteOptions):
             UsageError: options contradict each other, or a log directory needs another command.
         """
         RewriteOptions.validate(self, common)
-        self.encoding()
+        self.requested()
 
 
 # --------------------------------------------------------------------------------------------------------------- report
@@ -185,21 +181,14 @@ def reencode(options: CommonOptions, own: ReencodeOptions, *, stop: threading.Ev
             seconds=time.monotonic() - started,
             dry_run=own.dry_run,
             partitions=in_order(reports),
-            codec=own.codec,
-            level=own.level,
-            batch_bytes=own.batch_bytes,
+            codec=own.requested().codec_name,
+            level=own.requested().level,
+            batch_bytes=own.requested().batch_bytes,
             output=None if own.output is None else without_secret(own.output),
             originals=None if kept is None else str(kept),
             catalogue=None if run.catalogue is None else str(run.catalogue),
             seconds_by_stage=run.timer.seconds(),
         )
-
-
-def perform(
-    options: CommonOptions, *, stop: threading.Event, keep_originals: Path | None, **own: Any
-) -> ReencodeRunReport:
-    """Parse the options of the command, then call `reencode`."""
-    return reencode(options, ReencodeOptions(keep_originals=keep_originals, **own), stop=stop)
 
 
 class _ReencodeRun(RewritingRun[ReencodeOptions, ReencodeReport]):
@@ -214,7 +203,7 @@ class _ReencodeRun(RewritingRun[ReencodeOptions, ReencodeReport]):
     def _rewrites(
         self, _sc: Any, partitions: Sequence[SelectedPartition]
     ) -> Iterator[tuple[SelectedPartition, PartitionRewrite | CleaningResult]]:
-        rewrite = ReencodePartition(self._own.encoding())
+        rewrite = ReencodePartition(self._own.requested())
         for each in partitions:
             yield each, rewrite
 
@@ -234,19 +223,15 @@ class _ReencodeRun(RewritingRun[ReencodeOptions, ReencodeReport]):
         )
 
 
-@click.command("reencode", cls=ConfiguredCommand)
-@common_options
-@screen_options(COLUMNS)
-@encoding_options
-@rewrite_options
-def command(options: CommonOptions, **own: Any) -> None:
+@log_command("reencode", ReencodeOptions, COLUMNS)
+def command(options: CommonOptions, own: ReencodeOptions) -> None:
     """Change the codec or batch size of LOG_DIR..., whose broker must be stopped.
 
     Consumers read the same records as before.  SIGINT or SIGTERM ends the run after the current group of segments is
     committed.  The run then prints its report and exits with status 1.
     """
     with stop_on_signals() as stop:
-        report = perform(options, stop=stop, **own)
+        report = reencode(options, own, stop=stop)
     options.conclude(report, print_report)
 
 

@@ -29,9 +29,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
-
-import click
+from typing import ClassVar
 
 from sediment.compaction.rewrite.suppression import SuppressionList, find_suppressed
 from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted
@@ -55,10 +53,11 @@ from sediment.engine.directory.originals.restore import (
 )
 from sediment.engine.directory.originals.restore_plan import CHANGED_SINCE, Files, Refusal, RestorePlan
 from sediment.jobs.cleaning.backup_links import catalogue_of_run, end_originals
-from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.confirmation import ask_on_terminal, must_ask
-from sediment.jobs.command_line.options import CommonOptions, common_options, screen_options
-from sediment.jobs.erasing.suppression_file import read_suppression_list
+from sediment.jobs.command_line.declaration import ONE_COMMAND, Directory, File, option, required_option, together
+from sediment.jobs.command_line.options import CommonOptions, log_command
+from sediment.jobs.command_line.shared_options import allow_network_fs_option
+from sediment.jobs.erasing.suppression_file import SuppressedKeys
 from sediment.jobs.process.cancellation import stop_on_signals
 from sediment.jobs.process.standard_output import error_console
 from sediment.jobs.process.stderr_log import log_partition
@@ -168,16 +167,52 @@ def _summary(report: RestoreRunReport) -> str:
 
 # -------------------------------------------------------------------------------------------------------------- options
 @dataclass(frozen=True, slots=True)
+class _SuppressOptions(SuppressedKeys):
+    suppress: File | None = option(
+        None,
+        "Refuse to restore a partition if the files to restore contain a key on the suppression list FILE, which "
+        "`erase --suppress-out` wrote.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class RestoreOptions:
     """Options of `restore` in addition to the common options; exactly one of `run_id` and `as_of_ms` is set."""
 
-    originals: Path
-    run_id: str | None = None
-    as_of_ms: int | None = None
-    undo_erasure: bool = False
-    suppressed: SuppressionList | None = None
-    dry_run: bool = False
-    allow_network_fs: bool = False
+    originals: Directory = required_option(
+        "Restore from DIR, the --keep-originals directory of earlier runs; DIR also keeps the files that the restore "
+        "removes.",
+        name="from",
+        parse=Path.absolute,
+        from_settings=ONE_COMMAND,
+    )
+    run_id: str | None = option(None, "Undo the run with this id.", name="run", keyword="run", metavar="ID")
+    as_of_ms: int | None = option(
+        None,
+        "Undo all runs that began at or after TIME, in ISO 8601 (UTC) or in ms since the epoch.",
+        name="as-of",
+        keyword="as_of",
+        metavar="TIME",
+        parse=lambda text: parse_time(text),
+    )
+    undo_erasure: bool = option(False, "Also put back records that a later run erased.")
+    suppressed: SuppressionList | None = together(_SuppressOptions)
+    dry_run: bool = option(False, "Change nothing; report what a run would restore.", from_settings=ONE_COMMAND)
+    yes: bool = option(
+        False, "Restore without asking; required if stdin or stderr is not a terminal.", of_terminal=True
+    )
+    allow_network_fs: bool = allow_network_fs_option()
+
+    def validate(self) -> None:
+        """Check that the options say which runs to undo.
+
+        Raises:
+            UsageError: they do not, or name both a run and a time.
+        """
+        if (self.run_id is None) == (self.as_of_ms is None):
+            raise UsageError(
+                "restore needs either --run ID or --as-of TIME", advice="list runs: sediment originals DIR"
+            )
 
 
 def parse_time(text: str) -> int:
@@ -232,36 +267,10 @@ def restore(
         CorruptCheckpointError: a checkpoint file of a log directory is malformed; nothing was changed.
         DirectoryInUseError: a broker, another run, or another restore or vacuum uses a directory.
     """
+    own.validate()
     with ExitStack() as stack:
         run = _RestoreRun(options, own, confirm, stop or threading.Event(), stack, fs or Fs())
         return run.report(run.perform())
-
-
-def perform(
-    options: CommonOptions,
-    *,
-    stop: threading.Event,
-    confirm: Callable[[RestoreRunReport], bool] | None = None,
-    originals: Path,
-    run_id: str | None,
-    as_of: str | None,
-    suppress: Path | None,
-    secret_file: Path | None,
-    **own: Any,
-) -> RestoreRunReport:
-    """Parse the options of the command, then call `restore`."""
-    if (run_id is None) == (as_of is None):
-        raise UsageError("restore needs either --run ID or --as-of TIME", advice="list runs: sediment originals DIR")
-    if (suppress is None) != (secret_file is None):
-        raise UsageError("--suppress and --secret-file go together", advice="give both or neither")
-    suppressed = None
-    if suppress is not None and secret_file is not None:
-        suppressed = read_suppression_list(suppress, secret_file)
-    as_of_ms = None if as_of is None else parse_time(as_of)
-    given = RestoreOptions(
-        originals=originals.absolute(), run_id=run_id, as_of_ms=as_of_ms, suppressed=suppressed, **own
-    )
-    return restore(options, given, confirm=confirm, stop=stop)
 
 
 class _RestoreRun:
@@ -705,55 +714,17 @@ def _as_it_is(partition: TopicPartition, log_dir: Path, fs: Fs) -> RestoreReport
 
 
 # -------------------------------------------------------------------------------------------------------------- command
-@click.command("restore", cls=ConfiguredCommand)
-@common_options
-@screen_options(COLUMNS)
-@click.option(
-    "--from",
-    "originals",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    required=True,
-    help="Restore from DIR, the --keep-originals directory of earlier runs; DIR also keeps the files that the restore "
-    "removes.",
-)
-@click.option("--run", "run_id", metavar="ID", help="Undo the run with this id.")
-@click.option(
-    "--as-of",
-    metavar="TIME",
-    help="Undo all runs that began at or after TIME, in ISO 8601 (UTC) or in ms since the epoch.",
-)
-@click.option("--undo-erasure", is_flag=True, help="Also put back records that a later run erased.")
-@click.option(
-    "--suppress",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Refuse to restore a partition if the files to restore contain a key on the suppression list FILE, which "
-    "`erase --suppress-out` wrote.",
-)
-@click.option(
-    "--secret-file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="With --suppress: read from this file the secret that `erase --suppress-out` used.",
-)
-@click.option("--dry-run", is_flag=True, help="Change nothing; report what a run would restore.")
-@click.option("--yes", is_flag=True, help="Restore without asking; required if stdin or stderr is not a terminal.")
-@click.option(
-    "--allow-network-fs",
-    is_flag=True,
-    help="Allow NFS and other network filesystems; make sure no other host uses the directory.",
-)
-def command(options: CommonOptions, yes: bool, dry_run: bool, **own: Any) -> None:
+@log_command("restore", RestoreOptions, COLUMNS)
+def command(options: CommonOptions, own: RestoreOptions) -> None:
     """Put the partitions of LOG_DIR... back to their state before a run with --keep-originals.
 
     SIGINT or SIGTERM ends the run after the partition in progress; the run then prints its report and exits with status
     1.
     """
-    asks = must_ask(yes=yes, dry_run=dry_run, command="restore")
+    asks = must_ask(yes=own.yes, dry_run=own.dry_run, command="restore")
     with stop_on_signals() as stop:
         confirm = partial(_confirmed, stop=stop, view=options.view) if asks else None
-        report = perform(options, stop=stop, confirm=confirm, dry_run=dry_run, **own)
+        report = restore(options, own, confirm=confirm, stop=stop)
     options.conclude(report, print_report)
 
 

@@ -22,20 +22,30 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import click
+from typing import Any, Literal
 
 from sediment.engine.config_definitions import BROKER_KEYS
 from sediment.engine.log_config import LogConfig
-from sediment.jobs.command_line.configured_command import ConfiguredCommand
+from sediment.jobs.command_line.configured_command import plain_command
+from sediment.jobs.command_line.declaration import ONE_COMMAND, Directory, File, argument, option
 from sediment.jobs.command_line.exit_status import EXIT_DONE, errors_as_exit_status
 from sediment.jobs.command_line.options import message_console
-from sediment.jobs.command_line.partition_completion import complete_partition
-from sediment.jobs.command_line.settings_options import config_option, topic_configs_option
+from sediment.jobs.command_line.shared_options import (
+    OutputFile,
+    allow_empty_selection_option,
+    configs_option,
+    json_option,
+    log_format_option,
+    metadata_dir_option,
+    metrics_file_option,
+    partitions_option,
+    quiet_option,
+    sets_option,
+    topic_configs_option,
+)
 from sediment.jobs.process import stderr_log
 from sediment.jobs.process.cancellation import RunStopped, stop_on_signals
 from sediment.jobs.process.standard_output import write_result
@@ -283,7 +293,7 @@ def _backend(
         if flush_acks:
             raise UsageError("--flush-acks needs a server that accepts writes", advice="leave out --read-only")
         return ReadOnlyOptions(directories, catalog, state)
-    for option, is_given in (
+    for name, is_given in (
         ("--state", state is not None),
         ("--partition", bool(catalog.partitions)),
         ("--metadata", catalog.metadata is not None),
@@ -292,7 +302,7 @@ def _backend(
         ("--topic-configs", catalog.topic_configs is not None),
     ):
         if is_given:
-            raise UsageError(f"{option} needs --read-only", advice=f"give --read-only, or leave out {option}")
+            raise UsageError(f"{name} needs --read-only", advice=f"give --read-only, or leave out {name}")
     options = live_options(directories, settings, fs, flush_acks=flush_acks)
     if formats is None:
         return replace(options, prepare=partial(_check_not_empty, directories, fs))
@@ -366,141 +376,92 @@ def quorum_keys(directories: Sequence[Path], settings: Settings) -> Mapping[str,
 
 
 # --------------------------------------------------------------------------------------------------------- command line
-@click.command("serve", cls=ConfiguredCommand)
-@click.argument("log_dirs", metavar="LOG_DIR...", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--read-only", is_flag=True, help="Serve the directories unchanged, and write nothing into them.")
-@click.option(
-    "--format",
-    "formats",
-    is_flag=True,
-    help="If LOG_DIR is empty or does not exist, first make it the log directory of a new cluster with a single node.",
-)
-@click.option(
-    "--flush-acks",
-    is_flag=True,
-    help="Treat records as replicated only after they are flushed to disk; consumers, and producers with acks=all, "
-    "wait for the flush.",
-)
-@click.option(
-    "--listen",
-    metavar="HOST:PORT",
-    default="127.0.0.1:9092",
-    show_default=True,
-    help="Listen on this address; port 0 picks a free port.",
-)
-@click.option(
-    "--advertise",
-    metavar="HOST:PORT",
-    help="Give clients this address; required if --listen is a wildcard such as 0.0.0.0.",
-)
-@click.option(
-    "--state",
-    metavar="DIR",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Store committed offsets of consumers in DIR, which must be outside every LOG_DIR (default: in memory).",
-)
-@click.option(
-    "--partition",
-    "partitions",
-    multiple=True,
-    metavar="TOPIC-N",
-    shell_complete=complete_partition,
-    help="Serve only these partitions, by name or glob.  A pattern that matches nothing is an error.",
-)
-@click.option("--allow-empty-selection", is_flag=True, help="Do not fail if a --partition matches nothing.")
-@click.option(
-    "--metadata",
-    "metadata_dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Read topic ids, configs and users from __cluster_metadata-0 in DIR.",
-)
-@click.option(
-    "--to-log-end",
-    is_flag=True,
-    help="Also serve records above the high watermark; meant for a copy of a follower, whose high watermark may lag.",
-)
-@click.option(
-    "--as",
-    "renamings",
-    multiple=True,
-    metavar="NEW=[DIR:]OLD",
-    help="Serve topic OLD under the name NEW; if DIR is given, serve only the partitions of OLD in DIR.",
-)
-@click.option(
-    "--tls-cert", metavar="FILE", type=click.Path(path_type=Path), help="Use TLS with the certificate in this PEM file."
-)
-@click.option(
-    "--tls-key",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Read the private key of the certificate from this PEM file.",
-)
-@click.option(
-    "--users",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Admit only the users in FILE, whose lines have the form "
-    "NAME:SCRAM-SHA-256:ITERATIONS:SALT:STORED_KEY:SERVER_KEY.",
-)
-@click.option("--insecure", is_flag=True, help="Let other machines connect even if --tls-cert or users are missing.")
-@click.option(
-    "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a broker configuration for this server."
-)
-@config_option(
-    "Read the server's limits from FILE, the broker's server.properties.  If no LOG_DIR is given, serve every "
-    "directory in its log.dirs, and its metadata.log.dir.  With --read-only, give the option once for each broker; the "
-    "first FILE gives the limits."
-)
-@topic_configs_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout after the server has stopped.")
-@click.option("--quiet", is_flag=True, help="Print no warnings; the line `listening on` is still printed.")
-@click.option(
-    "--metrics",
-    "metrics_file",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Write Prometheus metrics to FILE every 15 seconds, for the node exporter's textfile collector.",
-)
-@click.option(
-    "--request-log",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Append one JSON object for each request to FILE, one per line, without the content of the request.",
-)
-@click.option(
-    "--log-format",
-    type=click.Choice([stderr_log.TEXT, stderr_log.JSON]),
-    default=stderr_log.TEXT,
-    show_default=True,
-    help="Print messages on stderr as plain text, or as one JSON object per line.",
-)
-def command(
-    log_dirs: tuple[Path, ...],
-    read_only: bool,
-    formats: bool,
-    flush_acks: bool,
-    listen: str,
-    advertise: str | None,
-    state: Path | None,
-    partitions: tuple[str, ...],
-    allow_empty_selection: bool,
-    metadata_dir: Path | None,
-    to_log_end: bool,
-    renamings: tuple[str, ...],
-    tls_cert: Path | None,
-    tls_key: Path | None,
-    users: Path | None,
-    insecure: bool,
-    sets: tuple[str, ...],
-    configs: tuple[Path, ...],
-    topic_configs: tuple[Path, ...],
-    as_json: bool,
-    quiet: bool,
-    metrics_file: Path | None,
-    request_log: Path | None,
-    log_format: str,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """Options of `serve`."""
+
+    log_dirs: tuple[Path, ...] = argument("LOG_DIR...")
+    read_only: bool = option(
+        False, "Serve the directories unchanged, and write nothing into them.", from_settings=ONE_COMMAND
+    )
+    formats: bool = option(
+        False,
+        "If LOG_DIR is empty or does not exist, first make it the log directory of a new cluster with a single node.",
+        name="format",
+    )
+    flush_acks: bool = option(
+        False,
+        "Treat records as replicated only after they are flushed to disk; consumers, and producers with acks=all, wait "
+        "for the flush.",
+    )
+    listen: str = option(
+        "127.0.0.1:9092",
+        "Listen on this address; port 0 picks a free port.",
+        metavar="HOST:PORT",
+        shows_default=True,
+        from_settings=ONE_COMMAND,
+    )
+    advertise: str | None = option(
+        None,
+        "Give clients this address; required if --listen is a wildcard such as 0.0.0.0.",
+        metavar="HOST:PORT",
+        from_settings=ONE_COMMAND,
+    )
+    state: Directory | None = option(
+        None,
+        "Store committed offsets of consumers in DIR, which must be outside every LOG_DIR (default: in memory).",
+        from_settings=ONE_COMMAND,
+    )
+    partitions: tuple[str, ...] = partitions_option(
+        "Serve only these partitions, by name or glob.  A pattern that matches nothing is an error."
+    )
+    allow_empty_selection: bool = allow_empty_selection_option("Do not fail if a --partition matches nothing.")
+    metadata_dir: Directory | None = metadata_dir_option(
+        "Read topic ids, configs and users from __cluster_metadata-0 in DIR."
+    )
+    to_log_end: bool = option(
+        False,
+        "Also serve records above the high watermark; meant for a copy of a follower, whose high watermark may lag.",
+        from_settings=ONE_COMMAND,
+    )
+    renamings: tuple[str, ...] = option(
+        (),
+        "Serve topic OLD under the name NEW; if DIR is given, serve only the partitions of OLD in DIR.",
+        name="as",
+        metavar="NEW=[DIR:]OLD",
+    )
+    tls_cert: OutputFile | None = option(
+        None, "Use TLS with the certificate in this PEM file.", from_settings=ONE_COMMAND
+    )
+    tls_key: OutputFile | None = option(None, "Read the private key of the certificate from this PEM file.")
+    users: OutputFile | None = option(
+        None,
+        "Admit only the users in FILE, whose lines have the form "
+        "NAME:SCRAM-SHA-256:ITERATIONS:SALT:STORED_KEY:SERVER_KEY.",
+    )
+    insecure: bool = option(False, "Let other machines connect even if --tls-cert or users are missing.")
+    sets: tuple[str, ...] = sets_option("Override a broker configuration for this server.", "KEY=VALUE")
+    configs: tuple[File, ...] = configs_option(
+        "Read the server's limits from FILE, the broker's server.properties.  If no LOG_DIR is given, serve every "
+        "directory in its log.dirs, and its metadata.log.dir.  With --read-only, give the option once for each broker; "
+        "the first FILE gives the limits."
+    )
+    topic_configs: tuple[File, ...] = topic_configs_option()
+    as_json: bool = json_option("Print one JSON object on stdout after the server has stopped.")
+    quiet: bool = quiet_option("Print no warnings; the line `listening on` is still printed.")
+    metrics_file: OutputFile | None = metrics_file_option(
+        "Write Prometheus metrics to FILE every 15 seconds, for the node exporter's textfile collector."
+    )
+    request_log: OutputFile | None = option(
+        None,
+        "Append one JSON object for each request to FILE, one per line, without the content of the request.",
+        from_settings=ONE_COMMAND,
+    )
+    log_format: Literal["text", "json"] = log_format_option()
+
+
+@plain_command("serve", ServeOptions)
+def command(own: ServeOptions) -> None:
     """Let Kafka clients use LOG_DIR... over the network, until SIGINT or SIGTERM stops the server.
 
     No broker is needed.  The server refuses a directory that a broker uses.
@@ -516,24 +477,24 @@ def command(
     retention limit are set.  The cleaner cleans a topic only if the topic's cleanup.policy is set.  These settings can
     be topic configs, broker configs, values of --set, or keys in the --config file.
     """
-    with stderr_log.log_to_stderr(log_format, quiet=quiet, repeats=True), errors_as_exit_status():
-        nodes = load_run_settings(configs, sets, topic_configs=topic_configs)
-        directories = log_dirs or nodes.log_dirs(partial(configured_node_dirs, fs=Fs()))
-        if len(nodes.nodes) > 1 and not read_only:
+    with stderr_log.log_to_stderr(own.log_format, quiet=own.quiet, repeats=True), errors_as_exit_status():
+        nodes = load_run_settings(own.configs, own.sets, topic_configs=own.topic_configs)
+        directories = own.log_dirs or nodes.log_dirs(partial(configured_node_dirs, fs=Fs()))
+        if len(nodes.nodes) > 1 and not own.read_only:
             raise UsageError(
                 "--config is given several times, but a server that accepts writes is one node",
                 advice="give the file of this node, or --read-only",
             )
         settings = nodes.nodes[0]
-        for option, file in (("--metrics", metrics_file), ("--request-log", request_log)):
+        for name, file in (("--metrics", own.metrics_file), ("--request-log", own.request_log)):
             if file is not None:
-                check_output_file(file, option, directories)
+                check_output_file(file, name, directories)
         catalog = CatalogOptions(
-            to_log_end=to_log_end,
-            renamings=tuple(map(parse_renaming, renamings)),
-            partitions=partitions,
-            allow_empty_selection=allow_empty_selection,
-            metadata=metadata_dir,
+            to_log_end=own.to_log_end,
+            renamings=tuple(map(parse_renaming, own.renamings)),
+            partitions=own.partitions,
+            allow_empty_selection=own.allow_empty_selection,
+            metadata=own.metadata_dir,
             topic_configs=None if settings.topic_configs is None else settings.topic_configs.own,
         )
         options = ServerOptions(
@@ -541,20 +502,20 @@ def command(
                 directories,
                 settings,
                 catalog,
-                state,
+                own.state,
                 Fs(),
-                read_only=read_only,
-                flush_acks=flush_acks,
-                formats=message_console(quiet=quiet, plain=True) if formats else None,
+                read_only=own.read_only,
+                flush_acks=own.flush_acks,
+                formats=message_console(quiet=own.quiet, plain=True) if own.formats else None,
             ),
-            listen=parse_endpoint(listen, "--listen"),
-            advertise=None if advertise is None else parse_endpoint(advertise, "--advertise", least_port=1),
-            security=Security(certificate=tls_cert, key=tls_key, users=users, insecure=insecure),
-            request_log=request_log,
-            config=server_config(settings if read_only else with_held_keys(settings, directories)),
+            listen=parse_endpoint(own.listen, "--listen"),
+            advertise=None if own.advertise is None else parse_endpoint(own.advertise, "--advertise", least_port=1),
+            security=Security(certificate=own.tls_cert, key=own.tls_key, users=own.users, insecure=own.insecure),
+            request_log=own.request_log,
+            config=server_config(settings if own.read_only else with_held_keys(settings, directories)),
         )
-        report = serve(options, metrics_file=metrics_file, quiet=quiet)
-        if as_json:
+        report = serve(options, metrics_file=own.metrics_file, quiet=own.quiet)
+        if own.as_json:
             write_result(json.dumps(report) + "\n")
         sys.exit(EXIT_DONE)
 

@@ -25,13 +25,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-import click
-
-from sediment.jobs.command_line.configured_command import ConfiguredCommand
-from sediment.jobs.command_line.options import CommonOptions, common_options, lineage_option, screen_options
+from sediment.jobs.command_line.declaration import ONE_COMMAND, Values, option, required_option
+from sediment.jobs.command_line.options import CommonOptions, log_command
 from sediment.jobs.command_line.progress import stages_of
+from sediment.jobs.command_line.shared_options import lineage_option
 from sediment.jobs.delta_lake.latest_per_key import (
     SPARK_SCHEMA,
     SUMMARY_TOPIC,
@@ -118,12 +117,35 @@ class AsOf:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotOptions:
-    """Options that only `snapshot` has; if `as_of` is None, the run writes the latest state."""
+    """Options of `snapshot` in addition to the common options."""
 
-    to: str
-    as_of: AsOf | None
-    from_start: bool
-    deletion_vectors: bool = False
+    to: str = required_option(
+        "Write to this Delta table; create it if it does not exist.",
+        metavar="PATH",
+        parse=lambda path: path.removeprefix("file://") if path.startswith("file:///") else path,
+        from_settings=ONE_COMMAND,
+    )
+    as_of_offset: tuple[str, ...] = option(
+        (),
+        "Write the latest value of each key up to this offset; snapshots without this option must not use the same "
+        "table.",
+        metavar="[TOPIC-N:]OFFSET",
+    )
+    as_of_ms: Annotated[int, Values(least=0)] | None = option(
+        None,
+        "Write the latest value of each key as of this timestamp, in ms since the epoch; snapshots without this option "
+        "must not use the same table.",
+    )
+    from_start: bool = option(
+        False, "Read the selected partitions again from their log start.", from_settings=ONE_COMMAND
+    )
+    enable_deletion_vectors: bool = option(
+        False,
+        "Set delta.enableDeletionVectors on a table that this run creates.  Later refreshes of the table then rewrite "
+        "less data, but delta-rs cannot read the table.  An existing table keeps its setting.",
+        from_settings=ONE_COMMAND,
+    )
+    lineage: str | None = lineage_option()
 
 
 # --------------------------------------------------------------------------------------------------------------- report
@@ -261,7 +283,7 @@ def _facts(
 
 
 def _plan(
-    log: _Log, progress: PartitionProgress | None, own: SnapshotOptions, now_ms: int, fs: Fs
+    log: _Log, progress: PartitionProgress | None, own: SnapshotOptions, as_of: AsOf | None, now_ms: int, fs: Fs
 ) -> _Planned | PartitionSnapshot:
     """Return the plan of a partition, or its report if the partition is skipped or cannot be read."""
     from sediment.segment_io.partition.read_committed import committed_range
@@ -277,8 +299,8 @@ def _plan(
             facts, progress, now_ms=now_ms, delete_retention_ms=log.delete_retention_ms, from_start=own.from_start
         )
         bounds = Bounds(first_offset=refresh.first_offset, end_offset=refresh.end_offset)
-        if own.as_of is not None:
-            bounds &= own.as_of.bounds(str(log.partition))
+        if as_of is not None:
+            bounds &= as_of.bounds(str(log.partition))
             refresh = replace(refresh, end_offset=max(min(refresh.end_offset, bounds.end_offset), refresh.first_offset))
         mark = mark_of(source, identity, refresh.end_offset, fs)
         slices = plan_slices(source, bounds, fs)
@@ -401,8 +423,10 @@ def _shuffle_by_size(spark: SparkSession, planned: Sequence[_Planned]) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------------- refreshing
-def snapshot(options: CommonOptions, own: SnapshotOptions, spark: SparkSession) -> SnapshotReport:
+def refresh(options: CommonOptions, own: SnapshotOptions, as_of: AsOf | None, spark: SparkSession) -> SnapshotReport:
     """Refresh the table at `own.to` from the selected partitions of `options.log_dirs`.
+
+    If `as_of` is None, the run writes the latest state.
 
     Raises:
         UsageError: a directory or option is wrong, or `own.to` is not a table of `snapshot`; nothing was changed.
@@ -413,7 +437,7 @@ def snapshot(options: CommonOptions, own: SnapshotOptions, spark: SparkSession) 
     for attempt in range(_ATTEMPTS):
         try:
             with delta_failures(own.to):
-                return _Run(options, own, spark).refresh()
+                return _Run(options, own, as_of, spark).refresh()
         except SourceChangedError:
             if attempt == _ATTEMPTS - 1:
                 raise
@@ -423,24 +447,25 @@ def snapshot(options: CommonOptions, own: SnapshotOptions, spark: SparkSession) 
 class _Run:
     """One attempt of a refresh."""
 
-    def __init__(self, options: CommonOptions, own: SnapshotOptions, spark: SparkSession) -> None:
+    def __init__(self, options: CommonOptions, own: SnapshotOptions, as_of: AsOf | None, spark: SparkSession) -> None:
         self._options = options
         self._own = own
+        self._as_of = as_of
         self._spark = spark
         self._run_id = new_run_id()
         self._started = time.monotonic()
         self._fs = Fs()
-        self._table = SnapshotTable(spark, own.to, own.deletion_vectors)
+        self._table = SnapshotTable(spark, own.to, own.enable_deletion_vectors)
 
     def refresh(self) -> SnapshotReport:
-        as_of = self._own.as_of is not None
+        as_of = self._as_of is not None
         logs = _logs(self._options, self._fs)
         before = self._table.open(AS_OF if as_of else LATEST)
         known = {} if as_of else before.partitions
         planned: list[_Planned] = []
         reports: list[PartitionSnapshot] = []
         for log in logs:
-            found = _plan(log, known.get(str(log.partition)), self._own, self._options.now_ms, self._fs)
+            found = _plan(log, known.get(str(log.partition)), self._own, self._as_of, self._options.now_ms, self._fs)
             if isinstance(found, _Planned):
                 planned.append(found)
             else:
@@ -457,7 +482,7 @@ class _Run:
             reports += failed
             for partition, summaries in zip(wanted, read.summaries, strict=True):
                 if partition in good:
-                    reports.append(_refreshed(partition, sum(a.messages_read for a in summaries), self._own))
+                    reports.append(_refreshed(partition, sum(a.messages_read for a in summaries), is_latest=not as_of))
             if good:
                 with stop_on_signals():  # after its commit, a refresh must be reported
                     outcome = self._commit(_latest(read, good), good, [*idle, *good], before, known)
@@ -540,11 +565,11 @@ def _unchanged(partition: _Planned) -> PartitionSnapshot:
     return replace(report, first_offset=refresh.first_offset, next_offset=refresh.first_offset)
 
 
-def _refreshed(partition: _Planned, messages_read: int, own: SnapshotOptions) -> PartitionSnapshot:
+def _refreshed(partition: _Planned, messages_read: int, *, is_latest: bool) -> PartitionSnapshot:
     refresh, log = partition.refresh, partition.log
     is_rebuilt = refresh.rebuild not in (None, Rebuild.FIRST_TIME)
     report = log.report(REBUILT, refresh.rebuild) if is_rebuilt else log.report(REFRESHED)
-    if own.as_of is not None:
+    if not is_latest:
         report = _with_compacted_reason(report, partition)
     return replace(
         report,
@@ -638,33 +663,24 @@ def _check_output(to: str, log_dirs: Sequence[Path]) -> None:
         raise UsageError("this is neither a Delta table nor empty", path=to, advice="name a path that does not exist")
 
 
-def perform(
-    options: CommonOptions,
-    *,
-    to: str,
-    as_of_offsets: Sequence[str],
-    as_of_ms: int | None,
-    from_start: bool,
-    enable_deletion_vectors: bool,
-    lineage: str | None,
-) -> SnapshotReport:
-    """Parse the options of the command, then call `snapshot` in a separate Spark session.
+def snapshot(options: CommonOptions, own: SnapshotOptions) -> SnapshotReport:
+    """Refresh the table in a separate Spark session.
 
     Raises:
         UsageError: an option is wrong, Delta or the library of `lineage` is missing, or Spark does not start.
+        SourceChangedError, SedimentError: as in `refresh`.
     """
-    if to.startswith("file:///"):
-        to = to.removeprefix("file://")
-    _check_output(to, options.log_dirs)
+    _check_output(own.to, options.log_dirs)
     logs = _logs(options, Fs())
-    selected = [str(log.partition) for log in logs]
-    own = SnapshotOptions(to, parse_as_of(as_of_offsets, as_of_ms, selected), from_start, enable_deletion_vectors)
+    as_of = parse_as_of(own.as_of_offset, own.as_of_ms, [str(log.partition) for log in logs])
     with (
-        lineage_events(lineage, "snapshot", ((log.log_dir, log.partition.topic) for log in logs), to) as written,
+        lineage_events(
+            own.lineage, "snapshot", ((log.log_dir, log.partition.topic) for log in logs), own.to
+        ) as written,
         delta_session(options.master, "sediment snapshot", options.spark) as spark,
         stages_of(spark.sparkContext, options.messages()),
     ):
-        report = snapshot(options, own, spark)
+        report = refresh(options, own, as_of, spark)
         written(_table_write(report, logs))
         return report
 
@@ -685,35 +701,10 @@ def _table_write(report: SnapshotReport, logs: Sequence[_Log]) -> TableWrite:
     )
 
 
-@click.command("snapshot", cls=ConfiguredCommand)
-@common_options
-@screen_options(COLUMNS)
-@click.option("--to", required=True, metavar="PATH", help="Write to this Delta table; create it if it does not exist.")
-@click.option(
-    "--as-of-offset",
-    "as_of_offsets",
-    multiple=True,
-    metavar="[TOPIC-N:]OFFSET",
-    help="Write the latest value of each key up to this offset; snapshots without this option must not use "
-    "the same table.",
-)
-@click.option(
-    "--as-of-ms",
-    type=click.IntRange(min=0),
-    help="Write the latest value of each key as of this timestamp, in ms since the epoch; snapshots without this "
-    "option must not use the same table.",
-)
-@click.option("--from-start", is_flag=True, help="Read the selected partitions again from their log start.")
-@click.option(
-    "--enable-deletion-vectors",
-    is_flag=True,
-    help="Set delta.enableDeletionVectors on a table that this run creates.  Later refreshes of the table then rewrite "
-    "less data, but delta-rs cannot read the table.  An existing table keeps its setting.",
-)
-@lineage_option
-def command(options: CommonOptions, **own: Any) -> None:
+@log_command("snapshot", SnapshotOptions, COLUMNS)
+def command(options: CommonOptions, own: SnapshotOptions) -> None:
     """Write the latest value of each key in LOG_DIR... to a Delta table; later runs refresh the table."""
-    options.conclude(perform(options, **own), print_report)
+    options.conclude(snapshot(options, own), print_report)
 
 
 if __name__ == "__main__":

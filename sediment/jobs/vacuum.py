@@ -19,9 +19,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
-
-import click
+from typing import ClassVar
 
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.engine.directory.originals.catalogue import Catalogue
@@ -32,9 +30,11 @@ from sediment.engine.directory.originals.retained import (
     remove_originals,
     write_pins,
 )
-from sediment.jobs.command_line.configured_command import ConfiguredCommand
+from sediment.jobs.command_line.configured_command import plain_command
 from sediment.jobs.command_line.confirmation import ask_on_terminal, must_ask
-from sediment.jobs.command_line.exit_status import EXIT_DONE, EXIT_FAILED, errors_as_exit_status
+from sediment.jobs.command_line.declaration import ONE_COMMAND, Directory, TimeMs, argument, option
+from sediment.jobs.command_line.exit_status import EXIT_DONE, EXIT_FAILED
+from sediment.jobs.command_line.shared_options import json_option, now_ms_option
 from sediment.jobs.command_line.units import parse_duration
 from sediment.jobs.originals import (
     OriginalsReport,
@@ -55,7 +55,6 @@ from sediment.jobs.reporting.screen import Screen, screen_text
 from sediment.jobs.reporting.statuses import STOPPED
 from sediment.segment_io.dates import date_text
 from sediment.segment_io.errors import DeclinedError, SedimentError, UsageError
-from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import by_number, new_run_id
 from sediment.segment_io.fs import Fs
 
@@ -130,42 +129,45 @@ def _consequences(report: VacuumRunReport) -> Iterator[str]:
 # -------------------------------------------------------------------------------------------------------------- options
 @dataclass(frozen=True, slots=True)
 class VacuumOptions:
-    """Options of `vacuum`.  If `older_than_ms` is None, remove nothing and only change pins."""
+    """Options of `vacuum`.  Without `older_than`, nothing is removed, and only pins change."""
 
-    originals: Path
-    now_ms: int
-    older_than_ms: int | None = None
-    run_id: str | None = None
-    pin: str | None = None
-    unpin: str | None = None
-    dry_run: bool = False
+    originals: Directory = argument(
+        "DIR", "The --keep-originals directory of earlier runs.", required=True, keyword="path", parse=Path.absolute
+    )
+    older_than: str | None = option(
+        None, "Remove the files of runs that ended more than AGE ago, such as 7d or 36h.", metavar="AGE"
+    )
+    run_id: str | None = option(
+        None, "With --pin: keep the files of the run with this id.", name="run", keyword="run", metavar="ID"
+    )
+    pin: str | None = option(
+        None, "Keep the files of the run in --run until --unpin NAME removes this pin.", metavar="NAME"
+    )
+    unpin: str | None = option(
+        None, "Remove the pin NAME, so that a later vacuum can remove the files of its run.", metavar="NAME"
+    )
+    dry_run: bool = option(False, "Change nothing; report what a run would remove.", from_settings=ONE_COMMAND)
+    force: bool = option(False, "Accept an --older-than age of less than 24 hours.")
+    yes: bool = option(False, "Remove without asking; required if stdin or stderr is not a terminal.", of_terminal=True)
+    now_ms: TimeMs | None = now_ms_option()
+    as_json: bool = json_option()
 
+    def older_than_ms(self) -> int | None:
+        """Return the age of the originals to remove; None to remove none.
 
-def vacuum_options(
-    path: Path,
-    *,
-    older_than: str | None,
-    run_id: str | None,
-    pin: str | None,
-    unpin: str | None,
-    dry_run: bool,
-    force: bool,
-    now_ms: int | None,
-) -> VacuumOptions:
-    """Check the options of the command.
-
-    Raises:
-        UsageError: an option is wrong, or options exclude each other.
-    """
-    if older_than is None and pin is None and unpin is None:
-        raise UsageError("no age of the originals is given", advice="give --older-than, such as 7d")
-    if (pin is None) != (run_id is None):
-        raise UsageError("--pin and --run belong together", advice="give --run ID --pin NAME")
-    older_than_ms = None if older_than is None else parse_duration(older_than)
-    if older_than_ms is not None and older_than_ms < _LEAST_MS and not force:
-        raise UsageError(f"--older-than {older_than} is less than 24 hours", advice="give at least 24h, or --force")
-    clock = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    return VacuumOptions(path.absolute(), clock, older_than_ms, run_id, pin, unpin, dry_run)
+        Raises:
+            UsageError: an option is wrong, or options exclude each other.
+        """
+        if self.older_than is None and self.pin is None and self.unpin is None:
+            raise UsageError("no age of the originals is given", advice="give --older-than, such as 7d")
+        if (self.pin is None) != (self.run_id is None):
+            raise UsageError("--pin and --run belong together", advice="give --run ID --pin NAME")
+        age_ms = None if self.older_than is None else parse_duration(self.older_than)
+        if age_ms is not None and age_ms < _LEAST_MS and not self.force:
+            raise UsageError(
+                f"--older-than {self.older_than} is less than 24 hours", advice="give at least 24h, or --force"
+            )
+        return age_ms
 
 
 # -------------------------------------------------------------------------------------------------------------- the run
@@ -188,13 +190,16 @@ def vacuum(
         DirectoryInUseError: a restore or another vacuum uses the directory.
         OSError: the originals cannot be read, or the pins cannot be written; nothing was removed.
     """
+    older_than_ms = own.older_than_ms()
+    now_ms = time.time_ns() // 1_000_000 if own.now_ms is None else own.now_ms
+    removed_before_ms = None if older_than_ms is None else now_ms - older_than_ms
     fs, stop, started, run_id = fs or Fs(), stop or threading.Event(), time.monotonic(), new_run_id()
 
     def report(rows: Sequence[VacuumReport], *, dry_run: bool) -> VacuumRunReport:
         return VacuumRunReport(
             run_id=run_id,
             command="vacuum",
-            now_ms=own.now_ms,
+            now_ms=now_ms,
             seconds=time.monotonic() - started,
             dry_run=dry_run,
             partitions=tuple(rows),
@@ -208,7 +213,7 @@ def vacuum(
             history = read_history(own.originals, fs)
         before = read_pins(own.originals, fs)
         pins = _changed_pins(before, own, history)
-        rows = [row for run in reversed(history.runs) for row in _decided(run, own, history, pins)]
+        rows = [row for run in reversed(history.runs) for row in _decided(run, own, history, pins, removed_before_ms)]
         rows += rows_without_catalogue(VacuumReport, own.originals, fs)
         if own.dry_run:
             return report(rows, dry_run=True)
@@ -244,23 +249,25 @@ def _changed_pins(pins: dict[str, str], own: VacuumOptions, history: History) ->
     return changed
 
 
-def _decided(run: Catalogue, own: VacuumOptions, history: History, pins: dict[str, str]) -> Iterator[VacuumReport]:
+def _decided(
+    run: Catalogue, own: VacuumOptions, history: History, pins: dict[str, str], removed_before_ms: int | None
+) -> Iterator[VacuumReport]:
     """Yield a row for each partition of a run, with the status that it would have after a removal."""
     names = pins_of(run, pins)
-    status = _decide(run, own, names)
+    status = _decide(run, names, removed_before_ms)
     for entry in run.partitions:
         yield row_of_partition(VacuumReport, status, history, run, entry, own.originals, names)
 
 
-def _decide(run: Catalogue, own: VacuumOptions, pins: Sequence[str]) -> tuple[str, str | None, str | None]:
+def _decide(run: Catalogue, pins: Sequence[str], removed_before_ms: int | None) -> tuple[str, str | None, str | None]:
     if pins:
         return PINNED, None, f"pinned as {', '.join(pins)}; --unpin NAME removes a pin"
     if is_running(run):
         return KEPT, RUNNING, "the run has not ended, and a process has locked its log directory"
     ended_ms = run.started_ms if run.finished_ms is None else run.finished_ms
-    if own.older_than_ms is None:
+    if removed_before_ms is None:
         return KEPT, None, None
-    if ended_ms > own.now_ms - own.older_than_ms:
+    if ended_ms > removed_before_ms:
         return KEPT, YOUNG, f"the run ended at {date_text(ended_ms)}"
     return REMOVED, None, None
 
@@ -290,51 +297,17 @@ def _removed(
 
 
 # -------------------------------------------------------------------------------------------------------------- command
-def perform(
-    path: Path,
-    *,
-    confirm: Callable[[VacuumRunReport], bool] | None = None,
-    stop: threading.Event | None = None,
-    **given: Any,
-) -> VacuumRunReport:
-    """Parse the options of the command, then call `vacuum`."""
-    return vacuum(vacuum_options(path, **given), confirm=confirm, stop=stop)
-
-
-@click.command("vacuum", cls=ConfiguredCommand)
-@click.argument("path", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
-@click.option(
-    "--older-than",
-    metavar="AGE",
-    help="Remove the files of runs that ended more than AGE ago, such as 7d or 36h.",
-)
-@click.option("--run", "run_id", metavar="ID", help="With --pin: keep the files of the run with this id.")
-@click.option("--pin", metavar="NAME", help="Keep the files of the run in --run until --unpin NAME removes this pin.")
-@click.option(
-    "--unpin", metavar="NAME", help="Remove the pin NAME, so that a later vacuum can remove the files of its run."
-)
-@click.option("--dry-run", is_flag=True, help="Change nothing; report what a run would remove.")
-@click.option("--force", is_flag=True, help="Accept an --older-than age of less than 24 hours.")
-@click.option("--yes", is_flag=True, help="Remove without asking; required if stdin or stderr is not a terminal.")
-@click.option(
-    "--now-ms",
-    type=click.IntRange(0, INT64_MAX),
-    help="Use this time, in ms since the epoch, instead of the clock.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
-def command(as_json: bool, yes: bool, dry_run: bool, **options: Any) -> None:
+@plain_command("vacuum", VacuumOptions)
+def command(own: VacuumOptions) -> None:
     """Remove from DIR the files that old runs with --keep-originals DIR kept; these runs can then no longer be undone.
 
     SIGINT or SIGTERM ends the command after the run whose files are being removed; the command then prints its report
     and exits with status 1.
     """
-    with errors_as_exit_status():
-        removes = options["older_than"] is not None
-        asks = removes and must_ask(yes=yes, dry_run=dry_run, command="vacuum")
-        with stop_on_signals() as stop:
-            confirm = partial(_confirmed, stop=stop) if asks else None
-            report = perform(**options, dry_run=dry_run, confirm=confirm, stop=stop)
-        write_result(report.to_json() + "\n" if as_json else screen_text(partial(print_report, report)))
+    asks = own.older_than is not None and must_ask(yes=own.yes, dry_run=own.dry_run, command="vacuum")
+    with stop_on_signals() as stop:
+        report = vacuum(own, confirm=partial(_confirmed, stop=stop) if asks else None, stop=stop)
+    write_result(report.to_json() + "\n" if own.as_json else screen_text(partial(print_report, report)))
     raise SystemExit(EXIT_FAILED if report.failed else EXIT_DONE)
 
 

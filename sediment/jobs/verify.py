@@ -25,12 +25,10 @@ import re
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-import click
-
-from sediment.jobs.command_line.configured_command import ConfiguredCommand
-from sediment.jobs.command_line.options import CommonOptions, options_of_two_directories, screen_options
+from sediment.jobs.command_line.declaration import TimeMs, option
+from sediment.jobs.command_line.options import CommonOptions, log_command
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.settings.cluster_settings import settings_of_logs
@@ -42,7 +40,6 @@ from sediment.jobs.verifying.pairs import FoundPair, pair_up
 from sediment.jobs.verifying.report import COLUMNS, VerificationReport, print_report
 from sediment.jobs.verifying.task import compare_pair, failed_pair
 from sediment.segment_io.errors import SedimentError, SourceChangedError, UsageError
-from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import by_number, new_run_id
 from sediment.segment_io.fs import Fs
 from sediment.verification.comparison import Pair, PairSettings
@@ -132,13 +129,28 @@ def _reports(pairs: Sequence[Pair], options: CommonOptions) -> Iterator[PairRepo
             progress.advance(each.item.readable_bytes)
 
 
-def verify(options: CommonOptions, *, since_ms: int | None, reencoded: bool = False) -> VerificationReport:
+@dataclass(frozen=True, slots=True)
+class VerifyOptions:
+    """Options of `verify` in addition to the common options."""
+
+    since_ms: TimeMs | None = option(
+        None,
+        "Time of the first compaction, in ms since the epoch, if several compactions lie between BEFORE and AFTER "
+        "(default: there was one compaction, at --now-ms).",
+    )
+    reencoded: bool = option(
+        False,
+        "Accept batches that `compact --codec` or `reencode` re-encoded: compare their records instead of their "
+        "bytes, and list these batches.",
+    )
+
+
+def verify(options: CommonOptions, own: VerifyOptions) -> VerificationReport:
     """Compare the two `log_dirs` of `options`.
 
     If `options.now_ms` was given, it is the exact time of the cleaning; otherwise, the cleaning may have been earlier.
-    `since_ms` is the time of the first of several cleanings.  If `since_ms` is None and several runs of --keep-before
-    used BEFORE, the time of the first of these runs is used.  In all other cases, None means a single cleaning.
-    With `reencoded`, batches may have another codec or size.
+    If `own.since_ms` is None and several runs of --keep-before used BEFORE, the time of the first of these runs is
+    used.  In all other cases, None means a single cleaning.
 
     Raises:
         UsageError: the directories cannot be compared.
@@ -147,13 +159,14 @@ def verify(options: CommonOptions, *, since_ms: int | None, reencoded: bool = Fa
     if options.other_nodes:
         raise UsageError("verify takes one --config", advice="give the file of the node of BEFORE and AFTER")
     started = time.monotonic()
+    since_ms = own.since_ms
     found, reports, mark = pair_up(options, Fs())
     if since_ms is None and mark.is_reused and mark.now_ms is not None:
         since_ms = mark.now_ms
         options.messages().print(
             f"several runs used BEFORE for --keep-before, so --since-ms {since_ms} applies, the time of the first run"
         )
-    reports += _reports(_with_settings(found, options, since_ms, reencoded), options)
+    reports += _reports(_with_settings(found, options, since_ms, own.reencoded), options)
     return VerificationReport(
         run_id=new_run_id(),
         command="verify",
@@ -163,27 +176,14 @@ def verify(options: CommonOptions, *, since_ms: int | None, reencoded: bool = Fa
     )
 
 
-@click.command("verify", cls=ConfiguredCommand)
-@options_of_two_directories
-@screen_options(COLUMNS)
-@click.option(
-    "--since-ms",
-    type=click.IntRange(min=0, max=INT64_MAX),
-    help="Time of the first compaction, in ms since the epoch, if several compactions lie between BEFORE and AFTER "
-    "(default: there was one compaction, at --now-ms).",
-)
-@click.option(
-    "--reencoded",
-    is_flag=True,
-    help="Accept batches that `compact --codec` or `reencode` re-encoded: compare their records instead of their "
-    "bytes, and list these batches.",
-)
-def command(options: CommonOptions, since_ms: int | None, reencoded: bool) -> None:
+# -------------------------------------------------------------------------------------------------------- command line
+@log_command("verify", VerifyOptions, COLUMNS, two_directories=True)
+def command(options: CommonOptions, own: VerifyOptions) -> None:
     """Check that AFTER is a correct compaction of BEFORE.
 
     BEFORE and AFTER are two log directories, or two directories of one partition.  Neither is changed.
     """
-    options.conclude(verify(options, since_ms=since_ms, reencoded=reencoded), print_report)
+    options.conclude(verify(options, own), print_report)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`sediment warm-up`: compile kernels and archive Spark's classes once, so that later runs start fast."""
+"""`sediment setup warm-up`: compile kernels and archive Spark's classes once, so that later runs start fast."""
 
 from __future__ import annotations
 

@@ -13,8 +13,11 @@ from packaging.requirements import Requirement
 
 import sediment
 from sediment.airflow.arguments import command_arguments
+from sediment.api import SharedOptions
 from sediment.jobs.cli import main
-from sediment.jobs.command_line.calls import keyword_of
+from sediment.jobs.command_line.click_options import CommandOption
+from sediment.jobs.command_line.declaration import declared_options
+from sediment.jobs.command_line.shared_options import GivenOptions
 
 ROOT = Path(__file__).parents[2]
 OF_PYTHON = {"master", "spark"}  # the connection gives the master
@@ -40,18 +43,22 @@ def keywords(node: ast.ClassDef) -> dict[str, str | None]:
 
 
 @pytest.mark.parametrize(("operator", "command"), COMMANDS.items())
-def test_an_operator_has_the_keywords_and_defaults_of_the_python_function(operator: str, command: str) -> None:
+def test_an_operator_has_the_keywords_and_defaults_of_python(operator: str, command: str) -> None:
     classes = operator_classes()
     common = {name: each for name, each in keywords(classes["SedimentOperator"]).items() if name not in OF_THE_OPERATOR}
     own = keywords(classes[operator])
     given = {**common, **own}
-    wanted = {
+    method = inspect.signature(getattr(sediment.LogDirectories, command)).parameters
+    wanted = {each.keyword: repr(each.default_text) for each in declared_options(GivenOptions)}
+    wanted = {name: each for name, each in wanted.items() if name in SharedOptions.__annotations__} | {"log_dirs": "()"}
+    wanted |= {
         name: None if each.default is inspect.Parameter.empty else repr(each.default)
-        for name, each in inspect.signature(getattr(sediment, command)).parameters.items()
-        if name not in OF_PYTHON
+        for name, each in method.items()
+        if name != "self"
     }
+    wanted = {name: each for name, each in wanted.items() if name not in OF_PYTHON}
     if command == "verify":
-        del given["log_dirs"]
+        del given["log_dirs"], given["after"], wanted["log_dirs"]
     assert given == wanted
 
 
@@ -59,8 +66,8 @@ def test_an_operator_has_the_keywords_and_defaults_of_the_python_function(operat
 def test_every_option_of_an_operator_is_an_option_of_the_command(operator: str, command: str) -> None:
     declared = main.get_command(click.Context(main), command)
     assert declared is not None
-    options = [each for each in declared.params if isinstance(each, click.Option)]
-    known = {keyword_of(each): max(each.opts, key=len) for each in options}
+    options = [each for each in declared.params if isinstance(each, CommandOption)]
+    known = {each.keyword: max(each.opts, key=len) for each in options}
     classes = operator_classes()
     taken = {*keywords(classes["SedimentOperator"]), *keywords(classes[operator])} - OF_THE_OPERATOR
     for keyword in taken - {"log_dirs", "before", "after"}:

@@ -21,7 +21,6 @@ from sediment.engine.log_config import LogConfig
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.expire import ExpiryRunReport, expire
 from sediment.jobs.settings.resolve import Settings
-from sediment.jobs.settings.selection import Selection
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
@@ -72,11 +71,9 @@ class Log:
     def run(self, fs: Fs) -> ExpiryRunReport:
         options = CommonOptions(
             log_dirs=(self.log_dir,),
-            selection=Selection(),
             settings=Settings.load(None, self.sets, broker_defaults=True),
             now_ms=NOW_MS,
             as_json=True,
-            master=None,
             quiet=True,
         )
         return expire(options, fs=fs)

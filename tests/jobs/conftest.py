@@ -23,7 +23,7 @@ def class_archive():
     with archive_path().with_name("tests.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another process of the run may be making it
         if usable_archive() is None:
-            sediment_process("warm-up")  # without an archive everything works too
+            sediment_process("setup", "warm-up")  # without an archive everything works too
 
 
 @pytest.fixture(scope="session", autouse=True)

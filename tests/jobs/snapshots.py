@@ -47,7 +47,7 @@ def bring_jars() -> None:
         fcntl.lockf(lock, fcntl.LOCK_EX)
         if fetched_jars(Path("~/.ivy2.5.2").expanduser()):
             return
-        fetching = [sys.executable, "-m", "sediment.jobs.cli", "delta-jars"]
+        fetching = [sys.executable, "-m", "sediment.jobs.cli", "setup", "delta-jars"]
         fetched = subprocess.run(fetching, capture_output=True, text=True, timeout=240, check=False)
         if fetched.returncode:
             pytest.skip(f"Delta's JARs cannot be had: {fetched.stderr.strip()}")

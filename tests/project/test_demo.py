@@ -28,7 +28,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_partition_is_cleanable_by_the_configs_in_the_metadata_log(scratch: Path) -> None:
-    planned = sediment.plan(config=scratch / demo.PROPERTIES)
+    planned = sediment.LogDirectories(config=scratch / demo.PROPERTIES).plan()
     assert len(planned.partitions) == len(demo.CASES)
     assert {each.status for each in planned.partitions} == {"cleanable"}
 

@@ -17,6 +17,7 @@ import click
 import pytest
 
 from sediment.compaction.cleanable_range import BlockingRule
+from sediment.jobs import setup
 from sediment.jobs.cli import COMMANDS, main
 from sediment.jobs.cloning.check import CheckedCopyPartition
 from sediment.jobs.cloning.report import PartitionCloneReport
@@ -92,8 +93,11 @@ def _arguments(line: str) -> tuple[str, list[str]] | None:
 
 
 def _command(name: str) -> click.Command:
-    command = main.get_command(click.Context(main), name)
-    assert command is not None, f"there is no command {name}"
+    command: click.Command | None = main
+    for word in name.split():
+        assert isinstance(command, click.Group)
+        command = command.get_command(click.Context(command), word)
+        assert command is not None, f"there is no command {name}"
     return command
 
 
@@ -136,7 +140,7 @@ def test_every_command_that_is_mentioned_exists_with_its_options(page: Path) -> 
 def test_the_page_of_commands_tells_every_command_and_option() -> None:
     text = (ROOT / "docs" / "reference" / "commands.md").read_text()
     told = " ".join(_INLINE.findall(text))
-    for name in COMMANDS:
+    for name in (*COMMANDS, *(f"setup {name}" for name in setup.COMMANDS)):
         assert re.search(rf"(?<![\w-]){name}(?![\w-])", told), name
         for parameter in _command(name).params:
             if isinstance(parameter, click.Option):

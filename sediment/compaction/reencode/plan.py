@@ -50,6 +50,11 @@ class Encoding:
     batch_bytes: int | None = None
     """Neighbouring batches are merged up to this many uncompressed bytes.  If it is None, no batches are merged."""
 
+    @property
+    def codec_name(self) -> str | None:
+        """The name of the codec."""
+        return None if self.codec is None else CODEC_NAMES[self.codec]
+
     def __post_init__(self) -> None:
         if self.codec is None and self.batch_bytes is None:
             raise UsageError("no new encoding is requested; give a codec or a batch size")

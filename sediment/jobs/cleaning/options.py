@@ -7,10 +7,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from sediment.compaction.config import CompactionConfig
+from sediment.compaction.reencode.plan import Encoding
 from sediment.compaction.strategy import KeyEquality, Resources, Strategy
+from sediment.jobs.command_line.declaration import (
+    ONE_COMMAND,
+    ByteSize,
+    Directory,
+    ExistingDirectory,
+    Seconds,
+    option,
+    together,
+)
+from sediment.jobs.command_line.encoding_options import EncodingOptions
+from sediment.jobs.command_line.shared_options import (
+    AUTO,
+    allow_network_fs_option,
+    keep_originals_option,
+    key_equality_option,
+)
 from sediment.jobs.delta_lake.paths import is_uri
 from sediment.jobs.spark.task_environment import NO_LIMIT, RateLimit
 from sediment.segment_io.errors import UsageError
@@ -19,13 +36,9 @@ from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import LogListing, SegmentRef
 
 if TYPE_CHECKING:
-    from sediment.compaction.reencode.plan import Encoding
     from sediment.jobs.command_line.options import CommonOptions
 
 FAIL, KEEP = "fail", "keep"
-AUTO = "auto"
-STRATEGIES = (AUTO, *(strategy.value for strategy in Strategy))
-"""The values of `--strategy`."""
 
 WHOLE_RUN = Resources(asked=Strategy.WHOLE, slots=1, all_bytes=0, task_memory_bytes=INT64_MAX)
 
@@ -34,41 +47,78 @@ WHOLE_RUN = Resources(asked=Strategy.WHOLE, slots=1, all_bytes=0, task_memory_by
 class CompactOptions:
     """Options of `compact` in addition to the common options."""
 
-    force: bool = False
-    dry_run: bool = False
-    from_start: bool = False
-    on_corruption: str = FAIL
-    """Action for a partition with a corrupt batch: `fail` quarantines it, `keep` cleans its readable batches."""
-
-    roll_active: bool = False
-    keep_originals: Path | None = None
-    keep_before: Path | None = None
-    """Directory for hard links to all files of each partition, made before the run changes the partition."""
-
-    drop_keyless: bool = False
-    """True: also clean a partition that would mostly lose records without a key."""
-
-    max_bytes: int | None = None
-    max_seconds: float | None = None
-    retry_quarantined: bool = False
-    allow_network_fs: bool = False
-    strategy: Strategy | None = None
-    """Cleaning strategy; None: choose by the size and keys of each partition and by the number of task slots."""
-
-    key_equality: KeyEquality = KeyEquality.HASH
-    """Method of comparing two keys."""
-
-    encoding: Encoding | None = None
-    """Codec and size of the batches in cleaned segments; None: batches keep their codec and size."""
-
-    hand_off: Path | None = None
-    """Hand-off folder of the engine that owns the directories; the run puts its swaps here for the engine to commit."""
-
-    output: str | None = None
-    """Path or URI of a complete compacted log directory; the source stays unchanged."""
-
-    scratch: Path | None = None
-    """Directory for small files of a URI source, and for partitions whose files must change before they are cleaned."""
+    force: bool = option(
+        False,
+        "Clean logs even if their dirty ratio is below min.cleanable.dirty.ratio.  Clean a log without dirty records "
+        "again if its tombstones have expired.",
+    )
+    dry_run: bool = option(False, "Clean in memory, write nothing, and report the result.", from_settings=ONE_COMMAND)
+    from_start: bool = option(
+        False, "Ignore cleaner-offset-checkpoint, and clean from the log start.", from_settings=ONE_COMMAND
+    )
+    strategy: Strategy | None = option(
+        None,
+        "whole: one task cleans a partition.  split: many tasks clean a partition.  auto: choose for each partition, "
+        "by its size, its keys and the number of task slots.",
+        none=AUTO,
+        shows_default=True,
+        from_settings=ONE_COMMAND,
+    )
+    key_equality: KeyEquality = key_equality_option()
+    encoding: Encoding | None = together(EncodingOptions)
+    on_corruption: Literal["fail", "keep"] = option(
+        "fail",
+        "fail: skip a partition with a corrupt batch, and quarantine it, so that later runs skip it too.  keep: clean "
+        "the readable batches of the partition, and leave the corrupt ones unchanged.",
+        shows_default=True,
+    )
+    drop_keyless: bool = option(
+        False,
+        "Also clean a partition if more than half of the records that it would lose have no key.  Otherwise, such a "
+        "partition stays unchanged, because compaction drops every record without a key.",
+    )
+    retry_quarantined: bool = option(False, "Also try to clean quarantined partitions, which a run otherwise skips.")
+    roll_active: bool = option(
+        False, "Also roll and clean the active segment; use this only on a copy that no broker uses."
+    )
+    keep_originals: Directory | None = keep_originals_option()
+    keep_before: Directory | None = option(
+        None,
+        "Before a partition changes, hard-link all its files into DIR, so that `verify DIR LOG_DIR` can check the run; "
+        "use a new DIR for each run.  With several log directories, a name keeps each beside itself.",
+        from_settings=ONE_COMMAND,
+    )
+    max_bytes: ByteSize | None = option(
+        None,
+        "Clean at most N bytes of log, such as 10GB, filthiest partitions first; leave the other partitions for the "
+        "next run.",
+        from_settings=ONE_COMMAND,
+    )
+    max_seconds: Seconds | None = option(
+        None,
+        "Stop after N seconds, or a duration such as 90m.  Finished partitions stay compacted; the others stay "
+        "unchanged.",
+        from_settings=ONE_COMMAND,
+    )
+    hand_off: Directory | None = option(
+        None,
+        "Commit nothing; leave the cleaned segments in DIR.  The Sediment engine that runs on LOG_DIR (a Python "
+        "process that uses sediment.engine) then commits them.",
+        from_settings=ONE_COMMAND,
+    )
+    output: str | None = option(
+        None,
+        "Write a complete log directory to DIR_OR_URI and leave LOG_DIR unchanged; required if LOG_DIR is a URI.",
+        metavar="DIR_OR_URI",
+        from_settings=ONE_COMMAND,
+    )
+    scratch: ExistingDirectory | None = option(
+        None,
+        "Directory for temporary copies of partitions whose files must change before cleaning; used if --output is "
+        "given and LOG_DIR is a URI (default: $TMPDIR).",
+        from_settings=ONE_COMMAND,
+    )
+    allow_network_fs: bool = allow_network_fs_option()
 
     @property
     def is_limited(self) -> bool:
@@ -97,7 +147,7 @@ class CompactOptions:
             self._validate_hand_off()
 
     def _validate_output(self) -> None:
-        for option, given, why in (
+        for name, given, why in (
             ("--hand-off", self.hand_off is not None, "an engine would have nothing to commit"),
             ("--keep-originals", self.keep_originals is not None, "the source keeps them"),
             ("--keep-before", self.keep_before is not None, "the source keeps it"),
@@ -105,10 +155,10 @@ class CompactOptions:
             ("--max-seconds", self.max_seconds is not None, "an incomplete output is of no use"),
         ):
             if given:
-                raise UsageError(f"--output excludes {option}: {why}", advice="leave out one of them")
+                raise UsageError(f"--output excludes {name}: {why}", advice="leave out one of them")
 
     def _validate_hand_off(self) -> None:
-        for option, given in (
+        for name, given in (
             ("--dry-run", self.dry_run),
             ("--roll-active", self.roll_active),
             ("--keep-originals", self.keep_originals is not None),
@@ -116,7 +166,7 @@ class CompactOptions:
         ):
             if given:
                 raise UsageError(
-                    f"--hand-off excludes {option}: the directories belong to their engine",
+                    f"--hand-off excludes {name}: the directories belong to their engine",
                     advice="leave out one of them",
                 )
 
@@ -183,8 +233,3 @@ def check_apart(originals: Path, before: Path) -> None:
         raise UsageError(
             "--keep-before and --keep-originals name the same directory", advice="name a directory for each of them"
         )
-
-
-def parse_strategy(text: str) -> Strategy | None:
-    """Return the strategy that `--strategy` requests, or None for auto."""
-    return None if text == AUTO else Strategy(text)

@@ -1,14 +1,14 @@
-"""Parsers for the options of `clone`, some of which `adopt` shares."""
+"""Options of `clone`, some of which `adopt` shares."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
-
-import click
+from typing import Any
 
 from sediment.engine.clone.options import Part
+from sediment.jobs.command_line.declaration import ONE_COMMAND, option
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.checkpoints import parse_count, parse_uuid
 from sediment.segment_io.format.names import TopicPartition, parse_partition_directory
@@ -17,29 +17,42 @@ from sediment.server.network.endpoints import Endpoint, parse_endpoint
 DEFAULT_LISTEN = Endpoint("127.0.0.1", 9092)
 
 _MOST_PORT = 65534  # the controller uses the next port
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-def properties_file_options(command: _Command) -> _Command:
-    """Add the options for the generated `server.properties`: `--listen` and `--server-properties`."""
-    for option in (
-        click.option(
-            "--server-properties",
-            "properties_file",
-            metavar="FILE",
-            type=click.Path(path_type=Path, dir_okay=False),
-            help="Also write the generated server.properties to FILE, which must not exist (default: write it only to "
-            "the log directory).",
-        ),
-        click.option(
-            "--listen",
-            metavar="HOST:PORT",
-            help="Let the broker listen on this address, and its controller on the next port "
-            f"(default: {DEFAULT_LISTEN}).",
-        ),
-    ):
-        command = option(command)
-    return command
+def listen_option() -> Endpoint | None:
+    """Return the field of `--listen`."""
+    return option(
+        None,
+        f"Let the broker listen on this address, and its controller on the next port (default: {DEFAULT_LISTEN}).",
+        metavar="HOST:PORT",
+        parse=lambda text: parse_listen(text),
+        from_settings=ONE_COMMAND,
+    )
+
+
+def properties_file_option(**more: Any) -> Path | None:
+    """Return the field of `--server-properties`; `more` are fields of `Option`."""
+    return option(
+        None,
+        "Also write the generated server.properties to FILE, which must not exist (default: write it only to the log "
+        "directory).",
+        name="server-properties",
+        keyword="server_properties",
+        from_settings=ONE_COMMAND,
+        **more,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CloneRequest:
+    """The target and the node of a run; `CloneOptions` describes the content of the clone."""
+
+    to: Path
+    host: str
+    port: int
+    target_version: str
+    properties_file: Path | None = None
+    """Path for a second copy of the clone's `server.properties`; None: write no second copy."""
 
 
 def parse_listen(text: str) -> Endpoint:

@@ -37,6 +37,7 @@ from sediment.engine.directory.lock import DirectoryLock
 from sediment.engine.replicas import ClusterDirectory
 from sediment.jobs.cleaning.result import TASK_ERRORS
 from sediment.jobs.cloning.compaction import compaction_note, topics_left_alone, with_compaction
+from sediment.jobs.cloning.options import CloneRequest
 from sediment.jobs.cloning.report import (
     CLONED,
     UNCHANGED,
@@ -77,18 +78,6 @@ from sediment.segment_io.stores import Store
 _CORRUPT = "corrupt-batch"
 _NAMED = 5
 _MIN_ISR = "min.insync.replicas"
-
-
-@dataclass(frozen=True, slots=True)
-class CloneRequest:
-    """Options for the target and the node of a run; `CloneOptions` describes the content of the clone."""
-
-    to: Path
-    host: str
-    port: int
-    target_version: str
-    properties_file: Path | None = None
-    """Path for a second copy of the clone's `server.properties`; None: write no second copy."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Calls of commands from Python: keywords become options, and Ctrl-C ends a run as it does on the command line.
 
-The click parameters of a command are the only list of its options, so keywords have the same types, ranges and choices.
+Keywords are converted as on the command line, so they have the same types, ranges and choices.
 
 Invariants: nothing is printed, messages go to the log, and no signal handler changes.  A run that changes log
 directories works in its own thread.  Therefore, Ctrl-C interrupts the caller, but the run still finishes the group in
@@ -12,62 +12,49 @@ from __future__ import annotations
 import contextvars
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import click
 
-from sediment.jobs.command_line.options import CHECK, CommonOptions, GivenOptions, shown_option
+from sediment.jobs.command_line.click_options import CommandArgument, CommandOption, parameters_of
+from sediment.jobs.command_line.declaration import filled
+from sediment.jobs.command_line.options import CommonOptions, run_on_logs, shown_option
+from sediment.jobs.command_line.python_terms import errors_in_python
+from sediment.jobs.command_line.shared_options import GivenOptions
 from sediment.jobs.process.cancellation import RunStopped
 from sediment.jobs.reporting.run_report import RunReport
+from sediment.jobs.settings.run_settings import load_run_settings
 from sediment.jobs.spark.session import check_session, finish_stopping
 from sediment.segment_io.errors import UsageError
 
-TERMINAL_OPTIONS = frozenset(
-    {
-        *("json", "json_lines", "quiet", "log_format", "yes", "changed", "sort", "by_topic", "bytes"),
-        *("format", "csv", "arrow", "follow"),
-    }
-)
-"""Options of the terminal, which Python functions do not have."""
-
-_RENAMED = {
-    "partition": "partitions",
-    "set": "settings",
-    "topic": "topics",
-    "rename": "renames",
-    "until_offset": "until_offsets",
-    "from": "originals",
-    "with": "parts",  # `with`, like `from`, is a reserved word of Python
-}
-
+_Own = TypeVar("_Own")
 _Report = TypeVar("_Report", bound=RunReport[Any])
 _Outcome = TypeVar("_Outcome")
 
 
-def keyword_of(parameter: click.Parameter) -> str:
-    """Return the Python keyword of an option or argument; an option's keyword is its long name with underscores."""
-    name = max(parameter.opts, key=len).removeprefix("--").replace("-", "_")
-    return _RENAMED.get(name, name)
-
-
 def option_values(
-    command: click.Command, keywords: Mapping[str, Any]
+    declared: Sequence[type], keywords: Mapping[str, Any]
 ) -> tuple[dict[str, Any], tuple[tuple[str, str], ...]]:
-    """Return two things: the option values of `command`, by parameter name, and the given options as (name, text).
+    """Return two things: the values of the declared options, by field, and the given options as (name, text).
+
+    An option that is not in `keywords` has no value.
 
     Raises:
         UsageError: a value is of the wrong kind, out of range or not a choice.
     """
-    context = click.Context(command)
+    context = click.Context(click.Command("call"))
     values: dict[str, Any] = {}
     given: list[tuple[str, str]] = []
-    for parameter in command.params:
-        keyword = keyword_of(parameter)
-        if keyword in TERMINAL_OPTIONS or parameter.name is None:
+    for parameter in (parameter for each in declared for parameter in parameters_of(each)):
+        assert isinstance(parameter, CommandArgument | CommandOption) and parameter.name is not None
+        keyword, option = parameter.keyword, parameter.declared
+        if keyword not in keywords or option.of_terminal:
             continue
-        value = _plain(keywords[keyword], is_many=parameter.multiple or parameter.nargs != 1)
+        is_many = parameter.multiple or parameter.nargs != 1
+        is_flag = isinstance(parameter, CommandOption) and parameter.is_flag
+        value = _plain(keyword, keywords[keyword], is_many=is_many, is_flag=is_flag, joined=option.joined)
         if value is None and parameter.required:
             raise UsageError(f"{keyword} is missing", advice=f"give {keyword}=…")
         try:
@@ -76,23 +63,34 @@ def option_values(
             raise UsageError(f"{keyword}: {error.message.rstrip('.')}", advice="correct the argument") from None
         values[parameter.name] = value
         is_absent_flag = value is False and not parameter.secondary_opts
-        if isinstance(parameter, click.Option) and not is_absent_flag and value not in (None, (), parameter.default):
+        if isinstance(parameter, CommandOption) and not is_absent_flag and value not in (None, (), parameter.default):
             given += shown_option(parameter, value)
     return values, tuple(given)
 
 
-def _plain(value: Any, *, is_many: bool) -> Any:
+def _plain(keyword: str, value: Any, *, is_many: bool, is_flag: bool, joined: bool) -> Any:
     """Return `value` in the form of the command line: paths and settings as texts, and several values as a tuple."""
-    if not is_many:
-        value = ",".join(map(str, value)) if isinstance(value, list | tuple) else value
-        return os.fspath(value) if isinstance(value, os.PathLike) else value
-    if value is None:
-        return ()
-    if isinstance(value, Mapping):
-        return tuple(f"{name}={_setting(each)}" for name, each in value.items())
-    if isinstance(value, str | os.PathLike | int):
-        return (_plain(value, is_many=False),)
-    return tuple(_plain(each, is_many=False) for each in value)
+    if is_flag:
+        if not isinstance(value, bool):
+            raise UsageError(f"{keyword} is {value!r}", advice="give True or False")
+        return value
+    if is_many:
+        if value is None:
+            return ()
+        if isinstance(value, Mapping):
+            return tuple(f"{name}={_setting(each)}" for name, each in value.items())
+        several = value if isinstance(value, Iterable) and not isinstance(value, str | os.PathLike) else (value,)
+        return tuple(_text(keyword, each) for each in several)
+    if joined and isinstance(value, Iterable) and not isinstance(value, str):
+        return ",".join(_text(keyword, each) for each in value)
+    return None if value is None else _text(keyword, value)
+
+
+def _text(keyword: str, value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, str | os.PathLike | int | float):
+        kind = "a list" if isinstance(value, list | tuple) else repr(value)
+        raise UsageError(f"{keyword} is {kind}", advice=f"give {keyword} one text, number or path")
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def _setting(value: object) -> str:
@@ -102,80 +100,113 @@ def _setting(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def call(command: click.Command, perform: Callable[..., _Report], keywords: Mapping[str, Any]) -> _Report:
-    """Return the report of `perform(options, **own)` for a command that changes no log directory.
+def call(
+    command: str,
+    own: type[_Own],
+    run: Callable[[CommonOptions, _Own], _Report],
+    keywords: Mapping[str, Any],
+    *,
+    needs_log_dir: bool = True,
+) -> _Report:
+    """Return the report of `run(options, own)` for a command that changes no log directory.
 
     Raises:
         UsageError: an option is wrong, or `spark` cannot be used.
-        SedimentError: as in `perform`.
+        SedimentError: as in `run`.
     """
-    common, own, caller = _options(command, keywords)
 
-    def work(options: CommonOptions) -> _Report:
-        return options.recorded(perform(options, **own))
+    def work(options: CommonOptions, own_options: _Own) -> _Report:
+        return options.recorded(run(options, own_options))
 
-    try:
-        return common.perform(command.name or "", work, **caller)
-    finally:
-        finish_stopping()
+    return _on_logs(command, own, work, keywords, needs_log_dir=needs_log_dir)
 
 
-def call_until_stopped(command: click.Command, perform: Callable[..., _Report], keywords: Mapping[str, Any]) -> _Report:
-    """Return the report of `perform(options, stop=…, **own)`; on Ctrl-C, `perform` ends after the group in progress.
+def call_until_stopped(
+    command: str, own: type[Any], run: Callable[..., _Report], keywords: Mapping[str, Any]
+) -> _Report:
+    """Return the report of `run(options, own, stop=…)`; on Ctrl-C, `run` ends after the group in progress.
 
     Raises:
         RunStopped: Ctrl-C ended the run; the exception contains the report.
         UsageError: an option is wrong, or `spark` cannot be used.
-        SedimentError: as in `perform`.
+        SedimentError: as in `run`.
     """
-    common, own, caller = _options(command, keywords)
     stop = threading.Event()
 
-    def work(options: CommonOptions) -> _Report:
-        return options.recorded(finish_on_interrupt(lambda: perform(options, stop=stop, **own), stop))
+    def work(options: CommonOptions, own_options: Any) -> _Report:
+        return options.recorded(finish_on_interrupt(lambda: run(options, own_options, stop=stop), stop))
 
     try:
-        report = common.perform(command.name or "", work, **caller)
+        report = _on_logs(command, own, work, keywords)
     except Exception as error:
         if stop.is_set():
             raise RunStopped from error
         raise
-    finally:
-        finish_stopping()
     if stop.is_set():
         raise RunStopped(report)
     return report
 
 
-def call_plainly(command: click.Command, perform: Callable[..., _Outcome], keywords: Mapping[str, Any]) -> _Outcome:
-    """Return the result of `perform(**own)` for a command without the common options.
+def call_plainly(own: type[_Own], run: Callable[[_Own], _Outcome], keywords: Mapping[str, Any]) -> _Outcome:
+    """Return the result of `run(own)` for a command without the common options.
 
     Raises:
-        UsageError: an option is wrong, or `spark` cannot be used.
-        SedimentError: as in `perform`.
+        UsageError: an option is wrong.
+        SedimentError: as in `run`.
     """
-    values, _ = option_values(command, keywords)
-    if "spark" in keywords:
-        values["spark"] = _checked(keywords["spark"])
     try:
-        return perform(**values)
+        with errors_in_python((own,)):
+            values, _ = option_values((own,), keywords)
+            return run(filled(own, values))
     finally:
         finish_stopping()
 
 
-def _options(
-    command: click.Command, keywords: Mapping[str, Any]
-) -> tuple[GivenOptions, dict[str, Any], dict[str, Any]]:
-    values, given = option_values(command, keywords)
-    common, own = GivenOptions.split(values)
-    caller = {"spark": _checked(keywords["spark"]), "from_python": True, "given": given}
-    return common, own, {"needs_log_dir": not own.get(CHECK), **caller}
+def _on_logs(
+    command: str,
+    own: type[_Own],
+    work: Callable[[CommonOptions, _Own], _Report],
+    keywords: Mapping[str, Any],
+    *,
+    needs_log_dir: bool = True,
+) -> _Report:
+    declared = (GivenOptions, own)
+    try:
+        with errors_in_python(declared):
+            values, given = option_values(declared, keywords)
+            return run_on_logs(
+                filled(GivenOptions, values),
+                command,
+                lambda options: work(options, filled(own, values)),
+                needs_log_dir=needs_log_dir,
+                spark=checked_session(keywords.get("spark")),
+                from_python=True,
+                given=given,
+            )
+    finally:
+        finish_stopping()
 
 
-def _checked(spark: Any) -> Any:
+def checked_session(spark: Any) -> Any:
+    """Return the caller's session, if it can be used.
+
+    Raises:
+        UsageError: it cannot.
+    """
     if spark is not None:
         check_session(spark)
     return spark
+
+
+def log_dirs_of(config: Any) -> tuple[str, ...]:
+    """Return the `log.dirs` of the files that the keyword `config` names.
+
+    Raises:
+        UsageError: there is no file, or a file has no `log.dirs`.
+    """
+    with errors_in_python((GivenOptions,)):
+        values, _ = option_values((GivenOptions,), {"config": config})
+        return tuple(map(str, load_run_settings(values["configs"], ()).log_dirs()))
 
 
 def finish_on_interrupt(work: Callable[[], _Outcome], stop: threading.Event) -> _Outcome:

@@ -4,9 +4,9 @@ Sources, strongest first:
 
     the command line            --report run.html
     SEDIMENT_COMPACT_REPORT     one command
-    SEDIMENT_REPORT             every command with this option, if it is in `SHARED`
+    SEDIMENT_REPORT             every command with this option, if it is declared `ALL`
     [compact] report = "…"      one command, in the settings file
-    report = "…"                every command with this option, if it is in `SHARED`
+    report = "…"                every command with this option, if it is declared `ALL`
     the default of the option
 
 `--settings` or, without this option, $SEDIMENT_SETTINGS names the settings file; the default is `sediment.toml` in the
@@ -20,21 +20,21 @@ programs may use the same prefix.
 Repeated options: an option that has one value must not be on the command line twice, because its first value would be
 lost without a word.
 
-Invariants: only options in `FROM_SETTINGS` have sources other than the command line.  None of these options disables a
-safety check, names a secret, or selects partitions or records.  None supplies a setting or a time that decides which
-records are deleted.  An unknown name is an error, because a misspelt `dry-run` must not change data.
+Invariants: only options that are declared so (`Option.from_settings`) have sources other than the command line.  An
+unknown name is an error, because a misspelt `dry-run` must not change data.
 """
 
 from __future__ import annotations
 
 import difflib
+import importlib
 import logging
 import os
 import pkgutil
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,43 +43,11 @@ import platformdirs
 from click.core import ParameterSource
 
 from sediment import jobs
+from sediment.jobs.command_line.click_options import CommandOption, parameters_of
+from sediment.jobs.command_line.declaration import NoOptions, filled
+from sediment.jobs.command_line.shared_options import FOR_ALL_COMMANDS
 from sediment.jobs.process import stderr_log
 from sediment.segment_io.safe_paths import UnsafePathError, check_path
-
-SHARED = frozenset(
-    {
-        "config",
-        "fail-on-unknown",
-        "json",
-        "json-lines",
-        "ledger",
-        "lineage",
-        "log-format",
-        "master",
-        "metadata",
-        "metrics",
-        "quiet",
-        "report",
-    }
-)
-"""Options that can be set once for all commands."""
-
-FROM_SETTINGS = SHARED | {
-    *("advertise", "archive", "batch-bytes", "by-topic", "bytes", "changed", "cluster-id", "codec", "columns"),
-    *("dry-run", "evidence", "exact"),
-    *("from", "from-start", "hand-off", "isolation", "keep-before", "keep-originals", "key-equality", "key-format"),
-    *("keys", "last", "level", "limit", "listen", "max-bytes", "max-seconds", "node-id", "originals", "output"),
-    *("public-key", "read-only", "request-log", "scratch", "server-properties", "sort", "state", "strategy"),
-    *("target-version", "threads", "tls-cert", "to", "to-log-end", "tombstones-out", "what", "with"),
-    "enable-deletion-vectors",
-}
-"""Options that a settings file and the environment may set."""
-
-_LISTED_LAST = SHARED | {
-    *("partition", "topic", "allow-empty-selection", "set", "broker-defaults", "now-ms"),
-    *("changed", "sort", "by-topic", "bytes", "help", "settings", "verbose"),
-}
-"""Options that several commands have with the same meaning."""
 
 _OTHER_NAMES = {
     **dict.fromkeys(("address", "bind", "bootstrap-server", "host", "port"), "listen"),
@@ -96,6 +64,7 @@ _FILE_NAME = "sediment.toml"
 _OF_KUBERNETES = re.compile(r"\w+_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
 _SIMILAR = 0.75
 _Named = TypeVar("_Named")
+_Own = TypeVar("_Own")
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -103,10 +72,13 @@ _LOGGER = logging.getLogger(__name__)
 class ConfiguredCommand(click.Command):
     """A command with `-v`, whose options can get default values from a settings file and from the environment."""
 
-    def __init__(self, *given: Any, **more: Any) -> None:
+    def __init__(self, *given: Any, own: type = NoOptions, **more: Any) -> None:
         super().__init__(*given, **more)
+        self.own = own
+        """The class of the command's own options."""
+
         for option in self._options().values():
-            if long_name(option) in FROM_SETTINGS:
+            if is_settable(option):
                 option.envvar = self._variables(long_name(option))
 
     def get_params(self, context: click.Context) -> list[click.Parameter]:
@@ -120,7 +92,7 @@ class ConfiguredCommand(click.Command):
         for parameter in self.get_params(context):
             line = parameter.get_help_record(context)
             if isinstance(parameter, click.Option) and line is not None:
-                (common if long_name(parameter) in _LISTED_LAST else own).append(line)
+                (common if _is_listed_last(parameter) else own).append(line)
         for title, lines in (("Options", own), ("Common options", common)):
             if lines:
                 with formatter.section(title):
@@ -198,7 +170,7 @@ class ConfiguredCommand(click.Command):
 
     def _variables(self, name: str) -> list[str]:
         own = [_variable(f"{self.name}-{name}")]
-        return [*own, _variable(name)] if name in SHARED else own
+        return [*own, _variable(name)] if name in FOR_ALL_COMMANDS else own
 
     def _values(self, content: Mapping[str, Any], path: Path, context: click.Context) -> dict[str, Any]:
         """Return the file's values for this command, by option."""
@@ -208,34 +180,34 @@ class ConfiguredCommand(click.Command):
             if key not in command_names():
                 context.fail(f"{path}: {key!r} is not a command{_nearest(key, command_names())}")
         for key in shared:
-            if key not in SHARED:
-                context.fail(f"{path}: {self._why_not(key, SHARED)}")
+            if key not in FOR_ALL_COMMANDS:
+                context.fail(f"{path}: {self._why_not(key, FOR_ALL_COMMANDS)}")
         for key in own:
-            if key not in self._options() or key not in FROM_SETTINGS:
+            if key not in self._allowed():
                 context.fail(f"{path}: in [{self.name}] {self._why_not(key, self._allowed())}")
         return {**shared, **own}
 
     def _allowed(self) -> list[str]:
-        return sorted(FROM_SETTINGS & self._options().keys())
+        return sorted(name for name, option in self._options().items() if is_settable(option))
 
     def _why_not(self, key: str, known: Iterable[str]) -> str:
-        if key in self._options() and key not in FROM_SETTINGS:
+        if key in self._options() and key not in self._allowed():
             return f"{key!r} is not allowed in a settings file; give --{key} on the command line"
-        if key in self._options() or key in FROM_SETTINGS:
+        if key in self._options() or key in _settable_names():
             return f"{key!r} is not an option of all commands; move it into the table of a command, such as [compact]"
         return f"{key!r} is unknown{_nearest(key, known)}"
 
     def _check_environment(self, context: click.Context) -> None:
         """Check the shared variables and the variables of this command; ignore the variables of other commands."""
         known = {variable for name in self._allowed() for variable in self._variables(name)}
-        known |= {_variable(name) for name in SHARED} | {SETTINGS_VARIABLE}
+        known |= {_variable(name) for name in FOR_ALL_COMMANDS} | {SETTINGS_VARIABLE}
         own = _variable(f"{self.name}-")
         of_others = tuple(_variable(f"{name}-") for name in command_names() if name != self.name)
         for name in sorted(os.environ.keys() - known):
             if not name.startswith(_PREFIX) or name.startswith(of_others) or _OF_KUBERNETES.fullmatch(name):
                 continue
             option = name.removeprefix(own).removeprefix(_PREFIX).lower().replace("_", "-")
-            if option in self._options() and option not in FROM_SETTINGS:
+            if option in self._options() and option not in self._allowed():
                 context.fail(f"the variable {name} is not allowed; give --{option} on the command line")
             if option in self._options():
                 context.fail(
@@ -257,9 +229,41 @@ class ConfiguredCommand(click.Command):
         return None
 
 
+def plain_command(name: str, own: type[_Own]) -> Callable[[Callable[[_Own], None]], ConfiguredCommand]:
+    """Make a function the command `name` with the options of the class `own`."""
+
+    def decorate(run: Callable[[_Own], None]) -> ConfiguredCommand:
+        def callback(**values: Any) -> None:
+            # Imported late, because a completion after a Tab does not need this module.
+            from sediment.jobs.command_line.exit_status import errors_as_exit_status
+
+            with errors_as_exit_status():
+                run(filled(own, values))
+
+        return ConfiguredCommand(name, callback=callback, params=parameters_of(own), help=run.__doc__, own=own)
+
+    return decorate
+
+
 def command_names() -> list[str]:
     """Return the names of all commands, which are the names of the modules in `sediment/jobs`."""
     return [each.name.replace("_", "-") for each in pkgutil.iter_modules(jobs.__path__) if not each.ispkg]
+
+
+def is_settable(option: click.Parameter) -> bool:
+    """Return True if a settings file and the environment may set the option."""
+    return isinstance(option, CommandOption) and option.declared.from_settings is not None
+
+
+def _settable_names() -> set[str]:
+    """Return the options of all commands that a settings file may set; this loads every command."""
+    commands = (importlib.import_module(f"{jobs.__name__}.{name.replace('-', '_')}") for name in command_names())
+    found = (vars(module).get("command") for module in commands)
+    return {name for each in found if isinstance(each, ConfiguredCommand) for name in each._allowed()}
+
+
+def _is_listed_last(option: click.Option) -> bool:
+    return option.is_listed_last if isinstance(option, CommandOption) else True  # --help, --settings and --verbose
 
 
 def long_name(option: click.Parameter) -> str:

@@ -31,10 +31,10 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
             ("compare a clone with its manifest", "sediment clone --check /var/lib/restored"),
         ),
         "completion": (
-            ("install for bash", "sediment completion bash >> ~/.bashrc"),
-            ("install for fish", "sediment completion fish > ~/.config/fish/completions/sediment.fish"),
+            ("install for bash", "sediment setup completion bash >> ~/.bashrc"),
+            ("install for fish", "sediment setup completion fish > ~/.config/fish/completions/sediment.fish"),
         ),
-        "delta-jars": (("fetch the JARs before the first snapshot", "sediment delta-jars"),),
+        "delta-jars": (("fetch the JARs before the first snapshot", "sediment setup delta-jars"),),
         "doctor": (
             ("check the machine", "sediment doctor"),
             ("check a broker's directories and settings too", "sediment doctor --config /etc/kafka/server.properties"),
@@ -152,7 +152,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
             ("keep the files of one run", "sediment vacuum originals --run 8e92ab2e1b9f --pin audit"),
         ),
         "verify": (("compare a compacted copy with its source", "sediment verify /backup/before /backup/after"),),
-        "warm-up": (("prepare the machine after an installation or an update", "sediment warm-up"),),
+        "warm-up": (("prepare the machine after an installation or an update", "sediment setup warm-up"),),
     }
 )
 

@@ -6,9 +6,8 @@ Invariant: a run is recorded in the ledger, the HTML report and the metrics befo
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -17,11 +16,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 from rich.console import Console
 
-from sediment.compaction.strategy import KeyEquality
-from sediment.jobs.command_line.configured_command import is_given, is_on_command_line
+from sediment.jobs.command_line.click_options import CommandOption, parameters_of
+from sediment.jobs.command_line.configured_command import ConfiguredCommand, is_given, is_on_command_line
+from sediment.jobs.command_line.declaration import ONE_COMMAND, Option, filled
 from sediment.jobs.command_line.exit_status import CLICK_EXITS, EXIT_DONE, EXIT_FAILED, errors_as_exit_status
-from sediment.jobs.command_line.partition_completion import complete_partition
-from sediment.jobs.command_line.settings_options import broker_configs_option, config_option, topic_configs_option
+from sediment.jobs.command_line.shared_options import GivenOptions
 from sediment.jobs.command_line.shown_values import without_secret
 from sediment.jobs.delta_lake.paths import local_directory
 from sediment.jobs.process import stderr_log
@@ -41,7 +40,6 @@ from sediment.jobs.settings.run_settings import RunSettings, load_run_settings
 from sediment.jobs.settings.selection import Selection
 from sediment.jobs.spark.session import under_spark_submit
 from sediment.segment_io.errors import SedimentError, UsageError
-from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import METADATA_PARTITION
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.uris import HIDDEN
@@ -50,44 +48,26 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CHECK = "checked"
-"""Parameter with which a command only checks the result of an earlier run; this check needs no log directory."""
+"""Field of the option with which a command only checks the result of an earlier run; this check needs no LOG_DIR."""
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
+_Own = TypeVar("_Own")
 _Report = TypeVar("_Report", bound=RunReport[Any])
 _Outcome = TypeVar("_Outcome")
 
 
-@dataclass(frozen=True, slots=True)
-class CommonOptions:
-    """Options of every command; `now_ms` is the one current time of the whole run.
-
-    Source: docs/reference/commands.md, Options of all commands on log directories.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommonOptions(GivenOptions):
+    """The common options of a run, with what was read for them; `now_ms` is the one current time of the whole run."""
 
     log_dirs: tuple[Path, ...]
-    selection: Selection
-    settings: Settings
+    selection: Selection = Selection()
+    settings: Settings = field(default_factory=Settings)
     """The settings of the node; if there are several nodes, those of the first one."""
 
+    other_nodes: tuple[Settings, ...] = ()
+    """The settings of the other nodes, if several --config are given."""
+
     now_ms: int
-    as_json: bool
-    master: str | None
-    quiet: bool
-    ledger: str | None = None
-    report_file: Path | None = None
-    metrics_file: Path | None = None
-    given_log_dirs: tuple[str, ...] = ()
-    """`log_dirs` as the user gave them, because a `Path` does not preserve a URI."""
-
-    fail_on_unknown: bool = False
-    """Exit with 1 if a partition's result depends on a setting without a stated value (docs/reference/commands.md)."""
-
-    allow_empty_selection: bool = False
-    """Accept a `--partition` or `--topic` that matches nothing."""
-
-    json_lines: bool = False
-    """Print the JSON as lines: the run, then each partition.  This option implies `as_json`."""
-
     now_is_given: bool = False
     """True if the caller gave `now_ms`."""
 
@@ -99,9 +79,6 @@ class CommonOptions:
 
     view: View = field(default_factory=View)
     """The caller's options for the screen."""
-
-    other_nodes: tuple[Settings, ...] = ()
-    """The settings of the other nodes, if several --config are given."""
 
     given: tuple[tuple[str, str], ...] = ()
     """Options that the caller gave, as (name, value); the value of a flag is empty."""
@@ -277,102 +254,65 @@ def message_console(*, quiet: bool, plain: bool = False) -> Console:
     return console
 
 
-@dataclass(frozen=True, slots=True)
-class GivenOptions:
-    """Common options as the caller gave them, before any file is read."""
+def run_on_logs(
+    common: GivenOptions,
+    command: str,
+    work: Callable[[CommonOptions], _Outcome],
+    *,
+    needs_log_dir: bool = True,
+    config_names_log_dirs: bool = True,
+    **caller: Any,
+) -> _Outcome:
+    """Call `work` with the `CommonOptions` for a run of `command`; `caller` gives further fields of these options.
 
-    log_dirs: Sequence[str]
-    partitions: Sequence[str]
-    topics: Sequence[str]
-    sets: Sequence[str]
-    configs: Sequence[Path]
-    now_ms: int | None
-    master: str | None
-    ledger_path: str | None
-    report_file: Path | None
-    metrics_file: Path | None
-    metadata_dir: Path | None
-    topic_configs: Sequence[Path]
-    broker_configs: Sequence[Path]
-    broker_defaults: bool
-    fail_on_unknown: bool
-    allow_empty_selection: bool
+    A log directory is required only if the run `needs_log_dir`.  With `config_names_log_dirs`, a run that names no log
+    directory uses the `log.dirs` of the `--config` file.
 
-    @staticmethod
-    def split(values: Mapping[str, Any]) -> tuple[GivenOptions, dict[str, Any]]:
-        """Split `values`, keyed by parameter name, into the common options and the others."""
-        names = [each.name for each in fields(GivenOptions)]
-        own = {name: value for name, value in values.items() if name not in names}
-        return GivenOptions(**{name: values[name] for name in names}), own
+    If `work` or the reading of the settings raises an error, the requested HTML report and metrics show the error.
 
-    def perform(
-        self,
-        command: str,
-        work: Callable[[CommonOptions], _Outcome],
-        *,
-        needs_log_dir: bool = True,
-        config_names_log_dirs: bool = True,
-        **caller: Any,
-    ) -> _Outcome:
-        """Call `work` with the `CommonOptions` for a run of `command`; `caller` gives further fields of these options.
-
-        A log directory is required only if the run `needs_log_dir`.  With `config_names_log_dirs`, a run that names no
-        log directory uses the `log.dirs` of the `--config` file.
-
-        If `work` or the reading of the settings raises an error, the requested HTML report and metrics show the error.
-
-        Raises:
-            UsageError: an option or a setting is wrong; nothing was changed.
-        """
-        options = self._without_settings(**caller)
-        options.check_outputs()
-        try:
-            settings = load_run_settings(
-                self.configs,
-                self.sets,
-                broker_defaults=self.broker_defaults,
-                metadata_dir=_log_dir_of_metadata(self.metadata_dir),
-                topic_configs=self.topic_configs,
-                broker_configs=self.broker_configs,
-            )
-            if needs_log_dir and not self.log_dirs and self.configs and not config_names_log_dirs:
-                named = " ".join(f"--config {config}" for config in self.configs)
-                raise UsageError(
-                    "no LOG_DIR is given, and --config is not on the command line",
-                    advice=f"name a log directory, or give {named} to use all of its log.dirs",
-                )
-            if needs_log_dir or self.log_dirs:
-                options = options.with_settings(settings)
-            if not self.log_dirs:
-                options.check_outputs()
-            return work(options)
-        except CLICK_EXITS:
-            raise
-        except (Exception, KeyboardInterrupt) as error:
-            options.record_error(command, error)
-            raise
-
-    def _without_settings(
-        self, *, as_json: bool = False, json_lines: bool = False, quiet: bool = False, **caller: Any
-    ) -> CommonOptions:
-        return CommonOptions(
-            log_dirs=tuple(map(_absolute, self.log_dirs)),
-            selection=Selection(tuple(self.partitions), tuple(self.topics)),
-            settings=Settings(),
-            now_ms=time.time_ns() // 1_000_000 if self.now_ms is None else self.now_ms,
-            as_json=as_json or json_lines,
-            json_lines=json_lines,
-            master=self.master,
-            quiet=quiet,
-            ledger=self.ledger_path,
-            report_file=self.report_file,
-            metrics_file=self.metrics_file,
-            given_log_dirs=tuple(self.log_dirs),
-            fail_on_unknown=self.fail_on_unknown,
-            allow_empty_selection=self.allow_empty_selection,
-            now_is_given=self.now_ms is not None,
-            **caller,
+    Raises:
+        UsageError: an option or a setting is wrong; nothing was changed.
+    """
+    options = _without_settings(common, **caller)
+    options.check_outputs()
+    try:
+        settings = load_run_settings(
+            common.configs,
+            common.sets,
+            broker_defaults=common.broker_defaults,
+            metadata_dir=_log_dir_of_metadata(common.metadata_dir),
+            topic_configs=common.topic_configs,
+            broker_configs=common.broker_configs,
         )
+        if needs_log_dir and not common.given_log_dirs and common.configs and not config_names_log_dirs:
+            named = " ".join(f"--config {config}" for config in common.configs)
+            raise UsageError(
+                "no LOG_DIR is given, and --config is not on the command line",
+                advice=f"name a log directory, or give {named} to use all of its log.dirs",
+            )
+        if needs_log_dir or common.given_log_dirs:
+            options = options.with_settings(settings)
+        if not common.given_log_dirs:
+            options.check_outputs()
+        return work(options)
+    except CLICK_EXITS:
+        raise
+    except (Exception, KeyboardInterrupt) as error:
+        options.record_error(command, error)
+        raise
+
+
+def _without_settings(common: GivenOptions, **caller: Any) -> CommonOptions:
+    values: dict[str, Any] = {each.name: getattr(common, each.name) for each in fields(GivenOptions)}
+    values["as_json"] = common.as_json or common.json_lines
+    values["now_ms"] = time.time_ns() // 1_000_000 if common.now_ms is None else common.now_ms
+    return CommonOptions(
+        **values,
+        log_dirs=tuple(map(_absolute, common.given_log_dirs)),
+        selection=Selection(common.partitions, common.topics),
+        now_is_given=common.now_ms is not None,
+        **caller,
+    )
 
 
 def _show_plain_bytes(context: click.Context, _option: click.Parameter, is_wanted: bool) -> None:
@@ -380,7 +320,12 @@ def _show_plain_bytes(context: click.Context, _option: click.Parameter, is_wante
         context.call_on_close(show_plain_bytes())
 
 
-BYTES_OPTION = click.option(
+def _screen_option(name: str, **more: Any) -> CommandOption:
+    declared = Option("", is_shared=True, from_settings=ONE_COMMAND, of_terminal=True)
+    return CommandOption([name], declared=declared, keyword="", **more)
+
+
+BYTES_OPTION = _screen_option(
     "--bytes",
     is_flag=True,
     expose_value=False,
@@ -388,202 +333,60 @@ BYTES_OPTION = click.option(
     help="Show sizes in bytes, without units such as kB or MB.",
 )
 
-lineage_option = click.option(
-    "--lineage",
-    metavar="URL_OR_FILE",
-    help="Send OpenLineage events about the Delta table to this server, or through the `transport` that this YAML "
-    "file configures.  Requires the pip extra `lineage`.  If an event cannot be sent, a warning is printed.",
-)
 
-key_equality_option = click.option(
-    "--key-equality",
-    type=click.Choice([equality.value for equality in KeyEquality]),
-    default=KeyEquality.HASH.value,
-    show_default=True,
-    help="Choose how to compare two keys.  hash: by their 128-bit hashes.  exact: by their bytes, in one task that "
-    "keeps all keys of a partition in memory.",
-)
-
-
-def common_options(command: _Command) -> _Command:
-    """Add LOG_DIR... and the common options; the command gets them as one `CommonOptions` named `options`."""
-    return _with_common_options(command, metavar="LOG_DIR...")
+def _screen_options(columns: Sequence[TableColumn[Any]]) -> list[click.Parameter]:
+    """Return the options of the screen for a report with these columns; they change only the text for people."""
+    keys = [column.key for column in columns]
+    return [
+        _screen_option("--changed", is_flag=True, help="Show only partitions that changed or would change."),
+        _screen_option(
+            "--sort",
+            type=click.Choice(keys),
+            metavar="COLUMN",
+            help=f"Sort the table by this column, largest numbers first.  Columns: {', '.join(keys)}.",
+        ),
+        _screen_option("--by-topic", is_flag=True, help="Show one row for each topic, with totals."),
+        BYTES_OPTION,
+    ]
 
 
-def screen_options(columns: Sequence[TableColumn[Any]]) -> Callable[[_Command], _Command]:
-    """Return a decorator that adds the options of the screen to a command whose report has these `columns`.
+def log_command(
+    name: str, own: type[_Own], columns: Sequence[TableColumn[Any]], *, two_directories: bool = False
+) -> Callable[[Callable[[CommonOptions, _Own], None]], ConfiguredCommand]:
+    """Make a function the command `name` on log directories, with the common options and those of the class `own`.
 
-    These options change only the text for people.
+    `columns` are those of its table.  With `two_directories`, BEFORE and AFTER become the two `log_dirs`.
     """
 
-    def decorate(command: _Command) -> _Command:
-        for option in reversed(
-            (
-                click.option("--changed", is_flag=True, help="Show only partitions that changed or would change."),
-                click.option(
-                    "--sort",
-                    type=click.Choice([column.key for column in columns]),
-                    metavar="COLUMN",
-                    help="Sort the table by this column, largest numbers first.  Columns: "
-                    f"{', '.join(column.key for column in columns)}.",
-                ),
-                click.option("--by-topic", is_flag=True, help="Show one row for each topic, with totals."),
-                BYTES_OPTION,
-            )
-        ):
-            command = option(command)
-        return command
+    def decorate(run: Callable[[CommonOptions, _Own], None]) -> ConfiguredCommand:
+        def callback(**values: Any) -> None:
+            context = click.get_current_context()
+            common = filled(GivenOptions, values)
+            # spark-submit sends a Python driver's stderr to stdout, where --json promises only the object.
+            quiet = common.quiet or ((common.as_json or common.json_lines) and under_spark_submit())
+            with stderr_log.log_to_stderr(common.log_format, quiet=quiet), errors_as_exit_status():
+                run_on_logs(
+                    replace(common, quiet=quiet),
+                    name,
+                    lambda options: run(options, filled(own, values)),
+                    needs_log_dir=not values.get(CHECK),
+                    config_names_log_dirs=is_on_command_line(context, "configs"),
+                    view=View(values["changed"], values["sort"], values["by_topic"], common.fail_on_unknown),
+                    given=_given_options(context),
+                )
+
+        parameters = [*parameters_of(GivenOptions), *_screen_options(columns), *parameters_of(own)]
+        if two_directories:
+            parameters[0].metavar, parameters[0].callback = "BEFORE AFTER", _two_directories
+        return ConfiguredCommand(name, callback=callback, params=parameters, help=run.__doc__, own=own)
 
     return decorate
-
-
-def options_of_two_directories(command: _Command) -> _Command:
-    """Add BEFORE and AFTER, which become the two `log_dirs` of `CommonOptions`, and the common options."""
-    return _with_common_options(command, metavar="BEFORE AFTER", callback=_two_directories)
 
 
 def _two_directories(context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
     if len(given) != 2:
         context.fail(f"give two directories, BEFORE and AFTER; {len(given)} given")
     return given
-
-
-def _with_common_options(
-    command: _Command,
-    *,
-    metavar: str,
-    callback: Callable[[click.Context, click.Parameter, tuple[str, ...]], tuple[str, ...]] | None = None,
-) -> _Command:
-
-    @functools.wraps(command)  # wraps also copies the command's own options
-    def wrapped(as_json: bool, json_lines: bool, quiet: bool, log_format: str, **values: Any) -> Any:
-        own_view = {each.name: values.pop(each.name) for each in fields(View) if each.name in values}
-        view = View(fails_on_unknown=values["fail_on_unknown"], **own_view)
-        # spark-submit sends a Python driver's stderr to stdout, where --json promises only the object.
-        quiet = quiet or ((as_json or json_lines) and under_spark_submit())
-        with stderr_log.log_to_stderr(log_format, quiet=quiet), errors_as_exit_status():
-            common, own = GivenOptions.split(values)
-            context = click.get_current_context()
-            return common.perform(
-                context.command.name or "",
-                lambda options: command(options=options, **own),
-                needs_log_dir=not own.get(CHECK),
-                config_names_log_dirs=is_on_command_line(context, "configs"),
-                as_json=as_json,
-                json_lines=json_lines,
-                quiet=quiet,
-                view=view,
-                given=_given_options(context),
-            )
-
-    decorated: Any = wrapped
-    for option in reversed(
-        (
-            click.argument("log_dirs", metavar=metavar, nargs=-1, callback=callback, type=click.Path()),
-            click.option(
-                "--partition",
-                "partitions",
-                multiple=True,
-                metavar="TOPIC-N",
-                shell_complete=complete_partition,
-                help="Select partitions by name or glob.  A pattern that matches nothing is an error.",
-            ),
-            click.option(
-                "--topic",
-                "topics",
-                multiple=True,
-                metavar="GLOB",
-                help="Select topics by name or glob.  If --partition is also given, a partition must match both "
-                "options.",
-            ),
-            click.option(
-                "--allow-empty-selection",
-                is_flag=True,
-                help="Do not fail if a --partition or --topic matches nothing; meant for scheduled jobs.",
-            ),
-            click.option(
-                "--set",
-                "sets",
-                multiple=True,
-                metavar="[TOPIC:]KEY=VALUE",
-                help="Override a topic or broker configuration for this run.",
-            ),
-            config_option(
-                "Read settings from FILE, the broker's server.properties.  If no LOG_DIR is given, work on every "
-                "directory in its log.dirs.  Give the option once for each broker."
-            ),
-            click.option(
-                "--metadata",
-                "metadata_dir",
-                type=click.Path(path_type=Path, file_okay=False),
-                metavar="DIR",
-                help="Read topic configs from __cluster_metadata-0 in DIR, another log directory of the same node.",
-            ),
-            topic_configs_option,
-            broker_configs_option,
-            click.option(
-                "--broker-defaults",
-                is_flag=True,
-                help="Use Kafka's default for every setting that neither --set nor --config nor the cluster metadata "
-                "gives, even if this default deletes data.",
-            ),
-            click.option(
-                "--fail-on-unknown",
-                is_flag=True,
-                help="Exit with status 1 if a result depends on a setting that neither --set nor --config nor the "
-                "cluster metadata gives.",
-            ),
-            click.option(
-                "--now-ms",
-                type=click.IntRange(0, INT64_MAX),
-                help="Use this time, in ms since the epoch, instead of the clock.",
-            ),
-            click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table."),
-            click.option(
-                "--json-lines",
-                is_flag=True,
-                help="Like --json, but print one line for the run, then one line for each partition; each line is a "
-                "JSON object.",
-            ),
-            click.option(
-                "--master",
-                metavar="URL",
-                help="Use this Spark master (default: the master of spark-submit, or local[*]).",
-            ),
-            click.option("--quiet", is_flag=True, help="Print no progress and no warnings."),
-            click.option(
-                "--ledger",
-                "ledger_path",
-                metavar="PATH",
-                help="Record this run in the ledger at PATH, which consists of two Delta tables; create them if "
-                "necessary.",
-            ),
-            click.option(
-                "--report",
-                "report_file",
-                metavar="FILE",
-                type=click.Path(path_type=Path),
-                help="Write an HTML report of this run to FILE.",
-            ),
-            click.option(
-                "--metrics",
-                "metrics_file",
-                metavar="FILE",
-                type=click.Path(path_type=Path),
-                help="Write Prometheus metrics of this run to FILE, for the node exporter's textfile collector.",
-            ),
-            click.option(
-                "--log-format",
-                type=click.Choice([stderr_log.TEXT, stderr_log.JSON]),
-                default=stderr_log.TEXT,
-                show_default=True,
-                help="Print messages on stderr as plain text, or as one JSON object per line.",
-            ),
-        )
-    ):
-        decorated = option(decorated)
-    result: _Command = decorated
-    return result
 
 
 def _given_options(context: click.Context) -> tuple[tuple[str, str], ...]:
@@ -595,10 +398,6 @@ def _given_options(context: click.Context) -> tuple[tuple[str, str], ...]:
     return tuple(given)
 
 
-class HiddenValueOption(click.Option):
-    """Option with a value that no report, page or catalogue may show."""
-
-
 def shown_option(option: click.Option, value: Any) -> list[tuple[str, str]]:
     """Return the pairs (name, value) with which a report shows a given option, without secrets.
 
@@ -608,7 +407,7 @@ def shown_option(option: click.Option, value: Any) -> list[tuple[str, str]]:
     name = max(option.opts, key=len)
     if option.is_flag:
         return [(max(option.secondary_opts, key=len) if option.secondary_opts and not value else name, "")]
-    if isinstance(option, HiddenValueOption):
+    if isinstance(option, CommandOption) and option.declared.is_secret:
         return [(name, HIDDEN)]
     values = map(str, value if isinstance(value, tuple) else (value,))
     return [(name, without_secret(each)) if each else (f"{name}=", "") for each in values]

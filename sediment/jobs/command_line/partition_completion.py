@@ -1,4 +1,4 @@
-"""Shell completion of partition names.
+"""Shell completion of paths and partition names.
 
 The shell starts `sediment` after each Tab, so this module imports only modules that load fast.
 """
@@ -8,8 +8,19 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+
+def complete_path(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Let the shell complete files and directories in its own way."""
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(incomplete, type="file")]
 
 
 def complete_partition(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -17,7 +28,8 @@ def complete_partition(context: click.Context, _parameter: click.Parameter, inco
     from sediment.segment_io.format.names import by_number
 
     # While the value of an option is missing, click does not parse the arguments.
-    directories = [*(context.params.get("log_dirs") or context.params.get("paths") or ()), *context.args]
+    given = (context.params.get(name) for name in ("given_log_dirs", "log_dirs", "paths"))
+    directories = [*next(filter(None, given), ()), *context.args]
     names = {name for directory in directories for name in _partitions(Path(str(directory)).expanduser())}
     return sorted((name for name in names if name.startswith(incomplete)), key=by_number)
 

@@ -25,7 +25,7 @@ from sediment.segment_io.safe_paths import UnsafePathError, check_path, safe_fol
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FETCH = "sediment delta-jars"
+FETCH = "sediment setup delta-jars"
 
 _SCALA = "2.13"
 _SPARKS_OF_DELTA = {"4.4.0": ("4.0", "4.1", "4.2")}

@@ -56,7 +56,7 @@ def _kernel_cache() -> Check:
         )
     if any(name.startswith(_ENTRY_KERNEL) for name in names):
         return passed("kernel-cache", f"warm: {len(names)} compiled kernels in {folder}")
-    advice = "compile them once with: sediment warm-up"
+    advice = "compile them once with: sediment setup warm-up"
     return warned("kernel-cache", f"cold: the first run compiles its kernels ({folder})", advice)
 
 

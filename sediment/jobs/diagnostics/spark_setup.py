@@ -151,7 +151,7 @@ def _class_archive() -> Check:
     if path is not None:
         return passed("class-archive", str(path))
     text = f"there is none, so Spark takes about two seconds longer to start ({archive_path()})"
-    return warned("class-archive", text, "the next run makes one in the background; or run: sediment warm-up")
+    return warned("class-archive", text, "the next run makes one in the background; or run: sediment setup warm-up")
 
 
 def _delta(defaults: Mapping[str, str]) -> Check:

@@ -4,37 +4,113 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, NamedTuple
 
-from sediment.jobs.command_line.key_formats import TEXT
+from sediment.jobs.command_line.declaration import ONE_COMMAND, File, Values, option, together
+from sediment.jobs.command_line.key_formats import KEY_FORMATS, TEXT
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.delta_lake.paths import is_uri
 from sediment.jobs.erasing.json_path_keys import JSON_PATH
-from sediment.jobs.erasing.verdict_table import REPLACE
+from sediment.jobs.erasing.verdict_table import ACTIONS, REPLACE
 from sediment.jobs.reporting.run_outputs import check_output_file
 from sediment.jobs.rewriting.options import RewriteOptions
 from sediment.jobs.spark.session import under_spark_submit
 from sediment.segment_io.errors import UsageError
 
 
+class EvidenceCheck(NamedTuple):
+    """The evidence to check, and the key that signed it."""
+
+    file: Path
+    public_key: Path
+
+
+@dataclass(frozen=True, slots=True)
+class CheckOptions:
+    """Options with which `erase` only checks evidence."""
+
+    checked: File | None = option(
+        None,
+        "Erase nothing; check the signature of the evidence in FILE, and compare LOG_DIR... with the evidence.",
+        name="check",
+        keyword="check",
+    )
+    public_key: File | None = option(
+        None, "With --check: check the signature with this public Ed25519 key in PEM.", from_settings=ONE_COMMAND
+    )
+
+    def value(self) -> EvidenceCheck | None:
+        """Return the check; None if none is asked for.
+
+        Raises:
+            UsageError: an option is missing.
+        """
+        if (self.checked is None) != (self.public_key is None):
+            raise UsageError("--check and --public-key go together", advice="give both or neither")
+        if self.checked is None or self.public_key is None:
+            return None
+        return EvidenceCheck(self.checked, self.public_key)
+
+
 @dataclass(frozen=True, slots=True)
 class EraseOptions(RewriteOptions):
     """Options of `erase` in addition to the common options."""
 
-    keys_file: Path | None = None
-    key_format: str = TEXT
-    where: str | None = None
-    verdicts: str | None = None
-    action: str | None = None
-    """Action on the records; None: tombstone in compacted topics, drop in others."""
-
-    replacement: Path | None = None
-    all_versions: bool = False
-    tombstones_out: Path | None = None
-    evidence: Path | None = None
-    secret_file: Path | None = None
-    signing_key: Path | None = None
-    suppress_out: Path | None = None
-    """Suppression list to which HMACs of the keys are added before any record changes."""
+    keys_file: File | None = option(None, "Erase every record whose key is in FILE, which has one key per line.")
+    key_format: Annotated[str, Values(choices=(*KEY_FORMATS, JSON_PATH))] = option(
+        TEXT,
+        "Format of the keys in --keys-file.  json-path: each line is PATH=VALUE, such as $.customer.id=17; it selects "
+        "the JSON keys whose value at PATH is VALUE.",
+        shows_default=True,
+        from_settings=ONE_COMMAND,
+    )
+    where: str | None = option(
+        None,
+        "Erase the records for which this Spark SQL condition on the table `records` is true; @FILE reads the "
+        "condition from FILE.",
+        metavar="SQL",
+        is_secret=True,
+    )
+    verdicts: str | None = option(
+        None,
+        "Erase the records that TABLE lists (Parquet, Delta or CSV; columns topic, partition, offset, and optionally "
+        "key, action and value).",
+        metavar="TABLE",
+    )
+    action: Annotated[str, Values(choices=ACTIONS)] | None = option(
+        None,
+        "drop: remove the record.  tombstone: set its value to null.  replace: set its value to the bytes in "
+        "--replacement.  Default: tombstone in compacted topics, drop in others.",
+    )
+    replacement: File | None = option(None, "With --action replace: read the bytes of the new value from FILE.")
+    all_versions: bool = option(
+        False, "In compacted topics, also drop the older records with the same key as a dropped record."
+    )
+    tombstones_out: File | None = option(
+        None,
+        "Write the keys that got a tombstone to FILE, so that you can later produce tombstones for these keys to the "
+        "leader.",
+        from_settings=ONE_COMMAND,
+    )
+    suppress_out: File | None = option(
+        None,
+        "Before erasing, add HMACs of the keys in --keys-file to the suppression list FILE, which "
+        "`restore --suppress` and `clone --suppress` read.",
+    )
+    evidence: File | None = option(
+        None,
+        "After the run, scan everything again, and write signed evidence of the erasure to FILE; also write an HTML "
+        "page next to FILE.",
+        from_settings=ONE_COMMAND,
+    )
+    secret_file: File | None = option(
+        None,
+        "Read a secret from FILE.  --evidence and --suppress-out write keys and conditions only as HMACs under this "
+        "secret.",
+    )
+    signing_key: File | None = option(None, "Sign the evidence with this private Ed25519 key in PEM.")
+    evidence_check: EvidenceCheck | None = together(CheckOptions)
+    yes: bool = option(False, "Erase without asking; required if stdin or stderr is not a terminal.", of_terminal=True)
 
     @property
     def has_whole_keys(self) -> bool:
@@ -78,9 +154,9 @@ class EraseOptions(RewriteOptions):
         output = self.local_output
         local = common.local_log_dirs()
         not_in = local if output is None else (*local, output)
-        for file, option in outputs:
+        for file, name in outputs:
             if file is not None:
-                check_output_file(file, option, not_in)
+                check_output_file(file, name, not_in)
         if self.output is not None:
             self._check_output(self.output)
         if self.suppress_out is not None:

@@ -9,10 +9,35 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from sediment.compaction.rewrite.suppression import SuppressionList, format_suppression_list, parse_suppression_list
+from sediment.jobs.command_line.declaration import File, option
 from sediment.jobs.erasing.subjects import read_input, read_secret, write_private
+from sediment.segment_io.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class SuppressedKeys:
+    """The options that give a suppression list; a command adds the effect of `--suppress`."""
+
+    suppress: File | None
+    secret_file: File | None = option(
+        None, "With --suppress: read from this file the secret that `erase --suppress-out` used."
+    )
+
+    def value(self) -> SuppressionList | None:
+        """Return the list; None without one.
+
+        Raises:
+            UsageError: an option is missing, or a file cannot be read.
+        """
+        if (self.suppress is None) != (self.secret_file is None):
+            raise UsageError("--suppress and --secret-file go together", advice="give both or neither")
+        if self.suppress is None or self.secret_file is None:
+            return None
+        return read_suppression_list(self.suppress, self.secret_file)
 
 
 def read_suppression_list(file: Path, secret_file: Path) -> SuppressionList:

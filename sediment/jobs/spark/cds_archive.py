@@ -1,4 +1,4 @@
-"""Creation of the class data sharing (CDS) archive of `cds_options`, by `sediment warm-up` or in the background.
+"""Creation of the class data sharing (CDS) archive of `cds_options`, by `sediment setup warm-up` or in the background.
 
 1. Take the lock of the cache folder, and remove files of interrupted attempts.
 2. Start Spark and run a job; the JVM writes the archive when it exits.
@@ -69,7 +69,9 @@ def _make(path: Path, master: str) -> Path:
     for name in (fresh, stamp_path(path)):
         fs.unlink(name, missing_ok=True)
     options = f"{QUICK_JVM} -Xlog:cds*=off -XX:ArchiveClassesAtExit={fresh}"
-    with spark_context(master, "sediment warm-up", lambda _given: {"spark.driver.extraJavaOptions": options}) as sc:
+    with spark_context(
+        master, "sediment setup warm-up", lambda _given: {"spark.driver.extraJavaOptions": options}
+    ) as sc:
         sc.parallelize([0], 1).mapPartitions(_everything).collect()
         gateway = SparkContext._gateway
     finish_stopping()

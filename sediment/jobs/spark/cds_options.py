@@ -1,7 +1,7 @@
 """JVM options that use an archive of the classes that Spark loads at its start, and the check of this archive.
 
 With the archive, a JVM maps the classes instead of parsing JARs.  `cds_archive` makes the archive: in the background
-after the first local run without an archive, or in `sediment warm-up`.  Every later local run uses this archive.
+after the first local run without an archive, or in `sediment setup warm-up`.  Every later local run uses this archive.
 
     spark-<version>-<digest>.jsa          the archive, with a digest of Java's and Spark's files
     spark-<version>-<digest>.jsa.stamp    JSON: the state of the complete archive, or the reason why none exists

@@ -12,7 +12,6 @@ from sediment.jobs.adopt import AdoptionRunReport, PlannedAdoption, adopt
 from sediment.jobs.adopting.options import AdoptOptions
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.settings.resolve import Settings
-from sediment.jobs.settings.selection import Selection
 from sediment.segment_io.errors import DeclinedError
 from tests.jobs.log_dirs import tree
 from tests.segments import NOW_MS, batch_bytes, write_segment
@@ -30,7 +29,9 @@ def node(tmp_path: Path) -> Path:
 
 
 def run(log_dir: Path, confirm: Callable[[PlannedAdoption], bool]) -> AdoptionRunReport:
-    options = CommonOptions((log_dir,), Selection(), Settings.load(None, ()), NOW_MS, True, None, True)
+    options = CommonOptions(
+        log_dirs=(log_dir,), settings=Settings.load(None, ()), now_ms=NOW_MS, as_json=True, quiet=True
+    )
     return adopt(options, AdoptOptions(), confirm=confirm)
 
 

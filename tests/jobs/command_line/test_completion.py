@@ -17,7 +17,7 @@ from tests.waiting import LIMIT_SECONDS
 BASH = shutil.which("bash")
 
 COMPLETE = """
-eval "$(sediment completion bash)"
+eval "$(sediment setup completion bash)"
 COMP_WORDS=({words}) COMP_CWORD={current} COMPREPLY=()
 {function} sediment
 printf '%s\\n' "${{COMPREPLY[@]}}"
@@ -78,7 +78,7 @@ def test_directories_are_left_to_the_shell(log_dir, monkeypatch, capfd):
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_has_a_script(shell):
-    outcome = sediment("completion", shell)
+    outcome = sediment("setup", "completion", shell)
     assert outcome.status == 0
     assert "_SEDIMENT_COMPLETE" in outcome.stdout
 

@@ -9,15 +9,16 @@ from pathlib import Path
 import click
 import pytest
 
-from sediment.jobs.cli import COMMANDS, main
+from sediment.jobs import cli, setup
+from sediment.jobs.cli import main
 from sediment.jobs.command_line.configured_command import (
-    FROM_SETTINGS,
     SETTINGS_VARIABLE,
-    SHARED,
     ConfiguredCommand,
     command_names,
+    is_settable,
     long_name,
 )
+from sediment.jobs.command_line.shared_options import FOR_ALL_COMMANDS
 from tests.jobs.log_dirs import make_log_dir, sediment, tree
 from tests.segments import batch_bytes, write_segment
 
@@ -30,8 +31,14 @@ SAFETY = {
 }
 
 
+COMMANDS = (*(name for name in cli.COMMANDS if name != "setup"), *(f"setup {name}" for name in setup.COMMANDS))
+
+
 def command(name: str) -> click.Command:
-    found = main.get_command(click.Context(main), name)
+    found: click.Command | None = main
+    for word in name.split():
+        assert isinstance(found, click.Group)
+        found = found.get_command(click.Context(found), word)
     assert found is not None
     return found
 
@@ -62,31 +69,32 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # ------------------------------------------------------------------------------------------------------------- commands
 def test_every_command_takes_settings() -> None:
     assert [name for name in COMMANDS if not isinstance(command(name), ConfiguredCommand)] == []
-    assert set(COMMANDS) <= set(command_names())
+    assert {name.split()[-1] for name in COMMANDS} <= set(command_names())
 
 
 def test_no_safety_no_secret_and_no_selection_comes_from_settings() -> None:
     known = set().union(*map(options, COMMANDS))
     assert known >= SAFETY
-    assert not SAFETY & FROM_SETTINGS
-    assert FROM_SETTINGS & known >= SHARED
+    settable = {long_name(each) for name in COMMANDS for each in command(name).params if is_settable(each)}
+    assert not SAFETY & settable
+    assert settable >= FOR_ALL_COMMANDS
 
 
 # -------------------------------------------------------------------------------------------------------------- sources
 def test_the_command_line_is_stronger_than_the_environment_and_this_than_the_file(
     settings: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert parsed("compact", "d")["ledger_path"] is None
+    assert parsed("compact", "d")["ledger"] is None
     for text, expected in (('ledger = "top"', "top"), ('ledger = "top"\n[compact]\nledger = "table"', "table")):
         settings.write_text(text)
-        assert parsed("compact", "d")["ledger_path"] == expected
-    assert parsed("plan", "d")["ledger_path"] == "top"
+        assert parsed("compact", "d")["ledger"] == expected
+    assert parsed("plan", "d")["ledger"] == "top"
     monkeypatch.setenv("SEDIMENT_LEDGER", "all")
-    assert parsed("compact", "d")["ledger_path"] == "all"
+    assert parsed("compact", "d")["ledger"] == "all"
     monkeypatch.setenv("SEDIMENT_COMPACT_LEDGER", "own")
-    assert parsed("compact", "d")["ledger_path"] == "own"
-    assert parsed("plan", "d")["ledger_path"] == "all"
-    assert parsed("compact", "d", "--ledger", "given")["ledger_path"] == "given"
+    assert parsed("compact", "d")["ledger"] == "own"
+    assert parsed("plan", "d")["ledger"] == "all"
+    assert parsed("compact", "d", "--ledger", "given")["ledger"] == "given"
 
 
 def test_flags_and_numbers_have_their_types(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,12 +113,12 @@ def test_an_option_names_the_file_and_the_working_directory_is_never_read(
     monkeypatch.chdir(folder)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.delenv(SETTINGS_VARIABLE)
-    assert parsed("plan", "d")["ledger_path"] is None
+    assert parsed("plan", "d")["ledger"] is None
     (tmp_path / "config" / "sediment").mkdir(parents=True)
     (tmp_path / "config" / "sediment" / "sediment.toml").write_text('ledger = "mine"\n')
-    assert parsed("plan", "d")["ledger_path"] == "mine"
+    assert parsed("plan", "d")["ledger"] == "mine"
     settings.write_text('ledger = "other"\n')
-    assert parsed("plan", "d", "--settings", str(settings))["ledger_path"] == "other"
+    assert parsed("plan", "d", "--settings", str(settings))["ledger"] == "other"
 
 
 def test_the_source_of_each_value_is_shown_with_v(
@@ -179,7 +187,7 @@ def test_variables_of_kubernetes_of_other_commands_and_of_other_programs_are_lef
     monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
     monkeypatch.setenv(variable, "1")
-    assert parsed("compact", "d")["ledger_path"] is None
+    assert parsed("compact", "d")["ledger"] is None
 
 
 def test_a_file_that_does_not_exist_is_refused_if_it_was_named(tmp_path: Path) -> None:
@@ -278,6 +286,20 @@ def test_a_misspelt_command_gets_the_nearest_name() -> None:
     assert done.status == 2 and "Did you mean 'plan'?" in done.stderr
 
 
+@pytest.mark.parametrize("name", setup.COMMANDS)
+def test_the_former_name_of_a_command_of_setup_says_the_new_one(name: str) -> None:
+    done = sediment(name, "bash")
+    assert (done.status, done.stdout) == (2, "")
+    assert done.stderr == f"sediment: {name} is a command of setup; run: sediment setup {name}\n"
+
+
+def test_the_help_groups_the_commands_by_task() -> None:
+    text = sediment("--help").stdout
+    titles = re.findall(r"^(\w[\w ]*):$", text, re.MULTILINE)
+    assert titles == ["Options", "Look", "Clean and repair", "Undo", "Move", "Serve", "Set up"]
+    assert all(re.search(rf"^  {name}  ", text, re.MULTILINE) for name in cli.COMMANDS)
+
+
 def test_the_version_is_short_and_with_verbose_has_those_of_packages_in_either_order() -> None:
     short = sediment("--version").stdout
     assert short.startswith("sediment, version ") and short.count("\n") == 1
@@ -289,11 +311,11 @@ def test_the_version_is_short_and_with_verbose_has_those_of_packages_in_either_o
 # ----------------------------------------------------------------------------------------------------------------- help
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_lists_the_options_of_the_command_before_the_common_ones(name: str) -> None:
-    text = sediment(name, "--help").stdout
+    text = sediment(*name.split(), "--help").stdout
     own, _, common = text.partition("\nCommon options:\n")
     first = re.findall(r"^  (?:-\w, )?--([a-z0-9-]+)", own, re.MULTILINE)
     last = re.findall(r"^  (?:-\w, )?--([a-z0-9-]+)", common, re.MULTILINE)
     assert {"help", "settings", "verbose"} <= set(last)
-    assert not {*first} & SHARED
+    assert not {*first} & FOR_ALL_COMMANDS
     listed = {each for option in command(name).params if isinstance(option, click.Option) for each in option.opts}
     assert {f"--{each}" for each in first + last} >= {each for each in listed if each.startswith("--")}

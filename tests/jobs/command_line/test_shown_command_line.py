@@ -10,12 +10,15 @@ import click
 import pytest
 
 from sediment.jobs.cli import COMMANDS
-from sediment.jobs.command_line.calls import keyword_of, option_values
-from sediment.jobs.command_line.options import HiddenValueOption, _given_options
+from sediment.jobs.clone import CloneArguments
+from sediment.jobs.command_line.calls import option_values
+from sediment.jobs.command_line.click_options import CommandOption
+from sediment.jobs.command_line.options import _given_options
+from sediment.jobs.command_line.shared_options import GivenOptions
 from sediment.jobs.command_line.units import ByteSize, Seconds
 from sediment.jobs.reporting.html_page import make_page
 
-_WITHOUT_PAGE = ("completion", "delta-jars", "doctor", "dump", "history", "originals", "serve", "vacuum", "warm-up")
+_WITHOUT_PAGE = ("doctor", "dump", "history", "originals", "serve", "setup", "vacuum")
 
 
 def command_of(name: str) -> click.Command:
@@ -23,9 +26,9 @@ def command_of(name: str) -> click.Command:
     return next(each for each in vars(module).values() if isinstance(each, click.Command) and each.name == name)
 
 
-def options_of(command: click.Command) -> list[click.Option]:
+def options_of(command: click.Command) -> list[CommandOption]:
     """Return the options whose values a page may show."""
-    return [each for each in command.params if isinstance(each, click.Option) and type(each) is not HiddenValueOption]
+    return [each for each in command.params if isinstance(each, CommandOption) and not each.declared.is_secret]
 
 
 def words_of(option: click.Option) -> list[list[str]]:
@@ -79,10 +82,10 @@ def test_a_flag_that_is_off_is_shown_as_off() -> None:
 
 
 def test_keywords_that_turn_a_flag_off_or_are_zero_are_shown() -> None:
-    command = command_of("clone")
-    keywords: dict[str, Any] = {keyword_of(each): () if each.multiple else None for each in options_of(command)}
-    keywords |= {keyword_of(each): False for each in options_of(command) if each.is_flag}
-    _, given = option_values(command, {**keywords, "log_dirs": (), "source": (), "to": "x", "node_id": 0, "now_ms": 0})
+    keywords: dict[str, Any] = {each.keyword: () if each.multiple else None for each in options_of(command_of("clone"))}
+    keywords |= {each.keyword: False for each in options_of(command_of("clone")) if each.is_flag}
+    keywords |= {"log_dirs": (), "to": "x", "node_id": 0, "now_ms": 0}
+    _, given = option_values((GivenOptions, CloneArguments), keywords)
     assert sorted(given) == [("--no-hold", ""), ("--node-id", "0"), ("--now-ms", "0"), ("--to", "x")]
 
 

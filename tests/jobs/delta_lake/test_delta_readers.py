@@ -10,7 +10,6 @@ from deltalake import DeltaTable
 from sediment.jobs import snapshot as snapshots
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.settings.resolve import Settings
-from sediment.jobs.settings.selection import Selection
 from sediment.jobs.snapshot import SnapshotOptions
 from tests.jobs.log_dirs import sediment
 from tests.jobs.snapshots import Log, session_with_delta
@@ -80,8 +79,10 @@ def log(tmp_path):
 
 
 def refresh(spark, tmp_path):
-    common = CommonOptions((tmp_path / "logs",), Selection(), Settings.load(None, []), NOW_MS, True, None, True)
-    return snapshots.snapshot(common, SnapshotOptions(str(tmp_path / "table"), None, False), spark)
+    common = CommonOptions(
+        log_dirs=(tmp_path / "logs",), settings=Settings.load(None, []), now_ms=NOW_MS, as_json=True, quiet=True
+    )
+    return snapshots.refresh(common, SnapshotOptions(str(tmp_path / "table")), None, spark)
 
 
 @pytest.mark.delta

@@ -31,7 +31,7 @@ def test_without_the_jars_one_sentence_names_the_command_that_brings_them(tmp_pa
     assert outcome.status == 2
     [line] = outcome.stderr.splitlines()
     assert coordinate() in line
-    assert "sediment delta-jars" in line
+    assert "sediment setup delta-jars" in line
     assert not (tmp_path / "table").exists()
 
 
@@ -66,7 +66,7 @@ def test_an_unreachable_repository_is_reported_in_one_line(tmp_path):
     )
     (tmp_path / "spark-defaults.conf").write_text(f"spark.jars.ivySettings {tmp_path / 'ivy.xml'}\n")
     outcome = sediment_process(
-        "delta-jars", environment={"SPARK_CONF_DIR": str(tmp_path), "HOME": str(tmp_path / "home")}
+        "setup", "delta-jars", environment={"SPARK_CONF_DIR": str(tmp_path), "HOME": str(tmp_path / "home")}
     )
     assert outcome.status == 2
     [line] = outcome.stderr.splitlines()
@@ -99,7 +99,7 @@ def test_a_local_maven_repository_that_has_poms_without_jars_is_left_out(tmp_pat
         "DEFAULT_ARTIFACT_REPOSITORY": remote.as_uri() + "/",
         "SPARK_CONF_DIR": str(tmp_path),
     }
-    outcome = sediment_process("delta-jars", environment=environment)
+    outcome = sediment_process("setup", "delta-jars", environment=environment)
     assert outcome.status == 0, outcome.stderr
     assert [Path(line.split()[0]).name for line in outcome.stdout.splitlines()] == [
         f"io.delta_{artifact}-{release}.jar",

@@ -74,7 +74,9 @@ def test_no_line_is_wider_than_the_terminal_and_no_word_is_lost(log_dir: Path, m
     too_long = [line for line in done.stdout.splitlines() if len(line) > 80]
     assert all(" " not in line[30:] for line in too_long)  # a path, which is never cut, begins at column 30
     assert not any(line.endswith(" ") for line in done.stdout.splitlines())
-    wanted = [check.found for check in sediment.doctor(log_dir).checks if check.name == "native-codecs"]
+    wanted = [
+        check.found for check in sediment.LogDirectories(log_dir).doctor().checks if check.name == "native-codecs"
+    ]
     assert " ".join(wanted[0].split()) in " ".join(done.stdout.split())
 
 
@@ -93,7 +95,7 @@ def test_on_a_narrow_terminal_the_text_starts_below_the_name(width: int) -> None
 def test_a_long_path_in_a_check_keeps_its_line() -> None:
     path = "/opt/" + "kafka-sediment/" * 8 + "python3"
     check = Check("worker-python", WARNING, f"the Python is {path}, which is old", f"export PYSPARK_PYTHON={path}")
-    report = sediment.doctor()
+    report = sediment.LogDirectories().doctor()
     text = io.StringIO()
     print_report(replace(report, checks=(check,)), Console(file=text, width=80))
     lines = [line.strip() for line in text.getvalue().splitlines()]
@@ -201,7 +203,7 @@ def test_a_healthy_directory_stays_as_it_is(log_dir: Path) -> None:
 
 
 def test_a_path_that_is_not_a_log_directory_fails_and_the_others_are_checked(log_dir: Path, tmp_path: Path) -> None:
-    report = sediment.doctor([tmp_path / "none", log_dir])
+    report = sediment.LogDirectories(tmp_path / "none", log_dir).doctor()
     assert [check.status for check in report.checks if check.name == "log-directory"] == ["failed", "ok"]
     assert report.failed
     with pytest.raises(sediment.SedimentError, match="log-directory"):

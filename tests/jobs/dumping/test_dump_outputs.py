@@ -47,7 +47,7 @@ def test_a_format_prints_messages_and_implies_records(log_dir: Path) -> None:
 
 def test_the_last_records_of_what_kafka_wrote(tmp_path: Path) -> None:
     log_dir = make_log_dir(tmp_path / "logs", {"headers-0": load_case("headers", tmp_path).before})
-    rows = list(sediment.dump(log_dir, what="records"))
+    rows = list(sediment.LogDirectories(log_dir).dump(what="records"))
     result = run(log_dir, "-f", r"%o %K %h\n", "--last", 3)
     expected = [
         f"{row['offset']} {len(row['key'])} "
@@ -57,13 +57,15 @@ def test_the_last_records_of_what_kafka_wrote(tmp_path: Path) -> None:
     assert result.stdout.splitlines() == expected
     name = next(row["headers"][0]["key"] for row in rows if row["headers"])
     with_header = [row["offset"] for row in rows if any(each["key"] == name for each in row["headers"] or ())]
-    assert [row["offset"] for row in sediment.dump(log_dir, header=name)] == with_header
-    assert [row["offset"] for row in sediment.dump(log_dir, header=name, last=2, limit=1)] == with_header[-2:-1]
+    assert [row["offset"] for row in sediment.LogDirectories(log_dir).dump(header=name)] == with_header
+    assert [
+        row["offset"] for row in sediment.LogDirectories(log_dir).dump(header=name, last=2, limit=1)
+    ] == with_header[-2:-1]
     key = rows[0]["key"].decode()
     of_key = [row for row in rows if row["key"] == rows[0]["key"]]
-    assert list(sediment.dump(log_dir, key=key)) == of_key
+    assert list(sediment.LogDirectories(log_dir).dump(key=key)) == of_key
     to = tmp_path / "parquet"
-    assert list(sediment.dump(log_dir, key=key, to=to)) == of_key
+    assert list(sediment.LogDirectories(log_dir).dump(key=key, to=to)) == of_key
     assert pl.read_parquet(to)["offset"].to_list() == [row["offset"] for row in of_key]
 
 
@@ -76,7 +78,7 @@ def test_csv_and_arrow_on_stdout_are_read_by_others(log_dir: Path) -> None:
 
     stream = run(log_dir, "--what", "records", "--arrow").stdout_bytes
     table = pa.ipc.open_stream(stream).read_all()
-    assert table == sediment.dump(log_dir, what="records").to_arrow()
+    assert table == sediment.LogDirectories(log_dir).dump(what="records").to_arrow()
     assert pl.read_ipc_stream(stream)["key"].to_list()[4] == b"\x1b]0;x\x07"
     limited = pa.ipc.open_stream(run(log_dir, "--what", "records", "--arrow", "--limit", 4).stdout_bytes).read_all()
     assert limited.column("offset").to_pylist() == [0, 1, 2, 3]

@@ -93,7 +93,7 @@ def test_places_are_columns_of_every_table_on_request(brokers: list[Path]) -> No
             assert row == {"log_dir": str(brokers[0]), "node_id": 1}, what
         rows = read(brokers[:1], what=what, columns="log_dir")
         assert rows or what in ("offset_index", "time_index", "transactions", "open_transactions")
-        assert [*sediment.dump(brokers[0], what=what, columns=["log_dir"])] == rows
+        assert [*sediment.LogDirectories(brokers[0]).dump(what=what, columns=["log_dir"])] == rows
 
 
 @pytest.mark.parametrize(

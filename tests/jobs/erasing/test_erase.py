@@ -292,7 +292,7 @@ def test_a_corrupt_partition_is_left_alone_and_the_others_are_erased(logs, keys)
 
 def common(logs: Path) -> CommonOptions:
     settings = Settings.load(None, [each.removeprefix("--set=") for each in STATED])
-    return CommonOptions((logs,), Selection(), settings, now_ms=NOW_MS, as_json=False, master=None, quiet=True)
+    return CommonOptions(log_dirs=(logs,), settings=settings, now_ms=NOW_MS, quiet=True)
 
 
 def test_the_question_shows_the_counts_and_a_no_changes_nothing(logs, keys):

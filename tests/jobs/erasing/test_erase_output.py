@@ -12,8 +12,6 @@ import pytest
 from sediment.engine.directory.output import Publisher
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.erasing.options import EraseOptions
-from sediment.jobs.settings.resolve import Settings
-from sediment.jobs.settings.selection import Selection
 from sediment.segment_io.errors import UsageError
 from tests.faults.inline_spark import inline_spark
 from tests.jobs.cleaning.test_output_run import MANIFEST, image, published, uri
@@ -267,7 +265,7 @@ def test_outputs_and_options_that_make_no_sense_are_refused(logs, keys, argument
 
 
 def test_an_output_file_in_a_log_directory_is_refused_for_a_caller_that_sets_only_log_dirs(logs, keys):
-    common = CommonOptions((logs,), Selection(), Settings(), now_ms=0, as_json=False, master=None, quiet=True)
+    common = CommonOptions(log_dirs=(logs,), now_ms=0, quiet=True)
     own = EraseOptions(keys_file=keys, tombstones_out=logs / "tombstones")
     with pytest.raises(UsageError, match="--tombstones-out"):
         own.validate(common)

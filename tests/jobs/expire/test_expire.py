@@ -15,7 +15,6 @@ from deltalake import DeltaTable
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.expire import expire as run_expire
 from sediment.jobs.settings.resolve import Settings
-from sediment.jobs.settings.selection import Selection
 from tests.jobs.log_dirs import read_checkpoint, sediment, tree, write_checkpoint
 from tests.segments import NOW_MS, batch_bytes, write_segment, write_snapshot
 from tests.twin.snapshots import ProducerEntry, parse_snapshot
@@ -466,13 +465,11 @@ def test_a_run_that_is_stopped_before_it_deletes_says_so_and_deletes_nothing(tmp
     stop = threading.Event()
     stop.set()
     options = CommonOptions(
-        (tmp_path,),
-        Selection(),
-        Settings.load(None, ["retention.ms=0"], broker_defaults=True),
-        NOW_MS * 2,
-        True,
-        None,
-        True,
+        log_dirs=(tmp_path,),
+        settings=Settings.load(None, ["retention.ms=0"], broker_defaults=True),
+        now_ms=NOW_MS * 2,
+        as_json=True,
+        quiet=True,
     )
     run = run_expire(options, stop=stop)
     assert run.failed

@@ -14,7 +14,6 @@ from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.expire import ExpireOptions, ExpiryRunReport
 from sediment.jobs.expire import expire as run_expire
 from sediment.jobs.settings.resolve import Settings
-from sediment.jobs.settings.selection import Selection
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.fs import Fs
@@ -185,7 +184,7 @@ def kept_contents(kept: Path, name: str) -> list[bytes]:
 
 def run(log_dir: Path, kept: Path, sets: Iterable[str], fs: Fs) -> ExpiryRunReport:
     settings = Settings.load(None, [given.removeprefix("--set=") for given in sets], broker_defaults=True)
-    options = CommonOptions((log_dir,), Selection(), settings, NOW_MS, True, None, True)
+    options = CommonOptions(log_dirs=(log_dir,), settings=settings, now_ms=NOW_MS, as_json=True, quiet=True)
     return run_expire(options, ExpireOptions(keep_originals=kept), fs=fs)
 
 

@@ -20,7 +20,6 @@ from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.expire import ExpiryRunReport
 from sediment.jobs.expire import expire as run_expire
 from sediment.jobs.settings.resolve import Settings
-from sediment.jobs.settings.selection import Selection
 from sediment.segment_io.errors import DeclinedError, SourceChangedError
 from tests.jobs.expire.test_expire import NAME, bases, make_log
 from tests.jobs.log_dirs import tree, write_checkpoint
@@ -143,7 +142,9 @@ def test_without_a_terminal_there_is_no_question(log_dir, stream):
 
 # -------------------------------------------------------------------------------------------------- while it is asking
 def run(log_dir: Path, confirm: Callable[[ExpiryRunReport], bool]) -> ExpiryRunReport:
-    options = CommonOptions((log_dir,), Selection(), Settings.load(None, SETS), NOW_MS, True, None, True)
+    options = CommonOptions(
+        log_dirs=(log_dir,), settings=Settings.load(None, SETS), now_ms=NOW_MS, as_json=True, quiet=True
+    )
     return run_expire(options, confirm=confirm)
 
 

@@ -25,7 +25,6 @@ from sediment.jobs.expire import ExpireOptions
 from sediment.jobs.expire import expire as run_expire
 from sediment.jobs.expiring import archive as archives
 from sediment.jobs.settings.resolve import Settings
-from sediment.jobs.settings.selection import Selection
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.slices import ALL, plan_slices
@@ -167,7 +166,11 @@ def test_several_partitions_share_a_table_and_later_runs_add_to_it(tmp_path, arc
 # --------------------------------------------------------------------------------------------------------- exactly once
 def run(log_dir: Path, archive: Path, fault: Kill | None = None) -> None:
     options = CommonOptions(
-        (log_dir,), Selection(), Settings.load(None, [], broker_defaults=True), NOW_MS, True, None, True
+        log_dirs=(log_dir,),
+        settings=Settings.load(None, [], broker_defaults=True),
+        now_ms=NOW_MS,
+        as_json=True,
+        quiet=True,
     )
     run_expire(options, ExpireOptions(archive=str(archive)), fs=FaultyFs(fault))
 

@@ -15,8 +15,6 @@ import pytest
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.restore import RestoreOptions, parse_time
 from sediment.jobs.restore import restore as run_restore
-from sediment.jobs.settings.resolve import Settings
-from sediment.jobs.settings.selection import Selection
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.fs import Fs
 from tests.faults.faulty_fs import Kill, Killed
@@ -397,7 +395,7 @@ def test_text_that_is_no_time_is_wrong_use() -> None:
 
 # --------------------------------------------------------------------------------------------------------------- killed
 def run_with(fs: Fs, log_dir: Path, kept: Path, run_id: str) -> None:
-    options = CommonOptions((log_dir,), Selection(), Settings(), NOW_MS, True, None, True)
+    options = CommonOptions(log_dirs=(log_dir,), now_ms=NOW_MS, as_json=True, quiet=True)
     report = run_restore(options, RestoreOptions(kept, run_id=run_id), fs=fs)
     assert not report.failed, report
 

@@ -14,7 +14,7 @@ import pytest
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.jobs.command_line.units import parse_duration
 from sediment.jobs.reporting.screen import screen_text
-from sediment.jobs.vacuum import print_report, vacuum_options
+from sediment.jobs.vacuum import VacuumOptions, print_report
 from sediment.jobs.vacuum import vacuum as vacuum_originals
 from sediment.segment_io.errors import UsageError
 from tests.jobs.expire.test_expire import NAME, make_log
@@ -187,10 +187,7 @@ def test_people_read_what_can_no_longer_be_undone(log_dir: Path, kept: Path) -> 
 
 def test_partitions_that_can_no_longer_be_undone_are_in_natural_order(log_dir: Path, kept: Path) -> None:
     expire(log_dir, kept, *SOME)
-    options = vacuum_options(
-        kept, older_than="0s", run_id=None, pin=None, unpin=None, dry_run=True, force=True, now_ms=None
-    )
-    report = vacuum_originals(options)
+    report = vacuum_originals(VacuumOptions(kept, older_than="0s", dry_run=True, force=True))
     rows = tuple(replace(report.partitions[0], partition=name) for name in ("g10-0", "g2-0", "g1-0"))
     assert "undone in g1-0, g2-0, g10-0\n" in screen_text(partial(print_report, replace(report, partitions=rows)))
 

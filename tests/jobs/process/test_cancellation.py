@@ -397,7 +397,7 @@ _EVERY = {
     "dump": ["dump", "LOGS", "--what=records"],
     "dump-to": ["dump", "LOGS", "--what=records", "--to=TMP/parquet", "--master=local[1]"],
     "history": ["history", "TMP/ledger"],
-    "delta-jars": ["delta-jars"],
+    "delta-jars": ["setup", "delta-jars"],
     "clone": ["clone", "LOGS", "--to=TMP/clone"],
     "clone-split": ["clone", "LOGS", "--to=TMP/clone", "--strategy=split"],
     "reencode": ["reencode", "LOGS", "--codec=zstd", "--broker-defaults"],

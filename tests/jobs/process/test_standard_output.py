@@ -82,7 +82,7 @@ def test_a_failed_run_keeps_its_status_where_the_reader_has_left(log_dir: Path) 
 
 @pytest.mark.parametrize("command", ["dump", "dump --json", "history", "completion"])
 def test_a_command_that_only_prints_ends_silently_without_a_reader(command: str, log_dir: Path, tmp_path: Path) -> None:
-    arguments: tuple[object, ...] = ("completion", "bash")
+    arguments: tuple[object, ...] = ("setup", "completion", "bash")
     if command == "history":
         assert sediment("expire", log_dir, "--dry-run", f"--ledger={tmp_path}/ledger").status == 0
         arguments = ("history", tmp_path / "ledger")

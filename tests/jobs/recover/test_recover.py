@@ -10,9 +10,8 @@ import pytest
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.process.standard_output import SafeConsole
-from sediment.jobs.recover import RecoveryReport, RecoveryRunReport, print_report, recover
+from sediment.jobs.recover import RecoverOptions, RecoveryReport, RecoveryRunReport, print_report, recover
 from sediment.jobs.reporting.screen import Screen
-from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.settings.selection import Selection
 from tests.corpus import assert_same_log, assert_same_snapshots, load_loading_case, loading_cases
 from tests.jobs.log_dirs import read_checkpoint, sediment, tree, write_checkpoint
@@ -64,15 +63,7 @@ def run(log_dir, *arguments):
 
 
 def options_for(*log_dirs, partitions=()):
-    return CommonOptions(
-        log_dirs=log_dirs,
-        selection=Selection(partitions),
-        settings=Settings(),
-        now_ms=NOW_MS,
-        as_json=True,
-        master=None,
-        quiet=True,
-    )
+    return CommonOptions(log_dirs=log_dirs, selection=Selection(partitions), now_ms=NOW_MS, as_json=True, quiet=True)
 
 
 # ----------------------------------------------------------------------------------------------------------- the corpus
@@ -305,8 +296,8 @@ def test_a_dry_run_reports_the_same_and_changes_nothing(tmp_path):
 def test_a_dry_run_of_a_kafka_case_changes_nothing_and_predicts_the_state(tmp_path, recovered, name):
     _, log_dir = corpus_log_dir(tmp_path, name)
     files, before = tree(log_dir), stamps(log_dir)
-    options = CommonOptions((log_dir,), Selection(), Settings(), CASE_NOW_MS, True, None, True)
-    (report,) = recover(options, dry_run=True).partitions
+    options = CommonOptions(log_dirs=(log_dir,), now_ms=CASE_NOW_MS, as_json=True, quiet=True)
+    (report,) = recover(options, RecoverOptions(dry_run=True)).partitions
     assert (tree(log_dir), stamps(log_dir)) == (files, before)
     real = dict(recovered[name][2])
     foretold = json.loads(json.dumps({key: getattr(report, key) for key in ("log_end_offset", "producers", "aborted")}))
@@ -352,7 +343,7 @@ def test_a_stopped_run_leaves_the_rest_for_the_next(tmp_path):
 
 def test_several_directories_and_threads_give_every_partition_its_report(tmp_path):
     dirs = [make_log_dir(tmp_path / f"logs-{n}", *(f"t{n}-{p}" for p in range(8))) for n in range(3)]
-    report = recover(options_for(*dirs), threads=4)
+    report = recover(options_for(*dirs), RecoverOptions(threads=4))
     assert [partition.partition for partition in report.partitions] == [f"t{n}-{p}" for n in range(3) for p in range(8)]
     assert {partition.log_end_offset for partition in report.partitions} == {4}
     assert report.clean_directories == tuple(map(str, dirs))

@@ -15,9 +15,7 @@ from sediment.engine.clone.log_end import AtOnce
 from sediment.engine.live.log.partition_log import PartitionLog
 from sediment.engine.log_config import LogConfig
 from sediment.jobs.command_line.options import CommonOptions
-from sediment.jobs.recover import RecoveryReport, recover
-from sediment.jobs.settings.resolve import Settings
-from sediment.jobs.settings.selection import Selection
+from sediment.jobs.recover import RecoverOptions, RecoveryReport, recover
 from sediment.segment_io.errors import DeclinedError
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
@@ -258,7 +256,7 @@ def test_without_a_terminal_yes_is_needed(log_dir: Path) -> None:
 
 
 def options_for(log_dir: Path) -> CommonOptions:
-    return CommonOptions((log_dir,), Selection(), Settings(), NOW_MS, True, None, True)
+    return CommonOptions(log_dirs=(log_dir,), now_ms=NOW_MS, as_json=True, quiet=True)
 
 
 def test_a_no_changes_nothing(log_dir: Path) -> None:
@@ -270,7 +268,7 @@ def test_a_no_changes_nothing(log_dir: Path) -> None:
         return False
 
     with pytest.raises(DeclinedError):
-        recover(options_for(log_dir), abort_open_transactions=True, confirm=confirm)
+        recover(options_for(log_dir), RecoverOptions(abort_open_transactions=True), confirm=confirm)
     assert tree(log_dir) == before
     assert asked == [
         f"orders-1: producer {HANGING} (epoch {EPOCH}) began a transaction at offset {FIRST}, last wrote 0 seconds "
@@ -287,7 +285,7 @@ def test_only_what_was_shown_is_aborted(log_dir: Path) -> None:
     data = bytearray(marker.read_bytes())
     data[-1] ^= 1
     marker.write_bytes(data)
-    report = recover(options_for(log_dir), abort_open_transactions=True, confirm=lambda _: True)
+    report = recover(options_for(log_dir), RecoverOptions(abort_open_transactions=True), confirm=lambda _: True)
     rows: dict[str, RecoveryReport] = {row.partition: row for row in report.partitions}
     assert "aborted" in rows["orders-1"].repairs[-1]
     assert not any("aborted" in repair for repair in rows["orders-0"].repairs)
@@ -307,7 +305,9 @@ def test_a_snapshot_for_a_bare_copy_gets_the_mode_of_the_log(tmp_path: Path) -> 
 
 def test_nothing_to_abort_asks_nothing(log_dir: Path) -> None:
     assert abort(log_dir).status == 0
-    report = recover(options_for(log_dir), abort_open_transactions=True, confirm=lambda _: pytest.fail("asked"))
+    report = recover(
+        options_for(log_dir), RecoverOptions(abort_open_transactions=True), confirm=lambda _: pytest.fail("asked")
+    )
     assert len(report.partitions) == 10
 
 

@@ -12,8 +12,6 @@ import pytest
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.restore import RestoreOptions
 from sediment.jobs.restore import restore as run_restore
-from sediment.jobs.settings.resolve import Settings
-from sediment.jobs.settings.selection import Selection
 from sediment.segment_io.format.names import CLEAN_SHUTDOWN_FILE
 from sediment.segment_io.fs import Fs
 from tests.faults.faulty_fs import Killed
@@ -69,7 +67,7 @@ def segments(log_dir: Path) -> Found:
 
 def kill_restore(log_dir: Path, kept: Path, run_id: str) -> None:
     """Kill a restore after the short log lost its name and before the torn one has it."""
-    options = CommonOptions((log_dir,), Selection(), Settings(), NOW_MS, True, None, True)
+    options = CommonOptions(log_dirs=(log_dir,), now_ms=NOW_MS, as_json=True, quiet=True)
     with pytest.raises(Killed):
         run_restore(options, RestoreOptions(kept, run_id=run_id), fs=KilledAfterRename(f"{CUT}.deleted"))
     assert not (log_dir / NAME / CUT).exists()

@@ -56,11 +56,19 @@ def to(tmp_path):
 
 def options(log_dir, *, now_ms=NOW_MS, partitions=(), sets=()):
     settings = Settings.load(None, list(sets), broker_defaults=True)
-    return CommonOptions((log_dir,), Selection(tuple(partitions)), settings, now_ms, True, None, True)
+    return CommonOptions(
+        log_dirs=(log_dir,),
+        selection=Selection(tuple(partitions)),
+        settings=settings,
+        now_ms=now_ms,
+        as_json=True,
+        quiet=True,
+    )
 
 
 def refresh(spark, log_dir, to, *, as_of=None, from_start=False, **common):
-    return snapshots.snapshot(options(log_dir, **common), SnapshotOptions(str(to), as_of, from_start), spark)
+    own = SnapshotOptions(str(to), from_start=from_start)
+    return snapshots.refresh(options(log_dir, **common), own, as_of, spark)
 
 
 def table(spark, to):

@@ -21,7 +21,6 @@ import pytest
 from sediment.jobs import snapshot as snapshots
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.settings.resolve import Settings
-from sediment.jobs.settings.selection import Selection
 from sediment.jobs.snapshot import SnapshotOptions
 from sediment.segment_io.errors import SedimentError
 from tests.jobs.snapshots import Log, latest_rows, session_with_delta
@@ -76,9 +75,13 @@ def spark(sc, tmp_path_factory) -> Iterator:
 
 def refresh(spark, log_dir: Path, to: str):
     options = CommonOptions(
-        (log_dir,), Selection(), Settings.load(None, [], broker_defaults=True), NOW_MS, True, None, True
+        log_dirs=(log_dir,),
+        settings=Settings.load(None, [], broker_defaults=True),
+        now_ms=NOW_MS,
+        as_json=True,
+        quiet=True,
     )
-    return snapshots.snapshot(options, SnapshotOptions(to, None, False), spark)
+    return snapshots.refresh(options, SnapshotOptions(to), None, spark)
 
 
 def rows(spark, path: Path):

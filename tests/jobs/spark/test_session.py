@@ -68,7 +68,7 @@ def test_a_cluster_gets_nothing_that_only_this_machine_can_have() -> None:
 
 @pytest.fixture
 def no_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No archive of classes, whether or not `sediment warm-up` was run here; the compiled loops stay where they are."""
+    """No archive of classes, whether or not `setup warm-up` was run here; the compiled loops stay where they are."""
     monkeypatch.setenv(CACHE_VARIABLE, os.environ.get(CACHE_VARIABLE) or platformdirs.user_cache_dir("sediment"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 

@@ -1,4 +1,4 @@
-"""`sediment warm-up`: the files that it writes, and runs without them."""
+"""`sediment setup warm-up`: the files that it writes, and runs without them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def environment(tmp_path):
 def test_spark_starts_with_the_archive_and_with_one_that_is_garbage(tmp_path, environment):
     write_random_log(tmp_path / "source", 1)
     log_dir = make_log_dir(tmp_path / "logs", {"t-0": tmp_path / "source"})
-    warmed = sediment_process("warm-up", environment=environment)
+    warmed = sediment_process("setup", "warm-up", environment=environment)
     assert warmed.status == 0, warmed.stderr
     (archive,) = (tmp_path / "cache" / "sediment").glob("spark-*.jsa")
     assert str(archive) in warmed.stdout
@@ -51,7 +51,7 @@ def test_spark_starts_with_the_archive_and_with_one_that_is_garbage(tmp_path, en
 
 def test_a_cache_folder_that_cannot_be_written_is_one_sentence(tmp_path, environment):
     (tmp_path / "cache").write_text("a file")
-    warmed = sediment_process("warm-up", environment=environment)
+    warmed = sediment_process("setup", "warm-up", environment=environment)
     assert warmed.status == 2
     assert warmed.stderr.startswith("sediment: the archive of Spark's classes cannot be made")
     assert warmed.stderr.count("\n") == 1

@@ -40,7 +40,8 @@ def log(tmp_path: Path) -> CoordinatorLogBuilder:
 
 
 def rows(log_dir: Path, *columns: str, **options: Any) -> list[tuple[Any, ...]]:
-    dumped = sediment.dump(log_dir, what="groups", columns=columns or None, **options)
+    logs = sediment.LogDirectories(log_dir, partitions=options.pop("partitions", ()))
+    dumped = logs.dump(what="groups", columns=columns or None, **options)
     return [tuple(row.values()) for row in dumped]
 
 
@@ -149,7 +150,7 @@ def test_the_data_source_reads_the_same_rows(log: CoordinatorLogBuilder, tmp_pat
     source = KafkaLogSource({"path": str(tmp_path), "what": "groups"})
     reader = source.reader(source.schema())
     found = [batch for partition in reader.partitions() for batch in reader.read(partition)]
-    assert pa.Table.from_batches(found) == sediment.dump(tmp_path, what="groups").to_arrow()
+    assert pa.Table.from_batches(found) == sediment.LogDirectories(tmp_path).dump(what="groups").to_arrow()
 
 
 def test_every_subset_of_the_columns_has_its_schema(log: CoordinatorLogBuilder, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def log_dir(tmp_path: Path) -> Path:
 
 
 def topics(*log_dirs: Path, config: Path | None = None) -> dict[tuple[str, str], dict[str, Any]]:
-    rows = list(sediment.dump(list(log_dirs), what="topics", config=config))
+    rows = list(sediment.LogDirectories(*log_dirs, config=config).dump(what="topics"))
     found = {(row["topic"], row["key"]): row for row in rows}
     assert len(found) == len(rows)
     return found

@@ -688,9 +688,10 @@ def test_a_stop_does_not_wait_for_a_throttled_cleaning(tmp_path: Path, monkeypat
 def test_jobs_cannot_change_the_directory_of_a_running_server(tmp_path: Path) -> None:
     path = new_node(tmp_path / "data", {"t": 1})
     with node(path):
-        for run, policy in ((sediment.compact, "compact"), (sediment.expire, "delete")):
+        for name, policy in (("compact", "compact"), ("expire", "delete")):
+            logs = sediment.LogDirectories(path, settings=[f"t:cleanup.policy={policy}", "t:retention.ms=1"])
             with pytest.raises(DirectoryInUseError):
-                run([path], settings=[f"t:cleanup.policy={policy}", "t:retention.ms=1"])
+                getattr(logs, name)()
 
 
 # ----------------------------------------------------------------------------------------------------- broker's configs

@@ -1,0 +1,119 @@
+"""What a caller in Python reads: names of options become keywords, in errors and in help.
+
+--keep-originals DIR            keep_originals=DIR
+--strategy split                strategy='split'
+--set orders:retention.ms=1     settings={'orders:retention.ms': '1'}
+`compact --force`               `compact(force=…)`
+LOG_DIR                         log directory
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from sediment.jobs.command_line.declaration import DeclaredOption, declared_options
+from sediment.segment_io.errors import SedimentError, UsageError
+
+_SET = re.compile(r"--set ([^\s=;,]+)=([^\s;,]+)")
+_COMMAND = re.compile(r"`(\w+) --([a-z][a-z0-9-]*)`")
+_OPTION = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)(?: ('[^']*'|[A-Z][A-Z_:-]*\b(?!')|[a-z_]+(?=[\s,;.]|$)))?")
+_LOG_DIR = re.compile(r"LOG_DIR(?:\.\.\.)?")
+_ARGUMENT = re.compile(r"'[^']*'|[A-Z][A-Z_:-]*")
+_WIDTH = 116
+_SIMILAR = 0.7
+
+
+def in_python(text: str, options: Mapping[str, DeclaredOption]) -> str:
+    """Return `text` with keywords in place of options; `options` are those of the command, by long name."""
+
+    def keyword(name: str) -> str:
+        return options[name].keyword if name in options else name.replace("-", "_")
+
+    def replaced(found: re.Match[str]) -> str:
+        name, value = found[1], found[2]
+        declared = options.get(name)
+        if declared is not None and declared.option.of_terminal:
+            return found[0]
+        if value is None:
+            return keyword(name)
+        if _ARGUMENT.fullmatch(value):
+            return f"{keyword(name)}={value}"
+        is_choice = declared is not None and value in declared.choices
+        return f"{keyword(name)}={value!r}" if is_choice else f"{keyword(name)} {value}"
+
+    text = _SET.sub(r"settings={'\1': '\2'}", text)
+    text = _COMMAND.sub(lambda found: f"`{found[1]}({keyword(found[2])}=…)`", text)
+    return _LOG_DIR.sub("log directory", _OPTION.sub(replaced, text))
+
+
+def options_by_name(declared: Iterable[type]) -> dict[str, DeclaredOption]:
+    """Return the options of some classes, by long name."""
+    return {each.name: each for kind in declared for each in declared_options(kind)}
+
+
+@contextmanager
+def errors_in_python(declared: Iterable[type]) -> Iterator[None]:
+    """Let errors name keywords in place of the options of these classes."""
+    try:
+        yield
+    except SedimentError as error:
+        options = options_by_name(declared)
+        error.what = in_python(error.what, options)
+        error.args = (error.what, *error.args[1:])
+        error.advice = None if error.advice is None else in_python(error.advice, options)
+        raise
+
+
+def described(text: str | None, keywords: Iterable[str], declared: Iterable[type]) -> str:
+    """Return a docstring with the help of these keywords after its first paragraphs, before `Raises:`."""
+    options = options_by_name(declared)
+    by_keyword = {each.keyword: each for each in options.values()}
+    lines = ["Options:"]
+    for name in keywords:
+        if name in by_keyword:
+            help_text = in_python(by_keyword[name].option.text, options)
+            lines += textwrap.wrap(f"{name}: {help_text}", _WIDTH, initial_indent="    ", subsequent_indent="        ")
+    if len(lines) == 1:
+        return inspect.cleandoc(text or "")
+    before, raises, after = inspect.cleandoc(text or "").partition("\nRaises:")
+    return "\n".join([before.rstrip(), "", *lines, *([raises + after] if raises else [])])
+
+
+def check_call(
+    function: Callable[..., Any], given: tuple[Any, ...], keywords: Mapping[str, Any], elsewhere: Mapping[str, str]
+) -> None:
+    """Check that a call has the arguments of the function; `elsewhere` says what to do for keywords of other calls.
+
+    Raises:
+        UsageError: a keyword is unknown, an argument is missing, or options are given without their names.
+    """
+    name, parameters = f"{function.__name__}()", inspect.signature(function).parameters
+    if function.__name__ == "__init__":
+        name = f"{function.__qualname__.partition('.')[0]}()"
+    for keyword in keywords:
+        if keyword not in parameters:
+            advice = elsewhere.get(keyword) or nearest_advice(keyword, parameters)
+            raise UsageError(f"{name} has no option {keyword!r}", advice=advice)
+    positional = [each for each in parameters.values() if each.kind is not inspect.Parameter.KEYWORD_ONLY]
+    if len(given) > len(positional):
+        raise UsageError(f"{name} takes its options by name", advice=f"write {name[:-1]}option=value)")
+    for place, parameter in enumerate(parameters.values()):
+        is_given = parameter.name in keywords or (parameter in positional and place < len(given))
+        if parameter.default is inspect.Parameter.empty and not is_given:
+            raise UsageError(f"{name} needs {parameter.name!r}", advice=f"give {parameter.name}=…")
+
+
+def nearest_advice(keyword: str, known: Iterable[str]) -> str:
+    """Return what to do instead of giving an unknown keyword."""
+    names = [name for name in known if name != "self"]
+    found = difflib.get_close_matches(keyword.lower(), names, n=1, cutoff=_SIMILAR)
+    found = found or [name for name in names if name.startswith(keyword) or keyword.startswith(name)]
+    if found:
+        return f"did you mean {found[0]!r}?"
+    return f"its options are {', '.join(names)}" if names else "it has no options"
