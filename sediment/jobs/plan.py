@@ -73,7 +73,7 @@ from sediment.segment_io.dates import at_date, date_text
 from sediment.segment_io.errors import CorruptCheckpointError, CorruptDataError, SedimentError
 from sediment.segment_io.format.names import TopicPartition, new_run_id
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.listing import LogListing, list_log
+from sediment.segment_io.partition.listing import LogListing, check_segments_are_files, list_log
 
 if TYPE_CHECKING:
     from sediment.compaction.cleanable_range import CleanableRange
@@ -558,6 +558,7 @@ def _prepare(options: CommonOptions, own: PlanOptions, run_id: str) -> Sequence[
         for partition in directory.partitions:
             try:
                 listing = list_log(partition, directory.path / str(partition), fs)
+                check_segments_are_files(partition, listing.path, fs)
                 settings = directory.settings_of(partition, fs)
                 config = settings.for_topic(partition.topic)
                 # A running broker may not have written the file yet.

@@ -292,6 +292,17 @@ def test_a_run_that_would_miss_the_records_of_a_segment_on_another_disk_fails(tm
     assert {path.name: path.read_bytes() for path in (log_dir / "t-0").iterdir() if path.exists()} == before
 
 
+@pytest.mark.parametrize("command", ["plan", "verify", "dump"])
+def test_a_command_that_would_read_past_a_segment_on_another_disk_fails(tmp_path, log_dir, command):
+    shutil.copytree(log_dir, tmp_path / "after")
+    link(f"t-0/{0:020d}.log", "/no/such/mount/segment")(log_dir)
+    others = {"plan": ["--partition=t-0"], "verify": [tmp_path / "after"], "dump": ["--what=records"]}
+    with inline_spark():
+        outcome = sediment(command, log_dir / "t-0" if command == "dump" else log_dir, "--json", *others[command])
+    assert outcome.status == 1, outcome
+    assert "its link is dangling" in outcome.stdout + outcome.stderr
+
+
 # --------------------------------------------------------------------------------------------- while somebody reads it
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")

@@ -22,7 +22,13 @@ from sediment.segment_io.errors import NotALogDirectoryError
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import CLEANED_SUFFIX, SWAP_SUFFIX, SegmentFileKind, segment_file_name
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.listing import LogListing, SegmentRef, list_log, stat_segment
+from sediment.segment_io.partition.listing import (
+    LogListing,
+    SegmentRef,
+    check_segments_are_files,
+    list_log,
+    stat_segment,
+)
 from sediment.segment_io.partition.sources import Source
 
 _NO_OFFSET = -INT64_MAX - 1
@@ -62,9 +68,12 @@ def live_segments(source: Source, fs: Fs) -> tuple[LiveSegment, ...]:
 
     Raises:
         NotALogDirectoryError: the directory or the named segment does not exist.
+        CorruptDataError: no segment is named, and one is not a regular file, so its records would be missed.
 
     Source: kafka-log 05 §2.
     """
+    if source.base_offset is None:
+        check_segments_are_files(source.partition, source.directory, fs)
     listing = as_loaded(_settled(source, fs), fs)
     ends = [*(ref.base_offset for ref in listing.segments[1:]), INT64_MAX][: len(listing.segments)]
     segments = tuple(
