@@ -111,7 +111,7 @@ def log_view(
     high_watermark: int | None = -1,
     last_stable: int | None = None,
     unverified_from: int | None = None,
-    aborted: Sequence[transaction_index.AbortedTransaction] = (),
+    aborted: Sequence[transaction_index.AbortedTxn] = (),
     producers: Sequence[producer_state.ProducerEntry] = (),
 ) -> LogView:
     """Return a view of a log that exists only on paper, for rules that are pure.

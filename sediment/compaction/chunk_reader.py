@@ -64,7 +64,7 @@ from sediment.segment_io.format.layout import (
     OFFSET_ENTRY_BYTES,
 )
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
-from sediment.segment_io.format.transaction_index import AbortedTransaction
+from sediment.segment_io.format.transaction_index import AbortedTxn
 from sediment.segment_io.format.upgrade import UpgradedWrapper, no_wrappers, upgrade_batches, upgrade_wrapper
 from sediment.segment_io.fs import Fs, ReadableFile
 from sediment.segment_io.partition.listing import SegmentRef
@@ -93,7 +93,7 @@ class ChunkBoundaries:
     positions: npt.NDArray[np.int64]
     ordinals: npt.NDArray[np.int64]
     batch_flags: ByteArray
-    kept_aborts: tuple[AbortedTransaction, ...]
+    kept_aborts: tuple[AbortedTxn, ...]
     unreadable: tuple[tuple[int, int], ...] = ()
 
 

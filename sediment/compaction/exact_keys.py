@@ -26,10 +26,10 @@ import numpy.typing as npt
 from sediment.compaction.kernels.cleaned_transaction_metadata import DISCARD, UNMAPPED, UNREADABLE
 from sediment.compaction.kernels.offset_map import OFFSET_SLOT_BYTES, OffsetMap, fill_slot, find_slot, headroom, normal
 from sediment.segment_io.buffers import Buffer
-from sediment.segment_io.compiled.compare import equal_bytes
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import (
     copy_bytes,
+    equal_bytes,
     load_i16,
     load_i32,
     load_i64,

@@ -33,7 +33,7 @@ from sediment.compaction.write_behind import WriteBehind
 from sediment.segment_io.compiled.huge_pages import PageReserve, anonymous_memory
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import SegmentFileKind, part_file_name, segment_file_name
-from sediment.segment_io.format.transaction_index import AbortedTransaction
+from sediment.segment_io.format.transaction_index import AbortedTxn
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef
 from sediment.segment_io.segment.writer import SegmentImage, lay_out_segments, write_segment, write_segments
@@ -68,7 +68,7 @@ class PartWriter:
         group: SegmentGroup,
         batches: ByteArray,
         changed: bool,
-        aborted: Sequence[AbortedTransaction],
+        aborted: Sequence[AbortedTxn],
         stats: CleanStats,
         unreadable: Sequence[tuple[int, int]] = (),
     ) -> CleanedGroup:
@@ -103,7 +103,7 @@ class PartWriter:
         self,
         group: SegmentGroup,
         batches: ByteArray,
-        aborted: Sequence[AbortedTransaction],
+        aborted: Sequence[AbortedTxn],
         stats: CleanStats,
         encoding: Encoding,
     ) -> CleanedGroup | None:
@@ -191,7 +191,7 @@ class GroupOutput:
     def __init__(
         self,
         group: SegmentGroup,
-        aborted: Sequence[AbortedTransaction],
+        aborted: Sequence[AbortedTxn],
         writer: PartWriter,
         state: npt.NDArray[np.int64],
         unreadable: Sequence[UnreadableBatch] = (),

@@ -25,7 +25,7 @@ from sediment.compaction.chunk_reader import ByteArray, Chunk, ChunkReader, Fall
 from sediment.compaction.group_output import OUTPUT_PAGES, GroupOutput
 from sediment.compaction.grouping import CleaningPlan
 from sediment.compaction.kernels import registers, sweep
-from sediment.compaction.kernels.batch_decoder import Batches, KeyMap, Rows
+from sediment.compaction.kernels.batch_decoder import BatchMemory, CheckedBatches, KeyMap
 from sediment.compaction.kernels.batch_retention import active_producers
 from sediment.compaction.kernels.cleaned_transaction_metadata import UNREADABLE
 from sediment.compaction.kernels.collect_keys import RunKeys, collect_keys, digest_of
@@ -143,7 +143,7 @@ class KernelDriver:
         self._check_keys(chunk, output)
         self.state[registers.CURSOR] = chunk.positions.size
 
-        def call(batches: Batches) -> int:
+        def call(batches: CheckedBatches) -> int:
             return int(
                 sweep.sweep_chunk(
                     batches,
@@ -168,7 +168,7 @@ class KernelDriver:
         self._check_keys(chunk)
         self.state[registers.CURSOR] = 0
 
-        def call(batches: Batches) -> int:
+        def call(batches: CheckedBatches) -> int:
             return int(fill_map(batches, self._rules, self._key_map(), self._memory.rows, self.state))
 
         return self._drive(chunk, call, forward=True)
@@ -177,7 +177,7 @@ class KernelDriver:
         """Collect the keys of a chunk; return the runs that became complete, newest first."""
         self.state[registers.CURSOR] = chunk.positions.size
 
-        def call(batches: Batches) -> int:
+        def call(batches: CheckedBatches) -> int:
             memory = self._memory
             return int(collect_keys(batches, self._rules, self._key_map(), memory.rows, memory.run, self.state))
 
@@ -221,14 +221,14 @@ class KernelDriver:
     def _drive(
         self,
         chunk: Chunk,
-        call: Callable[[Batches], int],
+        call: Callable[[CheckedBatches], int],
         *,
         forward: bool = False,
         output: GroupOutput | None = None,
     ) -> bool:
         """Call a resumable kernel, and serve its requests, until the chunk is done; return False if the map is full."""
         state = self.state
-        batches = Batches(chunk.buffer, chunk.positions, chunk.batch_flags, chunk.payloads)
+        batches = CheckedBatches(chunk.buffer, chunk.positions, chunk.batch_flags, chunk.payloads)
         while True:
             status = call(batches)
             if status == DONE:
@@ -276,7 +276,7 @@ class KernelDriver:
             content = self._reader.decompress(chunk, ordinal)
         chunk.payloads[ordinal] = self._memory.hold_payload(content)
 
-    def _compress(self, batches: Batches, output: GroupOutput) -> None:
+    def _compress(self, batches: CheckedBatches, output: GroupOutput) -> None:
         if self._compressors is _NO_COMPRESSORS:
             # These tools are loaded at the first request to compress. From then on, the sweep compresses batches
             # itself, if possible.
@@ -347,7 +347,7 @@ class WorkingMemory:
     def reserve_rows(self, count: int) -> None:
         """Make room for the rows of `count` records."""
         count = 1 << (count - 1).bit_length()
-        self.rows = Rows(
+        self.rows = BatchMemory(
             np.zeros((count, record_decoder.RECORD_FIELDS), dtype=np.int64),
             np.zeros((count, 2), dtype=np.uint64),
             np.zeros(count, dtype=np.uint8),

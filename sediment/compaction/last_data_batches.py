@@ -33,9 +33,8 @@ from sediment.segment_io.fs import Fs, ReadableFile
 from sediment.segment_io.partition.listing import SegmentRef
 from sediment.segment_io.partition.log_view import LogView
 from sediment.segment_io.partition.producer_state import ProducerEntry, last_sequence
-from sediment.segment_io.segment.file_search import find_in_file
 from sediment.segment_io.segment.reader import HeaderScan
-from sediment.segment_io.segment.search import BY_LAST_OFFSET
+from sediment.segment_io.segment.search import BY_LAST_OFFSET, find_in_file
 
 
 def with_data_offsets(view: LogView, fs: Fs) -> tuple[ProducerEntry, ...]:

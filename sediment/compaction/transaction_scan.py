@@ -20,13 +20,13 @@ from sediment.segment_io.errors import CorruptBatchError, CorruptIndexError
 from sediment.segment_io.format.layout import CONTROL_BIT
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.format.offset_index import parse_offset_index
-from sediment.segment_io.format.transaction_index import AbortedTransaction
+from sediment.segment_io.format.transaction_index import AbortedTxn
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef
 from sediment.segment_io.segment.reader import HeaderScan
 
 
-def aborted_of_round(plan: CleaningPlan) -> tuple[AbortedTransaction, ...]:
+def aborted_of_round(plan: CleaningPlan) -> tuple[AbortedTxn, ...]:
     """Return the aborted transactions that begin below the end of the plan's range.
 
     Their markers may be anywhere in the log.
@@ -87,7 +87,7 @@ def _scan_segment(
     path = directory / segment_file_name(segment.base_offset, SegmentFileKind.LOG)
     headers = HeaderScan(path, size_bytes=segment.log_bytes, fs=fs)
     batch_flags: list[ByteArray] = []
-    kept_aborts: list[AbortedTransaction] = []
+    kept_aborts: list[AbortedTxn] = []
     positions, ordinals = [0], [0]
     batches = 0
     for rows in headers:

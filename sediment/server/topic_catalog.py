@@ -17,7 +17,7 @@ from typing import Protocol
 from sediment.engine.live.log.fetched_data import Isolation, TimestampOffsetEpoch
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.names import TopicPartition
-from sediment.segment_io.format.transaction_index import AbortedTransaction
+from sediment.segment_io.format.transaction_index import AbortedTxn
 from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
 from sediment.segment_io.partition.file_slice import FileSlice
 from sediment.segment_io.partition.producer_state import ProducerEntry
@@ -36,7 +36,7 @@ class FetchedRecords(Protocol):
         """The slice."""
 
     @property
-    def aborted(self) -> tuple[AbortedTransaction, ...] | None:
+    def aborted(self) -> tuple[AbortedTxn, ...] | None:
         """Aborted transactions."""
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sediment.segment_io.format.layout import CONTROL_ABORT, INT32_MAX
-from sediment.segment_io.format.transaction_index import AbortedTransaction
+from sediment.segment_io.format.transaction_index import AbortedTxn
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.live_segments import LiveSegment
@@ -265,7 +265,7 @@ def _checksum_differences(before: HeaderFacts, after: HeaderFacts) -> list[Diffe
     ]
 
 
-def _add_hidden(transactions: Transactions, entries: Sequence[AbortedTransaction], tally: Tally) -> None:
+def _add_hidden(transactions: Transactions, entries: Sequence[AbortedTxn], tally: Tally) -> None:
     """Add the batches of AFTER that the transaction index wrongly lists as aborted, or wrongly omits."""
     hidden = np.zeros(len(transactions.bases), dtype=np.bool_)
     by_producer: dict[int, list[tuple[int, int]]] = {}

@@ -22,7 +22,7 @@ from sediment.segment_io.format.names import (
     segment_file_name,
 )
 from sediment.segment_io.format.transaction_index import (
-    AbortedTransaction,
+    AbortedTxn,
     encode_transaction_index,
     parse_transaction_index,
 )
@@ -124,9 +124,9 @@ def _indexes(files: FilesToCheck, fs: Fs) -> Iterator[Difference]:
             yield Difference("indexes", found.segment, f"{found.file}: {found.problem}{more}")
 
 
-def transaction_entries(source: Source, fs: Fs) -> list[AbortedTransaction]:
+def transaction_entries(source: Source, fs: Fs) -> list[AbortedTxn]:
     """Return the entries of all transaction indexes; none if one is unreadable, which another check reports."""
-    entries: list[AbortedTransaction] = []
+    entries: list[AbortedTxn] = []
     for segment in live_segments(source, fs):
         try:
             content = fs.read_bytes(segment.path(source.directory, SegmentFileKind.TRANSACTION_INDEX))
@@ -170,7 +170,7 @@ def _aborted(source: Source, fs: Fs) -> dict[int, bytes]:
     return found
 
 
-def _entry_bytes(base: int, content: bytes, entries: Sequence[AbortedTransaction]) -> Iterator[Difference]:
+def _entry_bytes(base: int, content: bytes, entries: Sequence[AbortedTxn]) -> Iterator[Difference]:
     name = segment_file_name(base, SegmentFileKind.TRANSACTION_INDEX)
     if content != encode_transaction_index(entries):
         yield Difference(
@@ -180,9 +180,7 @@ def _entry_bytes(base: int, content: bytes, entries: Sequence[AbortedTransaction
         yield Difference("transaction_index", base, f"{name}: the last offsets of its entries do not ascend")
 
 
-def _entry(
-    entry: AbortedTransaction, known: AbortedTransaction | None, later_offsets: Sequence[int]
-) -> Iterator[Difference]:
+def _entry(entry: AbortedTxn, known: AbortedTxn | None, later_offsets: Sequence[int]) -> Iterator[Difference]:
     """Yield a difference if the entry differs from BEFORE, or if readers stop at it and miss `later_offsets`."""
     what = f"the aborted transaction of producer {entry.producer_id} that ends at offset {entry.last_offset}"
     if known is not None:

@@ -23,9 +23,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from sediment.segment_io.compiled.compare import equal_bytes
 from sediment.segment_io.compiled.jit import kernel
-from sediment.segment_io.compiled.memory import load_u32, prefetch
+from sediment.segment_io.compiled.memory import equal_bytes, load_u32, prefetch
 from sediment.segment_io.compiled.status import (
     NEEDS_AFTER,
     NEEDS_BEFORE,
@@ -443,7 +442,7 @@ def _is_other_copy(before: Int64s, i: int) -> bool:
 
 # ---------------------------------------------------------------------------------------------------------------- table
 @kernel
-def find_slot(table: Int64s, low: int, high: int) -> int:
+def find_key(table: Int64s, low: int, high: int) -> int:
     """Return the slot of a key, or the empty slot for a missing key; the number of slots must be a power of two."""
     mask = len(table) - 1
     slot = low & mask
@@ -459,7 +458,7 @@ def move_keys(table: Int64s, target: Int64s) -> None:
     """Copy all keys to an empty, larger table."""
     for at in range(len(table)):
         if table[at, WORD] != 0:
-            slot = find_slot(target, table[at, LOW], table[at, HIGH])
+            slot = find_key(target, table[at, LOW], table[at, HIGH])
             target[slot, LOW] = table[at, LOW]
             target[slot, HIGH] = table[at, HIGH]
             target[slot, WORD] = table[at, WORD]
@@ -534,7 +533,7 @@ def join_keys(earlier: Int64s, later: Int64s, first: int, state: Int64s) -> tupl
             continue
         if state[USED] >= most_keys:
             return NEEDS_MAP_ROOM, at
-        slot = find_slot(earlier, later[at, LOW], later[at, HIGH])
+        slot = find_key(earlier, later[at, LOW], later[at, HIGH])
         old = earlier[slot, WORD]
         if old == 0:
             earlier[slot, LOW] = later[at, LOW]
@@ -658,7 +657,7 @@ def merge_records(
                     state[MET_OFFSET] = offset
                     state[MET_HASH] = 0
         elif first_part <= _part_of(high) < end_part:
-            slot = find_slot(table, low, high)
+            slot = find_key(table, low, high)
             word = table[slot, WORD]
             is_tombstone = in_before and before[i, VALUE_BYTES] < 0
             may_go = is_tombstone and offset < removable_end and b_flag & TOMBSTONES_MAY_GO != 0

@@ -54,8 +54,7 @@ from sediment.segment_io.partition.log_view import open_view
 from sediment.segment_io.partition.read_committed import committed_range
 from sediment.segment_io.partition.sample import sampled_batches
 from sediment.segment_io.partition.sources import Source
-from sediment.segment_io.segment.mapped_offset_index import MappedOffsetIndex
-from sediment.segment_io.segment.mapped_time_index import MappedTimeIndex
+from sediment.segment_io.segment.mapped_index import MappedOffsetIndex, MappedTimeIndex
 from sediment.segment_io.segment.open_transaction_index import OpenTransactionIndex
 from sediment.segment_io.stores import Store
 from sediment.segment_io.tables.log_marks import LogMark

@@ -18,12 +18,12 @@ def test_a_table_keeps_its_keys_when_it_grows(expected):
     assert not table.slots.any()
     keys = np.random.default_rng(1).integers(1, 1 << 60, size=(500, k.SLOT_FIELDS))
     for low, high, word in keys:
-        table.slots[k.find_slot(table.slots, low, high)] = low, high, word
+        table.slots[k.find_key(table.slots, low, high)] = low, high, word
     before = table.slots.nbytes
     assert table.grow()
     assert table.slots.nbytes == 2 * before
     assert (expected > 0) == (table.slots.nbytes > LARGE_PAGE_BYTES)
-    assert [table.slots[k.find_slot(table.slots, low, high), k.WORD] for low, high, _ in keys] == keys[:, 2].tolist()
+    assert [table.slots[k.find_key(table.slots, low, high), k.WORD] for low, high, _ in keys] == keys[:, 2].tolist()
 
 
 def test_a_table_beyond_its_limit_does_not_grow():

@@ -50,7 +50,7 @@ from sediment.segment_io.format.record_decoder import (
 from sediment.segment_io.format.timestamps import has_delete_horizon
 
 
-class Batches(NamedTuple):
+class CheckedBatches(NamedTuple):
     """The checked batches of one chunk.
 
     `flags` is uint8[batches], or empty if all flags are zero.  `payloads`, int64[batches, 2], contains the address and
@@ -72,7 +72,7 @@ class KeyMap(NamedTuple):
     secrets: npt.NDArray[np.uint8]
 
 
-class Rows(NamedTuple):
+class BatchMemory(NamedTuple):
     """Working memory for the records of one batch.
 
     `records`, int64[n, RECORD_FIELDS], are the decoded rows; `hashes`, uint64[n, 2], are the hashes of their keys.
@@ -120,7 +120,7 @@ def read_header(address: int) -> Header:
 
 
 @inlined_kernel
-def flags_of(batches: Batches, ordinal: int) -> int:
+def flags_of(batches: CheckedBatches, ordinal: int) -> int:
     """Return the flags of batch `ordinal`."""
     return np.int64(batches.flags[ordinal]) if batches.flags.size else 0
 
@@ -185,12 +185,12 @@ def decode_and_hash(
 
 @inlined_kernel
 def decode_keys(
-    batches: Batches,
+    batches: CheckedBatches,
     header: Header,
     ordinal: int,
     slot_bytes: int,
     keys: KeyMap,
-    rows: Rows,
+    rows: BatchMemory,
     state: npt.NDArray[np.int64],
 ) -> int:
     """Decode the records of a batch and hash their keys, if the map has room for all these keys.
@@ -230,7 +230,7 @@ def offsets_increase(records: npt.NDArray[np.int64], count: int, last_delta: int
 
 
 @inlined_kernel
-def prefetch_ahead(batches: Batches, base: int, ahead: int, keys: KeyMap, slot_bytes: int) -> None:
+def prefetch_ahead(batches: CheckedBatches, base: int, ahead: int, keys: KeyMap, slot_bytes: int) -> None:
     """Prefetch the map slot for the first key of the batch with index `ahead`."""
     if batches.flags.size == 0 or batches.flags[ahead] & UNREADABLE == 0:
         secrets = keys.secrets.ctypes.data

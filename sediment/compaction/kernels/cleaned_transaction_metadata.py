@@ -40,7 +40,7 @@ from sediment.segment_io.format.layout import (
     NO_CONTROL_RECORD,
     TRANSACTIONAL_BIT,
 )
-from sediment.segment_io.format.transaction_index import AbortedTransaction
+from sediment.segment_io.format.transaction_index import AbortedTxn
 
 # Flags of a batch
 DISCARD = 1  # data of an aborted transaction, or a marker of a transaction without batches
@@ -168,7 +168,7 @@ class TransactionScan:
     `aborted` are the aborted transactions that concern the pass, in any order; duplicates are allowed.
     """
 
-    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
+    def __init__(self, aborted: Iterable[AbortedTxn]) -> None:
         self._transactions = sorted(set(aborted), key=lambda entry: (entry.first_offset, entry.last_offset))
         self._aborted = np.array(
             [(entry.producer_id, entry.first_offset) for entry in self._transactions], dtype=np.int64
@@ -176,7 +176,7 @@ class TransactionScan:
         self._cursor = 0
         self._states = _empty_states(64)
 
-    def classify(self, rows: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.uint8], tuple[AbortedTransaction, ...], int]:
+    def classify(self, rows: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.uint8], tuple[AbortedTxn, ...], int]:
         """Return the flags, the transaction index entries that survive with these batches, and a row number.
 
         The flags are uint8[rows].  The row number is the row of the last marker that contradicts the transaction index,

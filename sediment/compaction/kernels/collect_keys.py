@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.compaction.kernels.batch_decoder import (
-    Batches,
+    BatchMemory,
+    CheckedBatches,
     KeyMap,
-    Rows,
     decode_keys,
     flags_of,
     offsets_increase,
@@ -63,10 +63,10 @@ class RunKeys(NamedTuple):
 
 @kernel
 def collect_keys(
-    batches: Batches,
+    batches: CheckedBatches,
     rules: npt.NDArray[np.int64],
     keys: KeyMap,
-    rows: Rows,
+    rows: BatchMemory,
     run: RunKeys,
     state: npt.NDArray[np.int64],
 ) -> int:

@@ -8,7 +8,7 @@ transactions, so only `transaction_scan` calls `start_position`.
     not in the map     control batches, aborted batches (`cleaned_transaction_metadata`), records without a key
     full map           the pass also stops at a key that the map already contains (`offset_map.put_bounded`)
     end of a segment   the map covers offsets up to the next segment's base, so a gap is skipped (`end_segment`)
-    size of the map    `offset_map_size`
+    size of the map    `config.offset_map_slots`
 """
 
 from __future__ import annotations
@@ -16,7 +16,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from sediment.compaction.kernels.batch_decoder import Batches, KeyMap, Rows, decode_keys, flags_of, read_header
+from sediment.compaction.kernels.batch_decoder import (
+    BatchMemory,
+    CheckedBatches,
+    KeyMap,
+    decode_keys,
+    flags_of,
+    read_header,
+)
 from sediment.compaction.kernels.cleaned_transaction_metadata import UNMAPPED, UNREADABLE
 from sediment.compaction.kernels.offset_map import FULL, OFFSET_SLOT_BYTES, put_bounded
 from sediment.compaction.kernels.registers import (
@@ -47,10 +54,10 @@ def start_position(index: OffsetIndex, first_dirty_offset: int) -> int:
 
 @kernel
 def fill_map(
-    batches: Batches,
+    batches: CheckedBatches,
     rules: npt.NDArray[np.int64],
     keys: KeyMap,
-    rows: Rows,
+    rows: BatchMemory,
     state: npt.NDArray[np.int64],
 ) -> int:
     """Put the keys of a chunk's batches, with their offsets, into the map; CURSOR is the next batch.

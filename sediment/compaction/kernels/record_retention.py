@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from sediment.compaction.kernels.batch_decoder import Header, KeyMap, Rows
+from sediment.compaction.kernels.batch_decoder import BatchMemory, Header, KeyMap
 from sediment.compaction.kernels.cleaned_transaction_metadata import UNMAPPED, UNREADABLE
 from sediment.compaction.kernels.offset_map import get_offset, is_held
 from sediment.compaction.kernels.registers import (
@@ -46,7 +46,7 @@ def filter_records(
     expired: bool,
     rules: npt.NDArray[np.int64],
     keys: KeyMap,
-    rows: Rows,
+    rows: BatchMemory,
     survivors: npt.NDArray[np.uint8],
     state: npt.NDArray[np.int64],
 ) -> int:

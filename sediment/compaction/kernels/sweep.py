@@ -38,10 +38,10 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.compaction.kernels.batch_decoder import (
-    Batches,
+    BatchMemory,
+    CheckedBatches,
     Header,
     KeyMap,
-    Rows,
     decode_and_hash,
     flags_of,
     locate_records,
@@ -122,11 +122,11 @@ _SPARSE_FACTOR = 4  # with at least this many records per survivor, skipping the
 
 @kernel
 def sweep_chunk(
-    batches: Batches,
+    batches: CheckedBatches,
     producers: ActiveProducers,
     rules: npt.NDArray[np.int64],
     keys: KeyMap,
-    rows: Rows,
+    rows: BatchMemory,
     raw: npt.NDArray[np.uint8],
     survivors: npt.NDArray[np.uint8],
     output: npt.NDArray[np.uint8],
@@ -274,7 +274,7 @@ def _emit_survivors(
     decoded: int,
     retained: int,
     rules: npt.NDArray[np.int64],
-    rows: Rows,
+    rows: BatchMemory,
     raw: npt.NDArray[np.uint8],
     out: int,
     compressors: Tools,
@@ -322,7 +322,7 @@ def _emit_survivors(
 
 @kernel
 def emit_compressed(
-    batches: Batches,
+    batches: CheckedBatches,
     compressed: npt.NDArray[np.uint8],
     output: npt.NDArray[np.uint8],
     state: npt.NDArray[np.int64],

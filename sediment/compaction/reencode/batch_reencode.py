@@ -54,7 +54,7 @@ class BatchEncoder:
         self._rules[kernels.JOINED_BYTES] = min(encoding.batch_bytes or 0, max_message_bytes)
         self._rules[kernels.BATCH_BYTES] = max_message_bytes
         self._state: Int64s = np.zeros(kernels.REGISTERS, dtype=np.int64)
-        self._memory = kernels.GroupMemory(
+        self._memory = kernels.MergeMemory(
             np.zeros(_FIRST_BYTES, dtype=np.uint8),
             np.zeros(_FIRST_BYTES, dtype=np.uint8),
             np.zeros((_FIRST_RECORDS, RECORD_FIELDS), dtype=np.int64),

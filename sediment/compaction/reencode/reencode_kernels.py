@@ -101,7 +101,7 @@ RULE_REGISTERS = 4
 KEEP_CODEC = -1
 
 
-class GroupMemory(NamedTuple):
+class MergeMemory(NamedTuple):
     """Memory for a group's records and batches (uint8[n]), and for the rows of one batch (int64[n, RECORD_FIELDS])."""
 
     raw: ByteArray
@@ -130,7 +130,7 @@ def reencode_batches(
     batches: ChunkBatches,
     joins: npt.NDArray[np.bool_],
     rules: Int64s,
-    memory: GroupMemory,
+    memory: MergeMemory,
     output: ByteArray,
     compressors: Tools,
     state: Int64s,
@@ -242,7 +242,7 @@ def _note_batch(address: int, size_bytes: int, last_offset: int, count: int, sta
 
 
 @kernel
-def _group_in(memory: GroupMemory, state: Int64s) -> Group:
+def _group_in(memory: MergeMemory, state: Int64s) -> Group:
     return Group(
         np.int64(memory.raw.ctypes.data),
         state[RAW_BYTES],
@@ -256,7 +256,7 @@ def _group_in(memory: GroupMemory, state: Int64s) -> Group:
 
 
 @kernel
-def end_group(rules: Int64s, memory: GroupMemory, output: ByteArray, compressors: Tools, state: Int64s) -> int:
+def end_group(rules: Int64s, memory: MergeMemory, output: ByteArray, compressors: Tools, state: Int64s) -> int:
     """Write the group, if one is open; return OK, NEEDS_OUTPUT_ROOM or NEEDS_COMPRESSION."""
     if state[GROUP_BATCHES] == 0:
         return OK
@@ -268,7 +268,7 @@ def end_group(rules: Int64s, memory: GroupMemory, output: ByteArray, compressors
 
 @kernel
 def place_compressed(
-    rules: Int64s, compressed: ByteArray, memory: GroupMemory, output: ByteArray, state: Int64s
+    rules: Int64s, compressed: ByteArray, memory: MergeMemory, output: ByteArray, state: Int64s
 ) -> int:
     """Write the group that last requested NEEDS_COMPRESSION, with `compressed` as its records.
 

@@ -22,10 +22,10 @@ from sediment.compaction.config import CompactionConfig
 from sediment.compaction.reencode.batch_reencode import BatchEncoder
 from sediment.compaction.reencode.merging import MergeRule
 from sediment.compaction.reencode.plan import Encoding, ReencodeStats
-from sediment.compaction.rewrite.last_batches import with_last_of_producers
 from sediment.compaction.rewrite.source_segment import BatchLocator
 from sediment.compaction.rewrite.verdicts import ByteArray, Int64s
 from sediment.segment_io.format.batch_headers import BATCH_ROW
+from sediment.segment_io.partition.producer_replay import with_last_of_producers
 from sediment.segment_io.segment.reader import BatchSpan
 
 

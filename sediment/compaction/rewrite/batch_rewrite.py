@@ -143,12 +143,12 @@ class BatchRewriter:
             self._compressors = find_compressors()
         raw = self._raw.data[: int(self._state[kernels.RAW_BYTES])]
         compressed = np.frombuffer(compress(codec, raw), dtype=np.uint8)
-        while kernels.emit_compressed(batches, compressed, self._output, self._state) != DONE:
+        while kernels.emit_rewritten(batches, compressed, self._output, self._state) != DONE:
             self._reserve_output(int(self._state[kernels.NEEDED]))
 
     def _reserve_rows(self, count: int) -> None:
         count = 1 << (count - 1).bit_length()
-        self._rows = kernels.Rows(
+        self._rows = kernels.RewriteMemory(
             np.zeros((count, RECORD_FIELDS), dtype=np.int64), np.zeros((count, EDIT_FIELDS), dtype=np.int64)
         )
 

@@ -30,9 +30,8 @@ from sediment.compaction.rewrite.open_batches import BatchOpener, ChunkBatches
 from sediment.compaction.rewrite.source_segment import Progress, SourceSegment
 from sediment.compaction.rewrite.verdicts import ByteArray, Int64s
 from sediment.compaction.source_errors import errors_of_partition
-from sediment.segment_io.compiled.compare import equal_bytes
 from sediment.segment_io.compiled.jit import kernel
-from sediment.segment_io.compiled.memory import load_i32, load_i64, store_i64
+from sediment.segment_io.compiled.memory import equal_bytes, load_i32, load_i64, store_i64
 from sediment.segment_io.compiled.status import (
     BAD_RECORD_COUNT,
     DONE,
@@ -81,7 +80,7 @@ SCANNED = STATE_REGISTERS + 1
 _REGISTERS = STATE_REGISTERS + 2
 
 
-class KeyTable(NamedTuple):
+class KeySetTable(NamedTuple):
     """A map from the hash of each key of a set to the key's index; `contents` is the address of the key bytes."""
 
     tables: Int64s
@@ -100,7 +99,7 @@ class MatchColumns(NamedTuple):
 
 
 @kernel
-def enter_keys(table: KeyTable) -> int:
+def enter_keys(table: KeySetTable) -> int:
     """Add the keys of the set to the table, which must have enough room.
 
     Return the first key whose hash is already in the table, or -1.
@@ -122,7 +121,7 @@ def enter_keys(table: KeyTable) -> int:
 @kernel
 def match_keys(
     batches: ChunkBatches,
-    table: KeyTable,
+    table: KeySetTable,
     records: Int64s,
     hashes: npt.NDArray[np.uint64],
     matches: MatchColumns,
@@ -291,12 +290,12 @@ def _columns_of(rows: int) -> MatchColumns:
     return MatchColumns(np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=np.bool_))
 
 
-def _table_of(keys: KeySet) -> tuple[OffsetMap, KeyTable]:
+def _table_of(keys: KeySet) -> tuple[OffsetMap, KeySetTable]:
     """Return the table of a set; try new seeds until all keys have different hashes."""
     while True:
         seed = draw_seed()
         slots = OffsetMap(with_offsets=True)
         slots.reserve(len(keys))
-        table = KeyTable(slots.tables, keys.contents.ctypes.data, keys.edges, np.uint64(seed), hash_secrets(seed))
+        table = KeySetTable(slots.tables, keys.contents.ctypes.data, keys.edges, np.uint64(seed), hash_secrets(seed))
         if enter_keys(table) == _ALL_ENTERED:
             return slots, table

@@ -39,9 +39,8 @@ import numpy.typing as npt
 from sediment.compaction.kernels.batch_decoder import Header, read_header
 from sediment.compaction.rewrite.open_batches import ChunkBatches
 from sediment.compaction.rewrite.verdicts import Action, ByteArray, Int64s
-from sediment.segment_io.compiled.compare import equal_bytes
 from sediment.segment_io.compiled.jit import inlined_kernel, kernel
-from sediment.segment_io.compiled.memory import copy_bytes
+from sediment.segment_io.compiled.memory import copy_bytes, equal_bytes
 from sediment.segment_io.compiled.native import Tools
 from sediment.segment_io.compiled.status import (
     BAD_RECORD_COUNT,
@@ -128,7 +127,7 @@ class VerdictColumns(NamedTuple):
     without_key: npt.NDArray[np.bool_]
 
 
-class Rows(NamedTuple):
+class RewriteMemory(NamedTuple):
     """Working memory for the records of one batch: int64[n, RECORD_FIELDS] and int64[n, EDIT_FIELDS]."""
 
     records: Int64s
@@ -150,7 +149,7 @@ def rewrite_batches(
     batches: ChunkBatches,
     keeps_header: npt.NDArray[np.bool_],
     verdicts: VerdictColumns,
-    rows: Rows,
+    rows: RewriteMemory,
     raw: ByteArray,
     output: ByteArray,
     compressors: Tools,
@@ -303,7 +302,7 @@ def _write_changed(
     payload: int,
     changes: Changes,
     verdicts: VerdictColumns,
-    rows: Rows,
+    rows: RewriteMemory,
     raw: ByteArray,
     out: int,
     compressors: Tools,
@@ -347,7 +346,7 @@ def _write_changed(
 
 
 @kernel
-def emit_compressed(batches: ChunkBatches, compressed: ByteArray, output: ByteArray, state: Int64s) -> int:
+def emit_rewritten(batches: ChunkBatches, compressed: ByteArray, output: ByteArray, state: Int64s) -> int:
     """Write the batch that requested NEEDS_COMPRESSION, with `compressed` as its payload, and move past the batch."""
     size_bytes = BATCH_HEADER_BYTES + compressed.size
     state[NEEDED] = state[OUT_END] + size_bytes

@@ -38,7 +38,6 @@ import numpy as np
 from sediment.compaction.prepared_swap import CleanedGroup, CleanStats
 from sediment.compaction.rewrite.batch_rewrite import BatchRewriter
 from sediment.compaction.rewrite.chunk_verdicts import GivenVerdicts, SearchedVerdicts, SegmentVerdicts
-from sediment.compaction.rewrite.last_batches import with_last_of_producers
 from sediment.compaction.rewrite.plan import (
     KeyVerdicts,
     Rewrite,
@@ -54,6 +53,7 @@ from sediment.compaction.source_errors import errors_of_partition
 from sediment.segment_io.format.layout import CODEC_MASK, CONTROL_BIT, MAGIC_V2
 from sediment.segment_io.format.names import PartSegment
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.producer_replay import with_last_of_producers
 from sediment.segment_io.segment.reader import BatchSpan, Rows
 
 

@@ -20,7 +20,7 @@ from sediment.compaction.rewrite.verdicts import ByteArray
 from sediment.segment_io.compiled.status import BAD_LENGTH, CUT_MISSED, DONE, LEGACY_MET
 from sediment.segment_io.errors import CorruptBatchError, SedimentError
 from sediment.segment_io.format.names import PartSegment, SegmentFileKind, segment_file_name
-from sediment.segment_io.format.transaction_index import AbortedTransaction, parse_transaction_index
+from sediment.segment_io.format.transaction_index import AbortedTxn, parse_transaction_index
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef
 from sediment.segment_io.segment.reader import BatchSpan, HeaderScan, batch_error
@@ -165,7 +165,7 @@ class SourceSegment:
             fs=self._fs,
         )
 
-    def _aborted(self) -> tuple[AbortedTransaction, ...]:
+    def _aborted(self) -> tuple[AbortedTxn, ...]:
         if not self._segment.transaction_index_bytes:
             return ()
         path = self.path.with_name(segment_file_name(self._segment.base_offset, SegmentFileKind.TRANSACTION_INDEX))

@@ -16,6 +16,8 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
+from sediment.segment_io.compiled.jit import kernel
+
 
 def _intrinsic(typed: Callable[..., Any]) -> Any:
     """Return `typed` as a numba intrinsic of type `Any`: callers pass addresses and words, not numba's types."""
@@ -194,3 +196,16 @@ def crc32c_word(_typing: Any, _crc: Any, _word: Any) -> Any:
         return builder.zext(builder.call(step, [builder.trunc(crc, _I32), word]), _I64)
 
     return types.uint64(types.uint64, types.uint64), generate
+
+
+@kernel
+def equal_bytes(first: int, second: int, count: int) -> bool:
+    """Return True if the `count` bytes at both addresses are equal."""
+    whole = count & ~7
+    for index in range(0, whole, 8):
+        if load_word64(first + index) != load_word64(second + index):
+            return False
+    difference = 0
+    for index in range(whole, count):
+        difference |= load_u8(first + index) ^ load_u8(second + index)
+    return difference == 0

@@ -2,7 +2,7 @@
 
 An entry has 8 bytes: relative offset i32 | position i32.
 
-`index_appends` decides which batches get entries.  `segment.mapped_offset_index` is the index of a live segment.
+`index_appends` decides which batches get entries.  `segment.mapped_index` is the index of a live segment.
 
 Invariants: a parsed index never changes.  Its offsets ascend, so a look-up is a binary search.  Relative offsets count
 from the segment's base offset and are in 0 … 2^31 − 1.  A look-up returns a position from which the caller scans

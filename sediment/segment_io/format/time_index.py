@@ -3,7 +3,7 @@
 An entry has 12 bytes: timestamp i64 | relative offset i32.
 
 The offset is the last offset of the first batch with the entry's timestamp.  `index_appends` decides which batches get
-entries.  `segment.mapped_time_index` is the index of a live segment.
+entries.  `segment.mapped_index` is the index of a live segment.
 
 Invariants: a parsed index never changes.  Its timestamps ascend, so a look-up is a binary search.  A look-up returns an
 offset from which the caller scans forward.  So the index stays correct if entries are left out.

@@ -31,7 +31,7 @@ assert _TRANSACTION_ENTRY.itemsize == TRANSACTION_ENTRY_BYTES
 
 
 @dataclass(frozen=True, slots=True)
-class AbortedTransaction:
+class AbortedTxn:
     """One aborted transaction; offsets are absolute.
 
     `last_offset` is the offset of its ABORT marker.  `last_stable_offset` was the log's last stable offset when the
@@ -48,7 +48,7 @@ class AbortedTransaction:
 class CollectedAborted:
     """The aborted transactions of a range; `is_complete` is True if later segments cannot list more of these."""
 
-    transactions: tuple[AbortedTransaction, ...]
+    transactions: tuple[AbortedTxn, ...]
     is_complete: bool
 
 
@@ -64,7 +64,7 @@ class TransactionIndex:
     def __len__(self) -> int:
         return len(self.producer_ids)
 
-    def transactions(self) -> tuple[AbortedTransaction, ...]:
+    def transactions(self) -> tuple[AbortedTxn, ...]:
         """Return all entries as values."""
         return self._take(np.ones(len(self), dtype=np.bool_))
 
@@ -83,11 +83,9 @@ class TransactionIndex:
             wanted[int(stops.argmax()) + 1 :] = False
         return CollectedAborted(self._take(wanted), is_complete)
 
-    def _take(self, wanted: npt.NDArray[np.bool_]) -> tuple[AbortedTransaction, ...]:
+    def _take(self, wanted: npt.NDArray[np.bool_]) -> tuple[AbortedTxn, ...]:
         columns = (self.producer_ids, self.first_offsets, self.last_offsets, self.last_stable_offsets)
-        return tuple(
-            AbortedTransaction(*row) for row in zip(*(column[wanted].tolist() for column in columns), strict=True)
-        )
+        return tuple(AbortedTxn(*row) for row in zip(*(column[wanted].tolist() for column in columns), strict=True))
 
 
 def parse_transaction_index(data: Buffer, *, path: str | None = None) -> TransactionIndex:
@@ -109,7 +107,7 @@ def parse_transaction_index(data: Buffer, *, path: str | None = None) -> Transac
     return TransactionIndex(*(entries[name].astype(np.int64) for name in ("producer", "first", "last", "lso")))
 
 
-def encode_transaction_index(transactions: Iterable[AbortedTransaction]) -> bytes:
+def encode_transaction_index(transactions: Iterable[AbortedTxn]) -> bytes:
     """Return the bytes of `transactions` as entries: a whole `.txnindex`, or bytes to append to a `.txnindex`."""
     return b"".join(
         TRANSACTION_ENTRY_STRUCT.pack(
@@ -119,9 +117,7 @@ def encode_transaction_index(transactions: Iterable[AbortedTransaction]) -> byte
     )
 
 
-def collect_aborted(
-    indexes: Iterable[TransactionIndex], fetch_offset: int, upper_bound: int
-) -> tuple[AbortedTransaction, ...]:
+def collect_aborted(indexes: Iterable[TransactionIndex], fetch_offset: int, upper_bound: int) -> tuple[AbortedTxn, ...]:
     """Return the aborted transactions that overlap [fetch_offset, upper_bound).
 
     `indexes` are the indexes of the segment that contains `fetch_offset` and of all later segments, because a marker
@@ -129,7 +125,7 @@ def collect_aborted(
 
     Source: kafka-log 01 §7.4, 04 §8 step 7.
     """
-    found: list[AbortedTransaction] = []
+    found: list[AbortedTxn] = []
     for index in indexes:
         collected = index.collect(fetch_offset, upper_bound)
         found += collected.transactions

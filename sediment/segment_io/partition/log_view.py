@@ -46,7 +46,7 @@ from sediment.segment_io.format.layout import (
     TIME_ENTRY_STRUCT,
 )
 from sediment.segment_io.format.names import SegmentFileKind
-from sediment.segment_io.format.transaction_index import AbortedTransaction, parse_transaction_index
+from sediment.segment_io.format.transaction_index import AbortedTxn, parse_transaction_index
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.index_files import read_last_entry
@@ -92,7 +92,7 @@ class LogView:
     log_end_offset: int
     unverified_from_offset: int | None
     producers: tuple[ProducerEntry, ...]
-    aborted: tuple[AbortedTransaction, ...]
+    aborted: tuple[AbortedTxn, ...]
 
 
 def open_view(
@@ -313,7 +313,7 @@ class _Opening:
                     self._met(error)
         return state
 
-    def _indexed_aborted(self) -> dict[int, tuple[AbortedTransaction, ...] | None]:
+    def _indexed_aborted(self) -> dict[int, tuple[AbortedTxn, ...] | None]:
         """Return the aborted transactions of each segment's index, by base offset; None for a corrupt index."""
         return {
             segment.base_offset: self._aborted_in(segment)
@@ -321,7 +321,7 @@ class _Opening:
             if segment.transaction_index_bytes is not None
         }
 
-    def _aborted_in(self, segment: SegmentRef) -> tuple[AbortedTransaction, ...] | None:
+    def _aborted_in(self, segment: SegmentRef) -> tuple[AbortedTxn, ...] | None:
         path = self._path(segment, SegmentFileKind.TRANSACTION_INDEX)
         try:
             found = parse_transaction_index(self.fs.read_bytes(path), path=str(path)).transactions()
@@ -332,8 +332,8 @@ class _Opening:
         return found if all(first < last >= segment.base_offset for first, last in ranges) else None
 
     def _all_aborted(
-        self, indexed: Mapping[int, tuple[AbortedTransaction, ...] | None], state: ProducerState
-    ) -> tuple[AbortedTransaction, ...]:
+        self, indexed: Mapping[int, tuple[AbortedTxn, ...] | None], state: ProducerState
+    ) -> tuple[AbortedTxn, ...]:
         """Return the aborted transactions from the valid indexes, and from the replay for all other segments."""
         found = [entry for entries in indexed.values() for entry in entries or ()]
         for entry in state.aborted():

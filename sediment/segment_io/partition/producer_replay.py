@@ -25,6 +25,7 @@ from sediment.segment_io.format.layout import (
     NO_SEQUENCE,
     TRANSACTIONAL_BIT,
 )
+from sediment.segment_io.segment.reader import Rows
 
 EPOCH, LAST_SEQUENCE, LAST_OFFSET, OFFSET_DELTA, TIMESTAMP, COORDINATOR_EPOCH, TXN_FIRST_OFFSET = range(7)
 SLOT, FIRST_OFFSET, MARKER_OFFSET, IS_ABORTED, LAST_STABLE_OFFSET = range(5)
@@ -32,7 +33,6 @@ COMPLETED_FIELDS = 5
 REMEMBERED_BATCHES = 5
 BATCH_FIELDS = 4
 REMEMBERED_FIELDS = 1 + REMEMBERED_BATCHES * BATCH_FIELDS
-
 
 _NO_OFFSET = -1
 
@@ -130,3 +130,16 @@ def batch_positions(counted: int) -> list[int]:
     """
     numbers = range(max(counted - REMEMBERED_BATCHES, 0), counted)
     return [1 + number % REMEMBERED_BATCHES * BATCH_FIELDS for number in numbers]
+
+
+def with_last_of_producers(before: npt.NDArray[np.int64], rows: Rows) -> npt.NDArray[np.int64]:
+    """Append `rows` to `before`; return (producer id, position) of the last five batches of each producer.
+
+    `before`, int64[n, 2], is an earlier result; `rows` are data batches of producers.
+    """
+    if not rows.size:
+        return before
+    every = np.concatenate([before, np.stack([rows["producer_id"], rows["position"]], axis=1)])
+    every = every[np.argsort(every[:, 0], kind="stable")]
+    ends = np.searchsorted(every[:, 0], every[:, 0], side="right")
+    return every[ends - np.arange(len(every)) <= REMEMBERED_BATCHES]

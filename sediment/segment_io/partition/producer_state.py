@@ -30,7 +30,7 @@ from sediment.segment_io.format.layout import (
     NO_SEQUENCE,
     NO_TIMESTAMP,
 )
-from sediment.segment_io.format.transaction_index import AbortedTransaction
+from sediment.segment_io.format.transaction_index import AbortedTxn
 
 NO_OFFSET = -1
 NO_COORDINATOR_EPOCH = -1
@@ -170,10 +170,10 @@ class ProducerState:
         unstable = self.first_unstable_offset(high_watermark, log_start_offset=log_start_offset)
         return high_watermark if unstable is None else min(unstable, high_watermark)
 
-    def aborted(self) -> tuple[AbortedTransaction, ...]:
+    def aborted(self) -> tuple[AbortedTxn, ...]:
         """Return an index entry for each aborted transaction, to be stored with the segment of the marker."""
         return tuple(
-            AbortedTransaction(txn.producer_id, txn.first_offset, txn.last_offset, txn.last_stable_offset)
+            AbortedTxn(txn.producer_id, txn.first_offset, txn.last_offset, txn.last_stable_offset)
             for txn in self.completed
             if txn.is_aborted
         )

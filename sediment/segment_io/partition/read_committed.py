@@ -20,7 +20,7 @@ from typing import TypeVar
 from sediment.segment_io.errors import CorruptBatchError, SourceChangedError, UnsupportedDataError
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import SegmentFileKind
-from sediment.segment_io.format.transaction_index import AbortedTransaction, parse_transaction_index
+from sediment.segment_io.format.transaction_index import AbortedTxn, parse_transaction_index
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import list_log
@@ -42,13 +42,13 @@ class CommittedRange:
 
     first_offset: int
     end_offset: int
-    aborted: tuple[AbortedTransaction, ...]
+    aborted: tuple[AbortedTxn, ...]
 
     def bounds(self) -> Bounds:
         """Return the offsets as bounds."""
         return Bounds(first_offset=self.first_offset, end_offset=self.end_offset)
 
-    def aborted_within(self, first_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
+    def aborted_within(self, first_offset: int, end_offset: int) -> tuple[AbortedTxn, ...]:
         """Return the aborted transactions that have offsets in [first_offset, end_offset)."""
         return tuple(
             entry for entry in self.aborted if entry.last_offset >= first_offset and entry.first_offset < end_offset
@@ -189,9 +189,9 @@ def _headers(part: Slice) -> Iterator[Rows]:
                 raise
 
 
-def _indexed(source: Source, segments: Sequence[LiveSegment], fs: Fs) -> list[AbortedTransaction] | None:
+def _indexed(source: Source, segments: Sequence[LiveSegment], fs: Fs) -> list[AbortedTxn] | None:
     """Return every indexed aborted transaction; None if an index is corrupt (the caller then replays the whole log)."""
-    found: list[AbortedTransaction] = []
+    found: list[AbortedTxn] = []
     for segment in segments:
         path = segment.path(source.directory, SegmentFileKind.TRANSACTION_INDEX)
         try:

@@ -180,7 +180,7 @@ class Record(NamedTuple):
     batch: Batch
 
 
-class RecordColumns(NamedTuple):
+class RecordRun(NamedTuple):
     """A run of records: `offsets` is int64[n], and `keys` has n keys; a null key is None.
 
     The value of record i is `content`[values[0, i] : values[1, i]], or null if the end is -1; `values` is int64[2, n].
@@ -267,14 +267,14 @@ def read_records(
         yield from _records(run)
 
 
-def read_columns(data: Buffer, *, limit_bytes: int = LIMIT_BYTES) -> Iterator[RecordColumns]:
+def read_columns(data: Buffer, *, limit_bytes: int = LIMIT_BYTES) -> Iterator[RecordRun]:
     """Yield the data records of `data` as columns, several records at a time.
 
     Records of aborted transactions are included.  Arguments and errors are the same as for `read_records`.
     """
     for run in _runs(data, 0, _Visibility(0, None, with_control=False), limit_bytes):
         _, _, key_starts, key_ends = run.fields[: _KEY_END + 1].tolist()
-        yield RecordColumns(
+        yield RecordRun(
             run.fields[_OFFSET],
             _contents(run.content, key_starts, key_ends),
             run.content,

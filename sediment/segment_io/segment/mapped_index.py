@@ -1,4 +1,4 @@
-"""The common part of the offset index and the time index of open segments: a file of entries, its appends and searches.
+"""The offset index and the time index of open segments: files of entries, their appends and searches.
 
 Entries are appended with ordinary writes, so a full disk causes an error, not a signal.  Look-ups use a read-only
 mapping of the same file, in which new entries are visible immediately.
@@ -30,8 +30,18 @@ from pathlib import Path
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import load_i32, load_i64
-from sediment.segment_io.errors import SettingsError
+from sediment.segment_io.errors import CorruptIndexError, IndexFullError, IndexOrderError, SettingsError
+from sediment.segment_io.format.index_appends import relative_offset
+from sediment.segment_io.format.layout import (
+    NO_TIMESTAMP,
+    OFFSET_ENTRY_BYTES,
+    OFFSET_ENTRY_STRUCT,
+    TIME_ENTRY_BYTES,
+    TIME_ENTRY_STRUCT,
+)
 from sediment.segment_io.format.names import SegmentFileKind
+from sediment.segment_io.format.offset_index import OffsetPosition
+from sediment.segment_io.format.time_index import TimestampOffset
 from sediment.segment_io.fs import FileMapping, Fs, OpenFile
 
 _WARM_BYTES = 8192
@@ -187,3 +197,127 @@ class MappedIndex:
     def warm_entries(self) -> int:
         """The number of entries in the warm section, which a search tries first."""
         return _WARM_BYTES // self.entry_bytes
+
+
+class MappedOffsetIndex(MappedIndex):
+    """The `.index` of an open segment (kafka-log 01 §7.1).
+
+    lookup               finds the entry with the largest offset at or below the target, or (base offset, 0)
+    fetch_upper_bound    finds the first entry at or above a position (Kafka's fetchUpperBoundOffset)
+    truncate_to          keeps the entries below an offset
+    append               `index_appends` leaves out an entry if the index is full, or if the offset does not ascend
+    full                 every slot has an entry (`is_full`)
+    """
+
+    entry_bytes = OFFSET_ENTRY_BYTES
+
+    @property
+    def last_offset(self) -> int:
+        """The offset of the last entry; the base offset if the index is empty."""
+        return self[len(self) - 1].offset if len(self) else self.base_offset
+
+    def __getitem__(self, slot: int) -> OffsetPosition:
+        mapping = self.mapped()
+        relative_offset, position = OFFSET_ENTRY_STRUCT.unpack_from(mapping.memory, slot * OFFSET_ENTRY_BYTES)
+        return OffsetPosition(self.base_offset + relative_offset, position)
+
+    def lookup(self, target_offset: int) -> OffsetPosition:
+        """Return the entry with the largest offset ≤ `target_offset`; (base offset, 0) if there is none.
+
+        Raises:
+            CorruptIndexError: the position in the entry is negative.  Only this method detects such an entry, because
+                after a clean stop, indexes are opened without a check.
+        """
+        slot = self._slot(target_offset - self.base_offset)
+        if slot < 0:
+            return OffsetPosition(self.base_offset, 0)
+        entry = self[slot]
+        if entry.position < 0:
+            raise CorruptIndexError(
+                f"index entry {slot} has position {entry.position}",
+                path=str(self.path),
+                offset=entry.offset,
+                advice="close the log and delete this file; the next start rebuilds it",
+            )
+        return entry
+
+    def fetch_upper_bound(self, position: int) -> OffsetPosition | None:
+        """Return the first entry at or above byte `position`; all batches before it have lower offsets."""
+        entries = len(self)
+        if not entries:
+            return None
+        mapping = self.mapped()
+        slot = last_at_most_i32(mapping.address, OFFSET_ENTRY_BYTES, 4, entries, self.warm_entries, position - 1) + 1
+        return self[slot] if slot < entries else None
+
+    def truncate_to(self, offset: int) -> None:
+        """Keep the entries below `offset`."""
+        self.cut(self._slot(offset - self.base_offset - 1) + 1)
+
+    def _slot(self, target: int) -> int:
+        entries = len(self)
+        if not entries:
+            return -1
+        mapping = self.mapped()
+        return last_at_most_i32(mapping.address, OFFSET_ENTRY_BYTES, 0, entries, self.warm_entries, target)
+
+
+class MappedTimeIndex(MappedIndex):
+    """The `.timeindex` of an open segment (kafka-log 01 §7.2).
+
+    lookup          the entry with the largest timestamp at or below the target, else (-1, base offset)
+    maybe_append    adds an entry only for a larger timestamp; a smaller timestamp or offset is an error
+    truncate_to     keeps the entries with offsets below an offset
+    full            only one slot is free; a roll or a close may use it for the largest timestamp (skipFullCheck)
+
+    `index_appends` has the rule for ordinary appends.
+    """
+
+    entry_bytes = TIME_ENTRY_BYTES
+    reserved_entries = 1  # for the entry of the largest timestamp, when the segment is rolled
+
+    @property
+    def last_entry(self) -> TimestampOffset:
+        """The entry with the largest timestamp; (−1, base offset) if the index is empty."""
+        return self[len(self) - 1] if len(self) else TimestampOffset(NO_TIMESTAMP, self.base_offset)
+
+    def __getitem__(self, slot: int) -> TimestampOffset:
+        mapping = self.mapped()
+        timestamp_ms, relative = TIME_ENTRY_STRUCT.unpack_from(mapping.memory, slot * TIME_ENTRY_BYTES)
+        return TimestampOffset(timestamp_ms, self.base_offset + relative)
+
+    def maybe_append(self, timestamp_ms: int, offset: int, *, skip_full_check: bool = False) -> None:
+        """Add an entry if `timestamp_ms` is above the timestamp of the last entry.
+
+        Raises:
+            IndexFullError: the index is full; with `skip_full_check`, the entry may use the reserved slot.
+            IndexOrderError: `offset` or `timestamp_ms` is below the value in the last entry.
+            IndexOffsetOverflowError: `offset` is outside the segment's range.
+        """
+        if len(self) >= self.max_entries or (self.is_full and not skip_full_check):
+            raise IndexFullError(f"index is full with {len(self)} entries", advice="raise segment.index.bytes")
+        last = self.last_entry
+        if len(self) and offset < last.offset:
+            raise IndexOrderError(f"offset is below the last indexed offset, {last.offset}", offset=offset)
+        if len(self) and timestamp_ms < last.timestamp_ms:
+            raise IndexOrderError(
+                f"timestamp {timestamp_ms} is below the last indexed timestamp, {last.timestamp_ms}", offset=offset
+            )
+        if timestamp_ms > last.timestamp_ms:
+            self.extend(TIME_ENTRY_STRUCT.pack(timestamp_ms, relative_offset(offset, self.base_offset)))
+
+    def lookup(self, target_ms: int) -> TimestampOffset:
+        """Return the entry with the largest timestamp ≤ `target_ms`; (−1, base offset) if there is none."""
+        entries = len(self)
+        if not entries:
+            return TimestampOffset(NO_TIMESTAMP, self.base_offset)
+        mapping = self.mapped()
+        slot = last_at_most_i64(mapping.address, TIME_ENTRY_BYTES, 0, entries, self.warm_entries, target_ms)
+        return self[slot] if slot >= 0 else TimestampOffset(NO_TIMESTAMP, self.base_offset)
+
+    def truncate_to(self, offset: int) -> None:
+        """Keep the entries with offsets below `offset`."""
+        entries = len(self)
+        if entries:
+            mapping, target = self.mapped(), offset - self.base_offset - 1
+            self.cut(last_at_most_i32(mapping.address, TIME_ENTRY_BYTES, 8, entries, self.warm_entries, target) + 1)

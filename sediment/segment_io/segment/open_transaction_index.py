@@ -19,7 +19,7 @@ import numpy as np
 from sediment.segment_io.format.layout import TRANSACTION_ENTRY_BYTES
 from sediment.segment_io.format.names import SegmentFileKind
 from sediment.segment_io.format.transaction_index import (
-    AbortedTransaction,
+    AbortedTxn,
     TransactionIndex,
     encode_transaction_index,
     parse_transaction_index,
@@ -43,7 +43,7 @@ class OpenTransactionIndex:
             self._index = parse_transaction_index(data, path=str(self.path))
         return self._index
 
-    def append(self, transactions: Iterable[AbortedTransaction]) -> None:
+    def append(self, transactions: Iterable[AbortedTxn]) -> None:
         """Add entries; their markers must follow all earlier markers."""
         entries = encode_transaction_index(transactions)
         if entries:

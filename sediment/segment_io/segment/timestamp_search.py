@@ -38,8 +38,7 @@ from sediment.segment_io.format.record_decoder import (
     decode_next_records,
 )
 from sediment.segment_io.fs import ReadableFile
-from sediment.segment_io.segment.file_search import FoundBatch, find_in_file
-from sediment.segment_io.segment.search import BY_EXACT_TIMESTAMP, BY_TIMESTAMP
+from sediment.segment_io.segment.search import BY_EXACT_TIMESTAMP, BY_TIMESTAMP, FoundBatch, find_in_file
 
 _LIMIT_BYTES = 1 << 30
 _ROWS = 1024

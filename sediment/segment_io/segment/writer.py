@@ -55,7 +55,7 @@ from sediment.segment_io.format.names import (
     part_file_name,
     segment_file_name,
 )
-from sediment.segment_io.format.transaction_index import AbortedTransaction, encode_transaction_index
+from sediment.segment_io.format.transaction_index import AbortedTxn, encode_transaction_index
 from sediment.segment_io.fs import Fs
 
 ByteArray = npt.NDArray[np.uint8]
@@ -147,7 +147,7 @@ def _index_batches(
 def lay_out_segments(
     batches: ByteArray,
     base_offset: int,
-    aborted: Sequence[AbortedTransaction],
+    aborted: Sequence[AbortedTxn],
     *,
     index_interval_bytes: int,
     segment_index_bytes: int,
@@ -231,7 +231,7 @@ def write_segments(
     pieces: Iterable[ByteArray],
     directory: Path,
     base_offset: int,
-    aborted: Sequence[AbortedTransaction],
+    aborted: Sequence[AbortedTxn],
     *,
     index_interval_bytes: int,
     segment_index_bytes: int,

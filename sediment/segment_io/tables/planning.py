@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from sediment.segment_io.errors import SedimentError, UsageError
-from sediment.segment_io.format.transaction_index import AbortedTransaction
+from sediment.segment_io.format.transaction_index import AbortedTxn
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.packing import pack_in_order
 from sediment.segment_io.partition.slices import ALL, SLICE_BYTES, Bounds, Slice, plan_slices, slices_from_end
@@ -40,7 +40,7 @@ class ScanTask:
     slice: Slice
     bounds: Bounds
     committed: bool = False
-    aborted: tuple[AbortedTransaction, ...] = ()
+    aborted: tuple[AbortedTxn, ...] = ()
     topic_id: str | None = None
 
 

@@ -27,7 +27,7 @@ from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import SedimentError, StorageError
 from sediment.segment_io.format.layout import NO_LEADER_EPOCH
 from sediment.segment_io.format.names import TopicPartition
-from sediment.segment_io.format.transaction_index import AbortedTransaction
+from sediment.segment_io.format.transaction_index import AbortedTxn
 from sediment.segment_io.partition.file_slice import FileSlice
 from sediment.segment_io.partition.producer_state import ProducerEntry
 from sediment.segment_io.protocol.error_codes import ErrorCode
@@ -44,7 +44,7 @@ class _Fetched(NamedTuple):
     """The result of a read."""
 
     records: FileSlice | None
-    aborted: tuple[AbortedTransaction, ...] | None
+    aborted: tuple[AbortedTxn, ...] | None
 
 
 class Partition:

@@ -54,15 +54,15 @@ from sediment.segment_io.format.layout import (
     NO_TIMESTAMP,
 )
 from sediment.segment_io.format.names import LEADER_EPOCH_FILE, SegmentFileKind, TopicPartition
-from sediment.segment_io.format.transaction_index import AbortedTransaction
+from sediment.segment_io.format.transaction_index import AbortedTxn
 from sediment.segment_io.fs import Fs, ReadableFile
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints, read_leader_epochs
 from sediment.segment_io.partition.file_slice import FileSlice
 from sediment.segment_io.partition.listing import LogListing, SegmentRef
 from sediment.segment_io.partition.log_view import LogView, open_view
 from sediment.segment_io.partition.producer_state import ProducerEntry
-from sediment.segment_io.segment.file_search import FoundBatch
 from sediment.segment_io.segment.reader import HeaderScan
+from sediment.segment_io.segment.search import FoundBatch
 from sediment.segment_io.segment.timestamp_search import FoundRecord, WantedTime, find_record
 from sediment.server.read_only.frozen_segment import FrozenSegment, UnservedRange
 from sediment.server.read_only.open_segments import OpenSegment, OpenSegments, SegmentFiles, read_failed
@@ -81,7 +81,7 @@ class Fetched:
     """
 
     records: FileSlice | None
-    aborted: tuple[AbortedTransaction, ...] | None
+    aborted: tuple[AbortedTxn, ...] | None
 
     @property
     def size_bytes(self) -> int:
@@ -119,13 +119,13 @@ class _AbortedTransactions:
     both ends of a range.
     """
 
-    def __init__(self, transactions: Sequence[AbortedTransaction]) -> None:
+    def __init__(self, transactions: Sequence[AbortedTxn]) -> None:
         self._transactions = transactions
         self._last_offsets: Int64s = np.array([entry.last_offset for entry in transactions], dtype=np.int64)
         firsts: Int64s = np.array([entry.first_offset for entry in transactions], dtype=np.int64)
         self._lowest_first: Int64s = np.minimum.accumulate(firsts[::-1])[::-1]
 
-    def between(self, start_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
+    def between(self, start_offset: int, end_offset: int) -> tuple[AbortedTxn, ...]:
         """Return the transactions that overlap [start_offset, end_offset)."""
         if not self._transactions:
             return ()
@@ -340,7 +340,7 @@ class FrozenLog:
 
     def _aborted_in(
         self, segment: FrozenSegment, opened: OpenSegment, start_offset: int, end_position: int
-    ) -> tuple[AbortedTransaction, ...]:
+    ) -> tuple[AbortedTxn, ...]:
         aborted = self._aborted
         if aborted is None:
             aborted = self._aborted = _AbortedTransactions(self.view.aborted)

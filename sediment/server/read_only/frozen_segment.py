@@ -37,9 +37,14 @@ from sediment.segment_io.compiled.status import INCOMPLETE
 from sediment.segment_io.errors import CorruptDataError
 from sediment.segment_io.format.batch_headers import BATCH_ROW, STATUS_TEXT, read_headers
 from sediment.segment_io.partition.slices import verified_batch
-from sediment.segment_io.segment.file_search import FoundBatch, find_in_file
 from sediment.segment_io.segment.reader import HeaderScan
-from sediment.segment_io.segment.search import BY_EXACT_TIMESTAMP, BY_LAST_OFFSET, BY_TIMESTAMP
+from sediment.segment_io.segment.search import (
+    BY_EXACT_TIMESTAMP,
+    BY_LAST_OFFSET,
+    BY_TIMESTAMP,
+    FoundBatch,
+    find_in_file,
+)
 from sediment.segment_io.segment.timestamp_search import FoundRecord, WantedTime, find_record
 from sediment.server.read_only.open_segments import (
     OffsetEntries,

@@ -13,7 +13,7 @@ from sediment.segment_io.format.index_sanity import check_last_offsets
 from sediment.segment_io.format.offset_index import OffsetIndex, OffsetPosition, parse_offset_index
 from sediment.segment_io.format.time_index import TimeIndex, TimestampOffset, parse_time_index
 from sediment.segment_io.format.transaction_index import (
-    AbortedTransaction,
+    AbortedTxn,
     encode_transaction_index,
     parse_transaction_index,
 )
@@ -117,7 +117,7 @@ def test_ix_19_golden_indexes_are_produced_and_parsed():
     assert [times[0], times[1]] == [TimestampOffset(1000, 55), TimestampOffset(2000, 70)]
 
     aborted_golden = bytes.fromhex("00000000000000000007000000000000006400000000000000c80000000000000096")
-    aborted = AbortedTransaction(producer_id=7, first_offset=100, last_offset=200, last_stable_offset=150)
+    aborted = AbortedTxn(producer_id=7, first_offset=100, last_offset=200, last_stable_offset=150)
     assert encode_transaction_index([aborted]) == aborted_golden
     assert parse_transaction_index(aborted_golden).transactions() == (aborted,)
 

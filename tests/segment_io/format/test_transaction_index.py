@@ -4,7 +4,7 @@ import pytest
 
 from sediment.segment_io.errors import UnsupportedDataError
 from sediment.segment_io.format.transaction_index import (
-    AbortedTransaction,
+    AbortedTxn,
     TransactionIndex,
     collect_aborted,
     encode_transaction_index,
@@ -12,7 +12,7 @@ from sediment.segment_io.format.transaction_index import (
 )
 
 INT32_MAX = 2**31 - 1
-FOUR = tuple(AbortedTransaction(*entry) for entry in ((0, 0, 10, 11), (1, 5, 15, 13), (2, 18, 35, 25), (3, 32, 50, 40)))
+FOUR = tuple(AbortedTxn(*entry) for entry in ((0, 0, 10, 11), (1, 5, 15, 13), (2, 18, 35, 25), (3, 32, 50, 40)))
 
 
 def four():
@@ -36,7 +36,7 @@ def test_ix_14_aborted_transactions_of_a_range_are_collected(fetch_offset, upper
 
 
 def test_ix_14_the_search_ends_after_the_entry_that_reaches_the_upper_bound():
-    entries = [AbortedTransaction(1, 0, 10, 30), AbortedTransaction(2, 5, 40, 41)]
+    entries = [AbortedTxn(1, 0, 10, 30), AbortedTxn(2, 5, 40, 41)]
     collected = parse_transaction_index(encode_transaction_index(entries)).collect(0, 30)
     assert (collected.transactions, collected.is_complete) == ((entries[0],), True)
 

@@ -8,7 +8,7 @@ import pytest
 
 from sediment.segment_io.errors import CorruptBatchError, CorruptCheckpointError, SourceChangedError
 from sediment.segment_io.format.names import TopicPartition
-from sediment.segment_io.format.transaction_index import AbortedTransaction
+from sediment.segment_io.format.transaction_index import AbortedTxn
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import LogDirCheckpoints, PartitionCheckpoints, read_checkpoints
 from sediment.segment_io.partition.listing import list_log
@@ -284,8 +284,8 @@ def test_ps_06_a_transaction_is_unstable_until_its_marker_is_below_the_high_wate
 
 def aborted_log(directory):
     """Producer 5 aborts over two segments, producer 6 within the last, which is active."""
-    first = AbortedTransaction(5, 0, 3, 4)
-    last = AbortedTransaction(6, 4, 5, 6)
+    first = AbortedTxn(5, 0, 3, 4)
+    last = AbortedTxn(6, 4, 5, 6)
     write_segment(directory, 0, [transactional(0, 5), batch_bytes(1)])
     write_segment(directory, 2, [batch_bytes(2), marker_bytes(3, ABORT, producer_id=5)], aborted=[_twin_entry(first)])
     write_segment(

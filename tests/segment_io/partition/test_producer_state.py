@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.format.batch_headers import BATCH_ROW
 from sediment.segment_io.format.layout import CONTROL_BIT, TRANSACTIONAL_BIT
-from sediment.segment_io.format.transaction_index import AbortedTransaction
+from sediment.segment_io.format.transaction_index import AbortedTxn
 from sediment.segment_io.partition.producer_snapshots import (
     encode_snapshot,
     parse_snapshot,
@@ -180,11 +180,11 @@ def test_rc_18_aborted_transactions_are_the_entries_of_the_transaction_index():
     )
     state = replayed(*rows)
     assert state.end_offset == 108
-    assert state.aborted() == (AbortedTransaction(2, 102, 106, 100),)
+    assert state.aborted() == (AbortedTxn(2, 102, 106, 100),)
     assert state.completed[1] == CompletedTransaction(1, 100, 107, is_aborted=False, last_stable_offset=108)
 
     known = ProducerState.at(100, [ProducerEntry(2, 0, 1, 75, 0, 0, 0, current_txn_first_offset=75)])
-    assert replayed(*rows, state=known).aborted() == (AbortedTransaction(2, 75, 106, 100),)
+    assert replayed(*rows, state=known).aborted() == (AbortedTxn(2, 75, 106, 100),)
 
 
 def test_ps_10_a_snapshot_keeps_the_last_batch_and_the_open_transaction():

@@ -19,8 +19,7 @@ from sediment.segment_io.format.layout import OFFSET_ENTRY_STRUCT
 from sediment.segment_io.format.offset_index import OffsetIndex, OffsetPosition
 from sediment.segment_io.format.time_index import TimeIndex, TimestampOffset
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.segment.mapped_offset_index import MappedOffsetIndex
-from sediment.segment_io.segment.mapped_time_index import MappedTimeIndex
+from sediment.segment_io.segment.mapped_index import MappedOffsetIndex, MappedTimeIndex
 
 
 def offsets(directory: Path, base: int = 45, max_bytes: int = 240) -> MappedOffsetIndex:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sediment.segment_io.format.transaction_index import AbortedTransaction
+from sediment.segment_io.format.transaction_index import AbortedTxn
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.segment.open_transaction_index import OpenTransactionIndex
 
@@ -13,7 +13,7 @@ def test_ix_15_and_ix_18_a_transaction_index_goes_on_and_is_cut(tmp_path: Path) 
     path = tmp_path / "a.txnindex"
     (tmp_path / "a.log").touch()
     entries = [
-        AbortedTransaction(*fields)
+        AbortedTxn(*fields)
         for fields in ((0, 0, 10, 11), (1, 5, 15, 13), (2, 18, 35, 25), (3, 32, 50, 40), (4, 51, 60, 55))
     ]
     index = OpenTransactionIndex(path, Fs())

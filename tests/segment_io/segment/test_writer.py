@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sediment.segment_io.format.transaction_index import AbortedTransaction
+from sediment.segment_io.format.transaction_index import AbortedTxn
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.segment.writer import lay_out_segments, write_segment, write_segments
 from tests.twin.batches import Record, encode_batch, parse_batch
@@ -78,7 +78,7 @@ def test_cp_36_offsets_that_do_not_fit_31_bits_go_into_a_segment_of_their_own():
 
 
 def test_transaction_index_entries_go_with_their_markers():
-    entries = [AbortedTransaction(1, 0, 2, 3), AbortedTransaction(2, 1, 7, 8)]
+    entries = [AbortedTxn(1, 0, 2, 3), AbortedTxn(2, 1, 7, 8)]
     size = len(batch_at(0))
     images = lay_out([batch_at(n) for n in range(10)], aborted=entries, max_segment_bytes=5 * size)
     found = [[entry.last_offset for entry in parse_transaction_index(image.transaction_index)] for image in images]
@@ -135,7 +135,7 @@ def write_in_pieces(directory, batches, step, *, index_bytes=10 << 20, max_segme
 @pytest.mark.parametrize("step", [1, 3, 60])
 def test_batches_that_come_in_pieces_become_the_files_of_those_that_come_at_once(max_segment_bytes, step, tmp_path):
     batches = [batch_at(n) for n in range(60)]
-    aborted = [AbortedTransaction(1, n, n + 1, n + 2) for n in range(0, 60, 7)]
+    aborted = [AbortedTxn(1, n, n + 1, n + 2) for n in range(0, 60, 7)]
     images = lay_out(batches, interval=100, max_segment_bytes=max_segment_bytes, aborted=aborted)
     written = write_in_pieces(tmp_path, batches, step, max_segment_bytes=max_segment_bytes, aborted=aborted)
     assert written == [(image.base_offset, [bytes(content) for _, content in image.files()]) for image in images]

@@ -78,7 +78,7 @@ from sediment.segment_io.format.names import (
     parse_segment_file,
     segment_file_name,
 )
-from sediment.segment_io.format.transaction_index import AbortedTransaction, parse_transaction_index
+from sediment.segment_io.format.transaction_index import AbortedTxn, parse_transaction_index
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints, read_leader_epochs
 from sediment.segment_io.partition.listing import check_segments_are_files, list_log
@@ -126,7 +126,7 @@ class LoadedLog:
     segments: tuple[LoadedSegment, ...]
     leader_epochs: Epochs
     producers: ProducerState
-    aborted: tuple[AbortedTransaction, ...]
+    aborted: tuple[AbortedTxn, ...]
     repairs: tuple[Repair, ...]
     damage: tuple[LoadCorruption, ...]
     verified_from_offset: int | None
@@ -334,7 +334,7 @@ def _last_timestamp(state: LoadState, segment: LoadingSegment) -> int:
     return int(TIME_ENTRY_STRUCT.unpack(index_entry(path, count - 1, TIME_ENTRY_BYTES, state.fs))[0])
 
 
-def _aborted_in(state: LoadState, segment: LoadingSegment) -> tuple[AbortedTransaction, ...]:
+def _aborted_in(state: LoadState, segment: LoadingSegment) -> tuple[AbortedTxn, ...]:
     if not segment.ref.transaction_index_bytes:
         return ()
     path = state.path(segment, SegmentFileKind.TRANSACTION_INDEX)

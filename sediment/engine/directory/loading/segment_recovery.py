@@ -28,7 +28,7 @@ from sediment.engine.directory.loading.load_state import LoadCorruption, Loading
 from sediment.engine.directory.missing_records import LogCut
 from sediment.engine.directory.repair import Repair
 from sediment.segment_io.format.names import SegmentFileKind, part_file_name
-from sediment.segment_io.format.transaction_index import AbortedTransaction, encode_transaction_index
+from sediment.segment_io.format.transaction_index import AbortedTxn, encode_transaction_index
 from sediment.segment_io.segment.reader import Rows
 from sediment.segment_io.segment.recovery_scan import SegmentScan, find_batches_after
 
@@ -61,7 +61,7 @@ class VerifiedSegment:
     """The good batches of a verified segment; `cuts` is True if the recovery cuts off the bytes after them."""
 
     scan: SegmentScan
-    aborted: tuple[AbortedTransaction, ...]
+    aborted: tuple[AbortedTxn, ...]
     cuts: bool
 
 

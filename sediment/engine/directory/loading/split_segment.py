@@ -24,7 +24,7 @@ from sediment.engine.directory.swap import commit
 from sediment.segment_io.errors import CorruptBatchError, IndexOffsetOverflowError, UnsupportedDataError
 from sediment.segment_io.format.layout import FIRST_MAGIC_WITH_PRODUCERS
 from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, segment_file_name
-from sediment.segment_io.format.transaction_index import AbortedTransaction, parse_transaction_index
+from sediment.segment_io.format.transaction_index import AbortedTxn, parse_transaction_index
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef, list_log
 from sediment.segment_io.segment.reader import HeaderScan, Rows
@@ -122,7 +122,7 @@ def _images(
     path: Path,
     source: SegmentRef,
     batch_bytes: int,
-    aborted: tuple[AbortedTransaction, ...],
+    aborted: tuple[AbortedTxn, ...],
     config: CompactionConfig,
     fs: Fs,
 ) -> tuple[SegmentImage, ...]:
@@ -137,7 +137,7 @@ def _images(
     return (*images, replace(last, log=content[batch_bytes - last.log.size :]))
 
 
-def _aborted(directory: Path, source: SegmentRef, fs: Fs) -> tuple[AbortedTransaction, ...]:
+def _aborted(directory: Path, source: SegmentRef, fs: Fs) -> tuple[AbortedTxn, ...]:
     if not source.transaction_index_bytes:
         return ()
     path = directory / segment_file_name(source.base_offset, SegmentFileKind.TRANSACTION_INDEX)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from sediment.segment_io.format.transaction_index import AbortedTransaction
+from sediment.segment_io.format.transaction_index import AbortedTxn
 from sediment.segment_io.partition.file_slice import FileSlice
 
 EARLIEST_TIMESTAMP = -2
@@ -50,7 +50,7 @@ class FetchedData:
     start: LogOffsetMetadata
     records: FileSlice | None
     first_entry_incomplete: bool
-    aborted: tuple[AbortedTransaction, ...] | None
+    aborted: tuple[AbortedTxn, ...] | None
 
     @property
     def size_bytes(self) -> int:

@@ -40,7 +40,7 @@ from sediment.engine.live.log.local_log import LocalLog
 from sediment.engine.live.log.segment import Segment
 from sediment.segment_io.errors import CorruptBatchError, UsageError
 from sediment.segment_io.format.layout import INT64_MAX, NO_LEADER_EPOCH, NO_TIMESTAMP
-from sediment.segment_io.format.transaction_index import AbortedTransaction, collect_aborted
+from sediment.segment_io.format.transaction_index import AbortedTxn, collect_aborted
 from sediment.segment_io.partition.file_slice import FileSlice
 from sediment.segment_io.partition.listing import SegmentRef, list_log
 from sediment.segment_io.partition.log_view import LogView, SegmentTimes
@@ -105,7 +105,7 @@ def _end_position(log: LocalLog, segment: Segment, limit: int) -> int:
     return segment.size_bytes if found is None else found.position
 
 
-def _aborted(log: LocalLog, segment: Segment, start_offset: int, end_position: int) -> tuple[AbortedTransaction, ...]:
+def _aborted(log: LocalLog, segment: Segment, start_offset: int, end_position: int) -> tuple[AbortedTxn, ...]:
     """Return aborted transactions that overlap a read from `start_offset` to byte `end_position` of `segment`.
 
     Source: kafka-log 04 §8 step 7.

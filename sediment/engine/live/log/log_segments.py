@@ -22,8 +22,8 @@ from itertools import islice
 
 from sediment.engine.live.log.segment import Segment
 from sediment.retention.policy import SegmentState
-from sediment.segment_io.format.transaction_index import AbortedTransaction, TransactionIndex
-from sediment.segment_io.segment.file_search import FoundBatch
+from sediment.segment_io.format.transaction_index import AbortedTxn, TransactionIndex
+from sediment.segment_io.segment.search import FoundBatch
 
 
 class LogSegments:
@@ -98,7 +98,7 @@ class LogSegments:
         if self._with_aborted is not None:
             self._with_aborted = [base_offset for base_offset in self._with_aborted if base_offset not in removed]
 
-    def add_aborted(self, transactions: tuple[AbortedTransaction, ...]) -> None:
+    def add_aborted(self, transactions: tuple[AbortedTxn, ...]) -> None:
         """Record transactions whose ABORT marker was appended to the active segment."""
         self.active.add_aborted(transactions)
         self._note_aborted(self.active)

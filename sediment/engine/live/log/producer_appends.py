@@ -54,7 +54,7 @@ from sediment.segment_io.format.layout import (
     NO_PRODUCER_EPOCH,
     NO_SEQUENCE,
 )
-from sediment.segment_io.format.transaction_index import AbortedTransaction
+from sediment.segment_io.format.transaction_index import AbortedTxn
 from sediment.segment_io.partition.producer_state import (
     NO_COORDINATOR_EPOCH,
     NO_OFFSET,
@@ -528,7 +528,7 @@ class LogProducers:
             txn_first_offset=NO_OFFSET,
         )
 
-    def apply(self, update: ProducerUpdate) -> tuple[AbortedTransaction, ...]:
+    def apply(self, update: ProducerUpdate) -> tuple[AbortedTxn, ...]:
         """Apply an update whose batches were written.
 
         Returns:
@@ -552,7 +552,7 @@ class LogProducers:
             )
             heappush(self._unreplicated_firsts, (ended.first_offset, ended.last_offset))
             if ended.is_aborted:
-                aborted.append(AbortedTransaction(ended.producer_id, ended.first_offset, ended.last_offset, stable))
+                aborted.append(AbortedTxn(ended.producer_id, ended.first_offset, ended.last_offset, stable))
         return tuple(aborted)
 
 

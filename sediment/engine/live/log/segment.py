@@ -58,15 +58,13 @@ from sediment.segment_io.format.layout import (
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.format.offset_index import OffsetPosition
 from sediment.segment_io.format.time_index import TimestampOffset
-from sediment.segment_io.format.transaction_index import AbortedTransaction
+from sediment.segment_io.format.transaction_index import AbortedTxn
 from sediment.segment_io.fs import Fs, OpenFile
 from sediment.segment_io.segment.append_run_kernels import RunRows, place_plain_run
-from sediment.segment_io.segment.file_search import FoundBatch, find_in_file
 from sediment.segment_io.segment.largest_timestamp import largest_timestamp_or_mtime_ms
-from sediment.segment_io.segment.mapped_offset_index import MappedOffsetIndex
-from sediment.segment_io.segment.mapped_time_index import MappedTimeIndex
+from sediment.segment_io.segment.mapped_index import MappedOffsetIndex, MappedTimeIndex
 from sediment.segment_io.segment.open_transaction_index import OpenTransactionIndex
-from sediment.segment_io.segment.search import BY_LAST_OFFSET, BY_TIMESTAMP
+from sediment.segment_io.segment.search import BY_LAST_OFFSET, BY_TIMESTAMP, FoundBatch, find_in_file
 from sediment.segment_io.segment.timestamp_search import TimestampSearch, WantedTime
 
 _LOG, _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX, _ = SegmentFileKind
@@ -284,7 +282,7 @@ class Segment:
         if time_bytes:
             time_index.extend(time_entries[:time_bytes].tobytes())
 
-    def add_aborted(self, transactions: tuple[AbortedTransaction, ...]) -> None:
+    def add_aborted(self, transactions: tuple[AbortedTxn, ...]) -> None:
         """Record transactions whose ABORT marker was appended here."""
         self.transaction_index.append(transactions)
 
