@@ -79,9 +79,8 @@ from sediment.server.backends.read_only import ReadOnlyOptions
 from sediment.server.errors import StartStoppedError
 from sediment.server.kafka_server import KafkaServer, Security, ServerOptions
 from sediment.server.network.endpoints import parse_endpoint
-from sediment.server.read_only.catalog import Catalog, CatalogOptions
+from sediment.server.read_only.catalog import Catalog, CatalogOptions, parse_renaming
 from sediment.server.read_only.frozen_segment import UnservedRange
-from sediment.server.read_only.renaming import parse_renaming
 from sediment.server.request_metrics import request_name
 from sediment.server.server_config import ServerConfig
 from sediment.server.topic_catalog import ServedLog

@@ -54,9 +54,11 @@ from sediment.segment_io.format.names import (
     LOG_START_FILE,
     META_PROPERTIES_FILE,
     METADATA_PARTITION,
+    METADATA_TOPIC,
     MOST_IMPLIED_PARTITIONS,
     PARTITION_METADATA_FILE,
     TopicPartition,
+    is_topic_name,
     parse_segment_file,
 )
 from sediment.segment_io.fs import Fs
@@ -73,7 +75,6 @@ from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.read_only.frozen_log import FrozenLog
 from sediment.server.read_only.frozen_segment import UnservedRange
 from sediment.server.read_only.open_segments import OpenSegments
-from sediment.server.read_only.renaming import Renaming
 from sediment.server.topic_catalog import ServedDirectory
 
 _LOGGER = logging.getLogger(__name__)
@@ -120,6 +121,40 @@ class CatalogOptions:
     def selects(self, partition: TopicPartition) -> bool:
         """Return True if clients may read the partition."""
         return not self.partitions or any(fnmatch.fnmatchcase(str(partition), each) for each in self.partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class Renaming:
+    """A topic `old` that is served as `new`; if `directory` is set, only partitions in this directory are renamed.
+
+    * With NEW=OLD, the topic OLD is served as NEW.
+    * With NEW=DIR:OLD, DIR's partitions of OLD are served as NEW, separate from OLD in other directories.
+
+    In each directory in which a topic is renamed, the topic is served only under its new name.
+    """
+
+    new: str
+    old: str
+    directory: Path | None = None
+
+
+def parse_renaming(text: str) -> Renaming:
+    """Parse the value of an `--as` option; both names are checked before they become part of a path.
+
+    Raises:
+        UsageError: the value is malformed, or one of the names is not a topic name.
+    """
+    new, equals, source = text.partition("=")
+    directory, colon, old = source.rpartition(":")
+    if not equals or (colon and not directory):
+        raise UsageError(f"--as {text!r} is malformed", advice="give NEW=OLD or NEW=DIR:OLD")
+    for name in (new, old):
+        if not is_topic_name(name) or name == METADATA_TOPIC:
+            raise UsageError(
+                f"{name!r} in --as {text!r} is not a topic name",
+                advice="use 1 to 249 letters, digits, dots, underscores and hyphens; . and .. are not allowed",
+            )
+    return Renaming(new, old, Path(directory) if colon else None)
 
 
 @dataclass(frozen=True, slots=True)

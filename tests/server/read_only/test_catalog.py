@@ -18,8 +18,7 @@ from sediment.segment_io.errors import DirectoryInUseError, NotALogDirectoryErro
 from sediment.segment_io.format.checkpoints import parse_uuid
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.protocol.error_codes import ErrorCode
-from sediment.server.read_only.catalog import Catalog, CatalogOptions, open_catalog
-from sediment.server.read_only.renaming import Renaming, parse_renaming
+from sediment.server.read_only.catalog import Catalog, CatalogOptions, Renaming, open_catalog, parse_renaming
 from tests.corpus import load_loading_case
 from tests.server.read_only.log_dirs import (
     fingerprint,

@@ -20,8 +20,7 @@ from sediment.server.backends.read_only import ReadOnlyOptions
 from sediment.server.coordinator_log import coordinator_partition
 from sediment.server.kafka_server import KafkaServer, ServerOptions
 from sediment.server.network.endpoints import Endpoint
-from sediment.server.read_only.catalog import Catalog, CatalogOptions, open_catalog
-from sediment.server.read_only.renaming import parse_renaming
+from sediment.server.read_only.catalog import Catalog, CatalogOptions, open_catalog, parse_renaming
 from tests.served import GROUPS, unpacked
 from tests.server.network.listeners import Client
 from tests.server.read_only.log_dirs import (
