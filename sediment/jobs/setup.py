@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from sediment.jobs.process.early_signals import end_on_early_signals
+
+    end_on_early_signals()  # before the slow imports
+
 from sediment.jobs.command_line.command_group import CommandGroup
 
 COMMANDS = {
@@ -14,3 +19,6 @@ COMMANDS = {
 }
 
 command = CommandGroup("setup", sections={"Commands": COMMANDS}, help="Prepare this machine for Sediment.")
+
+if __name__ == "__main__":
+    command()

@@ -21,6 +21,7 @@ from sediment.jobs import setup
 from sediment.jobs.cli import COMMANDS, main
 from sediment.jobs.cloning.check import CheckedCopyPartition
 from sediment.jobs.cloning.report import PartitionCloneReport
+from sediment.jobs.command_line.shared_options import FOR_ALL_COMMANDS
 from sediment.jobs.erasing.check_evidence import CheckedPartition
 from sediment.jobs.erasing.report import EraseReport
 from sediment.jobs.expire import ExpiryReport
@@ -159,6 +160,12 @@ def test_every_option_that_the_page_of_commands_tells_exists() -> None:
     ours = [span for span in _INLINE.findall(text) if not span.startswith("kafka-")]  # Kafka's tools have their own
     told = {option for span in ours for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*", span)}
     assert told <= {*known, *OF_EVERY_COMMAND}
+
+
+def test_the_page_of_commands_tells_the_options_that_can_be_set_for_all_commands() -> None:
+    text = (ROOT / "docs" / "reference" / "commands.md").read_text()
+    listed = text.partition("Only these keys are allowed at the top:")[2].partition(".\n")[0]
+    assert set(_INLINE.findall(listed)) == FOR_ALL_COMMANDS
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,13 @@
 """What a caller in Python reads: names of options become keywords, in errors and in help.
 
---keep-originals DIR            keep_originals=DIR
---strategy split                strategy='split'
---set orders:retention.ms=1     settings={'orders:retention.ms': '1'}
-`compact --force`               `compact(force=…)`
-LOG_DIR                         log directory
+    --keep-originals DIR            keep_originals=DIR
+    --strategy split                strategy='split'
+    --set orders:retention.ms=1     settings={'orders:retention.ms': '1'}
+    `compact --force`               `compact(force=…)`
+    no LOG_DIR, LOG_DIR             no log directory, the log directory
+    Exit with status 1 if           `failed` is True if
+
+Options of Kafka's own tools stay as they are.
 """
 
 from __future__ import annotations
@@ -23,7 +26,14 @@ from sediment.segment_io.errors import SedimentError, UsageError
 _SET = re.compile(r"--set ([^\s=;,]+)=([^\s;,]+)")
 _COMMAND = re.compile(r"`(\w+) --([a-z][a-z0-9-]*)`")
 _OPTION = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)(?: ('[^']*'|[A-Z][A-Z_:-]*\b(?!')|[a-z_]+(?=[\s,;.]|$)))?")
-_LOG_DIR = re.compile(r"LOG_DIR(?:\.\.\.)?")
+_OF_KAFKA = re.compile(r"(kafka-[\w-]+\.sh(?: --[\w-]+(?: [a-z]+)?)*)")
+_PHRASES = (
+    (re.compile(r"`verify DIR LOG_DIR`"), "`verify(DIR)`"),
+    (re.compile(r"\b(no|one|each) LOG_DIR\b"), r"\1 log directory"),
+    (re.compile(r"\bLOG_DIR\.\.\."), "the log directories"),
+    (re.compile(r"\bLOG_DIR\b"), "the log directory"),
+    (re.compile(r"Exit with status 1 if\b"), "`failed` is True if"),
+)
 _ARGUMENT = re.compile(r"'[^']*'|[A-Z][A-Z_:-]*")
 _WIDTH = 116
 _SIMILAR = 0.7
@@ -47,9 +57,16 @@ def in_python(text: str, options: Mapping[str, DeclaredOption]) -> str:
         is_choice = declared is not None and value in declared.choices
         return f"{keyword(name)}={value!r}" if is_choice else f"{keyword(name)} {value}"
 
-    text = _SET.sub(r"settings={'\1': '\2'}", text)
-    text = _COMMAND.sub(lambda found: f"`{found[1]}({keyword(found[2])}=…)`", text)
-    return _LOG_DIR.sub("log directory", _OPTION.sub(replaced, text))
+    def translated(part: str) -> str:
+        part = _SET.sub(r"settings={'\1': '\2'}", part)
+        part = _COMMAND.sub(lambda found: f"`{found[1]}({keyword(found[2])}=…)`", part)
+        part = _OPTION.sub(replaced, part)
+        for pattern, phrase in _PHRASES:
+            part = pattern.sub(phrase, part)
+        return part
+
+    parts = _OF_KAFKA.split(text)
+    return "".join(part if place % 2 else translated(part) for place, part in enumerate(parts))
 
 
 def options_by_name(declared: Iterable[type]) -> dict[str, DeclaredOption]:

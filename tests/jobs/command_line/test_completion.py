@@ -58,6 +58,7 @@ def log_dir(tmp_path):
 def test_bash_completes_commands_options_and_partitions(bash, log_dir):
     assert bash("re") == ["recover", "reencode", "restore"]
     assert set(bash("")) == set(COMMANDS)
+    assert bash("setup", "") == ["completion", "delta-jars", "warm-up"]
     assert set(bash("compact", "--re")) == {"--report", "--retry-quarantined"}
     assert bash("compact", str(log_dir), "--partition", "ord") == ["orders-0", "orders-11"]
     assert bash("compact", str(log_dir), "--log-format", "j") == ["json"]
