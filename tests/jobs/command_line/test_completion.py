@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from sediment.jobs import setup
 from sediment.jobs.cli import COMMANDS
 from sediment.jobs.command_line.examples import EXAMPLES
 from tests.jobs.log_dirs import sediment
@@ -101,12 +102,13 @@ def test_completion_imports_nothing_heavy():
     assert loaded.stdout.splitlines()[-1] == "[]"
 
 
-@pytest.mark.parametrize("name", sorted(COMMANDS))
+@pytest.mark.parametrize("name", [*sorted(COMMANDS.keys() - {"setup"}), *(f"setup {name}" for name in setup.COMMANDS)])
 def test_help_ends_with_examples_of_options_that_exist(name):
-    outcome = sediment(name, "--help")
+    outcome = sediment(*name.split(), "--help")
     assert outcome.status == 0
-    assert EXAMPLES[name]
-    for what, line in EXAMPLES[name]:
+    examples = EXAMPLES[name.split()[-1]]
+    assert examples
+    for what, line in examples:
         assert f"{what}:\n" in outcome.stdout
         assert f"    {line}\n" in outcome.stdout
         assert line.startswith(f"sediment {name}")
