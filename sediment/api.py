@@ -244,7 +244,7 @@ class LogDirectories:
         self,
         *,
         keys_file: Path | None = None,
-        key_format: Literal["text", "hex", "base64", "json-path"] = "text",
+        key_format: Literal["text", "hex", "base64"] = "text",
         where: str | None = None,
         verdicts: Path | None = None,
         action: Literal["drop", "tombstone", "replace"] | None = None,
@@ -301,7 +301,6 @@ class LogDirectories:
         archive: Path | None = None,
         keep_originals: Path | None = None,
         allow_network_fs: bool = False,
-        lineage: Path | None = None,
     ) -> ExpiryRunReport:
         """Delete segments that are past their retention limits.
 
@@ -517,7 +516,6 @@ class LogDirectories:
         as_of_ms: int | None = None,
         from_start: bool = False,
         enable_deletion_vectors: bool = False,
-        lineage: Path | None = None,
     ) -> SnapshotReport:
         """Write the latest value of each key to a Delta table; later runs refresh it incrementally.
 

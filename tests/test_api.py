@@ -109,7 +109,7 @@ def hint_of(each: DeclaredOption) -> str:
     return f"{text} | None" if has_none else text
 
 
-PATHS = {"output", "archive", "lineage", "verdicts", "ledger", "to", "path", "replay"}
+PATHS = {"output", "archive", "verdicts", "ledger", "to", "path", "replay"}
 """Options whose values are texts, because they may be URIs, and that also take a path."""
 
 

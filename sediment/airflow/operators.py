@@ -253,7 +253,6 @@ class SedimentExpireOperator(SedimentOperator):
         archive: PathText | None = None,
         keep_originals: PathText | None = None,
         allow_network_fs: bool = False,
-        lineage: PathText | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(command="expire", options={"yes": True, **_keywords(locals())}, **kwargs)

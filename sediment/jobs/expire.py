@@ -26,8 +26,7 @@ import errno
 import logging
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
@@ -54,7 +53,7 @@ from sediment.jobs.command_line.confirmation import ask_on_terminal, may_ask
 from sediment.jobs.command_line.declaration import ONE_COMMAND, Directory, option
 from sediment.jobs.command_line.options import CommonOptions, log_command
 from sediment.jobs.command_line.progress import Progress
-from sediment.jobs.command_line.shared_options import allow_network_fs_option, lineage_option
+from sediment.jobs.command_line.shared_options import allow_network_fs_option
 from sediment.jobs.delta_lake.paths import outside_log_dirs
 from sediment.jobs.process.cancellation import stop_on_signals
 from sediment.jobs.process.standard_output import error_console
@@ -91,8 +90,6 @@ from sediment.segment_io.partition.checkpoint_files import (
 from sediment.segment_io.partition.listing import LogListing, check_segments_are_files, list_log
 
 if TYPE_CHECKING:
-    from sediment.jobs.delta_lake.lineage import TableWrite
-    from sediment.jobs.expiring.archive import LogKey
     from sediment.segment_io.partition.log_view import LogView
 
 _LOGGER = logging.getLogger(__name__)
@@ -262,7 +259,6 @@ class ExpireOptions:
         of_terminal=True,
     )
     allow_network_fs: bool = allow_network_fs_option()
-    lineage: str | None = lineage_option()
 
 
 def expire(
@@ -323,11 +319,9 @@ class _ExpiryRun:
     def perform(self) -> list[ExpiryReport]:
         """Lock the directories, plan, ask, archive, link and delete; return a report for every selected partition."""
         if self._own.archive is not None:
-            from sediment.jobs.delta_lake import lineage
             from sediment.jobs.expiring import archive
 
             archive.check(self._own.archive, self._options.log_dirs)
-            lineage.check(self._own.lineage)
         directories = self._open_directories()
         reports: list[ExpiryReport] = []
         expiring: list[ExpiryTask] = []
@@ -520,17 +514,13 @@ class _ExpiryRun:
     # ---------------------------------------------------------------------------------------------------------- archive
     def _archived(self, path: str, expiring: Sequence[ExpiryTask]) -> tuple[list[ExpiryTask], list[ExpiryReport]]:
         """Return the partitions whose expired segments are now in the archive, and reports of the other partitions."""
-        from sediment.jobs.delta_lake.lineage import lineage_events
         from sediment.jobs.expiring.archive import archive_segments
 
         wanted = {
             (each.log_dir, each.partition): [fate.segment.base_offset for fate in each.plan.deleted]
             for each in expiring
         }
-        topics = ((log_dir, partition.topic) for log_dir, partition in wanted)
-        with lineage_events(self._own.lineage, "expire", topics, path) as written:
-            results = archive_segments(path, wanted, self._options, self.run_id, self._stop)
-            written(_table_write(self.run_id, results))
+        results = archive_segments(path, wanted, self._options, self.run_id, self._stop)
         archived, failed = [], []
         for each in expiring:
             result = results[each.log_dir, each.partition]
@@ -616,17 +606,6 @@ def _warn_before(expiring: Sequence[ExpiryReport]) -> None:
             names.setdefault(warning, []).append(report.partition)
     for warning, partitions in names.items():
         _LOGGER.warning("%s: %s", named(partitions), warning)
-
-
-def _table_write(run_id: str, results: Mapping[LogKey, int | tuple[str, str]]) -> TableWrite:
-    """Return the numbers of records and rows that the lineage event of the archive reports."""
-    from sediment.jobs.delta_lake.lineage import LogTopic, TableWrite
-
-    records: Counter[LogTopic] = Counter()
-    for (log_dir, partition), result in results.items():
-        records[log_dir, partition.topic] += result if isinstance(result, int) else 0
-    failures = tuple(result[0] for result in results.values() if not isinstance(result, int))
-    return TableWrite(run_id, records, rows_written=records.total(), failures=failures)
 
 
 def delete_group(

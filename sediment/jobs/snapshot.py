@@ -21,7 +21,6 @@ if __name__ == "__main__":
     end_on_early_signals()  # before the slow imports
 
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,7 +29,6 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from sediment.jobs.command_line.declaration import ONE_COMMAND, Values, option, required_option
 from sediment.jobs.command_line.options import CommonOptions, log_command
 from sediment.jobs.command_line.progress import stages_of
-from sediment.jobs.command_line.shared_options import lineage_option
 from sediment.jobs.delta_lake.latest_per_key import (
     SPARK_SCHEMA,
     SUMMARY_TOPIC,
@@ -39,7 +37,6 @@ from sediment.jobs.delta_lake.latest_per_key import (
     ReadSummary,
     parse_read_summary,
 )
-from sediment.jobs.delta_lake.lineage import LogTopic, TableWrite, lineage_events
 from sediment.jobs.delta_lake.paths import is_delta_table, is_uri, outside_log_dirs
 from sediment.jobs.delta_lake.refresh_plan import (
     AS_OF,
@@ -145,7 +142,6 @@ class SnapshotOptions:
         "less data, but delta-rs cannot read the table.  An existing table keeps its setting.",
         from_settings=ONE_COMMAND,
     )
-    lineage: str | None = lineage_option()
 
 
 # --------------------------------------------------------------------------------------------------------------- report
@@ -667,38 +663,17 @@ def snapshot(options: CommonOptions, own: SnapshotOptions) -> SnapshotReport:
     """Refresh the table in a separate Spark session.
 
     Raises:
-        UsageError: an option is wrong, Delta or the library of `lineage` is missing, or Spark does not start.
+        UsageError: an option is wrong, Delta is missing, or Spark does not start.
         SourceChangedError, SedimentError: as in `refresh`.
     """
     _check_output(own.to, options.log_dirs)
     logs = _logs(options, Fs())
     as_of = parse_as_of(own.as_of_offset, own.as_of_ms, [str(log.partition) for log in logs])
     with (
-        lineage_events(
-            own.lineage, "snapshot", ((log.log_dir, log.partition.topic) for log in logs), own.to
-        ) as written,
         delta_session(options.master, "sediment snapshot", options.spark) as spark,
         stages_of(spark.sparkContext, options.messages()),
     ):
-        report = refresh(options, own, as_of, spark)
-        written(_table_write(report, logs))
-        return report
-
-
-def _table_write(report: SnapshotReport, logs: Sequence[_Log]) -> TableWrite:
-    """Return the numbers that the lineage event of the run reports; `logs` are the selected partitions."""
-    topics = {str(log.partition): (log.log_dir, log.partition.topic) for log in logs}
-    records_read: Counter[LogTopic] = Counter()
-    for row in report.partitions:
-        records_read[topics[row.partition]] += row.messages_read
-    inserted, updated = report.rows_inserted, report.rows_updated
-    return TableWrite(
-        report.run_id,
-        records_read,
-        rows_written=None if inserted is None else inserted + (updated or 0),
-        version=report.version,
-        failures=tuple(row.reason_code or FAILED for row in report.partitions if row.status == FAILED),
-    )
+        return refresh(options, own, as_of, spark)
 
 
 @log_command("snapshot", SnapshotOptions, COLUMNS)

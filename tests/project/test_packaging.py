@@ -75,7 +75,7 @@ def test_the_metadata_names_the_extras_of_users_and_no_development_tool(built: D
             if name == "PKG-INFO" or name.endswith(".dist-info/METADATA")
         )
         fields = message_from_bytes(metadata)
-        assert set(fields.get_all("Provides-Extra", [])) == {"airflow", "delta", "hdfs", "lineage", "notebook", "spark"}
+        assert set(fields.get_all("Provides-Extra", [])) == {"airflow", "delta", "hdfs", "notebook", "spark"}
         named = {Requirement(text).name for text in fields.get_all("Requires-Dist", [])}
         assert named.isdisjoint({"hypothesis", "mkdocs-material", "mypy", "pytest", "ruff"})
 

@@ -134,17 +134,6 @@ def key_equality_option() -> KeyEquality:
     )
 
 
-def lineage_option() -> str | None:
-    """Return the field of `--lineage`."""
-    return option(
-        None,
-        "Send OpenLineage events about the Delta table to this server, or through the `transport` that this YAML file "
-        "configures.  Requires the pip extra `lineage`.  If an event cannot be sent, a warning is printed.",
-        metavar="URL_OR_FILE",
-        from_settings=ALL_COMMANDS,
-    )
-
-
 # ----------------------------------------------------------------------------------------- commands on log directories
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenOptions:
@@ -216,15 +205,7 @@ class GivenOptions:
     log_format: Literal["text", "json"] = log_format_option()
 
 
-@dataclass(frozen=True, slots=True)
-class _Lineage:
-    lineage: str | None = lineage_option()
-
-
 FOR_ALL_COMMANDS = frozenset(
-    each.name
-    for declared in (GivenOptions, _Lineage)
-    for each in declared_options(declared)
-    if each.option.from_settings == ALL_COMMANDS
+    each.name for each in declared_options(GivenOptions) if each.option.from_settings == ALL_COMMANDS
 )
 """Options that a settings file and the environment can set once for all commands."""

@@ -48,7 +48,6 @@ from sediment.jobs.erasing.after_run import (
 from sediment.jobs.erasing.erasure import EraseByKey, ErasedSegment, ErasePartition, EraseSegments, Planned
 from sediment.jobs.erasing.evidence import DONE, Subjects, document_of, hmac_of_rows, write_evidence
 from sediment.jobs.erasing.find_records import FoundRecords, KeysAt, OlderRecords, ScanRun, around
-from sediment.jobs.erasing.json_path_keys import read_json_path_keys
 from sediment.jobs.erasing.options import EraseOptions
 from sediment.jobs.erasing.places import (
     NOT_VISIBLE,
@@ -169,10 +168,8 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         self._started = time.monotonic()
         self._subject: Keys | Condition | None = None
         self._table: Mapping[TopicPartition, tuple[GivenVerdict, ...]] = {}
-        if own.keys_file is not None and own.has_whole_keys:
+        if own.keys_file is not None:
             self._subject = read_keys(own.keys_file, own.key_format)
-        elif own.keys_file is not None:
-            self._subject = read_json_path_keys(own.keys_file)
         elif own.where is not None:
             self._subject = read_condition(own.where)
         else:

@@ -10,7 +10,6 @@ from sediment.jobs.command_line.declaration import ONE_COMMAND, File, Values, op
 from sediment.jobs.command_line.key_formats import KEY_FORMATS, TEXT
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.delta_lake.paths import is_uri
-from sediment.jobs.erasing.json_path_keys import JSON_PATH
 from sediment.jobs.erasing.verdict_table import ACTIONS, REPLACE
 from sediment.jobs.reporting.run_outputs import check_output_file
 from sediment.jobs.rewriting.options import RewriteOptions
@@ -57,10 +56,9 @@ class EraseOptions(RewriteOptions):
     """Options of `erase` in addition to the common options."""
 
     keys_file: File | None = option(None, "Erase every record whose key is in FILE, which has one key per line.")
-    key_format: Annotated[str, Values(choices=(*KEY_FORMATS, JSON_PATH))] = option(
+    key_format: Annotated[str, Values(choices=KEY_FORMATS)] = option(
         TEXT,
-        "Format of the keys in --keys-file.  json-path: each line is PATH=VALUE, such as $.customer.id=17; it selects "
-        "the JSON keys whose value at PATH is VALUE.",
+        "Format of the keys in --keys-file.",
         shows_default=True,
         from_settings=ONE_COMMAND,
     )
@@ -112,11 +110,6 @@ class EraseOptions(RewriteOptions):
     evidence_check: EvidenceCheck | None = together(CheckOptions)
     yes: bool = option(False, "Erase without asking; required if stdin or stderr is not a terminal.", of_terminal=True)
 
-    @property
-    def has_whole_keys(self) -> bool:
-        """True if complete keys select the records."""
-        return self.keys_file is not None and self.key_format != JSON_PATH
-
     def validate(self, common: CommonOptions) -> None:
         """Check that the options are compatible with each other and with the log directories of `common`.
 
@@ -132,9 +125,9 @@ class EraseOptions(RewriteOptions):
                 advice="give one of them",
             )
         for log_dir in filter(is_uri, common.named_log_dirs()):
-            if not self.has_whole_keys:
+            if self.keys_file is None:
                 raise UsageError(
-                    "--where, --verdicts and --key-format json-path read only directories of this machine",
+                    "--where and --verdicts read only directories of this machine",
                     path=log_dir,
                     advice="give complete keys with --keys-file, or copy the log directory to a local disk first",
                 )
@@ -180,9 +173,9 @@ class EraseOptions(RewriteOptions):
             )
 
     def _check_suppression(self) -> None:
-        if not self.has_whole_keys:
+        if self.keys_file is None:
             raise UsageError(
-                "--suppress-out lists complete keys, which --where, --verdicts and --key-format json-path do not give",
+                "--suppress-out lists complete keys, which --where and --verdicts do not give",
                 advice="give complete keys with --keys-file, or leave out --suppress-out",
             )
         if self.action == REPLACE:

@@ -3,7 +3,6 @@
     file of keys     text     one key a line, UTF-8
                      hex      one key a line, as hexadecimal digits
                      base64   one key a line
-                     json-path   see `json_path_keys`
 
 Invariant: errors name the line of a file, never its content.
 """
@@ -38,17 +37,13 @@ class Keys:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Condition:
-    """Records for which a condition of Spark SQL over the table `records` is true.
-
-    `subjects` are the texts from which the condition was made: its own text, or the lines of a file.
-    """
+    """Records for which a condition of Spark SQL over the table `records` is true."""
 
     text: str
-    subjects: tuple[bytes, ...]
 
     def hmacs(self, secret: bytes) -> tuple[str, ...]:
-        """Return the HMACs of the subjects, ascending, in hex."""
-        return tuple(sorted(subject_hmac(secret, each) for each in self.subjects))
+        """Return the HMAC of the text, in hex."""
+        return (subject_hmac(secret, self.text.encode()),)
 
 
 def read_keys(file: Path, key_format: str) -> Keys:
@@ -58,7 +53,7 @@ def read_keys(file: Path, key_format: str) -> Keys:
         UsageError: the file cannot be read or has no key, or a line is empty or not in `key_format`.
     """
     keys = set()
-    for number, line in enumerate(read_lines(file), 1):
+    for number, line in enumerate(_read_lines(file), 1):
         try:
             if key_format == TEXT and line.endswith(b"\r"):
                 raise ValueError
@@ -69,7 +64,7 @@ def read_keys(file: Path, key_format: str) -> Keys:
     return Keys(tuple(sorted(keys)))
 
 
-def read_lines(file: Path) -> list[bytes]:
+def _read_lines(file: Path) -> list[bytes]:
     """Return the lines of a file of keys, without their line feeds.
 
     Raises:
@@ -96,7 +91,7 @@ def read_condition(given: str) -> Condition:
             raise UsageError("the condition is not UTF-8", path=given[1:], advice="write it in UTF-8") from None
     if not text.strip():
         raise UsageError("--where is empty", advice="give a condition on the columns of the table records")
-    return Condition(text.strip(), (text.strip().encode(),))
+    return Condition(text.strip())
 
 
 def read_secret(file: Path) -> bytes:

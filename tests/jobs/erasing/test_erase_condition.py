@@ -71,17 +71,6 @@ def test_a_value_in_a_key_selects_every_spelling_of_the_key(tmp_path):
     assert set(records(tmp_path / "logs" / "_schemas-0")) == {1, 3}
 
 
-def test_keys_in_json_are_selected_by_a_value_in_them(logs, tmp_path):
-    contents = (b'{"who": {"id": 17}}', b'{"who": {"id": "17"}}', b'{"who": {"id": 170}}', b"17", b'{"mails": ["a=b"]}')
-    records_in = [Record(4 + number, NOW_MS, key, b"value") for number, key in enumerate(contents)]
-    write_segment(logs / "visits-0", 4, [encode_batch(records_in, base_offset=4, leader_epoch=0)])
-    (tmp_path / "keys").write_text("$.who.id=17\n$.mails[0]=a=b\n")
-    arguments = (f"--keys-file={tmp_path}/keys", "--key-format=json-path", *STATED)
-    assert erase(logs, *arguments)["visits-0"]["records_erased"] == 3
-    assert {4, 5, 8}.isdisjoint(records(logs / "visits-0"))
-    assert {6, 7} < set(records(logs / "visits-0"))
-
-
 def test_an_expression_that_cannot_be_computed_matches_nothing(logs, tmp_path):
     (tmp_path / "condition.sql").write_text("CAST(CAST(key AS STRING) AS INT) = 1 OR key = 'x'\n")
     found = erase(logs, f"--where=@{tmp_path}/condition.sql", *STATED)

@@ -23,7 +23,6 @@ from sediment.jobs.settings.selection import Selection
 from sediment.jobs.snapshot import AsOf, SnapshotOptions, parse_as_of
 from sediment.segment_io.errors import SedimentError, SourceChangedError, UsageError
 from sediment.segment_io.format.checkpoints import format_partition_metadata
-from tests.jobs.delta_lake.test_lineage import events_in, file_transport
 from tests.jobs.log_dirs import sediment, write_checkpoint
 from tests.jobs.snapshots import SCHEMA, Log, committed_records, first_segments, latest_rows, session_with_delta
 from tests.logs import LogShape, write_random_log
@@ -515,23 +514,6 @@ def test_the_command_reports_in_json_and_keeps_the_ledger(spark, log_dir, to, tm
     history = sediment("history", tmp_path / "ledger", "--json").report
     assert [run["run_id"] for run in history["runs"]] == [outcome.report["run_id"]]
     assert history["runs"][0]["partitions"][0]["other"]["first_offset"] == 0
-
-
-def test_the_table_and_its_version_are_in_the_lineage(spark, log_dir, to, tmp_path):
-    Log(log_dir / "t-0").append(a="1", b="1", a2="2").write()
-    Log(log_dir / "u-0").append(a="1").write()
-    lineage = file_transport(tmp_path)
-    outcome = sediment("snapshot", log_dir, "--to", to, "--json", "--now-ms", NOW_MS, "--lineage", lineage)
-    assert outcome.status == 0, outcome.stderr
-    start, complete = events_in(tmp_path)
-    assert (start["eventType"], complete["eventType"]) == ("START", "COMPLETE")
-    assert {each["name"]: each["inputFacets"]["inputStatistics"]["rowCount"] for each in complete["inputs"]} == {
-        f"{log_dir}/t": 3,
-        f"{log_dir}/u": 1,
-    }
-    (output,) = complete["outputs"]
-    assert (output["name"], output["outputFacets"]["outputStatistics"]["rowCount"]) == (str(to), 4)
-    assert output["facets"]["version"]["datasetVersion"] == str(outcome.report["version"])
 
 
 @pytest.mark.parametrize("place", ["inside", "file", "directory"])
