@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from sediment.jobs.dump import TableDump
     from sediment.jobs.erasing.check_evidence import CheckReport
     from sediment.jobs.erasing.report import EraseRunReport
-    from sediment.jobs.expire import ExpiryRunReport
+    from sediment.jobs.expiring.report import ExpiryRunReport
     from sediment.jobs.history import HistoryReport
     from sediment.jobs.originals import OriginalsRunReport
     from sediment.jobs.plan import PlanReport
     from sediment.jobs.process.cancellation import RunStopped
-    from sediment.jobs.recover import RecoveryRunReport
+    from sediment.jobs.recovering.report import RecoveryRunReport
     from sediment.jobs.reencode import ReencodeRunReport
     from sediment.jobs.reporting.run_report import CompactionRunReport, RunReport
     from sediment.jobs.restore import RestoreRunReport
@@ -99,11 +99,11 @@ if not TYPE_CHECKING:
         "sediment.jobs.dump": ("TableDump",),
         "sediment.jobs.erasing.check_evidence": ("CheckReport",),
         "sediment.jobs.erasing.report": ("EraseRunReport",),
-        "sediment.jobs.expire": ("ExpiryRunReport",),
+        "sediment.jobs.expiring.report": ("ExpiryRunReport",),
         "sediment.jobs.history": ("HistoryReport",),
         "sediment.jobs.originals": ("OriginalsRunReport",),
         "sediment.jobs.plan": ("PlanReport",),
-        "sediment.jobs.recover": ("RecoveryRunReport",),
+        "sediment.jobs.recovering.report": ("RecoveryRunReport",),
         "sediment.jobs.reencode": ("ReencodeRunReport",),
         "sediment.jobs.reporting.run_report": ("CompactionRunReport", "RunReport"),
         "sediment.jobs.restore": ("RestoreRunReport",),

@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from sediment.jobs.dump import TableDump
     from sediment.jobs.erasing.check_evidence import CheckReport
     from sediment.jobs.erasing.report import EraseRunReport
-    from sediment.jobs.expire import ExpiryRunReport
+    from sediment.jobs.expiring.report import ExpiryRunReport
     from sediment.jobs.history import HistoryReport
     from sediment.jobs.originals import OriginalsRunReport
     from sediment.jobs.plan import PlanReport
-    from sediment.jobs.recover import RecoveryRunReport
+    from sediment.jobs.recovering.report import RecoveryRunReport
     from sediment.jobs.reencode import ReencodeRunReport
     from sediment.jobs.reporting.run_report import CompactionRunReport, RunReport
     from sediment.jobs.restore import RestoreRunReport

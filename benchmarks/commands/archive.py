@@ -15,7 +15,8 @@ from benchmarks.measure import MEGABYTE, SLOTS
 from benchmarks.options import command_options
 from benchmarks.race import Course, linked_copy, make_course, records
 from benchmarks.reporting.comparisons import Comparison
-from sediment.jobs.expire import ExpireOptions, ExpiryRunReport, expire
+from sediment.jobs.expire import ExpireOptions, expire
+from sediment.jobs.expiring.report import ExpiryRunReport
 from sediment.jobs.spark.session import spark_context
 
 SETS = ("cleanup.policy=delete", "retention.ms=1000", "retention.bytes=-1")

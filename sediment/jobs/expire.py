@@ -29,10 +29,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from sediment.engine.directory.delete_segments import (
     bases_after,
@@ -55,12 +55,12 @@ from sediment.jobs.command_line.options import CommonOptions, log_command
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.command_line.shared_options import allow_network_fs_option
 from sediment.jobs.delta_lake.paths import outside_log_dirs
+from sediment.jobs.expiring.report import COLUMNS, EXPIRED, DeletedSegment, ExpiryReport, ExpiryRunReport, print_report
 from sediment.jobs.process.cancellation import stop_on_signals
 from sediment.jobs.process.standard_output import error_console
-from sediment.jobs.reporting.columns import TableColumn, change_column, name_and_status, offset_column, status_counts
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted, human_bytes
-from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, SKIPPED, RunReport, in_order
+from sediment.jobs.reporting.run_report import FAILED, SKIPPED, in_order
 from sediment.jobs.reporting.screen import Screen, View, named
 from sediment.jobs.reporting.statuses import STOPPED
 from sediment.jobs.settings.cluster_settings import warn_of_refusals
@@ -94,7 +94,6 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger(__name__)
 
-EXPIRED = "expired"
 NOTHING_TO_DELETE = "nothing-to-delete"
 
 _LOCAL_KEYS = ("local.retention.ms", "local.retention.bytes")
@@ -103,93 +102,6 @@ _STOPPED = (STOPPED, "the run was stopped before this partition was done")
 _THREADS = 8
 _GROUP_PARTITIONS = 64
 """Number of partitions whose log starts are written to the checkpoint file together."""
-
-
-# --------------------------------------------------------------------------------------------------------------- report
-@dataclass(frozen=True, slots=True)
-class DeletedSegment:
-    """A segment that was or would be deleted: its `.log` bytes, and the rule that expired it."""
-
-    base_offset: int
-    bytes: int
-    rule: str
-
-
-@dataclass(frozen=True, slots=True)
-class ExpiryReport:
-    """Report of one partition.  Offsets and `segments` (base offsets) describe the log after the run, if known.
-
-    `messages_archived` counts the records of the deleted segments that were found in the archive; None without an
-    archive.  `warnings` are sentences about dates and policies by which records may be deleted, or kept, by mistake.
-    """
-
-    partition: str
-    log_dir: str
-    node_id: int | None = field(default=None, kw_only=True)
-    status: str
-    reason_code: str | None = None
-    reason: str | None = None
-    log_start_offset: int | None = None
-    high_watermark: int | None = None
-    log_end_offset: int | None = None
-    bytes_before: int = 0
-    bytes_after: int = 0
-    segments_before: int = 0
-    segments: tuple[int, ...] = ()
-    deleted_segments: tuple[DeletedSegment, ...] = ()
-    messages_archived: int | None = None
-    warnings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ExpiryRunReport(RunReport[ExpiryReport]):
-    """Report of a run of `expire`.
-
-    `archive` is the Delta table that contains the records of deleted segments.  `originals` is the directory of
-    --keep-originals.  `catalogue` is a file in this directory; it lists the files that this run kept.  A field is None
-    if the run did not use its option.
-    """
-
-    row_type: ClassVar[type] = ExpiryReport
-
-    dry_run: bool
-    archive: str | None
-    originals: str | None = field(default=None, metadata=AFTER_PARTITIONS)
-    catalogue: str | None = field(default=None, metadata=AFTER_PARTITIONS)
-
-
-COLUMNS: tuple[TableColumn[ExpiryReport], ...] = (
-    *name_and_status(),
-    offset_column("log start", lambda row: row.log_start_offset, rank=1),
-    change_column("segments", lambda row: row.segments_before, lambda row: len(row.segments), shown=str, rank=2),
-    change_column("bytes", lambda row: row.bytes_before, lambda row: row.bytes_after, shown=human_bytes),
-)
-
-
-def print_report(report: ExpiryRunReport, screen: Screen) -> None:
-    """Print the table for people, the reasons and the summary."""
-    screen.partitions(report.partitions, COLUMNS, dry_run=report.dry_run)
-    screen.failed(report.partitions)
-    screen.reasons(p for p in report.partitions if p.status == SKIPPED)
-    screen.warnings(report.partitions)
-    screen.say(_summary(report))
-
-
-def _summary(report: ExpiryRunReport) -> str:
-    done = status_counts(report.partitions, dry_run=report.dry_run) or "no partitions"
-    expired = [partition for partition in report.partitions if partition.status == EXPIRED]
-    freed = sum(partition.bytes_before - partition.bytes_after for partition in expired)
-    segments = sum(len(partition.deleted_segments) for partition in expired)
-    verb = "would be deleted" if report.dry_run else "deleted"
-    size = f"; {counted(segments, 'segment')} with {human_bytes(freed)} {verb}" if expired else ""
-    archived = sum(partition.messages_archived or 0 for partition in report.partitions)
-    kept = (
-        f", {archived:,} records are in {report.archive}" if report.archive and not report.dry_run and archived else ""
-    )
-    if report.originals and expired:
-        kept += f", the files would be kept in {report.originals}" if report.dry_run else ""
-        kept += f", the files are in {report.originals}" if report.catalogue else ""
-    return f"{done}{size}{kept}; {report.seconds:.1f} s (run {report.run_id})"
 
 
 # ---------------------------------------------------------------------------------------------------------- a partition

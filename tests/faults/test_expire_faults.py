@@ -19,7 +19,8 @@ from sediment.compaction.config import CompactionConfig
 from sediment.engine.directory.loading.log_loader import load_log
 from sediment.engine.log_config import LogConfig
 from sediment.jobs.command_line.options import CommonOptions
-from sediment.jobs.expire import ExpiryRunReport, expire
+from sediment.jobs.expire import expire
+from sediment.jobs.expiring.report import ExpiryRunReport
 from sediment.jobs.settings.resolve import Settings
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.format.names import TopicPartition

@@ -24,10 +24,10 @@ from sediment.jobs.cloning.report import PartitionCloneReport
 from sediment.jobs.command_line.shared_options import FOR_ALL_COMMANDS
 from sediment.jobs.erasing.check_evidence import CheckedPartition
 from sediment.jobs.erasing.report import EraseReport
-from sediment.jobs.expire import ExpiryReport
+from sediment.jobs.expiring.report import ExpiryReport
 from sediment.jobs.originals import OriginalsReport
 from sediment.jobs.plan import PartitionPlan
-from sediment.jobs.recover import RecoveryReport
+from sediment.jobs.recovering.report import RecoveryReport
 from sediment.jobs.reporting.run_report import PartitionReport
 from sediment.jobs.restore import RestoreReport
 from sediment.jobs.snapshot import PartitionSnapshot

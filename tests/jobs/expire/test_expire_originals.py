@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from sediment.jobs.command_line.options import CommonOptions
-from sediment.jobs.expire import ExpireOptions, ExpiryRunReport
+from sediment.jobs.expire import ExpireOptions
 from sediment.jobs.expire import expire as run_expire
+from sediment.jobs.expiring.report import ExpiryRunReport
 from sediment.jobs.settings.resolve import Settings
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import SedimentError

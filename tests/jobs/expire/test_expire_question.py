@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from sediment.jobs.command_line.options import CommonOptions
-from sediment.jobs.expire import ExpiryRunReport
 from sediment.jobs.expire import expire as run_expire
+from sediment.jobs.expiring.report import ExpiryRunReport
 from sediment.jobs.settings.resolve import Settings
 from sediment.segment_io.errors import DeclinedError, SourceChangedError
 from tests.jobs.expire.test_expire import NAME, bases, make_log

@@ -10,7 +10,8 @@ import pytest
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.process.standard_output import SafeConsole
-from sediment.jobs.recover import RecoverOptions, RecoveryReport, RecoveryRunReport, print_report, recover
+from sediment.jobs.recover import RecoverOptions, recover
+from sediment.jobs.recovering.report import RecoveryReport, RecoveryRunReport, print_report
 from sediment.jobs.reporting.screen import Screen
 from sediment.jobs.settings.selection import Selection
 from tests.corpus import assert_same_log, assert_same_snapshots, load_loading_case, loading_cases

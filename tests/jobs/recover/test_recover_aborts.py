@@ -15,7 +15,8 @@ from sediment.engine.clone.log_end import AtOnce
 from sediment.engine.live.log.partition_log import PartitionLog
 from sediment.engine.log_config import LogConfig
 from sediment.jobs.command_line.options import CommonOptions
-from sediment.jobs.recover import RecoverOptions, RecoveryReport, recover
+from sediment.jobs.recover import RecoverOptions, recover
+from sediment.jobs.recovering.report import RecoveryReport
 from sediment.segment_io.errors import DeclinedError
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
