@@ -28,7 +28,6 @@ from sediment.jobs.cleaning.result import CleaningResult
 from sediment.jobs.command_line.declaration import together
 from sediment.jobs.command_line.encoding_options import EncodingOptions
 from sediment.jobs.command_line.options import CommonOptions, log_command
-from sediment.jobs.command_line.shown_values import without_secret
 from sediment.jobs.process.cancellation import stop_on_signals
 from sediment.jobs.reporting.columns import change_column, status_counts
 from sediment.jobs.reporting.figures import human_bytes
@@ -42,6 +41,7 @@ from sediment.jobs.rewriting.rewriting_run import RewritingRun
 from sediment.jobs.spark.task_environment import OnBytes
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef
+from sediment.segment_io.uris import without_secret
 
 if TYPE_CHECKING:
     from sediment.segment_io.partition.log_view import LogView

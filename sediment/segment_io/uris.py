@@ -27,6 +27,7 @@ _HOST = r"(?:\[[0-9A-Fa-f:.]*\]|[\w.-]*)(?::\d*)?"
 _HOSTS = re.compile(rf"{_HOST}(?:,{_HOST})*")
 _CONTAINER = re.compile(r"\$?[A-Za-z0-9-]+")
 _WITHOUT_PASSWORD = ("hdfs:", "viewfs:")
+_SECRET = re.compile(r"pass|secret|credential|token|jaas|sasl|private|keystore|access.?key", re.IGNORECASE)
 _WITH_CONTAINER = ("abfs:", "abfss:", "wasb:", "wasbs:")
 
 
@@ -75,3 +76,10 @@ def _public(match: re.Match[str]) -> str:
         return f"{match['quote']}{public_uri(match['quoted'])}{match['quote']}"
     uri = match["bare"].rstrip(_AFTER_URI)
     return public_uri(uri) + match["bare"][len(uri) :]
+
+
+def without_secret(value: str) -> str:
+    """Return an option's value without secrets; also remove the user, the query and the fragment of a URI."""
+    public = without_credentials(public_uri(value))
+    key, is_pair, _ = public.partition("=")
+    return f"{key}={HIDDEN}" if is_pair and _SECRET.search(key) else public

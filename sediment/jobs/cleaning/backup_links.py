@@ -20,7 +20,6 @@ from sediment.engine.directory.originals.catalogue import (
     segment_file_names,
 )
 from sediment.engine.directory.originals.kept_in import KeptIn
-from sediment.jobs.command_line.shown_values import without_secret
 from sediment.jobs.delta_lake.paths import outside_log_dirs
 from sediment.jobs.reporting.error_text import describe
 from sediment.segment_io.errors import SedimentError
@@ -28,6 +27,7 @@ from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import LogDirCheckpoints, read_checkpoints
 from sediment.segment_io.partition.listing import LogListing
+from sediment.segment_io.uris import without_secret
 
 if TYPE_CHECKING:
     from sediment.compaction.prepared_swap import PreparedSwap

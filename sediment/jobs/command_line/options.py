@@ -21,7 +21,6 @@ from sediment.jobs.command_line.configured_command import ConfiguredCommand, is_
 from sediment.jobs.command_line.declaration import ONE_COMMAND, Option, filled
 from sediment.jobs.command_line.exit_status import CLICK_EXITS, EXIT_DONE, EXIT_FAILED, errors_as_exit_status
 from sediment.jobs.command_line.shared_options import GivenOptions
-from sediment.jobs.command_line.shown_values import without_secret
 from sediment.jobs.delta_lake.paths import local_directory
 from sediment.jobs.process import stderr_log
 from sediment.jobs.process.cancellation import stop_on_signals
@@ -42,7 +41,7 @@ from sediment.jobs.spark.session import under_spark_submit
 from sediment.segment_io.errors import SedimentError, UsageError
 from sediment.segment_io.format.names import METADATA_PARTITION
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.uris import HIDDEN
+from sediment.segment_io.uris import HIDDEN, without_secret
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

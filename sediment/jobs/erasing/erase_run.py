@@ -34,7 +34,6 @@ from sediment.compaction.rewrite.key_set import KeySet
 from sediment.compaction.rewrite.verdicts import Action, Int64s, NotReached, Reason, Verdicts
 from sediment.jobs.cleaning.result import CleaningResult, failure
 from sediment.jobs.command_line.options import CommonOptions
-from sediment.jobs.command_line.shown_values import without_secret
 from sediment.jobs.delta_lake.paths import local_directory
 from sediment.jobs.erasing.after_run import (
     ErasedPartition,
@@ -94,6 +93,7 @@ from sediment.jobs.settings.unstated_settings import POLICY_UNKNOWN
 from sediment.segment_io.errors import DeclinedError, SedimentError, StorageError, UsageError
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.partition.slices import Bounds
+from sediment.segment_io.uris import without_secret
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

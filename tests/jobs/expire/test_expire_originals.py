@@ -165,7 +165,7 @@ def test_the_catalogue_has_the_arguments_of_the_run(log_dir, tmp_path):
     ],
 )
 def test_values_of_options_lose_what_could_be_a_secret(value, public):
-    from sediment.jobs.command_line.shown_values import without_secret
+    from sediment.segment_io.uris import without_secret
 
     assert without_secret(value) == public
 
