@@ -216,13 +216,13 @@ def read_cluster_metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
     if not has_metadata_log(fs, log_dir):
         return read_bootstrap_checkpoint(log_dir, fs) if is_without_broker(fs, log_dir) else None
     for _ in range(_ATTEMPTS):
-        snapshots = _snapshots(entry.name for entry in fs.scan(directory))
+        snapshots = finished_snapshots(entry.name for entry in fs.scan(directory))
         try:
             found = _read_best(directory, snapshots, fs)
         except FileNotFoundError:
             continue
         except SedimentError as error:
-            if _snapshots(entry.name for entry in fs.scan(directory))[:1] != snapshots[:1]:
+            if finished_snapshots(entry.name for entry in fs.scan(directory))[:1] != snapshots[:1]:
                 continue
             error.partition = str(METADATA_PARTITION)
             error.path = error.path or str(directory)
@@ -270,13 +270,8 @@ def check_loadable(log_dir: Path, end_offset: int, fs: Fs) -> None:
         raise
 
 
-def latest_snapshot(names: Iterable[str]) -> tuple[int, int, str] | None:
-    """Return the end offset, epoch and name of the latest finished snapshot among the files of a metadata log."""
-    return next(iter(_snapshots(names)), None)
-
-
-def _snapshots(names: Iterable[str]) -> list[tuple[int, int, str]]:
-    """Return the finished snapshots among the files of a metadata log, the latest one first."""
+def finished_snapshots(names: Iterable[str]) -> list[tuple[int, int, str]]:
+    """Return (end offset, epoch, name) of the finished snapshots among the files of a metadata log, latest first."""
     found = [(int(match[1]), int(match[2]), name) for name in names if (match := _SNAPSHOT_NAME.fullmatch(name))]
     return sorted(found, reverse=True)
 

@@ -14,7 +14,7 @@ import pytest
 from sediment.segment_io.errors import CorruptBatchError, UnsupportedDataError
 from sediment.segment_io.format.checkpoints import format_uuid
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata, latest_snapshot, read_cluster_metadata
+from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata, finished_snapshots, read_cluster_metadata
 from sediment.segment_io.internal_topics.metadata_records import encode_metadata_record
 from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
 from sediment.segment_io.protocol import messages as m
@@ -164,8 +164,8 @@ def test_the_latest_snapshot_is_that_of_the_highest_offset_and_epoch():
         f"{90:020d}-{9:010d}.checkpoint.deleted",
         "bootstrap.checkpoint",
     ]
-    assert latest_snapshot(names + unfinished) == (30, 2, names[1])
-    assert latest_snapshot(unfinished) is None
+    assert finished_snapshots(names + unfinished)[0] == (30, 2, names[1])
+    assert finished_snapshots(unfinished) == []
 
 
 # -------------------------------------------------------------------------------------------------- topics and configs
