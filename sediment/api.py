@@ -29,7 +29,7 @@ from sediment.jobs.command_line.calls import (
 )
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.declaration import NoOptions
-from sediment.jobs.command_line.python_terms import check_call, described, nearest_advice
+from sediment.jobs.command_line.python_terms import check_call, nearest_advice, with_option_help
 from sediment.jobs.command_line.shared_options import GivenOptions
 from sediment.segment_io.errors import UsageError
 
@@ -130,7 +130,7 @@ def _with_options(function: Callable[..., Any]) -> str:
     if importlib.util.find_spec(name) is None:
         return inspect.cleandoc(function.__doc__ or "")
     command = importlib.import_module(name).command
-    return described(function.__doc__, inspect.signature(function).parameters, [command.own])
+    return with_option_help(function.__doc__, inspect.signature(function).parameters, [command.own])
 
 
 class LogDirectories:
@@ -588,7 +588,7 @@ class LogDirectories:
         )
 
 
-LogDirectories.__doc__ = described(LogDirectories.__doc__, SharedOptions.__annotations__, [GivenOptions])
+LogDirectories.__doc__ = with_option_help(LogDirectories.__doc__, SharedOptions.__annotations__, [GivenOptions])
 
 
 @_function

@@ -38,7 +38,7 @@ from sediment.jobs.command_line.declaration import ONE_COMMAND, File, NodeId, Va
 from sediment.jobs.command_line.encoding_options import EncodingOptions
 from sediment.jobs.command_line.options import CommonOptions, log_command
 from sediment.jobs.command_line.shared_options import AUTO, OutputDirectory
-from sediment.jobs.erasing.suppression_file import SuppressedKeys
+from sediment.jobs.erasing.suppression_file import SuppressionOptions
 from sediment.jobs.process.cancellation import stop_on_signals
 from sediment.jobs.settings.selection import Selection
 from sediment.segment_io.errors import UsageError
@@ -47,7 +47,7 @@ from sediment.server.network.endpoints import Endpoint
 
 
 @dataclass(frozen=True, slots=True)
-class _SuppressOptions(SuppressedKeys):
+class _SuppressOptions(SuppressionOptions):
     suppress: File | None = option(
         None,
         "Leave out every record whose key is on the suppression list FILE, which `erase --suppress-out` wrote.",

@@ -57,7 +57,7 @@ from sediment.jobs.command_line.confirmation import ask_on_terminal, must_ask
 from sediment.jobs.command_line.declaration import ONE_COMMAND, Directory, File, option, required_option, together
 from sediment.jobs.command_line.options import CommonOptions, log_command
 from sediment.jobs.command_line.shared_options import allow_network_fs_option
-from sediment.jobs.erasing.suppression_file import SuppressedKeys
+from sediment.jobs.erasing.suppression_file import SuppressionOptions
 from sediment.jobs.process.cancellation import stop_on_signals
 from sediment.jobs.process.standard_output import error_console
 from sediment.jobs.process.stderr_log import log_partition
@@ -167,7 +167,7 @@ def _summary(report: RestoreRunReport) -> str:
 
 # -------------------------------------------------------------------------------------------------------------- options
 @dataclass(frozen=True, slots=True)
-class _SuppressOptions(SuppressedKeys):
+class _SuppressOptions(SuppressionOptions):
     suppress: File | None = option(
         None,
         "Refuse to restore a partition if the files to restore contain a key on the suppression list FILE, which "

@@ -87,7 +87,7 @@ def errors_in_python(declared: Iterable[type]) -> Iterator[None]:
         raise
 
 
-def described(text: str | None, keywords: Iterable[str], declared: Iterable[type]) -> str:
+def with_option_help(text: str | None, keywords: Iterable[str], declared: Iterable[type]) -> str:
     """Return a docstring with the help of these keywords after its first paragraphs, before `Raises:`."""
     options = options_by_name(declared)
     by_keyword = {each.keyword: each for each in options.values()}

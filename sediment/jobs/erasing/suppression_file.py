@@ -19,7 +19,7 @@ from sediment.segment_io.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
-class SuppressedKeys:
+class SuppressionOptions:
     """The options that give a suppression list; a command adds the effect of `--suppress`."""
 
     suppress: File | None

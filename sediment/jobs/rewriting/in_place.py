@@ -36,7 +36,7 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import LogListing, list_log
 
 
-class LogDirectories(Destination):
+class DirectoriesInPlace(Destination):
     """The log directories of the run; the exit stack releases locks and removes tokens."""
 
     def __init__(

@@ -35,7 +35,7 @@ from sediment.jobs.reporting.run_report import FAILED, QUARANTINED, SKIPPED
 from sediment.jobs.reporting.stage_timer import CLEAN, COMMIT, LIST, PLAN, SPARK, StageTimer
 from sediment.jobs.reporting.statuses import STOPPED
 from sediment.jobs.rewriting.destination import Destination
-from sediment.jobs.rewriting.in_place import LogDirectories
+from sediment.jobs.rewriting.in_place import DirectoriesInPlace
 from sediment.jobs.rewriting.options import RewriteOptions
 from sediment.jobs.rewriting.partition_task import (
     PartitionRewrite,
@@ -87,7 +87,7 @@ class RewritingRun(ABC, Generic[Own, Report]):
         """True if Spark was started without encryption of its files, and the run has secrets."""
         self._directories: list[SelectedDirectory] = []
         self._destination: Destination = (
-            LogDirectories(self.command, self.run_id, options, own, stop, stack)
+            DirectoriesInPlace(self.command, self.run_id, options, own, stop, stack)
             if own.output is None
             else NewLogDirectory(
                 own.output, self.run_id, options, own, stop, stack, keeps_failed=self.output_keeps_failed
