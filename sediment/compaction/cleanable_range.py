@@ -5,7 +5,7 @@
 
     first dirty             the cleaner checkpoint; the log start if the checkpoint is missing or outside the log
     first uncleanable       the lowest of: last stable offset, active base, first segment within min.compaction.lag.ms
-    age of a segment        `segment_io.segment.largest_timestamp`
+    age of a segment        `log_view.largest_timestamp_or_mtime_ms`
     dirty ratio             cleanable bytes / (clean + cleanable bytes); it must exceed min.cleanable.dirty.ratio
     max.compaction.lag.ms   if the first batch of a dirty segment is older than this, the ratio does not matter
     dirty segments          Kafka's nonActiveLogSegmentsFrom, here `_Segments.rolled_from`

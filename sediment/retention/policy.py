@@ -7,8 +7,8 @@ A segment expires by one of three rules:
     B   retention.bytes     policies with delete       the remaining segments still have at least this size
     C   retention.ms        policies with delete       the newest record is older than this
 
-A limit of -1 deletes nothing.  The size is that of the `.log` files.  `segment_io.segment.largest_timestamp` finds the
-time of the newest record: the largest timestamp of the appends or of the time index, else the modification time.
+A limit of -1 deletes nothing.  The size is that of the `.log` files.  `log_view.largest_timestamp_or_mtime_ms` finds
+the time of the newest record: the largest timestamp of the appends or of the time index, else the modification time.
 
 Invariants
 * The module is pure.

@@ -53,8 +53,8 @@ from sediment.segment_io.partition.index_files import read_last_entry
 from sediment.segment_io.partition.listing import LogListing, SegmentRef
 from sediment.segment_io.partition.producer_snapshots import load_producer_state
 from sediment.segment_io.partition.producer_state import ProducerEntry, ProducerState, replay
-from sediment.segment_io.segment.largest_timestamp import largest_timestamp_or_mtime_ms
 from sediment.segment_io.segment.reader import HeaderScan, Rows
+from sediment.segment_io.units import NS_PER_MS
 
 
 # ------------------------------------------------------------------------------------------------------------ view
@@ -361,3 +361,14 @@ def _first_batch_timestamp_ms(log: Path, fs: Fs) -> int:
     if position is None or len(header) < position + 8:
         return NO_TIMESTAMP
     return int.from_bytes(header[position : position + 8], "big", signed=True)
+
+
+def largest_timestamp_or_mtime_ms(timestamp_ms: int, mtime_ns: int) -> int:
+    """Return the largest timestamp of a segment's batches; if no batch has one, the `.log`'s modification time.
+
+    `timestamp_ms` comes from the last entry of the time index or from a scan, for an open segment also from the
+    appends; it is negative if no batch has a timestamp.  The result determines the segment's age (kafka-log 03 §2.4).
+
+    Source: Kafka's LogSegment.largestTimestamp.
+    """
+    return timestamp_ms if timestamp_ms >= 0 else mtime_ns // NS_PER_MS

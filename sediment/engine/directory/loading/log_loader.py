@@ -82,9 +82,9 @@ from sediment.segment_io.format.transaction_index import AbortedTxn, parse_trans
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints, read_leader_epochs
 from sediment.segment_io.partition.listing import check_segments_are_files, list_log
+from sediment.segment_io.partition.log_view import largest_timestamp_or_mtime_ms
 from sediment.segment_io.partition.producer_state import ProducerState
 from sediment.segment_io.partition.segment_end import index_entry
-from sediment.segment_io.segment.largest_timestamp import largest_timestamp_or_mtime_ms
 
 _Result = TypeVar("_Result")
 

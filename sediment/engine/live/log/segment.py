@@ -60,8 +60,8 @@ from sediment.segment_io.format.offset_index import OffsetPosition
 from sediment.segment_io.format.time_index import TimestampOffset
 from sediment.segment_io.format.transaction_index import AbortedTxn
 from sediment.segment_io.fs import Fs, OpenFile
+from sediment.segment_io.partition.log_view import largest_timestamp_or_mtime_ms
 from sediment.segment_io.segment.append_run_kernels import RunRows, place_plain_run
-from sediment.segment_io.segment.largest_timestamp import largest_timestamp_or_mtime_ms
 from sediment.segment_io.segment.mapped_index import MappedOffsetIndex, MappedTimeIndex
 from sediment.segment_io.segment.open_transaction_index import OpenTransactionIndex
 from sediment.segment_io.segment.search import BY_LAST_OFFSET, BY_TIMESTAMP, FoundBatch, find_in_file

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sediment.segment_io.segment.largest_timestamp import largest_timestamp_or_mtime_ms
+from sediment.segment_io.partition.log_view import largest_timestamp_or_mtime_ms
 
 
 @pytest.mark.parametrize(
