@@ -11,13 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sediment.jobs.verify import with_slots
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
-from sediment.segment_io.partition.live_segments import live_segments
 from sediment.segment_io.partition.sources import find_sources
 from sediment.verification import header_scan, record_rules
-from sediment.verification.comparison import Pair, PairSettings, Side, scan_log_headers
+from sediment.verification.comparison import scan_log_headers
 from sediment.verification.record_rules import Log, compare_records, count_in_ranges, offset_ranges
 from sediment.verification.tally import Tally
 from tests.twin.batches import Record, encode_batch, parse_batch, sign_batch
@@ -204,30 +201,3 @@ def test_ranges_begin_with_parts_of_before_and_have_about_the_same_size(folder):
     assert 20 <= first <= 30
     assert 44 <= second <= 50
     assert len(offset_ranges(before.parts, (), 3)) == len(offset_ranges(before.parts, after.parts, 1)) == 1
-
-
-@pytest.mark.parametrize(
-    ("megabytes", "slots", "expected"),
-    [
-        ((500,), 2, [2]),
-        ((500, 500), 2, [1, 1]),
-        ((500, 500, 500), 2, [1, 1, 1]),
-        ((500, 1), 2, [2, 1]),
-        ((500,), 1, [1]),
-        ((600, 300), 8, [4, 3]),
-        ((1, 1), 8, [1, 1]),
-    ],
-)
-def test_a_large_partition_gets_the_slots_that_would_be_idle(folder, megabytes, slots, expected):
-    pairs = [sparse_pair(folder / f"{number}-{size}" / "t-0", size << 20) for number, size in enumerate(megabytes)]
-    assert [pair.threads for pair in with_slots(pairs, slots)] == expected
-
-
-def sparse_pair(directory: Path, size_bytes: int) -> Pair:
-    directory.mkdir(parents=True, exist_ok=True)
-    with open(directory / f"{0:020d}.log", "wb") as log:
-        log.truncate(size_bytes)
-    (source,) = find_sources([directory], Fs())
-    full = Side(source, live_segments(source, Fs()), PartitionCheckpoints())
-    settings = PairSettings(0, False, None, 0, None, None, LIMIT_BYTES)
-    return Pair("t-0", full, replace(full, segments=()), settings)
