@@ -194,7 +194,7 @@ def test_honest_evidence_is_verified(erased):
     assert [each["status"] for each in outcome.report["partitions"]] == ["verified", "verified"]
     assert outcome.report["complete"] is True
     assert erased.check().status == 0  # the signature alone
-    report = api.erase(check=erased.evidence, public_key=erased.keys.public)
+    report = api.LogDirectories().check_evidence(erased.evidence, public_key=erased.keys.public)
     assert (report.complete, report.failures()) == (True, ())
 
 
