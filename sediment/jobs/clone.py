@@ -14,7 +14,7 @@ if __name__ == "__main__":
 
 import threading
 from dataclasses import dataclass, fields
-from typing import Annotated
+from typing import Annotated, Any
 
 from sediment.compaction.reencode.plan import Encoding
 from sediment.compaction.rewrite.suppression import SuppressionList
@@ -174,18 +174,12 @@ class CloneArguments:
         Raises:
             UsageError: an option is malformed.
         """
-        return CloneOptions(
-            topics=selection.topics,
-            partitions=selection.partitions,
-            renames=parse_renames(self.renames),
-            until_offsets=parse_until_offsets(self.until_offsets),
-            **{name: getattr(self, name) for name in _OF_CONTENT},
-        )
-
-
-_OF_CONTENT = {each.name for each in fields(CloneOptions)} & {each.name for each in fields(CloneArguments)} - {
-    *("renames", "until_offsets")
-}
+        own = {each.name for each in fields(self)}
+        content: dict[str, Any] = {
+            each.name: getattr(self, each.name) for each in fields(CloneOptions) if each.name in own
+        }
+        content |= {"renames": parse_renames(self.renames), "until_offsets": parse_until_offsets(self.until_offsets)}
+        return CloneOptions(topics=selection.topics, partitions=selection.partitions, **content)
 
 
 def clone(options: CommonOptions, own: CloneArguments, *, stop: threading.Event | None = None) -> CloneRunReport:

@@ -9,7 +9,7 @@ The field gives the option its name, type and default, on the command line (`--m
 in Python (`max_bytes=10 << 30`, by `calls`); `filled` makes the dataclass of the values of either.  A type says which
 values are possible: an `Enum` lists choices, and `Annotated` adds what Python's types cannot say, such as `ByteSize`.
 
-The module imports nothing but Python's own modules, because tasks on executors import the classes of options.
+The module imports no click, because tasks on executors import the classes of options.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
+
+from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
 
 _T = TypeVar("_T")
 
@@ -50,8 +52,6 @@ class Values:
     is_path: bool = False
     """A text is a path."""
 
-
-INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
 
 ByteSize = Annotated[int, Values("N", unit="bytes")]
 Seconds = Annotated[float, Values("N", unit="seconds")]

@@ -1,4 +1,4 @@
-"""Options that commands share, and the last steps of every command.
+"""The common options of a run, and the first and last steps of every command on log directories.
 
 Invariant: a run is recorded in the ledger, the HTML report and the metrics before its result is printed on stdout.
 """

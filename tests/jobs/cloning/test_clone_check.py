@@ -251,11 +251,11 @@ def test_a_check_has_a_page_metrics_and_a_python_function(copy: Path, tmp_path: 
     (copy / NAME).unlink()
     check(copy, "--report", page, "--metrics", metrics, status=1)
     assert f"{NAME} does not exist" in page.read_text() and metrics.read_text()
-    report = api.clone(check=copy)
+    report = api.LogDirectories(copy).check_clone()
     assert isinstance(report, api.CopyCheckReport)
     assert [each.status for each in report.partitions] == ["failed", "unchanged"]
     assert report.to_arrow().num_rows == 2
     with pytest.raises(api.RunFailedError):
         report.raise_for_status()
-    with pytest.raises(api.UsageError, match="makes no clone"):
-        api.clone(check=copy, to=tmp_path / "to")
+    with pytest.raises(api.UsageError, match="makes no clone; leave out topics"):
+        api.LogDirectories(copy, topics="t").check_clone()
