@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sediment.segment_io.protocol import messages as m
+from sediment.segment_io.protocol.error_codes import ErrorCode
 from tests.engine.live_logs import batch
 from tests.server.network.listeners import Client
 
@@ -247,7 +248,7 @@ class AdminScript:
             request = m.ProduceRequest
             partition = request.PartitionProduceData(index=0, records=records)
             data = [request.TopicProduceData(name=name, partition_data=[partition])]
-            self._ask(request(acks=-1, timeout_ms=10_000, topic_data=data), 9)
+            self._produce(request(acks=-1, timeout_ms=10_000, topic_data=data), 9)
         for offset in (2, 1, -1, 6, -2, 5):
             self.delete_records({"data": {0: offset, 1: offset}})
         self.delete_records({"compacted": {0: 1}, "nothing": {0: 1}, "data": {7: 1}, "a/b": {0: 0}})
@@ -303,6 +304,15 @@ class AdminScript:
         response = self._client.ask(message, version)
         self._write(f"{type(message).__name__} v{version}", message, response)
 
+    def _produce(self, message: Any, version: int) -> None:
+        """Ask until the broker leads the partition, which its metadata says a little earlier."""
+        deadline = time.monotonic() + _SETTLED_SECONDS
+        response = self._client.ask(message, version)
+        while _is_led_by_nobody(response) and time.monotonic() < deadline:
+            time.sleep(_PAUSE_SECONDS)
+            response = self._client.ask(message, version)
+        self._write(f"{type(message).__name__} v{version}", message, response)
+
     def _write(self, what: str, message: Any, response: Any) -> None:
         self.lines.append([f"{what} {self._plain(message)}", self._plain(response)])
 
@@ -321,6 +331,11 @@ class AdminScript:
         if isinstance(value, bytes | memoryview):
             return len(value)
         return value
+
+
+def _is_led_by_nobody(response: Any) -> bool:
+    found = {partition.error_code for answer in response.responses for partition in answer.partition_responses}
+    return ErrorCode.NOT_LEADER_OR_FOLLOWER in found
 
 
 def topic(
