@@ -49,9 +49,9 @@ from sediment.server.dynamic_config_keys import (
     SECURITY_KEYS,
 )
 from sediment.server.errors import ApiError
-from sediment.server.live.topic_rules import check_topic_name
 from sediment.server.requests import Handler, Request
 from sediment.server.topic_catalog import ServedTopic, TopicCatalog
+from sediment.server.topic_names import check_topic_name
 
 
 class ConfigSource(IntEnum):

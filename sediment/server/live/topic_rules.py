@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from sediment.engine.live.topic_names import check_partition
 from sediment.segment_io.errors import UsageError
-from sediment.segment_io.format.names import INTERNAL_TOPICS, METADATA_TOPIC, TopicPartition, is_topic_name
+from sediment.segment_io.format.names import INTERNAL_TOPICS, METADATA_TOPIC, TopicPartition
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.errors import ApiError
+from sediment.server.topic_names import check_topic_name
 
 DEFAULT = -1
 """The number in a request that stands for a default."""
@@ -210,25 +211,3 @@ def check_more_partitions(asked: MorePartitions, existing_count: int, node_id: i
         )
     for replicas in assignments:
         check_replicas(replicas, node_id)
-
-
-_LONGEST_NAME = 249
-
-
-def check_topic_name(name: str) -> None:
-    """Check the name of a topic.
-
-    Raises: ApiError: Kafka does not allow the name.
-    """
-    if not is_topic_name(name):
-        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {_why_invalid(name)}")
-
-
-def _why_invalid(name: str) -> str:
-    if not name:
-        return "the empty string is not allowed"
-    if name in (".", ".."):
-        return f"'{name}' is not allowed"
-    if len(name) > _LONGEST_NAME:
-        return f"the length of '{name}' is longer than the max allowed length {_LONGEST_NAME}"
-    return f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"

@@ -73,12 +73,12 @@ from sediment.server.live.topic_rules import (
     check_more_partitions,
     check_new_name,
     check_record_count,
-    check_topic_name,
     check_total_count,
     colliding_names,
     partition_count_of,
 )
 from sediment.server.server_config import ServerConfig
+from sediment.server.topic_names import check_topic_name
 
 _LOGGER = logging.getLogger(__name__)
 
