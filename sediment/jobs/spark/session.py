@@ -417,7 +417,8 @@ def _stop(sc: SparkContext) -> None:
 
 
 def _stop_in_background(sc: SparkContext) -> None:
-    # A JVM that has ended counts as stopped.
+    # The JVM's context is stopped; PySpark would stop it again, and print a warning if the JVM has ended since.
+    sc._jsc = None
     with contextlib.suppress(Exception):
         sc.stop()
 
