@@ -242,6 +242,11 @@ class Fs:
                         raise
         return sorted(entries, key=lambda entry: entry.name)
 
+    def special_files(self, directory: Path) -> list[str]:
+        """Return the names of what is neither a file nor a directory, dangling links among them, sorted."""
+        with os.scandir(directory) as found:
+            return sorted(item.name for item in found if not item.is_file() and not item.is_dir())
+
     def broken_links(self, directory: Path) -> list[str]:
         """Return the names of dangling links in `directory`, sorted; `scan` leaves them out."""
         with os.scandir(directory) as found:

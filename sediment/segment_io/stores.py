@@ -408,6 +408,10 @@ class ListedFs(Fs):
         """Return the files in the order of the listing."""
         return [FileEntry(name, file.size_bytes, file.mtime_ns, False) for name, file in self._files.items()]
 
+    def special_files(self, directory: Path) -> list[str]:
+        """Return no name, because a store has only files."""
+        return []
+
 
 def _check_components(where: str) -> None:
     """Refuse a URI whose path may be a second name of a directory; an object store does not resolve `.` and `..`.

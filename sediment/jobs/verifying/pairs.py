@@ -16,6 +16,7 @@ from sediment.segment_io.errors import NotALogDirectoryError, UsageError
 from sediment.segment_io.format.names import CLEANER_FILE, parse_segment_file
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import LogDirCheckpoints, read_checkpoints, read_offset_checkpoint
+from sediment.segment_io.partition.listing import check_segments_are_files
 from sediment.segment_io.partition.live_segments import live_segments
 from sediment.segment_io.partition.sources import Source, find_sources
 from sediment.verification.comparison import Side
@@ -98,6 +99,7 @@ def _is_partition(path: Path, fs: Fs) -> bool:
 
 def _side(source: Source, fs: Fs, checkpoints: LogDirCheckpoints | None = None) -> Side:
     known = read_checkpoints(source.directory.parent, fs) if checkpoints is None else checkpoints
+    check_segments_are_files(source.partition, source.directory, fs)
     return Side(source, live_segments(source, fs), known.of(source.partition))
 
 

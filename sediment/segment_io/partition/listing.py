@@ -112,8 +112,7 @@ def segments_without_file(path: Path, fs: Fs) -> list[str]:
     """
     if not fs.is_directory(path):
         return []
-    special = [entry.name for entry in fs.scan(path) if not entry.is_file and not entry.is_directory]
-    parsed = {name: parse_segment_file(name) for name in (*special, *fs.broken_links(path))}
+    parsed = {name: parse_segment_file(name) for name in fs.special_files(path)}
     return [name for name, file in parsed.items() if file and file.kind is SegmentFileKind.LOG and not file.state]
 
 

@@ -25,7 +25,6 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import (
     LogListing,
     SegmentRef,
-    check_segments_are_files,
     list_log,
     stat_segment,
 )
@@ -68,12 +67,9 @@ def live_segments(source: Source, fs: Fs) -> tuple[LiveSegment, ...]:
 
     Raises:
         NotALogDirectoryError: the directory or the named segment does not exist.
-        CorruptDataError: no segment is named, and one is not a regular file, so its records would be missed.
 
     Source: kafka-log 05 §2.
     """
-    if source.base_offset is None:
-        check_segments_are_files(source.partition, source.directory, fs)
     listing = as_loaded(_settled(source, fs), fs)
     ends = [*(ref.base_offset for ref in listing.segments[1:]), INT64_MAX][: len(listing.segments)]
     segments = tuple(

@@ -15,6 +15,7 @@ from sediment.segment_io.errors import SedimentError, UsageError
 from sediment.segment_io.format.transaction_index import AbortedTxn
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.packing import pack_in_order
+from sediment.segment_io.partition.listing import check_segments_are_files
 from sediment.segment_io.partition.slices import ALL, SLICE_BYTES, Bounds, Slice, plan_slices, slices_from_end
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.tables.schema import CLUSTER_TABLES, READ_COMMITTED, SLICED_TABLES, WHOLE_TABLES, TableRequest
@@ -119,7 +120,13 @@ def scan_tasks_from_end(request: TableRequest, source: Source, fs: Fs) -> Iterat
 
 
 def _bounds(request: TableRequest, source: Source, fs: Fs) -> tuple[Bounds, CommittedRange | None]:
-    """Return the bounds of a request in one partition, and the committed range if the request reads committed data."""
+    """Return the bounds of a request in one partition, and the committed range if the request reads committed data.
+
+    Raises:
+        CorruptDataError: a segment of the partition is not a regular file, so its records would be missed.
+    """
+    if source.base_offset is None:
+        check_segments_are_files(source.partition, source.directory, fs)
     if request.isolation != READ_COMMITTED:
         return request.bounds, None
     # Imported here, because the import loads compiled code for records, which the rest of planning does not need.
