@@ -90,7 +90,12 @@ def _text(keyword: str, value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, str | os.PathLike | int | float):
         kind = "a list" if isinstance(value, list | tuple) else repr(value)
         raise UsageError(f"{keyword} is {kind}", advice=f"give {keyword} one text, number or path")
-    return os.fspath(value) if isinstance(value, os.PathLike) else value
+    text = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if isinstance(text, bytes):
+        raise UsageError(f"{keyword} is a path of bytes", advice=f"give {keyword} as text: os.fsdecode(path)")
+    if isinstance(text, str) and "\0" in text:
+        raise UsageError(f"{keyword} contains a NUL character", advice="correct the argument")
+    return text
 
 
 def _setting(value: object) -> str:

@@ -99,6 +99,7 @@ class Rebuild(StrEnum):
     OTHER_TOPIC = "other-topic-id"
     CREATED_AGAIN = "created-again"
     ENDS_EARLIER = "log-ends-earlier"
+    STARTS_EARLIER = "log-starts-earlier"
     OTHER_LEADER_EPOCH = "other-leader-epoch"
     TOMBSTONES_GONE = "tombstones-may-be-gone"
 
@@ -176,6 +177,8 @@ def _reason_to_rebuild(
         return Rebuild.OTHER_TOPIC if has_ids else Rebuild.CREATED_AGAIN
     if facts.end_offset < progress.next_offset:
         return Rebuild.ENDS_EARLIER
+    if facts.log_start_offset < progress.log_start_offset:
+        return Rebuild.STARTS_EARLIER  # `restore` put segments back, or the log start checkpoint was lost
     epoch = epoch_for_offset(facts.leader_epochs, progress.next_offset - 1)
     if None not in (epoch, progress.leader_epoch) and epoch != progress.leader_epoch:
         return Rebuild.OTHER_LEADER_EPOCH

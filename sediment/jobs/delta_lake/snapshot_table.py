@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -34,6 +35,7 @@ _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _TXN_APPLICATION = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 _LIKELY_COMMITS = 10
+_RESTORE = "RESTORE"  # the operation in the commit of RESTORE TABLE
 _STATISTICS_PROPERTY = "delta.dataSkippingStatsColumns"
 _STATISTICS = "partition,offset,timestamp"  # statistics of headers, keys and values would not let Delta skip files
 _WRITE_SETTINGS = {
@@ -141,7 +143,7 @@ class SnapshotTable:
         """Return the last `limit` commits, or all commits if `limit` is None, newest first."""
         table = self._table()
         history = table.history() if limit is None else table.history(limit)
-        commits = history.select("version", "userMetadata", "operationMetrics").collect()
+        commits = history.select("version", "operation", "userMetadata", "operationMetrics").collect()
         return sorted(commits, key=lambda commit: int(commit.version), reverse=True)
 
     def _table(self) -> DeltaTable:
@@ -205,7 +207,18 @@ class SnapshotTable:
 
 
 def _first_progress(commits: Sequence[Any]) -> RefreshProgress | None:
-    return next((found for commit in commits if (found := parse_progress(commit.userMetadata)) is not None), None)
+    """Return the progress in the newest of `commits` that has one.
+
+    If the table was restored to an earlier version since, its rows are older than this progress.  Then the progress has
+    no partitions, so the run reads everything again; its number still counts, because Delta never forgets a number.
+    """
+    is_restored = False
+    for commit in commits:
+        is_restored |= commit.operation == _RESTORE
+        found = parse_progress(commit.userMetadata)
+        if found is not None:
+            return replace(found, partitions={}) if is_restored else found
+    return None
 
 
 @contextmanager

@@ -75,6 +75,8 @@ def test_a_log_start_that_moved_drops_what_lies_below():
         (facts(topic_id="B", match=LogMatch.OTHER), progress(), Rebuild.OTHER_TOPIC),
         (facts(topic_id=None, match=LogMatch.OTHER), progress(mark=LogMark()), Rebuild.CREATED_AGAIN),
         (facts(end_offset=59), progress(), Rebuild.ENDS_EARLIER),
+        (facts(), progress(log_start_offset=11), Rebuild.STARTS_EARLIER),
+        (facts(end_offset=60), progress(log_start_offset=60), Rebuild.STARTS_EARLIER),
         (facts(), progress(leader_epoch=4), Rebuild.OTHER_LEADER_EPOCH),
         (facts(leader_epochs=(*EPOCHS, EpochEntry(6, 59))), progress(), Rebuild.OTHER_LEADER_EPOCH),
     ],

@@ -164,6 +164,41 @@ def test_a_catalogue_that_cannot_be_read_is_an_error_and_nothing_is_removed(
     assert tree(kept) == before
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"log_dir": "/logs\0"},
+        {"log_dir": "/\ud800"},
+        {"leader_epochs": "\ud800"},
+        {"checkpoints": []},
+        {"checkpoints": {"log-start-offset-checkpoint": 1 << 63}},
+    ],
+)
+def test_a_catalogue_with_a_value_that_no_run_writes_is_malformed(
+    log_dir: Path, kept: Path, change: dict[str, object]
+) -> None:
+    run = expire(log_dir, kept, *SOME)
+    path = kept / f"catalogue-{run}.json"
+    catalogue = json.loads(path.read_text())
+    catalogue["partitions"][0].update(change)
+    path.write_text(json.dumps(catalogue))
+    before = tree(kept)
+    for outcome in (sediment("originals", kept), vacuum(kept, "--older-than=0s", "--force")):
+        assert (outcome.status, path.name in outcome.stderr) == (1, True)
+        assert "Traceback" not in outcome.stderr
+    assert tree(kept) == before
+
+
+def test_a_catalogue_whose_log_directory_is_not_a_path_is_malformed(log_dir: Path, kept: Path) -> None:
+    run = expire(log_dir, kept, *SOME)
+    path = kept / f"catalogue-{run}.json"
+    catalogue = json.loads(path.read_text())
+    catalogue["log_dirs"][0]["path"] = "/logs\0"
+    path.write_text(json.dumps({**catalogue, "state": "planned", "finished_ms": None}))
+    outcome = vacuum(kept, "--older-than=0s", "--force")
+    assert (outcome.status, "is not a path" in outcome.stderr) == (1, True)
+
+
 # --------------------------------------------------------------------------------------------------------------- vacuum
 def test_only_runs_that_are_old_enough_are_removed_with_their_catalogue(log_dir: Path, kept: Path) -> None:
     old, young = expire(log_dir, kept, *SOME), expire(log_dir, kept, *ALL)

@@ -230,6 +230,37 @@ def test_rows_below_a_log_start_that_moved_on_go(spark, log_dir, to):
     assert {(row.partition, bytes(row.key)) for row in table(spark, to).collect()} == {(0, b"c"), (1, b"a")}
 
 
+def test_rows_of_segments_that_a_restore_put_back_return(spark, log_dir, to, tmp_path):
+    Log(log_dir / "t-0").append(a="1", b="1").roll().append(c="1").write()
+    kept = tmp_path / "kept"
+    expired = sediment(
+        *("expire", log_dir, "--json", "--quiet", "--broker-defaults", f"--now-ms={NOW_MS}"),
+        *("--set=retention.bytes=70", "--set=retention.ms=-1", f"--keep-originals={kept}"),
+    )
+    assert expired.status == 0, expired.stderr
+    refresh(spark, log_dir, to)
+    assert values(spark, to) == {"c": "1"}
+    undone = sediment("restore", log_dir, f"--from={kept}", f"--run={expired.report['run_id']}", "--yes")
+    assert undone.status == 0, undone.stderr
+    (row,) = refresh(spark, log_dir, to).partitions
+    assert (row.status, row.reason_code, row.first_offset) == ("rebuilt", "log-starts-earlier", 0)
+    assert_holds(spark, to, latest_rows(log_dir / "t-0"))
+
+
+def test_a_table_that_was_restored_to_an_earlier_version_is_filled_anew(spark, log_dir, to):
+    log = Log(log_dir / "t-0").append(a="1", b="1")
+    log.write()
+    refresh(spark, log_dir, to)
+    log.append(a="2", b=None, c="2").write()
+    refresh(spark, log_dir, to)
+    spark.sql(f"RESTORE TABLE delta.`{to}` TO VERSION AS OF 1")
+    assert values(spark, to) == {"a": "1", "b": "1"}
+    refresh(spark, log_dir, to)
+    assert_holds(spark, to, latest_rows(log_dir / "t-0"))
+    (row,) = refresh(spark, log_dir, to).partitions
+    assert row.status == "unchanged"
+
+
 def test_a_topic_without_an_id_that_was_created_again_replaces_all_rows_of_its_partition(spark, log_dir, to):
     Log(log_dir / "t-0").append(a="1", b="1").write()
     refresh(spark, log_dir, to)

@@ -258,7 +258,7 @@ def _parsed(path: Path, parse: Any, fs: Fs) -> Any:
         raise _malformed(path, "it is a symbolic link") from error
     try:
         return parse(json.loads(content))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _malformed(path, str(error)) from error
 
 
@@ -281,7 +281,7 @@ def _catalogue(fields: Mapping[str, Any]) -> Catalogue:
         started_ms=_count(fields["started_ms"]),
         log_dirs=tuple(
             OriginalLogDir(
-                _text(each["path"]), tuple(map(_text, each["checkpoint_files"])), bool(each["clean_shutdown"])
+                _path(each["path"]), tuple(map(_text, each["checkpoint_files"])), bool(each["clean_shutdown"])
             )
             for each in fields["log_dirs"]
         ),
@@ -298,9 +298,9 @@ def _partition(fields: Mapping[str, Any]) -> OriginalPartition:
         raise ValueError(f"{name!r} is not a partition")
     return OriginalPartition(
         partition=name,
-        log_dir=_text(fields["log_dir"]),
+        log_dir=_path(fields["log_dir"]),
         checkpoints={
-            _text(file): None if offset is None else _count(offset) for file, offset in fields["checkpoints"].items()
+            _text(file): None if offset is None else _offset(offset) for file, offset in fields["checkpoints"].items()
         },
         leader_epochs=None if fields["leader_epochs"] is None else _text(fields["leader_epochs"]),
         files=_files(fields["files"]),
@@ -325,7 +325,21 @@ def _files(entries: Iterable[Mapping[str, Any]]) -> tuple[OriginalFile, ...]:
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is not text")
+    value.encode(errors="surrogateescape")  # text of a file, so it can be written again
     return value
+
+
+def _path(value: Any) -> str:
+    text = _text(value)
+    if "\0" in text:
+        raise ValueError(f"{text!r} is not a path")
+    return text
+
+
+def _offset(value: Any) -> int:
+    if _count(value) > INT64_MAX:
+        raise ValueError(f"{value} is not an offset")
+    return int(value)
 
 
 def _count(value: Any) -> int:
