@@ -27,7 +27,7 @@ from typing import Any
 from unittest import mock
 
 from sediment.segment_io.buffers import Buffer
-from sediment.segment_io.fs import Fs
+from sediment.segment_io.fs import Fs, OpenFile
 from sediment.segment_io.stores import Store
 from tests.faults.faulty_fs import Disk, read_file
 from tests.faults.inline_spark import ATTEMPTS, ExecutorLostError
@@ -162,6 +162,9 @@ class FsTrace:
             (Fs, "unlink", self._unlink),
             (Fs, "set_mtime_ns", self._other),
             (Fs, "adopt_owner", self._other),
+            (OpenFile, "write", self._append),
+            (OpenFile, "resize", self._resize),
+            (OpenFile, "sync", self._sync_open_file),
             (Store, "write", self._store_write),
             (Store, "delete", self._store_delete),
         ):
@@ -198,6 +201,23 @@ class FsTrace:
 
     def _truncate(self, real: Callable[..., None], fs: Fs, path: Path, size_bytes: int) -> None:
         self._step(f"truncate {path.name}", path, lambda: real(fs, path, size_bytes), lambda disk: disk.written(path))
+
+    def _append(self, real: Callable[..., None], file: OpenFile, content: Buffer, position: int) -> None:
+        half = bytes(content)[: len(content) // 2]
+        self._step(
+            f"append {file.path.name}",
+            file.path,
+            lambda: real(file, content, position),
+            lambda disk: disk.written(file.path),
+            when_full=lambda: real(file, half, position),
+        )
+
+    def _resize(self, real: Callable[..., None], file: OpenFile, size_bytes: int) -> None:
+        what = f"resize {file.path.name}"
+        self._step(what, file.path, lambda: real(file, size_bytes), lambda disk: disk.written(file.path))
+
+    def _sync_open_file(self, real: Callable[..., None], file: OpenFile) -> None:
+        self._step(f"sync {file.path.name}", file.path, file.path.stat, lambda disk: disk.synced_file(file.path))
 
     def _sync_file(self, real: Callable[..., None], fs: Fs, path: Path) -> None:
         self._step(f"sync {path.name}", path, path.stat, lambda disk: disk.synced_file(path))

@@ -124,8 +124,6 @@ def abort_transactions(
         base_offset = log.roll()
         found = {entry.producer_id: _append_marker(log, entry, is_commit=False, now_ms=now_ms) for entry in entries}
         log.flush(force_last_segment=True)
-    for kind in (SegmentFileKind.LOG, SegmentFileKind.TRANSACTION_INDEX):  # before a checkpoint counts on them
-        fs.sync_file(directory / segment_file_name(base_offset, kind))
     _adopt_owner_from(base_offset, directory, fs)
     return found
 
