@@ -68,6 +68,7 @@ from sediment.segment_io.tables.schema import TABLES, TableRequest, arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from deltalake import DeltaTable
 
 LogKey = tuple[Path, TopicPartition]
 """Log directory and a partition in it."""
@@ -265,9 +266,10 @@ def write(work: WriteWork, attempt: str) -> tuple[WrittenFile, ...] | Failure:
     """Write the records of a slice, in a task; when the function returns, every file is durable."""
     try:
         check_run_token(work.segment.source.directory.parent, work.segment.run_id)
+        archive = None if work.version is None else _opened(work)
         with _Files(work, attempt) as files:
             for batch in read_table(TableRequest(), TableTask(scan_tasks=(work.scan_task,)), Fs()):
-                files.add(batch if work.version is None else batch.filter(_lacking(work, batch)))
+                files.add(batch if archive is None else batch.filter(_lacking(work, archive, batch)))
         return tuple(files.written)
     except (SedimentError, OSError) as error:
         return Failure(*describe(error))
@@ -278,18 +280,24 @@ def count_archived(work: WriteWork, _attempt: str) -> int | Failure:
     try:
         check_run_token(work.segment.source.directory.parent, work.segment.run_id)
         request = TableRequest(columns=_IDENTITY)
+        archive = _opened(work)
         batches = read_table(request, TableTask(scan_tasks=(work.scan_task,)), Fs())
-        archived: int = sum(batch.num_rows - _lacking(work, batch).true_count for batch in batches)
+        archived: int = sum(batch.num_rows - _lacking(work, archive, batch).true_count for batch in batches)
         return archived
     except (SedimentError, OSError) as error:
         return Failure(*describe(error))
 
 
-def _lacking(work: WriteWork, batch: pa.RecordBatch) -> pa.BooleanArray:
-    """Return for each record of a batch whether the table has it from no file with another digest."""
+def _opened(work: WriteWork) -> DeltaTable:
+    from deltalake import DeltaTable
+
+    return DeltaTable(work.table, version=work.version)
+
+
+def _lacking(work: WriteWork, archive: DeltaTable, batch: pa.RecordBatch) -> pa.BooleanArray:
+    """Return for each record of a batch whether `archive` has it from no file with another digest."""
     import pyarrow as pa
     import pyarrow.compute as pc
-    from deltalake import DeltaTable
     from pyarrow.compute import field
 
     if not batch.num_rows:
@@ -298,9 +306,8 @@ def _lacking(work: WriteWork, batch: pa.RecordBatch) -> pa.BooleanArray:
     wanted = (field("topic") == partition.topic) & (field("partition") == partition.partition)
     wanted &= (field("offset") >= offsets["min"]) & (field("offset") <= offsets["max"])
     columns = [*_IDENTITY, "topic", "partition", "digest"]
-    table = DeltaTable(work.table, version=work.version)
     known: set[tuple[object, ...]] = set()
-    for rows in read_table_rows(table, work.table, wanted, columns):
+    for rows in read_table_rows(archive, work.table, wanted, columns):
         known.update(_identities(rows.filter(pc.not_equal(rows.column("digest"), work.digest))))
     return pa.array([row not in known for row in _identities(batch)], pa.bool_())
 
