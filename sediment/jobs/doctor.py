@@ -111,14 +111,12 @@ class DoctorOptions:
     """Options of `doctor`."""
 
     log_dirs: tuple[PathOrUri, ...] = argument("[LOG_DIR]...")
-    sets: tuple[str, ...] = sets_option("Override a topic or broker configuration for this run.")
+    sets: tuple[str, ...] = sets_option()
     configs: tuple[File, ...] = configs_option(
         "Also check the settings in FILE, the broker's server.properties.  If no LOG_DIR is given, check every "
         "directory in its log.dirs.  Give the option once for each broker."
     )
-    metadata_dir: Directory | None = metadata_dir_option(
-        "Read topic configs from __cluster_metadata-0 in DIR, another log directory of the same node."
-    )
+    metadata_dir: Directory | None = metadata_dir_option()
     topic_configs: tuple[File, ...] = topic_configs_option()
     broker_configs: tuple[File, ...] = broker_configs_option()
     broker_defaults: bool = option(

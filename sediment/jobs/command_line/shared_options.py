@@ -23,8 +23,6 @@ from sediment.jobs.command_line.declaration import (
 OutputFile = Annotated[Path, Values("FILE")]
 OutputDirectory = Annotated[Path, Values("DIR")]
 
-NOW_MS = "Use this time, in ms since the epoch, instead of the clock."
-JSON = "Print one JSON object instead of a table."
 AUTO = "auto"
 
 
@@ -39,7 +37,9 @@ def allow_empty_selection_option(text: str) -> bool:
     return option(False, text, is_shared=True)
 
 
-def sets_option(text: str, metavar: str = "[TOPIC:]KEY=VALUE") -> tuple[str, ...]:
+def sets_option(
+    text: str = "Override a topic or broker configuration for this run.", metavar: str = "[TOPIC:]KEY=VALUE"
+) -> tuple[str, ...]:
     """Return the field of `--set`."""
     return option((), text, name="set", keyword="settings", metavar=metavar, is_shared=True)
 
@@ -49,7 +49,9 @@ def configs_option(text: str) -> tuple[Path, ...]:
     return option((), text, name="config", keyword="config", from_settings=ALL_COMMANDS)
 
 
-def metadata_dir_option(text: str) -> Path | None:
+def metadata_dir_option(
+    text: str = "Read topic configs from __cluster_metadata-0 in DIR, another log directory of the same node.",
+) -> Path | None:
     """Return the field of `--metadata`."""
     return option(None, text, name="metadata", keyword="metadata", from_settings=ALL_COMMANDS)
 
@@ -158,14 +160,12 @@ class GivenOptions:
     allow_empty_selection: bool = allow_empty_selection_option(
         "Do not fail if a --partition or --topic matches nothing; meant for scheduled jobs."
     )
-    sets: tuple[str, ...] = sets_option("Override a topic or broker configuration for this run.")
+    sets: tuple[str, ...] = sets_option()
     configs: tuple[File, ...] = configs_option(
         "Read settings from FILE, the broker's server.properties.  If no LOG_DIR is given, work on every directory in "
         "its log.dirs.  Give the option once for each broker."
     )
-    metadata_dir: Directory | None = metadata_dir_option(
-        "Read topic configs from __cluster_metadata-0 in DIR, another log directory of the same node."
-    )
+    metadata_dir: Directory | None = metadata_dir_option()
     topic_configs: tuple[File, ...] = topic_configs_option()
     broker_configs: tuple[File, ...] = broker_configs_option()
     broker_defaults: bool = option(
