@@ -200,6 +200,10 @@ def test_shared_options_can_be_replaced_for_some_calls() -> None:
             "keep_before is a list; give keep_before one text, number or path",
         ),
         (lambda logs: logs.compact(output=True), "output is True; give output one text, number or path"),
+        (lambda logs: logs.with_options(config=5).plan(), "config is 5; give config a path"),
+        (lambda logs: logs.with_options(metadata=5).plan(), "metadata is 5; give metadata a path"),
+        (lambda logs: logs.with_options(partitions=b"t-0").plan(), "partitions is b't-0'; give partitions one text"),
+        (lambda logs: logs.compact(keep_before="a\0"), "keep_before contains a NUL character; correct the argument"),
         (
             lambda logs: logs.with_options(topics="none").plan(),
             "topics='none' matches no topic of",

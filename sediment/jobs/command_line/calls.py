@@ -55,6 +55,8 @@ def option_values(
         is_many = parameter.multiple or parameter.nargs != 1
         is_flag = isinstance(parameter, CommandOption) and parameter.is_flag
         value = _plain(keyword, keywords[keyword], is_many=is_many, is_flag=is_flag, joined=option.joined)
+        if isinstance(parameter.type, click.Path):
+            _check_no_number(keyword, value if is_many else (value,))
         if value is None and parameter.required:
             raise UsageError(f"{keyword} is missing", advice=f"give {keyword}=…")
         try:
@@ -79,7 +81,9 @@ def _plain(keyword: str, value: Any, *, is_many: bool, is_flag: bool, joined: bo
             return ()
         if isinstance(value, Mapping):
             return tuple(f"{name}={_setting(each)}" for name, each in value.items())
-        several = value if isinstance(value, Iterable) and not isinstance(value, str | os.PathLike) else (value,)
+        several = (
+            value if isinstance(value, Iterable) and not isinstance(value, str | bytes | os.PathLike) else (value,)
+        )
         return tuple(_text(keyword, each) for each in several)
     if joined and isinstance(value, Iterable) and not isinstance(value, str):
         return ",".join(_text(keyword, each) for each in value)
@@ -96,6 +100,13 @@ def _text(keyword: str, value: Any) -> Any:
     if isinstance(text, str) and "\0" in text:
         raise UsageError(f"{keyword} contains a NUL character", advice="correct the argument")
     return text
+
+
+def _check_no_number(keyword: str, paths: Iterable[Any]) -> None:
+    """Refuse a number in place of a path, which Python would take for an open file."""
+    for path in paths:
+        if isinstance(path, int | float):
+            raise UsageError(f"{keyword} is {path!r}", advice=f"give {keyword} a path")
 
 
 def _setting(value: object) -> str:
