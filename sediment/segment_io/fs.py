@@ -245,7 +245,7 @@ class Fs:
     def special_files(self, directory: Path) -> list[str]:
         """Return the names of what is neither a file nor a directory, dangling links among them, sorted."""
         with os.scandir(directory) as found:
-            return sorted(item.name for item in found if not item.is_file() and not item.is_dir())
+            return sorted(item.name for item in found if _is_special(item))
 
     def broken_links(self, directory: Path) -> list[str]:
         """Return the names of dangling links in `directory`, sorted; `scan` leaves them out."""
@@ -810,6 +810,15 @@ def _write_all(descriptor: int, content: memoryview) -> int:
         with content[written:] as rest:
             written += os.write(descriptor, rest)
     return written
+
+
+def _is_special(item: os.DirEntry[str]) -> bool:
+    try:
+        return not item.is_file() and not item.is_dir()
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        return True
 
 
 def _entry(name: str, status: os.stat_result) -> FileEntry:
