@@ -20,12 +20,15 @@ Source: kafka-log 02 §6, §7.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
-from sediment.segment_io.compiled.jit import kernel
+from sediment.segment_io.compiled.jit import inlined_kernel, kernel
 from sediment.segment_io.compiled.memory import equal_bytes, load_u32, prefetch
 from sediment.segment_io.compiled.status import (
+    DONE,
     NEEDS_AFTER,
     NEEDS_BEFORE,
     NEEDS_EVENT_ROOM,
@@ -91,6 +94,7 @@ ABORTED = 1
 CONTROL = 2
 TOMBSTONES_MAY_GO = 4  # only of BEFORE
 
+_RECORDS_AHEAD = 8  # whose slots are fetched early
 _MOST_COPIES = 8  # of an offset; beyond that, a record counts as superseded by one at its own offset
 NO_HORIZON = -1
 NO_MARKER, NO_OUTCOME = -1, -1
@@ -168,10 +172,48 @@ IN_COMMITTED_BEFORE = 1
 IN_COMMITTED_AFTER = 2
 IN_ALL_BEFORE = 4
 IN_ALL_AFTER = 8
+_ALL_SHIFT = 2
 IS_TOMBSTONE = 16
 IS_MAPPED = 32
 IS_LEFT = 64
 IS_LOST = 128
+IS_LOST_ABOVE = 256  # missing although it is above the limit; events do not need it
+
+
+class RecordBlock(NamedTuple):
+    """Records of one log, int64[n, WALKED_FIELDS], and their batches, rows of `rules.BATCH`, with flags."""
+
+    records: Int64s
+    batches: Rows
+    flags: Flags
+
+
+class Differences(NamedTuple):
+    """Differences of single records: int64[DIFFERENCES], and int64[DIFFERENCES, shown, 2] of offset and horizon."""
+
+    counts: Int64s
+    first: Int64s
+
+
+class Step(NamedTuple):
+    """The next record in offset order, which is in BEFORE, in AFTER or in both.
+
+    `i` and `j` are the indexes in the blocks.  Only a keyed record has a hash.
+    """
+
+    i: int
+    j: int
+    offset: int
+    in_before: bool
+    in_after: bool
+    before_flags: int
+    after_flags: int
+    is_control: bool
+    is_keyed: bool
+    is_aborted: bool  # in BEFORE
+    is_mapped: bool
+    low: int
+    high: int
 
 
 # ------------------------------------------------------------------------------------------------------------- decoding
@@ -384,37 +426,29 @@ def _equal_producers(one: np.void, other: np.void, offset: int) -> bool:
 
 
 @kernel
-def _note(difference: int, offset: int, horizon_ms: int, found: Int64s, first: Int64s) -> None:
-    """Count a difference; `first` is int64[DIFFERENCES, shown, 2] with offset and delete horizon."""
-    if found[difference] < first.shape[1]:
-        first[difference, found[difference], 0] = offset
-        first[difference, found[difference], 1] = horizon_ms
-    found[difference] += 1
+def _note(difference: int, offset: int, horizon_ms: int, differences: Differences) -> None:
+    """Count a difference."""
+    number = differences.counts[difference]
+    if number < differences.first.shape[1]:
+        differences.first[difference, number, 0] = offset
+        differences.first[difference, number, 1] = horizon_ms
+    differences.counts[difference] = number + 1
 
 
 @kernel
-def _compare(
-    before: Int64s,
-    i: int,
-    b: np.void,
-    after: Int64s,
-    j: int,
-    a: np.void,
-    is_control: bool,
-    found: Int64s,
-    first: Int64s,
-) -> bool:
-    """Record every field in which two records with equal offset and key differ; return True for equal values."""
-    offset = before[i, OFFSET]
-    same_value = _equal_fields(before, i, after, j, VALUE_START, VALUE_BYTES)
-    if not same_value or (is_control and not _equal_fields(before, i, after, j, KEY_START, KEY_BYTES)):
-        _note(OTHER_VALUE, offset, 0, found, first)
-    if not equal_headers(before[i, HEADERS_START], after[j, HEADERS_START]):
-        _note(OTHER_HEADERS, offset, 0, found, first)
-    if before[i, TIMESTAMP] != after[j, TIMESTAMP]:
-        _note(OTHER_TIMESTAMP, offset, 0, found, first)
-    if not _equal_producers(b, a, offset):
-        _note(OTHER_PRODUCER, offset, 0, found, first)
+def _compare(before: RecordBlock, after: RecordBlock, step: Step, differences: Differences) -> bool:
+    """Record every field in which a record differs that both logs have; return True for equal values."""
+    one, i, other, j = before.records, step.i, after.records, step.j
+    same_value = _equal_fields(one, i, other, j, VALUE_START, VALUE_BYTES)
+    if not same_value or (step.is_control and not _equal_fields(one, i, other, j, KEY_START, KEY_BYTES)):
+        _note(OTHER_VALUE, step.offset, 0, differences)
+    if not equal_headers(one[i, HEADERS_START], other[j, HEADERS_START]):
+        _note(OTHER_HEADERS, step.offset, 0, differences)
+    if one[i, TIMESTAMP] != other[j, TIMESTAMP]:
+        _note(OTHER_TIMESTAMP, step.offset, 0, differences)
+    b, a = before.batches[one[i, BATCH_INDEX]], after.batches[other[j, BATCH_INDEX]]
+    if not _equal_producers(b, a, step.offset):
+        _note(OTHER_PRODUCER, step.offset, 0, differences)
     return same_value
 
 
@@ -478,6 +512,11 @@ def is_view_wrong(word: int) -> bool:
     return has_before != 0 and word & COMMITTED_TOMBSTONE == 0
 
 
+@inlined_kernel
+def _is_key_wrong(word: int) -> bool:
+    return is_view_wrong(word) or is_view_wrong(word >> UNCOMMITTED_SHIFT) or word & (LOST | WAS_SUPERSEDED) != 0
+
+
 @kernel
 def count_wrong_keys(table: Int64s, counts: Int64s) -> None:
     """Count separately the keys with a wrong committed view, a wrong full view, a lost record, and a lost tombstone."""
@@ -492,9 +531,10 @@ def count_wrong_keys(table: Int64s, counts: Int64s) -> None:
 
 
 @kernel
-def _with_view(word: int, shift: int, in_before: bool, in_after: bool, same_value: bool, is_tombstone: bool) -> int:
-    """Return a key's word after a record; `in_before` means that BEFORE's view has it, `in_after` that AFTER's does."""
+def _with_view(word: int, shift: int, facts: int, same_value: bool, is_tombstone: bool) -> int:
+    """Return a key's word after a record; the two lowest bits of `facts` say whether the logs have it in this view."""
     view = word >> shift
+    in_before, in_after = facts & IN_COMMITTED_BEFORE != 0, facts & IN_COMMITTED_AFTER != 0
     if in_before:
         view |= COMMITTED_BEFORE
         view = view | COMMITTED_TOMBSTONE if is_tombstone else view & ~COMMITTED_TOMBSTONE
@@ -556,185 +596,244 @@ def join_keys(earlier: Int64s, later: Int64s, first: int, state: Int64s) -> tupl
 # ----------------------------------------------------------------------------------------------------------------- pass
 @kernel
 def merge_records(
-    before: Int64s,
-    b_batches: Rows,
-    b_flags: Flags,
-    after: Int64s,
-    a_batches: Rows,
-    a_flags: Flags,
+    before: RecordBlock,
+    after: RecordBlock,
     table: Int64s,
     secrets: Flags,
     parameters: Int64s,
-    found: Int64s,
-    first: Int64s,
+    differences: Differences,
     events: Int64s,
     state: Int64s,
 ) -> int:
-    """Compare both blocks, starting at the indexes AT_BEFORE and AT_AFTER; the batches are rows of `rules.BATCH`.
+    """Compare both blocks, starting at the indexes AT_BEFORE and AT_AFTER.
 
     Returns NEEDS_BEFORE or NEEDS_AFTER at the end of a block.  Returns NEEDS_MAP_ROOM or NEEDS_EVENT_ROOM before a
-    record that does not fit.  Returns OK at the end of both logs.
+    record that does not fit.  Returns DONE at the end of both logs.
     """
-    limit, end, dirty = parameters[LIMIT], parameters[END], parameters[DIRTY]
-    stable_before, stable_after = parameters[STABLE_BEFORE], parameters[STABLE_AFTER]
-    is_claimed, is_checked = parameters[IS_CLAIMED] != 0, parameters[IS_CHECKED] != 0
-    first_part, end_part = parameters[FIRST_PART], parameters[END_PART]
     is_tracing = parameters[IS_TRACING] != 0
-    is_first_walk = first_part == 0 and not is_tracing
-    removable_end = min(parameters[REMOVABLE_END], limit)
-    most_keys = len(table) // 4 * 3
-    mask = len(table) - 1
-    i, j = state[AT_BEFORE], state[AT_AFTER]
-    count_before, count_after = state[COUNT_BEFORE], state[COUNT_AFTER]
-    status = OK
+    compares_keyless = parameters[FIRST_PART] == 0 and not is_tracing
     while True:
-        has_before = i < count_before
-        has_after = j < count_after
-        if not has_before and state[BEFORE_ENDED] == 0:
-            status = NEEDS_BEFORE
-            break
-        if not has_after and state[AFTER_ENDED] == 0:
-            status = NEEDS_AFTER
-            break
-        if not has_before and not has_after:
-            break
-        if state[USED] >= most_keys:
-            status = NEEDS_MAP_ROOM
-            break
-        if is_tracing and state[EVENTS] >= len(events):
-            status = NEEDS_EVENT_ROOM
-            break
-        b_flag = np.int64(b_flags[before[i, BATCH_INDEX]]) if has_before else 0
-        a_flag = np.int64(a_flags[after[j, BATCH_INDEX]]) if has_after else 0
-        in_before = has_before and (not has_after or before[i, OFFSET] <= after[j, OFFSET])
-        in_after = has_after and (not has_before or after[j, OFFSET] <= before[i, OFFSET])
-        if in_before and in_after and not _same_identity(before, i, after, j, b_flag, a_flag):
-            in_after = False
-        if in_before:
-            offset = before[i, OFFSET]
-            is_control = b_flag & CONTROL != 0
-            is_keyed = not is_control and before[i, KEY_BYTES] >= 0
-            low, high = before[i, HASH_LOW], before[i, HASH_HIGH]
-            if i + 8 < count_before:
-                prefetch(table.ctypes.data + (before[i + 8, HASH_LOW] & mask) * 24)
-        else:
-            offset = after[j, OFFSET]
-            is_control = a_flag & CONTROL != 0
-            is_keyed = not is_control and after[j, KEY_BYTES] >= 0
-            low, high = np.int64(0), np.int64(0)
-            if is_keyed:
-                hash_low, hash_high = hash_key(
-                    after[j, KEY_START], after[j, KEY_BYTES], np.uint64(parameters[SEED]), secrets.ctypes.data
-                )
-                low, high = np.int64(hash_low), np.int64(hash_high)
-        b_aborted = in_before and b_flag & ABORTED != 0
-        is_mapped = in_before and not b_aborted and offset < limit
-
-        if not is_keyed:
-            if is_first_walk:
-                if not in_before:
-                    difference = REPEATED if state[MET_OFFSET] == offset and state[MET_HASH] == low else NEW_KEYLESS
-                    _note(difference, offset, 0, found, first)
-                elif in_after:
-                    _compare(
-                        before,
-                        i,
-                        b_batches[before[i, BATCH_INDEX]],
-                        after,
-                        j,
-                        a_batches[after[j, BATCH_INDEX]],
-                        is_control,
-                        found,
-                        first,
-                    )
-                    if is_mapped and is_checked and not is_control:
-                        _note(LEFT_KEYLESS, offset, 0, found, first)
-                elif not is_control and offset >= limit and not (b_aborted and offset < end):
-                    difference = LOST_TOMBSTONE if before[i, VALUE_BYTES] < 0 else LOST_KEYLESS
-                    horizon = b_batches[before[i, BATCH_INDEX]]["horizon_ms"]
-                    _note(difference, offset, horizon, found, first)
-                if in_before and in_after:
-                    state[MET_OFFSET] = offset
-                    state[MET_HASH] = 0
-        elif first_part <= _part_of(high) < end_part:
-            slot = find_key(table, low, high)
+        status = _request(table, events, is_tracing, state)
+        if status != OK:
+            return status
+        step = _next_step(before, after, secrets, parameters, state)
+        if step.in_before:
+            _prefetch_ahead(before, table, state)
+        if not step.is_keyed:
+            if compares_keyless:
+                _merge_keyless(before, after, step, parameters, differences, state)
+        elif parameters[FIRST_PART] <= _part_of(step.high) < parameters[END_PART]:
+            slot = find_key(table, step.low, step.high)
             word = table[slot, WORD]
-            is_tombstone = in_before and before[i, VALUE_BYTES] < 0
-            may_go = is_tombstone and offset < removable_end and b_flag & TOMBSTONES_MAY_GO != 0
-            is_live = not (b_aborted and offset < end)
-            is_missing = in_before and not in_after and is_live and not may_go
-            is_left = is_mapped and in_after and is_checked
-            committed_before = in_before and not b_aborted and offset < stable_before
-            committed_after = in_after and a_flag & ABORTED == 0 and offset < stable_after
-            all_before = in_before and not b_aborted
-            all_after = in_after and not (b_aborted and (offset >= end or not is_claimed))
+            facts = _facts_of(before, step, parameters)
             if is_tracing:
-                is_wrong = (
-                    is_view_wrong(word)
-                    or is_view_wrong(word >> UNCOMMITTED_SHIFT)
-                    or word & (LOST | WAS_SUPERSEDED) != 0
-                )
-                if is_wrong:
-                    at = state[EVENTS]
-                    events[at, EVENT_SLOT] = slot
-                    events[at, EVENT_OFFSET] = offset
-                    events[at, EVENT_FACTS] = (
-                        (IN_COMMITTED_BEFORE if committed_before else 0)
-                        | (IN_COMMITTED_AFTER if committed_after else 0)
-                        | (IN_ALL_BEFORE if all_before else 0)
-                        | (IN_ALL_AFTER if all_after else 0)
-                        | (IS_TOMBSTONE if is_tombstone else 0)
-                        | (IS_MAPPED if is_mapped else 0)
-                        | (IS_LEFT if is_left else 0)
-                        | (IS_LOST if is_missing and is_mapped else 0)
-                    )
-                    events[at, EVENT_HORIZON] = b_batches[before[i, BATCH_INDEX]]["horizon_ms"] if in_before else -1
-                    state[EVENTS] = at + 1
+                if _is_key_wrong(word):
+                    _add_event(before, step, slot, facts, events, state)
             else:
                 if word == 0:
-                    table[slot, LOW] = low
-                    table[slot, HIGH] = high
-                    word = PRESENT
-                    state[USED] += 1
-                if is_mapped and not _is_other_copy(before, i):
-                    word = (word & ~(LOST | LOST_IS_TOMBSTONE)) | HAS_MAPPED
-                    if offset >= dirty:
-                        word |= HAS_SUPERSEDER
-                        if word >= LEFT_ONE:
-                            state[SUPERSEDED] += word // LEFT_ONE
-                            word = (word & (LEFT_ONE - 1)) | WAS_SUPERSEDED
-                same_value = False
-                if in_before and in_after:
-                    same_value = _compare(
-                        before,
-                        i,
-                        b_batches[before[i, BATCH_INDEX]],
-                        after,
-                        j,
-                        a_batches[after[j, BATCH_INDEX]],
-                        False,
-                        found,
-                        first,
-                    )
-                    if is_left:
-                        word += LEFT_ONE
-                    state[MET_OFFSET] = offset
-                    state[MET_HASH] = low
-                elif is_missing:
-                    if is_mapped:
-                        word |= LOST | (LOST_IS_TOMBSTONE if is_tombstone else 0)
-                    else:
-                        horizon = b_batches[before[i, BATCH_INDEX]]["horizon_ms"]
-                        _note(LOST_TOMBSTONE if is_tombstone else LOST_ABOVE, offset, horizon, found, first)
-                elif not in_before:
-                    difference = REPEATED if state[MET_OFFSET] == offset and state[MET_HASH] == low else NEW_KEYED
-                    _note(difference, offset, 0, found, first)
-                word = _with_view(word, 0, committed_before, committed_after, same_value, is_tombstone)
-                word = _with_view(word, UNCOMMITTED_SHIFT, all_before, all_after, same_value, is_tombstone)
-                table[slot, WORD] = word
-        if in_before:
-            i += 1
-        if in_after:
-            j += 1
-    state[AT_BEFORE], state[AT_AFTER] = i, j
-    return status
+                    word = _add_key(table, slot, step, state)
+                if step.is_mapped and not _is_other_copy(before.records, step.i):
+                    word = _supersede(word, step.offset >= parameters[DIRTY], state)
+                table[slot, WORD] = _merge_keyed(before, after, step, word, facts, differences, state)
+        state[AT_BEFORE] += step.in_before
+        state[AT_AFTER] += step.in_after
+
+
+@inlined_kernel
+def _request(table: Int64s, events: Int64s, is_tracing: bool, state: Int64s) -> int:
+    """Return OK if the next step can be made, or else what it needs, or DONE."""
+    has_before, has_after = state[AT_BEFORE] < state[COUNT_BEFORE], state[AT_AFTER] < state[COUNT_AFTER]
+    if not has_before and state[BEFORE_ENDED] == 0:
+        return NEEDS_BEFORE
+    if not has_after and state[AFTER_ENDED] == 0:
+        return NEEDS_AFTER
+    if not has_before and not has_after:
+        return DONE
+    if state[USED] >= len(table) // 4 * 3:
+        return NEEDS_MAP_ROOM
+    if is_tracing and state[EVENTS] >= len(events):
+        return NEEDS_EVENT_ROOM
+    return OK
+
+
+@inlined_kernel
+def _next_step(before: RecordBlock, after: RecordBlock, secrets: Flags, parameters: Int64s, state: Int64s) -> Step:
+    """Return the next step; at least one of the blocks has a record left."""
+    i, j = state[AT_BEFORE], state[AT_AFTER]
+    has_before, has_after = i < state[COUNT_BEFORE], j < state[COUNT_AFTER]
+    one, other = before.records, after.records
+    before_flags = np.int64(before.flags[one[i, BATCH_INDEX]]) if has_before else 0
+    after_flags = np.int64(after.flags[other[j, BATCH_INDEX]]) if has_after else 0
+    in_before = has_before and (not has_after or one[i, OFFSET] <= other[j, OFFSET])
+    in_after = has_after and (not has_before or other[j, OFFSET] <= one[i, OFFSET])
+    if in_before and in_after and not _same_identity(one, i, other, j, before_flags, after_flags):
+        in_after = False
+    low, high = np.int64(0), np.int64(0)
+    if in_before:
+        offset = one[i, OFFSET]
+        is_control = before_flags & CONTROL != 0
+        is_keyed = not is_control and one[i, KEY_BYTES] >= 0
+        if is_keyed:
+            low, high = one[i, HASH_LOW], one[i, HASH_HIGH]
+    else:
+        offset = other[j, OFFSET]
+        is_control = after_flags & CONTROL != 0
+        is_keyed = not is_control and other[j, KEY_BYTES] >= 0
+        if is_keyed:
+            hash_low, hash_high = hash_key(
+                other[j, KEY_START], other[j, KEY_BYTES], np.uint64(parameters[SEED]), secrets.ctypes.data
+            )
+            low, high = np.int64(hash_low), np.int64(hash_high)
+    is_aborted = in_before and before_flags & ABORTED != 0
+    is_mapped = in_before and not is_aborted and offset < parameters[LIMIT]
+    return Step(
+        i,
+        j,
+        offset,
+        in_before,
+        in_after,
+        before_flags,
+        after_flags,
+        is_control,
+        is_keyed,
+        is_aborted,
+        is_mapped,
+        low,
+        high,
+    )
+
+
+@inlined_kernel
+def _prefetch_ahead(before: RecordBlock, table: Int64s, state: Int64s) -> None:
+    ahead = state[AT_BEFORE] + _RECORDS_AHEAD
+    if ahead < state[COUNT_BEFORE]:
+        slot = before.records[ahead, HASH_LOW] & (len(table) - 1)
+        prefetch(table.ctypes.data + slot * (8 * SLOT_FIELDS))
+
+
+@inlined_kernel
+def _merge_keyless(
+    before: RecordBlock,
+    after: RecordBlock,
+    step: Step,
+    parameters: Int64s,
+    differences: Differences,
+    state: Int64s,
+) -> None:
+    """Record the differences of a control record or a record without a key."""
+    if not step.in_before:
+        _note(REPEATED if _is_repeated(step, state) else NEW_KEYLESS, step.offset, 0, differences)
+    elif step.in_after:
+        _compare(before, after, step, differences)
+        if step.is_mapped and parameters[IS_CHECKED] != 0 and not step.is_control:
+            _note(LEFT_KEYLESS, step.offset, 0, differences)
+        state[MET_OFFSET] = step.offset
+        state[MET_HASH] = step.low
+    elif not step.is_control and step.offset >= parameters[LIMIT] and _is_live(step, parameters):
+        is_tombstone = before.records[step.i, VALUE_BYTES] < 0
+        horizon_ms = _horizon_ms(before, step)
+        _note(LOST_TOMBSTONE if is_tombstone else LOST_KEYLESS, step.offset, horizon_ms, differences)
+
+
+@inlined_kernel
+def _is_repeated(step: Step, state: Int64s) -> bool:
+    """Return True if the last record that both logs have is the same as this record, which is only in AFTER."""
+    return state[MET_OFFSET] == step.offset and state[MET_HASH] == step.low
+
+
+@inlined_kernel
+def _is_live(step: Step, parameters: Int64s) -> bool:
+    """Return False for a record that the cleaning may have removed because its transaction was aborted."""
+    return not (step.is_aborted and step.offset < parameters[END])
+
+
+@inlined_kernel
+def _horizon_ms(before: RecordBlock, step: Step) -> int:
+    return before.batches[before.records[step.i, BATCH_INDEX]]["horizon_ms"]
+
+
+@inlined_kernel
+def _facts_of(before: RecordBlock, step: Step, parameters: Int64s) -> int:
+    """Return which logs and views have a keyed record, and what its presence means, in the bits of EVENT_FACTS."""
+    facts = 0
+    if step.in_before and not step.is_aborted:
+        facts |= IN_ALL_BEFORE
+        if step.offset < parameters[STABLE_BEFORE]:
+            facts |= IN_COMMITTED_BEFORE
+    if step.in_after:
+        if step.after_flags & ABORTED == 0 and step.offset < parameters[STABLE_AFTER]:
+            facts |= IN_COMMITTED_AFTER
+        if not step.is_aborted or (step.offset < parameters[END] and parameters[IS_CLAIMED] != 0):
+            facts |= IN_ALL_AFTER
+    if step.in_before and before.records[step.i, VALUE_BYTES] < 0:
+        facts |= IS_TOMBSTONE
+    if step.is_mapped:
+        facts |= IS_MAPPED
+        if step.in_after and parameters[IS_CHECKED] != 0:
+            facts |= IS_LEFT
+    if step.in_before and not step.in_after and _is_live(step, parameters):
+        removable_end = min(parameters[REMOVABLE_END], parameters[LIMIT])
+        may_go = step.before_flags & TOMBSTONES_MAY_GO != 0 and step.offset < removable_end
+        if not (facts & IS_TOMBSTONE and may_go):
+            facts |= IS_LOST if step.is_mapped else IS_LOST_ABOVE
+    return facts
+
+
+@inlined_kernel
+def _add_event(before: RecordBlock, step: Step, slot: int, facts: int, events: Int64s, state: Int64s) -> None:
+    at = state[EVENTS]
+    events[at, EVENT_SLOT] = slot
+    events[at, EVENT_OFFSET] = step.offset
+    events[at, EVENT_FACTS] = facts
+    events[at, EVENT_HORIZON] = _horizon_ms(before, step) if step.in_before else NO_HORIZON
+    state[EVENTS] = at + 1
+
+
+@inlined_kernel
+def _add_key(table: Int64s, slot: int, step: Step, state: Int64s) -> int:
+    """Fill an empty slot; return the word of a key without a record."""
+    table[slot, LOW] = step.low
+    table[slot, HIGH] = step.high
+    state[USED] += 1
+    return PRESENT
+
+
+@inlined_kernel
+def _supersede(word: int, is_dirty: bool, state: Int64s) -> int:
+    """Return a key's word after a mapped record, which is the reason for all that is missing before it."""
+    word = (word & ~(LOST | LOST_IS_TOMBSTONE)) | HAS_MAPPED
+    if is_dirty:
+        word |= HAS_SUPERSEDER
+        if word >= LEFT_ONE:
+            state[SUPERSEDED] += word // LEFT_ONE
+            word = (word & (LEFT_ONE - 1)) | WAS_SUPERSEDED
+    return word
+
+
+@inlined_kernel
+def _merge_keyed(
+    before: RecordBlock,
+    after: RecordBlock,
+    step: Step,
+    word: int,
+    facts: int,
+    differences: Differences,
+    state: Int64s,
+) -> int:
+    """Record the differences of a keyed record, and return its key's word after the record."""
+    is_tombstone = facts & IS_TOMBSTONE != 0
+    same_value = False
+    if step.in_before and step.in_after:
+        same_value = _compare(before, after, step, differences)
+        if facts & IS_LEFT:
+            word += LEFT_ONE
+        state[MET_OFFSET] = step.offset
+        state[MET_HASH] = step.low
+    elif facts & IS_LOST:
+        word |= LOST | (LOST_IS_TOMBSTONE if is_tombstone else 0)
+    elif facts & IS_LOST_ABOVE:
+        _note(LOST_TOMBSTONE if is_tombstone else LOST_ABOVE, step.offset, _horizon_ms(before, step), differences)
+    elif not step.in_before:
+        _note(REPEATED if _is_repeated(step, state) else NEW_KEYED, step.offset, 0, differences)
+    word = _with_view(word, 0, facts, same_value, is_tombstone)
+    return _with_view(word, UNCOMMITTED_SHIFT, facts >> _ALL_SHIFT, same_value, is_tombstone)

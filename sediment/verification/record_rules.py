@@ -58,10 +58,9 @@ _BATCHES_AT_ONCE = 1 << 13
 _EVENTS_AT_ONCE = 1 << 14
 _MOST_COPIES = 1 << 10  # of batches with one base offset; further ones are reported
 _RECORDS_PER_KEY = 8  # expected number; determines the first size of the table
-_NO_RECORDS = np.zeros((0, k.WALKED_FIELDS), dtype=np.int64)
 _NO_BATCHES = np.zeros(0, dtype=r.BATCH)
 _NO_OFFSETS = np.zeros(0, dtype=np.int64)
-_NO_FLAGS = np.zeros(0, dtype=np.uint8)
+_NO_BLOCK = k.RecordBlock(np.zeros((0, k.WALKED_FIELDS), dtype=np.int64), _NO_BATCHES, np.zeros(0, dtype=np.uint8))
 
 _CHECKS = {
     k.NEW_KEYED: "records",
@@ -196,8 +195,9 @@ class _Walk:
         self._offsets = offsets
         self._stop = stop or Event()
         self._secrets = hash_secrets(seed)
-        self._found = np.zeros(k.DIFFERENCES, dtype=np.int64)
-        self._first = np.zeros((k.DIFFERENCES, SHOWN_DIFFERENCES, 2), dtype=np.int64)
+        self._differences = k.Differences(
+            np.zeros(k.DIFFERENCES, dtype=np.int64), np.zeros((k.DIFFERENCES, SHOWN_DIFFERENCES, 2), dtype=np.int64)
+        )
         self._events = np.zeros((_EVENTS_AT_ONCE, k.EVENT_FIELDS), dtype=np.int64)
         self._totals = np.zeros(k.REGISTERS, dtype=np.int64)
         self._batches = Tally()
@@ -229,7 +229,7 @@ class _Walk:
         for check, number in (self.wrong_records() + self.wrong_keys()).items():
             tally.count(check, number)
         tally.show(self._batches.first())
-        for number in np.flatnonzero(self._found).tolist():
+        for number in np.flatnonzero(self._differences.counts).tolist():
             tally.show(self._shown(number))
         if self.wrong_keys():
             histories = Histories(self._table, self._rules.cleaned.first_dirty)
@@ -240,8 +240,8 @@ class _Walk:
     def wrong_records(self) -> Counter[str]:
         """Return the number of differences of batches and single records, by check."""
         counts = Counter(self._batches.counts)
-        for number in np.flatnonzero(self._found).tolist():
-            counts[_CHECKS[number]] += int(self._found[number])
+        for number in np.flatnonzero(self._differences.counts).tolist():
+            counts[_CHECKS[number]] += int(self._differences.counts[number])
         return counts
 
     def append(self, later: _Walk) -> bool:
@@ -272,7 +272,7 @@ class _Walk:
         ]
 
     def _shown(self, number: int) -> list[Difference]:
-        rows = self._first[number, : self._found[number]].tolist()
+        rows = self._differences.first[number, : self._differences.counts[number]].tolist()
         if number in (k.LOST_ABOVE, k.LOST_TOMBSTONE):
             return [lost_record(offset, number == k.LOST_TOMBSTONE, horizon_ms) for offset, horizon_ms in rows]
         return [Difference(_CHECKS[number], offset, _TEXTS[number]) for offset, _ in rows]
@@ -288,26 +288,21 @@ class _Walk:
         state[k.MET_OFFSET] = -1
         while True:
             status = k.merge_records(
-                before.records,
-                before.batches,
-                before.flags,
-                after.records,
-                after.batches,
-                after.flags,
+                before.block,
+                after.block,
                 self._table.slots,
                 self._secrets,
                 parameters,
-                self._found,
-                self._first,
+                self._differences,
                 self._events,
                 state,
             )
             if status == NEEDS_BEFORE:
                 state[k.BEFORE_ENDED] = not before.advance()
-                state[k.AT_BEFORE], state[k.COUNT_BEFORE] = 0, len(before.records)
+                state[k.AT_BEFORE], state[k.COUNT_BEFORE] = 0, len(before.block.records)
             elif status == NEEDS_AFTER:
                 state[k.AFTER_ENDED] = not after.advance()
-                state[k.AT_AFTER], state[k.COUNT_AFTER] = 0, len(after.records)
+                state[k.AT_AFTER], state[k.COUNT_AFTER] = 0, len(after.block.records)
             elif status == NEEDS_MAP_ROOM:
                 if not self._table.grow():
                     return False
@@ -372,23 +367,23 @@ class _Side:
 
     def __init__(self, stream: RecordStream, flags: _Flags, queue: _Queue | None) -> None:
         self._blocks: Iterator[Block] = stream.blocks()
-        self._block: Block | None = None
+        self._buffers: list[npt.NDArray[np.uint8]] = []  # the bytes to which the records of `block` point
         self._flags_of = flags
         self._queue = queue
-        self.records, self.batches, self.flags = _NO_RECORDS, _NO_BATCHES, _NO_FLAGS
+        self.block = _NO_BLOCK
 
     def advance(self) -> bool:
         """Advance to the next block; return False at the end of the log."""
-        self._block = next(self._blocks, None)
-        if self._block is None:
-            self.records, self.batches, self.flags = _NO_RECORDS, _NO_BATCHES, _NO_FLAGS
+        block = next(self._blocks, None)
+        if block is None:
+            self.block, self._buffers = _NO_BLOCK, []
             if self._queue is not None:
                 self._queue.has_ended = True
             return False
-        self.records, self.batches = self._block.records, self._block.batches
-        self.flags = self._flags_of(self.batches)
+        self.block = k.RecordBlock(block.records, block.batches, self._flags_of(block.batches))
+        self._buffers = block.buffers
         if self._queue is not None:
-            self._queue.add(self.batches[self._block.is_first])
+            self._queue.add(block.batches[block.is_first])
         return True
 
 
