@@ -40,8 +40,10 @@ CLEANER_ON = {
 }
 COMPACTED_TOPICS = {*TOPICS, "__consumer_offsets", "__transaction_state"}
 
-# What every start says, after the cleanest of stops too.
+# What a start says after the cleanest of stops too: every start, or one on a busy machine, whose controller registers
+# before it is active.
 USUAL = (
+    "Unexpected error handling request RequestHeader(apiKey=CONTROLLER_REGISTRATION",
     "Performing controller activation",
     "The config `log.cleaner.enable` is deprecated",
     "Recovering unflushed segment 0. 0 recovered for __cluster_metadata-0.",
