@@ -71,7 +71,6 @@ def read_value(kind: ValueType, text: str) -> Value | None:
 
 
 def value_text(value: Value | None) -> str | None:
-    """Return a value as Kafka prints it."""
     if value is None:
         return None
     if isinstance(value, bool):
@@ -96,10 +95,7 @@ _PLAIN = (1e-3, 1e7)
 
 @dataclass(frozen=True, slots=True)
 class BrokerName:
-    """A broker key that sets the default of a topic key; `unit_ms` is None if the value needs no conversion.
-
-    A value with a unit is converted to milliseconds; a negative value becomes -1.
-    """
+    """A value with a unit is converted to milliseconds; a negative value becomes -1."""
 
     name: str
     unit_ms: int | None = None
@@ -129,7 +125,6 @@ class Key:
     """True if the value has an effect in Sediment."""
 
     def range_text(self) -> str:
-        """Describe the type and range in words."""
         if self.one_of:
             return f"{self.type} of {', '.join(self.one_of)}"
         bounds = [f"at least {self.at_least}"] if self.at_least is not None else []

@@ -133,12 +133,6 @@ class LogConfig:
     """A transaction is late if it has been open for 300,000 ms longer than this."""
 
     def __post_init__(self) -> None:
-        """Check the values.
-
-        Raises:
-            SettingsError: a value is out of its range, or the two compaction lags contradict each other.
-            ValueError: the two cleanup policies differ.
-        """
         check_ranges(self.compaction, COMPACTION_RANGES)
         check_ranges(self.retention, RETENTION_RANGES)
         check_ranges(self, LOG_RANGES)

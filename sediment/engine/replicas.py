@@ -74,10 +74,10 @@ _FILES = LOG_DIRECTORY_FILES | {LOCK_FILE, CLEAN_SHUTDOWN_FILE}
 
 @dataclass(frozen=True, slots=True, order=True)
 class ReplicaRank:
-    """The state of a replica; the replica with the highest rank is used.
+    """A higher leader epoch means a higher rank.
 
-    A higher leader epoch means a higher rank.  If the epochs are equal, the higher log end offset decides; if the
-    offsets are equal too, a log without damage ranks higher.
+    If the epochs are equal, the higher log end offset decides; if the offsets are equal too, a log without damage ranks
+    higher.
     """
 
     leader_epoch: int
@@ -102,16 +102,13 @@ class ClusterDirectory:
 
     @property
     def store(self) -> Store:
-        """The directory as a store."""
         return self.at_uri or Store(str(self.path))
 
     @property
     def shown(self) -> str:
-        """The path or URI, for messages."""
         return str(self.at_uri or self.path)
 
     def only(self, partition: TopicPartition) -> ClusterDirectory:
-        """Return the directory with only this partition, so that a task gets only the entries of this partition."""
         name = str(partition)
         files = {name: self.files[name]} if name in self.files else {}
         return replace(self, checkpoints=self.checkpoints.only(partition), partitions=(partition,), files=files)
@@ -119,8 +116,6 @@ class ClusterDirectory:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A partition of one directory; in a task, `directory` contains only this partition."""
-
     directory: ClusterDirectory
     partition: TopicPartition
 
@@ -129,21 +124,17 @@ class Replica:
 
     @property
     def path(self) -> Path:
-        """The directory of the partition."""
         return self.directory.path / str(self.partition)
 
     @property
     def shown(self) -> str:
-        """The path or URI of the partition's directory, for messages."""
         return f"{self.directory.shown}/{self.partition}"
 
     def fs(self, local: Fs) -> Fs:
-        """Return the file operations that read the partition: `local`, or those of the store at a URI."""
         store, name = self.directory.at_uri, str(self.partition)
         return local if store is None else StoreFs(store, name, self.directory.files.get(name, {}))
 
     def listed_again(self) -> Replica:
-        """Return the replica with its current files."""
         store, name = self.directory.at_uri, str(self.partition)
         if store is None:
             return self
@@ -152,7 +143,6 @@ class Replica:
 
     @property
     def checkpoints(self) -> PartitionCheckpoints:
-        """The entries of the partition in the checkpoint files of its log directory."""
         return self.directory.checkpoints.of(self.partition)
 
 
@@ -161,14 +151,8 @@ def open_cluster_directory(
 ) -> ClusterDirectory:
     """Return a log directory; `path` may also be the directory of one partition.
 
-    If a checkpoint file, the lock or meta.properties is malformed or cannot be read, it is treated as absent.
-    `on_unreadable` is then called with its path and the error.  A caller that itself holds the lock of the directory
+    `on_unreadable` is then called with its path and the error. A caller that itself holds the lock of the directory
     passes None as `advice_if_in_use`; the lock is then not checked.
-
-    Raises:
-        NotALogDirectoryError: `path` does not exist, cannot be read, or does not contain the files of a log directory.
-        DirectoryInUseError: a process holds the lock of the directory.
-        OwnershipError: this process has no permission to read the lock file.
     """
     if not fs.is_directory(path):
         raise NotALogDirectoryError("no such directory", path=str(path), advice="give an entry of a broker's log.dirs")
@@ -200,7 +184,6 @@ def open_cluster_directory(
 
 
 def _unless_unreadable(path: Path, read: Callable[[], _Read | None], on_unreadable: OnUnreadable) -> _Read | None:
-    """Return the result of `read`; if `path` is corrupt or unreadable, call `on_unreadable` and return None."""
     try:
         return read()
     except (CorruptDataError, UnsupportedDataError, OSError) as error:
@@ -230,11 +213,6 @@ def _check_not_in_use(path: Path, advice: str, on_unreadable: OnUnreadable) -> N
 
 # ------------------------------------------------------------------------------------------------------------- clusters
 def cluster_of(directories: Sequence[ClusterDirectory], *, advice_if_several: str) -> MetaProperties | None:
-    """Return the meta.properties of the node with the lowest id; None if no directory has one.
-
-    Raises:
-        UsageError: the directories belong to several clusters.
-    """
     metas = [directory.meta for directory in directories if directory.meta is not None]
     first: dict[str, ClusterDirectory] = {}
     for directory in directories:
@@ -251,11 +229,8 @@ def cluster_of(directories: Sequence[ClusterDirectory], *, advice_if_several: st
 def newest_metadata(paths: Sequence[Path], fs: Fs, *, on_unreadable: OnUnreadable) -> ClusterMetadata | None:
     """Return the most recent metadata log; the metadata logs of one cluster are copies of each other.
 
-    If no directory has a metadata log, the bootstrap checkpoint of a node that was never started is used.  If a log is
+    If no directory has a metadata log, the bootstrap checkpoint of a node that was never started is used. If a log is
     corrupt or cannot be read, `on_unreadable` is called, and the log is skipped.
-
-    Raises:
-        SourceChangedError: the files of a metadata log changed too often while they were read.
     """
     found = [
         _unless_unreadable(path / str(METADATA_PARTITION), partial(read_cluster_metadata, path, fs), on_unreadable)
@@ -275,11 +250,6 @@ def replicas_of_one_topic(
     advice_if_several: str,
     on_unreadable: OnUnreadable,
 ) -> tuple[list[Replica], str | None]:
-    """Return the replicas with the topic's id, and then this id; `known` is the id in the cluster's metadata, or None.
-
-    Raises:
-        UsageError: the replicas have several topic ids, and the cluster's metadata contains no id for the topic.
-    """
     ids = [_own_topic_id(replica, fs, on_unreadable) for replica in replicas]
     stated = {found: replica for replica, found in zip(replicas, ids, strict=True) if found is not None}
     if known is None and len(stated) > 1:
@@ -305,7 +275,6 @@ def _own_topic_id(replica: Replica, fs: Fs, on_unreadable: OnUnreadable) -> str 
 
 # ---------------------------------------------------------------------------------------------------------------- ranks
 def rank_of(replica: Replica, fs: Fs) -> ReplicaRank:
-    """Return the rank of a replica, for comparison with others; an unreadable replica has the lowest rank."""
     fs = replica.fs(fs)
     is_undamaged = True
 

@@ -38,11 +38,6 @@ _SEVERAL_TOPICS = "read one of them at a time, or all replicas"
 
 
 def best_sources(sources: Sequence[Source], fs: Fs) -> list[Source]:
-    """Return `sources` with one replica of each partition, in their order.
-
-    Raises:
-        UsageError: replicas are of several clusters, or of different topics with the same name.
-    """
     of_partition: dict[TopicPartition, dict[Path, Source]] = {}
     for source in sources:
         if _is_replica(source):
@@ -65,7 +60,6 @@ def _is_replica(source: Source) -> bool:
 
 
 def _best(sources: Sequence[Source], fs: Fs) -> frozenset[Path]:
-    """Return the directories of the best replicas of `sources`."""
     opened = cache(lambda log_dir: _opened(log_dir, fs))
     by_topic: dict[str, list[Replica]] = {}
     for source in sources:
@@ -81,7 +75,6 @@ def _best(sources: Sequence[Source], fs: Fs) -> frozenset[Path]:
 
 
 def _of_one_topic(topic: str, replicas: Sequence[Replica], fs: Fs) -> list[Replica]:
-    """Return the replicas that belong to the topic; read the metadata of the cluster only if their ids differ."""
     directories = list({replica.directory.path: replica.directory for replica in replicas}.values())
     cluster_of(directories, advice_if_several=_SEVERAL_CLUSTERS)
 

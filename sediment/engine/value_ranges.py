@@ -18,14 +18,11 @@ _LOWEST = -INT64_MAX - 1
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """An integer from `low` to `high`, or one of `also`."""
-
     low: int
     high: int = INT64_MAX
     also: tuple[int, ...] = ()
 
     def holds(self, value: object) -> bool:
-        """Return True if `value` is in the range."""
         is_whole = isinstance(value, int) and not isinstance(value, bool)
         return is_whole and (self.low <= value <= self.high or value in self.also)  # type: ignore[operator]
 
@@ -42,7 +39,6 @@ class Real:
     above_low: bool = False
 
     def holds(self, value: object) -> bool:
-        """Return True if `value` is in the range."""
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
         return self.low <= value <= self.high and not (self.above_low and value == self.low)
@@ -59,7 +55,6 @@ class OneOf:
     several: bool = False
 
     def holds(self, value: object) -> bool:
-        """Return True if `value` is one of the words, or a tuple of them."""
         if not self.several:
             return isinstance(value, str) and value in self.words
         return isinstance(value, tuple) and len(set(value)) == len(value) and set(value) <= set(self.words)
@@ -70,10 +65,7 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """True or False."""
-
     def holds(self, value: object) -> bool:
-        """Return True if `value` is True or False."""
         return isinstance(value, bool)
 
     def __str__(self) -> str:
@@ -90,11 +82,6 @@ ANY_LONG = Whole(_LOWEST)
 
 
 def check_ranges(config: object, ranges: Mapping[str, Range]) -> None:
-    """Check the fields of a config that are named in `ranges`.
-
-    Raises:
-        SettingsError: a value is out of its range.
-    """
     for field, allowed in ranges.items():
         value = getattr(config, field)
         if not allowed.holds(value):

@@ -7,8 +7,7 @@
     4. before authentication, accept only ApiVersions and the two SASL requests
     5. decode the body and call the handler
 
-Invariant: `handle` raises nothing.  If a handler raises an error, the connection is closed.  A handler therefore puts
-an error for the client into its response.
+Invariant: `handle` raises nothing. If a handler raises an error, the connection is closed.
 
 Source: Kafka's KafkaApis, ApiVersionManager and SaslServerAuthenticator.
 """
@@ -42,8 +41,6 @@ _SHOWN_CHARACTERS = 100
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """The features of the cluster: the supported range of each feature, and the finalized levels with their epoch."""
-
     supported: Mapping[str, tuple[int, int]]
     finalized: Mapping[str, int]
     epoch: int = -1
@@ -73,7 +70,6 @@ class KafkaApis:
         self._older_api_versions = _api_versions_response(advertised, replace(features, supported=from_level_1))
 
     def handle(self, received: ReceivedFrame) -> None:
-        """Decode a frame, call its handler, and respond or close the connection."""
         request: Request | None = None
         try:
             connection = received.channel.connection
@@ -122,11 +118,7 @@ class KafkaApis:
         return True
 
     def _decode(self, received: ReceivedFrame) -> Request | None:
-        """Return the request, or None if it has already been answered.
-
-        Raises:
-            ProtocolError: the request is malformed, unknown, or not allowed before authentication.
-        """
+        """Return the request, or None if it has already been answered."""
         times = RequestTimes(received.received_ns, time.monotonic_ns())
         header = decode_request_header(received.frame)
         connection = received.channel.connection
@@ -188,10 +180,7 @@ def _api_versions_response(keys: list[ApiKey], features: Features) -> Any:
 
 
 def _unsupported_api_versions() -> Any:
-    """Return the response to an unknown version of ApiVersions.
-
-    The response has version 0, and lists only ApiVersions.
-    """
+    """The response has version 0, and lists only ApiVersions."""
     versions = advertised_versions(ApiKey.API_VERSIONS)
     own = m.ApiVersionsResponse.ApiVersion(
         api_key=ApiKey.API_VERSIONS, min_version=versions.lowest_version, max_version=versions.highest_version

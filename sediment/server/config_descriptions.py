@@ -44,13 +44,11 @@ class ConfigDescription(NamedTuple):
 
     @property
     def is_sensitive(self) -> bool:
-        """True if the value is never shown."""
         return _TYPES[self.type - 1] == "PASSWORD"
 
 
 @cache
 def config_descriptions(kind: ResourceType) -> Mapping[str, ConfigDescription]:
-    """Return the configs of a kind of resource, by name."""
     return MappingProxyType(
         {
             name: ConfigDescription(name, _TYPES.index(type_name) + 1, *others)

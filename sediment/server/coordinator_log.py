@@ -47,7 +47,6 @@ class CoordinatorLog:
 
     @property
     def partition(self) -> int:
-        """Number of the partition."""
         return self.source.partition.partition
 
 
@@ -65,10 +64,7 @@ class LoggedRecord(NamedTuple):
 
 
 def coordinator_partition(key: str, partition_count: int) -> int:
-    """Return the partition that stores a group or a transactional id.
-
-    Source: Kafka's GroupMetadataManager.partitionFor, Utils.abs and Java's String.hashCode.
-    """
+    """Source: Kafka's GroupMetadataManager.partitionFor, Utils.abs and Java's String.hashCode."""
     code = 0
     units = key.encode("utf-16-be", "surrogatepass")
     for high, low in zip(units[::2], units[1::2], strict=True):
@@ -79,10 +75,9 @@ def coordinator_partition(key: str, partition_count: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorTopic:
-    """The topic of a coordinator, with the logs of its readable partitions.
+    """`partition_count` is the number of partitions on the broker.
 
-    `partition_count` is the number of partitions on the broker.  `unreadable` gets the numbers of the partitions that
-    cannot be read.
+    `unreadable` gets the numbers of the partitions that cannot be read.
     """
 
     logs: Sequence[CoordinatorLog]
@@ -90,18 +85,15 @@ class CoordinatorTopic:
     unreadable: set[int] = field(default_factory=set)
 
     def partition_of(self, key: str) -> int:
-        """Return the partition that stores a group or a transactional id."""
         return coordinator_partition(key, self.partition_count)
 
     def is_unreadable(self, key: str) -> bool:
-        """Return True if the partition of a group or a transactional id cannot be read."""
         return bool(self.unreadable) and self.partition_of(key) in self.unreadable
 
     def replay(self, replay_log: Callable[[CoordinatorLog], Mapping[str, _Value]]) -> dict[str, _Value]:
-        """Return the values that `replay_log` finds in the partitions, by group or transactional id.
+        """If several partitions contain the same id, the value comes from the partition to which the id belongs.
 
-        If several partitions contain the same id, the value comes from the partition to which the id belongs.  A
-        partition that cannot be read is logged as an error and skipped.
+        A partition that cannot be read is logged as an error and skipped.
         """
         found: dict[str, _Value] = {}
         for log in self.logs:
@@ -116,13 +108,11 @@ class CoordinatorTopic:
         return found
 
     def leave_out(self, partition: TopicPartition, error: SedimentError | OSError) -> None:
-        """Add a partition to `unreadable`, and log the error."""
         self.unreadable.add(partition.partition)
         _LOGGER.error("%s cannot be read, and clients get an error for its contents: %s", partition, error)
 
 
 def warn_of_unreadable(unreadable: UnreadableRange) -> None:
-    """Log a warning about an unreadable batch that is skipped."""
     _LOGGER.warning("records of a coordinator topic are skipped: %s", unreadable.error)
 
 
@@ -133,15 +123,7 @@ def read_coordinator_records(
     on_corruption: str = SKIP,
     on_unreadable: Callable[[UnreadableRange], None] = warn_of_unreadable,
 ) -> Iterator[LoggedRecord]:
-    """Yield the records in order; with SKIP, skip corrupt batches and pass each to `on_unreadable`.
-
-    A plain record has a value and is outside a transaction.  A plain record is skipped if a later plain record in the
-    same table has the same key.
-
-    Raises:
-        CorruptBatchError, UnsupportedDataError: with FAIL, at the first batch that cannot be read.
-        SedimentError: the directory was removed, or its files were replaced while they were read.
-    """
+    """Yield the records in order; with SKIP, skip corrupt batches and pass each to `on_unreadable`."""
     request = TableRequest(columns=_COLUMNS, bounds=log.bounds, on_corruption=on_corruption)
     for task in plan_table(request, [log.source], fs):
         for table in read_table(request, task, fs, on_unreadable=on_unreadable, follow=False):

@@ -39,8 +39,6 @@ MonotonicNs = Callable[[], int]
 
 
 class Cancelable:
-    """A callback of a `Timer` that has not run yet."""
-
     __slots__ = ("_callback", "_timer")
 
     def __init__(self, timer: Timer, callback: Callable[[], object]) -> None:
@@ -49,7 +47,6 @@ class Cancelable:
 
     @property
     def is_pending(self) -> bool:
-        """True until the callback runs or is cancelled."""
         return self._callback is not None
 
     def cancel(self) -> None:
@@ -97,7 +94,6 @@ class Timer:
         return entry
 
     def run_due(self) -> None:
-        """Run the callbacks that are due, in order of time."""
         while (entry := self._take_due()) is not None:
             entry._run()
 
@@ -148,14 +144,10 @@ class DelayedOperation(Protocol):
         """
         ...
 
-    def expire(self) -> None:
-        """Complete the operation even though its condition is not met."""
-        ...
+    def expire(self) -> None: ...
 
 
 class _Watched:
-    """An operation with its keys; `attempt` and `expire` never run concurrently."""
-
     __slots__ = ("_busy", "_changed", "_wanted", "is_done", "keys", "operation", "timer")
 
     def __init__(self, operation: DelayedOperation, keys: tuple[Hashable, ...]) -> None:
@@ -192,7 +184,6 @@ class _Watched:
         return None if _EVERY_KEY in keys else keys
 
     def expire(self) -> bool:
-        """Expire the operation unless it is complete; return True if this call expired it."""
         with self._busy:
             if self.is_done:
                 return False
@@ -202,8 +193,6 @@ class _Watched:
 
 
 class DelayedOperations:
-    """Waiting operations of one kind, by key."""
-
     def __init__(self, timer: Timer) -> None:
         self._timer = timer
         self._watchers: dict[Hashable, dict[int, _Watched]] = {}
@@ -211,7 +200,6 @@ class DelayedOperations:
         self._is_closed = False
 
     def __len__(self) -> int:
-        """Return the number of waiting operations."""
         with self._guard:
             return len({number for watched in self._watchers.values() for number in watched})
 
@@ -242,7 +230,6 @@ class DelayedOperations:
         return watched.is_done
 
     def check(self, key: Hashable) -> int:
-        """Try the operations under `key`, and return how many of them completed."""
         if key not in self._watchers:
             return 0
         with self._guard:
@@ -255,7 +242,6 @@ class DelayedOperations:
         return completed
 
     def expire_all(self) -> None:
-        """Expire every operation now."""
         with self._guard:
             waiting = {number: each for watched in self._watchers.values() for number, each in watched.items()}
         for watched in waiting.values():

@@ -186,7 +186,6 @@ GROUP_KEYS: Mapping[str, Key] = {
 
 
 def group_config_defaults(server: ServerConfig) -> Mapping[str, Value]:
-    """Return the values of the configs that a group does not set, by key."""
     return {
         **{key.name: key.default for key in GROUP_KEYS.values() if key.default is not None},
         "consumer.heartbeat.interval.ms": server.group_consumer_heartbeat_interval_ms,

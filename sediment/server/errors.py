@@ -65,27 +65,19 @@ class ApiError(SedimentError):
 
 
 class StartStoppedError(SedimentError):
-    """The server was stopped before it had finished starting."""
-
     def __init__(self) -> None:
         super().__init__("the server was stopped before it had finished starting", advice="start it again")
 
 
 def error_code_of(error: BaseException) -> ErrorCode:
-    """Return the code of an ApiError; for any other error, return the code of its nearest base class in the table.
-
-    If the table has no such class, return UNKNOWN_SERVER_ERROR.
-    """
+    """Return the code of an ApiError; for any other error, return the code of its nearest base class in the table."""
     if isinstance(error, ApiError):
         return error.code
     return next((code for kind, code in _CODES if isinstance(error, kind)), ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 def append_error_code_of(error: BaseException) -> ErrorCode:
-    """Return the code for an append that raised `error`.
-
-    The code for corrupt bytes lets the client retry, because the bytes came from the client.
-    """
+    """The code for corrupt bytes lets the client retry, because the bytes came from the client."""
     if isinstance(error, CorruptDataError):
         return ErrorCode.CORRUPT_MESSAGE
     if isinstance(error, RecordValidationError) and error.has_invalid_timestamp:
@@ -95,11 +87,7 @@ def append_error_code_of(error: BaseException) -> ErrorCode:
 
 @contextmanager
 def naming_option(option: str, path: Path) -> Iterator[None]:
-    """Convert an OSError to a UsageError that names `option`, the source of the path.
-
-    Raises:
-        UsageError: the block raised an OSError.
-    """
+    """Convert an OSError to a UsageError that names `option`, the source of the path."""
     try:
         yield
     except OSError as error:

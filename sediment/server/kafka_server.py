@@ -94,8 +94,6 @@ _OF_ONE_REPLICA = (
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """Files and flags for the listener's security; `certificate` and `key` must be given together."""
-
     certificate: Path | None = None
     key: Path | None = None
     users: Path | None = None
@@ -104,8 +102,6 @@ class Security:
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Options of a server; `listen` with port 0 picks a free port."""
-
     backend: ReadOnlyOptions | LiveOptions
     listen: Endpoint
     advertise: Endpoint | None = None
@@ -134,43 +130,24 @@ class KafkaServer:
         self.stop()
 
     def start(self) -> None:
-        """Start serving.
-
-        Raises:
-            StartStoppedError: `stop_start` was set while the logs were being loaded.
-            UsageError: an option is wrong, or other machines could read the logs without TLS and SASL.
-            DirectoryInUseError: a process holds the lock of a log directory, or another server uses the state
-                directory.
-            SedimentError, OSError: a directory or file cannot be read.
-        """
+        # Raises StartStoppedError: `stop_start` was set while the logs were being loaded.
         self._process = os.getpid()
         with ExitStack() as undo:
             self._start(undo)
             self._undo = undo.pop_all()
 
     def stop(self) -> None:
-        """Stop in the order of the module's table.
-
-        Later calls, and calls in a forked process, have no effect.
-        """
         if os.getpid() == self._process:
             self._undo.close()
 
     def check_usable(self) -> None:
-        """Check that at least one log directory can still be served.
-
-        Raises:
-            StorageError: every log directory has failed.
-        """
         if self.backend.failure is not None:
             raise self.backend.failure
 
     def deletions(self) -> str:
-        """Return a line with the topics to which retention and the cleaner apply, and why they skip the others."""
         return self.backend.deletions()
 
     def metrics_text(self) -> bytes:
-        """Return the metrics in Prometheus' text format."""
         return server_metrics_text(self.metrics, self._sockets, self.backend.log_metrics())
 
     def _start(self, undo: ExitStack) -> None:
@@ -295,7 +272,6 @@ class KafkaServer:
             backend.start_deleting()  # 13
 
     def _own_configs(self, config: ServerConfig, backend: Backend, *, has_consumer_groups: bool) -> Mapping[str, str]:
-        """Return what this server knows about itself, as configs of a broker; options of the user come first."""
         differing = {
             key: text
             for key, description in config_descriptions(ResourceType.BROKER).items()
@@ -315,12 +291,10 @@ class KafkaServer:
         }
 
     def _scram_credentials(self) -> Mapping[tuple[int, str], Any]:
-        """Return the SCRAM users of the cluster."""
         metadata = self.catalog.metadata
         return {} if metadata is None else metadata.scram_credentials
 
     def _configs_of_group(self, group_id: str) -> Mapping[str, str]:
-        """Return the dynamic configs of a group."""
         metadata = self.catalog.metadata
         return {} if metadata is None else metadata.group_configs.get(group_id, {})
 
@@ -396,12 +370,10 @@ def _maker_of_authenticators(
 
 
 def _has_consumer_groups(metadata: ClusterMetadata | None) -> bool:
-    """Return True if the cluster's `group.version` allows the new group protocol."""
     return metadata is not None and metadata.features.get("group.version", 0) >= 1
 
 
 def _features_of(metadata: ClusterMetadata | None, ranges: Mapping[str, tuple[int, int]]) -> Features:
-    """Return the cluster's features; the supported `ranges` are extended to the finalized levels."""
     if metadata is None:
         return Features({}, {})
     levels, supported = dict(metadata.features), dict(ranges)

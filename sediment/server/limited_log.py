@@ -16,8 +16,6 @@ _LINES_PER_SECOND = 10
 
 
 class LimitedLog:
-    """A log that passes at most `lines_per_second` warnings per second to `logger`."""
-
     def __init__(
         self,
         logger: logging.Logger,
@@ -34,7 +32,6 @@ class LimitedLog:
         self._guard = threading.Lock()
 
     def warning(self, line: str) -> None:
-        """Log `line`; if this second's limit is reached, only count the line."""
         second = self._clock() // _NS_PER_SECOND
         with self._guard:
             if second != self._second:

@@ -14,8 +14,6 @@ _MS_PER_SECOND = 1000
 
 @dataclass(frozen=True, slots=True)
 class LogDirectoryMetrics:
-    """A log directory: whether it has failed, and how many of its logs the cleaner skips after an error."""
-
     path: Path
     is_offline: bool
     uncleanable_partitions: int
@@ -24,8 +22,6 @@ class LogDirectoryMetrics:
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetrics:
-    """The size of one log, its number of segments, and its first and last offsets."""
-
     partition: TopicPartition
     size_bytes: int
     segments: int
@@ -35,8 +31,6 @@ class PartitionMetrics:
 
 @dataclass(frozen=True, slots=True)
 class LogMetrics:
-    """The metrics at one moment."""
-
     max_dirty_percent: int
     time_since_last_run_ms: int
     recopy_percent: int
@@ -46,7 +40,6 @@ class LogMetrics:
 
 
 def log_metrics(manager: LogManager) -> LogMetrics:
-    """Return the current metrics of the logs of `manager`."""
     cleaner = manager.cleaner
     logs = manager.all_logs()
     uncleanable = cleaner.manager.checkpoints.uncleanable()

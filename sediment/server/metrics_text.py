@@ -26,10 +26,7 @@ _CAPITAL = re.compile(r"(?<!^)(?=[A-Z])")
 
 
 def server_metrics_text(metrics: RequestMetrics, sockets: SocketServer, logs: LogMetrics | None = None) -> bytes:
-    """Return the current metrics; `logs` are the log metrics of a live server, else None.
-
-    Source: Prometheus' exposition format 0.0.4; Kafka's documentation, monitoring.
-    """
+    """Source: Prometheus' exposition format 0.0.4; Kafka's documentation, monitoring."""
     from prometheus_client import CollectorRegistry, generate_latest
     from prometheus_client.registry import Collector
 

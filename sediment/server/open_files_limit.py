@@ -21,15 +21,12 @@ _RESERVED_SHARE = 8
 
 
 class _RaisedLimit:
-    """The soft limit of this process, with the number of servers that need the raised limit."""
-
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._users = 0
         self._change: tuple[int, int] | None = None
 
     def acquire(self) -> int:
-        """Raise the limit as far as allowed, and return it."""
         with self._guard:
             soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
             wanted = _WANTED if hard == resource.RLIM_INFINITY else min(hard, _WANTED)
@@ -58,7 +55,6 @@ _raised_limit = _RaisedLimit()
 
 @contextmanager
 def raised_open_files_limit(connections: int) -> Iterator[None]:
-    """Raise the limit on open files in the block; warn if it is too low for the number of connections."""
     limit = _raised_limit.acquire()
     try:
         if limit != resource.RLIM_INFINITY and limit < connections + _DESCRIPTORS_BESIDE:
@@ -103,7 +99,6 @@ class ReservedDescriptors:
                 self._descriptors.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
     def close(self) -> None:
-        """Close all reserved descriptors, and reserve no more."""
         with self._guard:
             self._is_closed = True
             while self._descriptors:

@@ -26,11 +26,6 @@ _FIRST_CHARACTERS = 2000
 
 
 def check_regex(pattern: str) -> None:
-    """Check a pattern.
-
-    Raises:
-        ApiError: INVALID_REGULAR_EXPRESSION: the pattern is not valid, or exceeds a limit.
-    """
     if len(pattern) > MAX_PATTERN_LENGTH:
         raise _invalid(pattern[:100], f"it has {len(pattern)} characters; give at most {MAX_PATTERN_LENGTH}")
     if _program_size(pattern) > MAX_PROGRAM_SIZE:
@@ -59,7 +54,6 @@ def matching_names(
 
 
 def _first_names(names: Sequence[str], first: int, most_characters: int) -> Sequence[str]:
-    """Return the names from index `first` on with about `most_characters` in total, but at least one."""
     number = first
     while number < len(names) and most_characters > 0:
         most_characters -= len(names[number]) + 1

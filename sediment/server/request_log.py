@@ -24,14 +24,7 @@ _MODE = 0o640
 
 
 class RequestLog:
-    """A log file to which several threads may write."""
-
     def __init__(self, path: Path) -> None:
-        """Open `path` for appending.
-
-        Raises:
-            OSError: the file cannot be opened.
-        """
         self._path = path
         self._open()
         self._errors = LimitedLog(_LOGGER, lines_per_second=1)
@@ -68,7 +61,6 @@ class RequestLog:
                 self._errors.warning(f"the request log cannot be written: {error.strerror}")
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._descriptor)
 
     def _open(self) -> None:

@@ -44,7 +44,6 @@ def request_name(api_key: ApiKey) -> str:
 
 
 def stage_durations_ns(times: RequestTimes) -> Sequence[int]:
-    """Return the duration of each stage in STAGES, in nanoseconds."""
     # `respond` may be called before the handler returns.
     handled_ns = min(times.handled_ns, times.responded_ns) if times.handled_ns else times.responded_ns
     return (
@@ -58,8 +57,6 @@ def stage_durations_ns(times: RequestTimes) -> Sequence[int]:
 
 @dataclass(slots=True)
 class RequestCounters:
-    """Sums over the requests of one API and version."""
-
     requests: int = 0
     request_bytes: int = 0
     response_bytes: int = 0
@@ -82,7 +79,6 @@ class RequestCounters:
         self.total_ns += total_ns
 
     def merge(self, other: RequestCounters) -> None:
-        """Add the sums of another processor."""
         self.requests += other.requests
         self.request_bytes += other.request_bytes
         self.response_bytes += other.response_bytes
@@ -94,8 +90,6 @@ class RequestCounters:
 
 
 class RequestMetrics:
-    """Counters of all processors, of refused connections, and of errors in responses."""
-
     def __init__(self, processors: int, *, log: Callable[[Request, int], None] | None = None) -> None:
         """Create counters at zero; `log` is called with each finished request and the size of its response."""
         self._by_processor: list[dict[tuple[ApiKey, int], RequestCounters]] = [{} for _ in range(processors)]
@@ -106,16 +100,13 @@ class RequestMetrics:
 
     @property
     def has_log(self) -> bool:
-        """True if each request is passed to a log."""
         return self._log is not None
 
     @property
     def connections_refused(self) -> int:
-        """Number of connections refused because of a limit."""
         return self._connections_refused
 
     def sent(self, processor: int, request: Request, response_bytes: int) -> None:
-        """Count a request whose response was sent."""
         found = self._counters(processor, request.api_key, request.api_version)
         found.add(request.times, request.size_bytes, response_bytes)
         if self._log is not None:
@@ -143,18 +134,15 @@ class RequestMetrics:
         return found
 
     def count_errors(self, api_key: ApiKey, response: Any) -> None:
-        """Count the error codes in a response."""
         found = list(_error_codes(response, _code_plan(type(response).__name__)))
         if found:
             with self._guard:
                 self._errors.update((api_key, code) for code in found)
 
     def connection_refused(self) -> None:
-        """Count a refused connection."""
         self._connections_refused += 1
 
     def by_request(self) -> dict[tuple[ApiKey, int], RequestCounters]:
-        """Return the sums by API and version."""
         merged: dict[tuple[ApiKey, int], RequestCounters] = {}
         for counters in self._by_processor:
             for key, found in tuple(counters.items()):
@@ -162,15 +150,12 @@ class RequestMetrics:
         return merged
 
     def errors(self) -> dict[tuple[ApiKey, int], int]:
-        """Return how often each error code was sent, by API and code."""
         with self._guard:
             return dict(self._errors)
 
 
 @dataclass(frozen=True, slots=True)
 class _CodePlan:
-    """The fields that contain error codes, in a structure and in its nested structures."""
-
     has_own: bool
     nested: tuple[tuple[str, bool, _CodePlan], ...]
 
@@ -192,7 +177,6 @@ def _code_plan(message_name: str) -> _CodePlan:
 
 
 def _error_codes(structure: Any, plan: _CodePlan) -> Iterator[int]:
-    """Yield the error codes in a structure, except NONE."""
     if plan.has_own and structure.error_code != _NONE:
         yield structure.error_code
     for attribute, is_array, inner in plan.nested:

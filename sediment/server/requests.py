@@ -28,46 +28,30 @@ _NO_FRAME = memoryview(b"")
 
 
 class TokenChannel(Protocol):
-    """An object that can send frames without a header."""
-
     connection: Connection
 
-    def send_token(self, token: bytes) -> None:
-        """Send `token` as a frame."""
-        ...
+    def send_token(self, token: bytes) -> None: ...
 
-    def close(self, request: None, error: BaseException) -> None:
-        """Close the connection."""
-        ...
+    def close(self, request: None, error: BaseException) -> None: ...
 
 
 class Authenticator(Protocol):
-    """The authentication of one connection."""
-
     @property
-    def is_complete(self) -> bool:
-        """True if the client has proved its identity."""
-        ...
+    def is_complete(self) -> bool: ...
 
     @property
     def expects_token(self) -> bool:
         """True if the next frame is a SASL token without a header (SaslHandshake version 0)."""
         ...
 
-    def accept_token(self, token: bytes, channel: TokenChannel) -> None:
-        """Process a SASL token, and send the next token or close the connection."""
-        ...
+    def accept_token(self, token: bytes, channel: TokenChannel) -> None: ...
 
     @property
-    def has_failed(self) -> bool:
-        """True if authentication has failed; the connection is closed after the response."""
-        ...
+    def has_failed(self) -> bool: ...
 
 
 @dataclass(slots=True, eq=False)
 class Connection:
-    """The parts of a connection that handlers and logs use."""
-
     id: str
     """Local and remote address, processor and number in Kafka's format: `127.0.0.1:9092-127.0.0.1:4711-0-1`."""
 
@@ -89,7 +73,6 @@ class Connection:
 
     @property
     def is_authenticated(self) -> bool:
-        """True if the client has proved its identity, or the listener does not require authentication."""
         return self.authenticator is None or self.authenticator.is_complete
 
     @property
@@ -111,8 +94,6 @@ class ReceiveBuffer:
 
 
 class AnsweredRun(NamedTuple):
-    """Several requests that were answered together."""
-
     requests: int
     size_bytes: int
     """The number of received bytes of these requests, including the size fields of their frames."""
@@ -122,54 +103,33 @@ class AnsweredRun(NamedTuple):
 
 
 class RepeatedRequest(Protocol):
-    """An earlier request whose repetitions can be answered without being decoded."""
-
     api_key: ApiKey
     api_version: int
     client_id: str | None
 
     @property
-    def is_in_use(self) -> bool:
-        """False after many requests in a row that do not repeat this request."""
-        ...
+    def is_in_use(self) -> bool: ...
 
     has_runs: bool
     """False if `answer_run` always returns None."""
 
-    def answer(self, frame: memoryview) -> tuple[int, Sequence[Any]] | None:
-        """Return the correlation id and the encoded response; None if the frame does not repeat this request."""
-        ...
+    def answer(self, frame: memoryview) -> tuple[int, Sequence[Any]] | None: ...
 
     def answer_run(self, received: ReceiveBuffer, start: int, end: int, largest_bytes: int) -> AnsweredRun | None:
-        """Answer the requests in bytes [start, end) of `received`; each request may have at most `largest_bytes`.
-
-        Return None, and change nothing, if the first request must be decoded completely.
-        """
+        """Return None, and change nothing, if the first request must be decoded completely."""
         ...
 
 
 class ResponseChannel(Protocol):
-    """The connection to which a request's response or failure is passed."""
+    def send(self, request: Request, response: Any, version: int) -> None: ...
 
-    def send(self, request: Request, response: Any, version: int) -> None:
-        """Encode and send `response`; None lets the connection continue without a response."""
-        ...
+    def send_encoded(self, request: Request, chunks: Sequence[Any]) -> None: ...
 
-    def send_encoded(self, request: Request, chunks: Sequence[Any]) -> None:
-        """Send an encoded response that contains no error."""
-        ...
+    def run_long(self, task: Callable[[], None]) -> None: ...
 
-    def run_long(self, task: Callable[[], None]) -> None:
-        """Run a task, which raises nothing, on a thread on which no other request waits."""
-        ...
+    def free_frame(self, size_bytes: int) -> None: ...
 
-    def free_frame(self, size_bytes: int) -> None:
-        """Give back the memory of the request's frame, which has that size, before the response."""
-        ...
-
-    def close(self, request: Request, error: BaseException) -> None:
-        """Close the connection without a response."""
-        ...
+    def close(self, request: Request, error: BaseException) -> None: ...
 
 
 @dataclass(slots=True)
@@ -190,8 +150,6 @@ class RequestTimes:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A decoded request."""
-
     api_key: ApiKey
     api_version: int
     correlation_id: int
@@ -213,31 +171,20 @@ class Request:
 
     @property
     def received_ns(self) -> int:
-        """Time at which the last byte arrived, in nanoseconds of the monotonic clock."""
         return self.times.received_ns
 
     def respond(self, response: Any, *, version: int | None = None) -> None:
-        """Encode `response` in the version of the request, or in `version`, and send it; None sends nothing.
-
-        Raises:
-            RuntimeError: the request was already answered or failed.
-        """
         self._finish()
         self.channel.send(self, response, self.api_version if version is None else version)
 
     def respond_encoded(self, chunks: Sequence[Any]) -> None:
-        """Send an encoded response that contains no error.
-
-        Raises:
-            RuntimeError: the request was already answered or failed.
-        """
         self._finish()
         self.channel.send_encoded(self, chunks)
 
     def respond_later(self, rest: Callable[[], Any]) -> None:
-        """Call `rest` on a thread on which no other request waits, and send the response that it returns.
+        """Send nothing if it returns None.
 
-        Send nothing if it returns None.  If it raises an error, close the connection.
+        If it raises an error, close the connection.
         """
 
         def run() -> None:
@@ -251,11 +198,6 @@ class Request:
         self.channel.run_long(run)
 
     def fail(self, error: BaseException) -> None:
-        """Close the connection and log `error`.
-
-        Raises:
-            RuntimeError: the request was already answered or failed.
-        """
         self._finish()
         self.channel.close(self, error)
 
@@ -275,7 +217,6 @@ class Request:
         self.channel.free_frame(self.size_bytes)
 
     def release(self) -> None:
-        """Free the message and the frame, because a wait or a slow reader may take long."""
         self.message, self.frame = None, _NO_FRAME
 
 

@@ -78,8 +78,6 @@ _RANGES: dict[str, Range] = {
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """The config of one server."""
-
     num_network_threads: int = 3
     """Processors of the listener."""
 
@@ -210,11 +208,6 @@ class ServerConfig:
     """Id of this node, in thread names and in responses to clients."""
 
     def __post_init__(self) -> None:
-        """Check the values.
-
-        Raises:
-            SettingsError: a value is out of its range, or two values contradict each other.
-        """
         check_ranges(self, _RANGES)
         if self.offsets_retention_minutes is not None:
             check_ranges(self, {"offsets_retention_minutes": POSITIVE_INT})

@@ -27,65 +27,40 @@ from sediment.segment_io.protocol.error_codes import ErrorCode
 class FetchedRecords(Protocol):
     """The result of a read; `records` begins with a batch, may end inside a batch, and is None without data.
 
-    The slice may contain records below the requested offset; a consumer skips such records.  `aborted` contains the
-    aborted transactions that overlap the slice.  It is None unless the isolation level is READ_COMMITTED.
+    The slice may contain records below the requested offset; a consumer skips such records.
     """
 
     @property
-    def records(self) -> FileSlice | None:
-        """The slice."""
-
+    def records(self) -> FileSlice | None: ...
     @property
-    def aborted(self) -> tuple[AbortedTxn, ...] | None:
-        """Aborted transactions."""
+    def aborted(self) -> tuple[AbortedTxn, ...] | None: ...
 
 
 class ServedLog(Protocol):
-    """The log of one partition.
-
-    Every method that reads raises StorageError if the log cannot be read, and OpenFilesLimitError if this process may
-    open no more files.
-    """
+    # Every method that reads raises StorageError if the log cannot be read, and OpenFilesLimitError if this process may
+    # open no more files.
 
     @property
-    def partition(self) -> TopicPartition:
-        """Topic and partition number in the name of the directory."""
-
+    def partition(self) -> TopicPartition: ...
     @property
-    def directory(self) -> Path:
-        """Directory of the partition."""
-
+    def directory(self) -> Path: ...
     @property
-    def size_bytes(self) -> int:
-        """Bytes of all `.log` files."""
-
+    def size_bytes(self) -> int: ...
     @property
     def failure(self) -> SedimentError | None:
         """The error that makes every read fail; None if there is none."""
 
     @property
-    def log_start_offset(self) -> int:
-        """First offset that may be read."""
-
+    def log_start_offset(self) -> int: ...
     @property
-    def high_watermark(self) -> int:
-        """The end offset of reads with READ_UNCOMMITTED."""
-
+    def high_watermark(self) -> int: ...
     @property
-    def last_stable_offset(self) -> int:
-        """The end offset of reads with READ_COMMITTED."""
-
+    def last_stable_offset(self) -> int: ...
     @property
-    def leader_epoch(self) -> int:
-        """The epoch of the leader."""
-
+    def leader_epoch(self) -> int: ...
     @property
-    def producers(self) -> tuple[ProducerEntry, ...]:
-        """The producers with a batch in the log."""
-
-    def end_offset(self, isolation: Isolation) -> int:
-        """Return the end offset of reads with this isolation level."""
-
+    def producers(self) -> tuple[ProducerEntry, ...]: ...
+    def end_offset(self, isolation: Isolation) -> int: ...
     def readable_range(self, isolation: Isolation) -> tuple[int, int]:
         """Return the log start offset and the end offset of reads; both change if the log is closed or goes offline."""
 
@@ -94,9 +69,6 @@ class ServedLog(Protocol):
 
         If the first batch is larger than `max_bytes`, return the whole batch if `min_one` is True, else nothing
         (KIP-74).
-
-        Raises:
-            OffsetOutOfRangeError: `offset` is outside the log.
         """
 
     def offset_for_time(self, target_ms: int, *, only_quick: bool = False) -> TimestampOffsetEpoch | None:
@@ -108,11 +80,7 @@ class ServedLog(Protocol):
         """
 
     def offset_of_largest_timestamp(self, *, only_quick: bool = False) -> TimestampOffsetEpoch | None:
-        """Return the first record with the largest timestamp; None if there is none.
-
-        Raises:
-            LongWorkError: see `offset_for_time`.
-        """
+        """Return the first record with the largest timestamp; None if there is none."""
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """Return (epoch, end offset) of the last point at which this log agrees with a log that ends in `epoch`.
@@ -125,35 +93,24 @@ class ServedLog(Protocol):
 
 
 class ServedTopic(Protocol):
-    """A topic with the partitions that clients see."""
-
     @property
-    def name(self) -> str:
-        """Name of the topic."""
-
+    def name(self) -> str: ...
     @property
-    def id(self) -> uuid.UUID:
-        """Id of the topic."""
-
+    def id(self) -> uuid.UUID: ...
     @property
-    def partitions(self) -> Mapping[int, ServedLog]:
-        """The logs of the topic's partitions, by number."""
-
+    def partitions(self) -> Mapping[int, ServedLog]: ...
     @property
     def missing(self) -> Mapping[int, ErrorCode]:
-        """The partitions without a log here, by number, each with the error for a request that needs the log.
+        """Clients see such a partition without a leader.
 
-        Clients see such a partition without a leader.  They use the number of all partitions to map keys to partitions,
-        and some clients read nothing from a topic whose numbers have a gap.
+        They use the number of all partitions to map keys to partitions, and some clients read nothing from a topic
+        whose numbers have a gap.
         """
 
     @property
-    def configs(self) -> Mapping[str, str]:
-        """The configs that the topic itself sets."""
-
+    def configs(self) -> Mapping[str, str]: ...
     @property
-    def is_internal(self) -> bool:
-        """True for one of Kafka's internal topics."""
+    def is_internal(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,43 +134,26 @@ class ServedDirectory:
 
 
 class TopicCatalog(Protocol):
-    """Topics by name and by id."""
-
     @property
-    def cluster_id(self) -> str:
-        """Id of the cluster."""
-
+    def cluster_id(self) -> str: ...
     @property
-    def node_id(self) -> int:
-        """Id of this node."""
-
+    def node_id(self) -> int: ...
     @property
     def metadata(self) -> ClusterMetadata | None:
         """Metadata of the cluster; None without a metadata log."""
 
     @property
-    def directories(self) -> Sequence[ServedDirectory]:
-        """The log directories."""
-
-    def topics(self) -> Sequence[ServedTopic]:
-        """Return every topic, by name."""
-
-    def topic(self, name: str) -> ServedTopic | None:
-        """Return a topic by name."""
-
-    def topic_by_id(self, topic_id: uuid.UUID) -> ServedTopic | None:
-        """Return a topic by id."""
-
-    def partition(self, name: str, number: int) -> ServedLog | None:
-        """Return a partition of a topic."""
+    def directories(self) -> Sequence[ServedDirectory]: ...
+    def topics(self) -> Sequence[ServedTopic]: ...
+    def topic(self, name: str) -> ServedTopic | None: ...
+    def topic_by_id(self, topic_id: uuid.UUID) -> ServedTopic | None: ...
+    def partition(self, name: str, number: int) -> ServedLog | None: ...
 
 
 def has_partition(topic: ServedTopic | None, number: int) -> bool:
-    """Return True if a topic has a partition, even one without a log; `topic` is None if the topic does not exist."""
     return topic is not None and (number in topic.partitions or number in topic.missing)
 
 
 def code_without_log(topic: ServedTopic | None, number: int) -> ErrorCode:
-    """Return the error for a partition without a log; `topic` is None if the topic does not exist."""
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return unknown if topic is None else topic.missing.get(number, unknown)

@@ -13,10 +13,6 @@ _LONGEST_NAME = 249
 
 
 def check_topic_name(name: str) -> None:
-    """Check the name of a topic.
-
-    Raises: ApiError: Kafka does not allow the name.
-    """
     if not is_topic_name(name):
         raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {_why_invalid(name)}")
 

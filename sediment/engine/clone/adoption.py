@@ -7,13 +7,13 @@
                   meta.properties; with one, add entries to the checkpoints, then records to the metadata log
                   (`metadata_append`)
 
-If a broker starts before the last write of step 4, the folders still belong to no topic.  The broker renames the
-folders to `-stray`, as it would have done before the adoption, and leaves their records unchanged.  partition.metadata
-is written before the metadata records of its topic.  Without this file, a broker would rename the folder to `-stray`
-even if the metadata contains the topic.
+If a broker starts before the last write of step 4, the folders still belong to no topic. The broker renames the folders
+to `-stray`, as it would have done before the adoption, and leaves their records unchanged.  partition.metadata is
+written before the metadata records of its topic. Without this file, a broker would rename the folder to `-stray` even
+if the metadata contains the topic.
 
-Invariants: no properties file is overwritten.  A node that has a metadata log keeps its meta.properties and its marker
-of a clean stop.  Brokers ignore the copies of step 3.
+Invariants: no properties file is overwritten. A node that has a metadata log keeps its meta.properties and its marker
+of a clean stop.
 """
 
 from __future__ import annotations
@@ -68,18 +68,11 @@ START_FILES = (*CHECKPOINT_FILES, BOOTSTRAP_FILE, CLEAN_SHUTDOWN_FILE, META_PROP
 
 
 def has_metadata_folder(log_dir: Path, fs: Fs) -> bool:
-    """Return True if the directory contains a metadata log; a broker then does not read `bootstrap.checkpoint`."""
     return fs.exists(log_dir / str(METADATA_PARTITION))
 
 
 # ----------------------------------------------------------------------------------------------------------- partitions
 def survey_adoption(partition: ClonedPartition, config: LogConfig, fs: Fs, *, now_ms: int) -> PartitionClone:
-    """Return what `adopt_partition` would return if it ended no transactions; change nothing.
-
-    Raises:
-        CorruptDataError, UnsupportedDataError: a broker would refuse to load the partition.
-        OSError: the disk failed.
-    """
     (replica,) = partition.replicas
     with overlay_of(replica.path) as overlay:
         loaded, first = _load(partition.target, replica, overlay, keeping_producers(config), OverlayFs(), now_ms)
@@ -99,10 +92,7 @@ def adopt_partition(
     """Change a partition, in place, to the state after a clean stop; the lock of its directory must be held.
 
     Raises:
-        CorruptDataError, UnsupportedDataError: a broker would refuse to load the partition.
-        UsageError: `ends_transactions` is False, and the log has an open transaction without a coordinator.
         SourceChangedError: the folder has another topic id than `topic_id`; nothing was changed.
-        OSError: the disk failed.
     """
     (replica,) = partition.replicas
     name, directory, config = partition.target, replica.path, keeping_producers(config)
@@ -122,7 +112,6 @@ def adopt_partition(
 
 
 def _check_topic_id(partition: ClonedPartition, topic_id: str, fs: Fs) -> None:
-    """Check that a broker would find the folder to be of the topic; it sets a folder with another id aside."""
     (replica,) = partition.replicas
     file = replica.path / PARTITION_METADATA_FILE
     stored = read_partition_metadata(fs, file)
@@ -136,13 +125,7 @@ def _check_topic_id(partition: ClonedPartition, topic_id: str, fs: Fs) -> None:
 
 
 def check_no_open_transaction(clone: PartitionClone) -> None:
-    """Check that no transaction is open.
-
-    An open transaction would never end, because its coordinator is in another cluster.
-
-    Raises:
-        UsageError: a transaction is open.
-    """
+    """An open transaction would never end, because its coordinator is in another cluster."""
     if clone.open_transactions:
         first = min(clone.open_transactions, key=lambda each: each.first_offset)
         raise UsageError(
@@ -155,7 +138,6 @@ def check_no_open_transaction(clone: PartitionClone) -> None:
 def _load(
     name: TopicPartition, replica: Replica, directory: Path, config: LogConfig, fs: Fs, now_ms: int
 ) -> tuple[LoadedLog, LoadedLog]:
-    """Load a log, write its producer snapshot, and load the log again; return both results, the second one first."""
     checkpoints = _checkpoints_of(replica)
     note_producers_of_bare_copy(name, directory, checkpoints, fs)
     first = load_log(
@@ -173,11 +155,6 @@ def _load(
 
 
 def _refuse_losses(partition: TopicPartition, checkpoints: PartitionCheckpoints, cut: LogCut) -> None:
-    """Refuse a cut that loses records, because an adoption cannot put them back.
-
-    Raises:
-        RecordsWouldBeLostError: the cut loses records.
-    """
     known = KnownOfLog(None, (), checkpoints.high_watermark, checkpoints.recovery_point, checkpoints.first_dirty)
     lost = missing_after_cut(cut, known)
     if lost is not None:
@@ -189,11 +166,10 @@ def _refuse_losses(partition: TopicPartition, checkpoints: PartitionCheckpoints,
 
 
 def _checkpoints_of(replica: Replica) -> PartitionCheckpoints:
-    """Return the checkpoints with which a log is loaded.
+    """A log without a recovery point is a bare copy; it is loaded as after a clean stop.
 
-    A log without a recovery point is a bare copy; it is loaded as after a clean stop.  If it were loaded as after a
-    crash, the load would verify the copy from its first batch, and would cut off everything after a corrupt batch,
-    including good batches.
+    If it were loaded as after a crash, the load would verify the copy from its first batch, and would cut off
+    everything after a corrupt batch, including good batches.
     """
     found, listed = replica.checkpoints, replica.directory.checkpoints.recovery_point or {}
     return replace(found, clean_shutdown=found.clean_shutdown or replica.partition not in listed)
@@ -213,10 +189,10 @@ def write_start_files(
     run_id: str,
     now_ms: int,
 ) -> tuple[str, ...]:
-    """Write the files that concern the whole directory; return the names of the copies of replaced files.
+    """meta.properties is replaced last.
 
-    meta.properties is replaced last.  So after an interrupted run, the directory still belongs to its former node, or
-    to no node.  The server properties file is written only if it does not exist.
+    So after an interrupted run, the directory still belongs to its former node, or to no node. The server properties
+    file is written only if it does not exist.
     """
     kept = []
     for name, content in (*checkpoint_files(clones), *start_files(start, now_ms)):
@@ -231,12 +207,9 @@ def write_start_files(
 def add_to_checkpoints(
     log_dir: Path, clones: Mapping[TopicPartition, PartitionClone], fs: Fs, *, run_id: str
 ) -> tuple[str, ...]:
-    """Write entries for the partitions to the existing checkpoint files; return the names of copies of the old files.
+    """Old entries of these partitions are replaced or removed.
 
-    Old entries of these partitions are replaced or removed.  The log start checkpoint is created if an entry needs it.
-
-    Raises:
-        CorruptCheckpointError: a file is malformed; it was not changed.
+    The log start checkpoint is created if an entry needs it.
     """
     kept = []
     files = {CLEANER_FILE: b"0\n0\n", **dict(checkpoint_files(clones))}
@@ -251,7 +224,6 @@ def add_to_checkpoints(
 
 
 def _keep(log_dir: Path, name: str, fs: Fs, run_id: str) -> str:
-    """Copy a file durably under a name that brokers ignore; return the name."""
     copy = log_dir / f"{name}.{run_id}{KEPT_SUFFIX}"
     fs.write_new(copy, [fs.read_bytes(log_dir / name)])
     fs.adopt_owner(copy, log_dir / name)

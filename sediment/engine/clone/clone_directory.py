@@ -47,16 +47,12 @@ _DRIVER = "driver"
 
 @dataclass(frozen=True, slots=True)
 class StartFiles:
-    """The contents of the files that a broker needs to start: its node, metadata records and properties."""
-
     node: CloneNode
     records: Sequence[bytes]
     properties: str
 
 
 class CloneDirectory:
-    """The writer of one clone; the caller must lock the directory before it calls `begin`."""
-
     def __init__(self, path: Path, run_id: str) -> None:
         self.path = path
         self._publisher = Publisher(Store(str(path)), run_id)
@@ -66,11 +62,6 @@ class CloneDirectory:
         self._topic_ids: dict[TopicPartition, str] = {}
 
     def check(self, sources: Sequence[Store]) -> None:
-        """Check that the directory is outside the sources, and that it is missing, empty or an unfinished output.
-
-        Raises:
-            UsageError: the directory fails the check; nothing was changed.
-        """
         if "," in str(self.path) or "\\" in str(self.path):
             raise UsageError(
                 "a broker's log.dirs cannot contain this path",
@@ -85,11 +76,9 @@ class CloneDirectory:
         self._publisher.make_directory()
 
     def begin(self) -> str | None:
-        """Claim the directory and empty it; return the run whose unfinished files were removed, or None."""
         return self._publisher.begin()
 
     def add(self, target: TopicPartition, topic_id: str, clone: PartitionClone) -> None:
-        """Rename a finished partition to its final name."""
         self._publisher.check()
         self._fs.rename(self.path / clone.folder, self.path / str(target))
         self._partitions[target] = clone
@@ -97,11 +86,6 @@ class CloneDirectory:
         self._files += [replace(file, name=f"{target}/{file.name}") for file in clone.files]
 
     def finish(self, start: StartFiles, *, sources: Sequence[str], now_ms: int) -> int:
-        """Write the files that concern the whole directory, then the manifest; return the number of files.
-
-        Raises:
-            OwnershipError: another run owns the directory, or a file of the clone is missing.
-        """
         for name, content in (*checkpoint_files(self._partitions), *start_files(start, now_ms)):
             self._files.append(self._publisher.publish(name, [content], attempt=_DRIVER))
         wanted = {str(partition) for partition in self._partitions}
@@ -125,7 +109,6 @@ class CloneDirectory:
 
 
 def checkpoint_files(clones: Mapping[TopicPartition, PartitionClone]) -> Iterator[tuple[str, bytes]]:
-    """Yield the checkpoint files of a log directory after a clean stop, as (name, content)."""
     clones = dict(sorted(clones.items()))
     ends = {partition: clone.log_end_offset for partition, clone in clones.items()}
     yield RECOVERY_POINT_FILE, format_offset_checkpoint(ends)
@@ -140,7 +123,6 @@ def checkpoint_files(clones: Mapping[TopicPartition, PartitionClone]) -> Iterato
 
 
 def start_files(start: StartFiles, now_ms: int) -> Iterator[tuple[str, bytes]]:
-    """Yield the files that assign a log directory to a node, as (name, content); meta.properties comes last."""
     meta = MetaProperties(_KRAFT_VERSION, start.node.cluster_id, start.node.node_id, start.node.directory_id)
     yield SERVER_PROPERTIES_FILE, start.properties.encode()
     yield BOOTSTRAP_FILE, format_bootstrap_checkpoint(start.records, now_ms=now_ms)

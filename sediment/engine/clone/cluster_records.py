@@ -36,8 +36,6 @@ _NO_BROKER_EPOCH = -1
 
 @dataclass(frozen=True, slots=True)
 class CloneNode:
-    """The node of a clone; `directory_id` is the id of its log directory, 22 characters long like a cluster id."""
-
     node_id: int
     cluster_id: str
     directory_id: str
@@ -51,7 +49,6 @@ def cluster_records(
     broker_configs: Mapping[str, str],
     next_producer_id: int,
 ) -> Iterator[bytes]:
-    """Yield the records; if a partition is not in `leader_epochs`, its leader epoch is 0."""
     for name in sorted(features, key=lambda name: (name != METADATA_VERSION, name)):
         yield _encoded(m.FeatureLevelRecord(name=name, feature_level=features[name]))
     for topic in topics:
@@ -68,10 +65,9 @@ def added_topic_records(
     metadata: ClusterMetadata,
     known_producer_ids: Iterable[int],
 ) -> Iterator[bytes]:
-    """Yield the records that add topics to the cluster described by `metadata`.
+    """A ProducerIdsRecord is included only if it raises the next producer id.
 
-    A ProducerIdsRecord is included only if it raises the next producer id.  A controller fails if a record lowers or
-    repeats that id.
+    A controller fails if a record lowers or repeats that id.
     """
     for topic in topics:
         yield from topic_records(topic, leader_epochs, node, metadata.features[METADATA_VERSION])
@@ -83,7 +79,6 @@ def added_topic_records(
 def topic_records(
     topic: ClonedTopic, leader_epochs: Mapping[TopicPartition, int], node: CloneNode, metadata_version: int
 ) -> Iterator[bytes]:
-    """Yield the records of one topic, with its partitions and configs."""
     topic_id = uuid.UUID(bytes=parse_uuid(topic.topic_id))
     yield topic_record(topic.name, topic_id)
     for number in range(topic.partition_count):
@@ -96,14 +91,12 @@ def topic_records(
 
 
 def producer_ids_record(node: CloneNode, next_producer_id: int) -> bytes:
-    """Return the record that makes `next_producer_id` the next producer id that a controller assigns."""
     return _encoded(
         m.ProducerIdsRecord(broker_id=node.node_id, broker_epoch=_NO_BROKER_EPOCH, next_producer_id=next_producer_id)
     )
 
 
 def security_records(metadata: ClusterMetadata | None, parts: frozenset[Part]) -> Iterator[bytes]:
-    """Yield the records of the chosen parts: ACLs, quotas and SCRAM users."""
     if metadata is None:
         return
     found: list[Message] = []
@@ -117,7 +110,6 @@ def security_records(metadata: ClusterMetadata | None, parts: frozenset[Part]) -
 
 
 def next_producer_id(metadata: ClusterMetadata | None, known: Iterable[int]) -> int:
-    """Return the first producer id of a free block; all ids that are assigned or in `known` are lower."""
     least = max(known, default=-1) + 1
     block_start = -(-least // PRODUCER_ID_BLOCK) * PRODUCER_ID_BLOCK
     return max(block_start, 0 if metadata is None else metadata.next_producer_id)

@@ -66,10 +66,9 @@ _UNFINISHED = {1: "ongoing", _PREPARE_COMMIT: "being committed", 3: "being abort
 
 @dataclass(frozen=True, slots=True)
 class ClonedNames:
-    """The partitions of the source that are cloned; records of the coordinators must not name any other partition.
+    """`names` and `ids` are the new names and topic ids, keyed by the topic's name in the source.
 
-    `names` and `ids` are the new names and topic ids, keyed by the topic's name in the source.  `producer_ids` are the
-    ids of the producers that wrote to one of the partitions.
+    `producer_ids` are the ids of the producers that wrote to one of the partitions.
     """
 
     partitions: frozenset[TopicPartition]
@@ -90,8 +89,6 @@ class CoordinatedTransaction:
 
 @dataclass(slots=True)
 class RewriteCounts:
-    """The counts of a rewrite: groups or transactional ids that it kept and dropped, and records that it changed."""
-
     kept: int = 0
     dropped: int = 0
     records_changed: int = 0
@@ -107,8 +104,6 @@ class _Record:
 
 @dataclass(slots=True)
 class _Changes:
-    """Verdicts for two passes over the log; one pass cannot change both the key and the value of a record."""
-
     first: list[Verdict] = field(default_factory=list)
     second: list[Verdict] = field(default_factory=list)
 
@@ -116,7 +111,6 @@ class _Changes:
         self.first.append(Verdict(record.offset, Action.DROP))
 
     def replace(self, record: _Record, key: Any, value: Any | None) -> None:
-        """Replace the record's key by `key`, and its value by `value`, if they differ."""
         encoded = encode_coordinator_key(key)
         if encoded != record.key:
             self.first.append(Verdict(record.offset, Action.REPLACE_KEY, encoded))
@@ -137,15 +131,7 @@ def rewrite_coordinator_log(
     *,
     run_id: str,
 ) -> tuple[RewriteCounts, int | None]:
-    """Rewrite a coordinator's log in `directory`, which no other process uses.
-
-    Returns:
-        The counts, and the new cleaner checkpoint.
-
-    Raises:
-        CorruptDataError: a batch cannot be read or rewritten.
-        OSError: the disk failed.
-    """
+    # Returns the counts, and the new cleaner checkpoint.
     decide = {CONSUMER_OFFSETS: _group_changes, TRANSACTION_STATE: _transaction_changes}.get(partition.topic)
     first_dirty = checkpoints.first_dirty
     if decide is None:
@@ -169,24 +155,14 @@ def rewrite_coordinator_log(
 
 
 def committing_producers(topic: SourceTopic, until_ms: int | None, fs: Fs) -> frozenset[int]:
-    """Return the producers whose transaction was being committed at `until_ms`, or at the end of the log if it is None.
-
-    Raises:
-        CorruptDataError: a batch cannot be read.
-        OSError: a file at a URI cannot be fetched.
-    """
+    # Return the producers whose transaction was being committed at `until_ms`, or at the end of the log if it is None.
     bounds = ALL if until_ms is None else Bounds(end_timestamp_ms=until_ms + 1)
     values = _last_states(topic, fs, bounds).values()
     return frozenset(value.producer_id for value in values if value.transaction_status == _PREPARE_COMMIT)
 
 
 def coordinated_transactions(topic: SourceTopic, fs: Fs) -> dict[int, CoordinatedTransaction]:
-    """Return the transactions that a coordinator has not finished, by each producer id that they use.
-
-    Raises:
-        CorruptDataError: a batch cannot be read.
-        OSError: a file at a URI cannot be fetched.
-    """
+    """Return the transactions that a coordinator has not finished, by each producer id that they use."""
     found = {}
     for transactional_id, value in _last_states(topic, fs, ALL).items():
         if value.transaction_status not in _UNFINISHED:
@@ -208,7 +184,6 @@ def coordinated_transactions(topic: SourceTopic, fs: Fs) -> dict[int, Coordinate
 
 
 def _last_states(topic: SourceTopic, fs: Fs, bounds: Bounds) -> dict[str, Any]:
-    """Return the last value of each transactional id, without tombstones."""
     found: dict[str, Any] = {}
     for replicas in topic.replicas.values():
         replica = replicas[0]
@@ -219,14 +194,7 @@ def _last_states(topic: SourceTopic, fs: Fs, bounds: Bounds) -> dict[str, Any]:
 
 
 def transactional_producers(topic: SourceTopic | None, fs: Fs) -> frozenset[int]:
-    """Return the producer ids in the records of `__transaction_state`; the result is empty if the topic does not exist.
-
-    A transactional id keeps its producer id, even if no log has a record of the producer.
-
-    Raises:
-        CorruptDataError: a batch cannot be read.
-        OSError: a file at a URI cannot be fetched.
-    """
+    """A transactional id keeps its producer id, even if no log has a record of the producer."""
     found: set[int] = set()
     for replicas in () if topic is None else topic.replicas.values():
         replica = replicas[0]
@@ -239,7 +207,6 @@ def transactional_producers(topic: SourceTopic | None, fs: Fs) -> frozenset[int]
 
 
 def _read(partition: TopicPartition, directory: Path, fs: Fs, bounds: Bounds = ALL) -> Iterator[_Record]:
-    """Yield the records that can be decoded, in order."""
     request = TableRequest(columns=("key", "value", "offset", "control"), bounds=bounds)
     for task in plan_table(request, [Source(partition, directory)], fs):
         for rows in read_table(request, task, fs, follow=False):
@@ -269,7 +236,6 @@ def _group_changes(read: Any, names: ClonedNames) -> tuple[_Changes, RewriteCoun
 
 
 def _groups_of(records: Iterable[_Record], names: ClonedNames) -> frozenset[str]:
-    """Return the groups that have committed an offset of a cloned partition."""
     live: dict[tuple[str, str, int], bool] = {}
     for record in records:
         key = record.decoded.key
@@ -296,7 +262,7 @@ def _change_commit(record: _Record, names: ClonedNames, changes: _Changes) -> No
 
 
 def _empty_classic_group(record: _Record, changes: _Changes) -> None:
-    """Encode the group as if all members had left.  Source: Kafka's ClassicGroup, state EMPTY."""
+    """Source: Kafka's ClassicGroup, state EMPTY."""
     value = record.decoded.value
     if value is not None and value.members:
         value.members, value.protocol, value.leader = [], None, None
@@ -319,7 +285,6 @@ def _transaction_changes(read: Any, names: ClonedNames) -> tuple[_Changes, Rewri
 
 
 def _transactional_ids_of(records: Iterable[_Record], names: ClonedNames) -> frozenset[str]:
-    """Return the transactional ids whose last state names a producer or a partition of the clone."""
     kept: dict[str, bool] = {}
     for record in records:
         key, value = record.decoded.key, record.decoded.value
@@ -335,7 +300,6 @@ def _transactional_ids_of(records: Iterable[_Record], names: ClonedNames) -> fro
 
 
 def _cloned(partitions: Iterable[Any], names: ClonedNames) -> list[Any]:
-    """Return the partitions that are cloned, under their new names."""
     found = []
     for each in partitions:
         numbers = [n for n in each.partition_ids if TopicPartition(each.topic, n) in names.partitions]

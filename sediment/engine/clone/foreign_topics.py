@@ -27,19 +27,11 @@ _RECOVER = "run `sediment recover`, which writes the topic id of a folder that b
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """The partitions that are in the cluster's metadata, and the foreign topics by name."""
-
     known: tuple[TopicPartition, ...]
     foreign: Mapping[str, SourceTopic]
 
 
 def folders_of(source: SourceCluster, metadata: ClusterMetadata, node: CloneNode, fs: Fs) -> Folders:
-    """Classify the folders of `source`, which is one log directory of `node`.
-
-    Raises:
-        UsageError: a folder clashes with a topic of the cluster.
-        CorruptCheckpointError: a partition.metadata is malformed.
-    """
     (directory,) = source.directories
     names = {topic_id: name for name, topic_id in metadata.topic_ids.items()}
     known = []
@@ -66,7 +58,6 @@ def folders_of(source: SourceCluster, metadata: ClusterMetadata, node: CloneNode
 
 
 def advice_if_no_replica(topic_id: str | None) -> str:
-    """Return the next action for a folder with this topic id that `why_not_a_replica` gives a reason for."""
     return _RECOVER if topic_id is None else _MOVE
 
 
@@ -77,7 +68,6 @@ def why_not_a_replica(
     names: Mapping[str, str],
     node: CloneNode,
 ) -> str | None:
-    """Return the reason why this folder is not a replica of the cluster's topic with the same name or topic id."""
     wanted = metadata.topic_ids.get(partition.topic)
     if wanted is None:
         return f"topic id {topic_id} belongs to the cluster's topic {names[topic_id or '']}, not to {partition.topic}"

@@ -3,16 +3,14 @@
     aborted          the partition has no other replica, and no coordinator will end the transaction
     left open        another replica would differ from this one; or a coordinator will end the transaction, or may do so
 
-A second replica would lack the marker.  If it became the leader, other records could get the marker's offset under the
+A second replica would lack the marker. If it became the leader, other records could get the marker's offset under the
 same leader epoch, and this replica would never truncate the marker.
 
-A coordinator may have decided to commit.  Its records therefore must all be here: every partition of
+A coordinator may have decided to commit. Its records therefore must all be here: every partition of
 `__transaction_state`, with no replica on another node.
 
 A directory without meta.properties and without metadata belongs to no cluster, so only the coordinators' records that
 lie beside it count.
-
-This module is pure.
 
 Source: Kafka's TransactionsCommand (find-hanging, abort), KIP-664.
 """
@@ -45,16 +43,14 @@ class LeftOpen:
 
     @property
     def is_refused(self) -> bool:
-        """True unless a coordinator will end the transaction."""
         return self.reason_code != ONGOING_TRANSACTION
 
 
 @dataclass(frozen=True, slots=True)
 class Coordinators:
-    """What the coordinators' records in the given directories say.
+    """`partitions` are the numbers of the partitions of `__transaction_state` in these directories.
 
-    `partitions` are the numbers of the partitions of `__transaction_state` in these directories.  `transactions` are
-    the unfinished ones, by producer id.  `failure` says why the records cannot be read.
+    `failure` says why the records cannot be read.
     """
 
     partitions: frozenset[int] = frozenset()
@@ -64,10 +60,9 @@ class Coordinators:
 
 @dataclass(frozen=True, slots=True)
 class OwningCluster:
-    """The cluster of a log directory, as far as it is known.
+    """`is_of_node` is True if meta.properties exists; `has_zookeeper` if it is that of a ZooKeeper broker.
 
-    `is_of_node` is True if meta.properties exists; `has_zookeeper` if it is that of a ZooKeeper broker.  `nodes` are
-    the ids of the nodes whose directories were given.
+    `nodes` are the ids of the nodes whose directories were given.
     """
 
     metadata: ClusterMetadata | None
@@ -78,7 +73,6 @@ class OwningCluster:
     def why_left_open(
         self, partition: TopicPartition, entry: ProducerEntry, coordinators: Coordinators
     ) -> LeftOpen | None:
-        """Return why an open transaction must stay open; None if it may be aborted."""
         found = self._why(partition, entry, coordinators)
         return None if found is None else left_open(entry, *found)
 
@@ -138,7 +132,6 @@ class OwningCluster:
 
 
 def left_open(entry: ProducerEntry, code: str, why: str) -> LeftOpen:
-    """Return the reason `code` with its sentence; `why` is a clause with what to do."""
     return LeftOpen(
         code,
         f"the transaction that producer {entry.producer_id} (epoch {entry.producer_epoch}) began at offset "

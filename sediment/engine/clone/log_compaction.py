@@ -31,10 +31,8 @@ CORRUPT_BATCH = "corrupt-batch"
 class LogCompaction:
     """The outcome for a log that had `bytes_before` bytes; `reason` is None if the log was compacted.
 
-    `first_dirty` is the new cleaner checkpoint, or None if there is none.  `batches_without_horizon` counts batches
-    that keep their tombstones because delete.retention.ms is unknown.  `records_without_key` counts the records that
-    were dropped because they have no key, or because of which the log was not compacted.  `damage` describes the
-    corrupt batch that prevented the compaction.
+    `records_without_key` counts the records that were dropped because they have no key, or because of which the log was
+    not compacted. `damage` describes the corrupt batch that prevented the compaction.
     """
 
     bytes_before: int
@@ -60,15 +58,6 @@ def compact_log(
     attempt: str,
     encoding: Encoding | None,
 ) -> LogCompaction:
-    """Compact the log in `directory`, which no other process uses.
-
-    If `encoding` is not None, the kept records are written in this encoding.
-
-    Raises:
-        SourceChangedError: a segment was replaced during the run.
-        MemoryBudgetError: the keys do not fit into a task's memory.
-        OSError: the disk failed.
-    """
     listing = list_log(partition, directory, fs)
     try:
         return _compacted(
@@ -83,7 +72,6 @@ def compact_log(
 def not_compacted(
     listing: LogListing, checkpoints: PartitionCheckpoints, code: str, reason: str, *, damage: str | None = None
 ) -> LogCompaction:
-    """Return the outcome for a log that was left unchanged."""
     return LogCompaction(listing.log_bytes(), checkpoints.first_dirty, code, reason, damage=damage)
 
 

@@ -56,10 +56,7 @@ _TRANSACTION_VERSION = 0  # a marker with the producer's own epoch
 
 
 class AtOnce:
-    """A scheduler that runs every task immediately; files need no delay before removal, because no reader uses them."""
-
     def schedule_once(self, _name: str, task: Callable[[], None], *, delay_ms: int = 0) -> None:
-        """Run `task` now."""
         task()
 
 
@@ -79,11 +76,6 @@ def change_end(
     """Cut the log in `directory` and end its open transactions; return the number of transactions that it ended.
 
     `committing` are the producers whose coordinator had decided to commit.
-
-    Raises:
-        UsageError: the offset is below the log start offset.
-        CorruptDataError: a batch cannot be read.
-        StorageError, OSError: the disk failed.
     """
     ended = 0
     with _opened(partition, directory, config, checkpoints, fs, now_ms) as log:
@@ -113,10 +105,6 @@ def abort_transactions(
     """Abort the open transactions of these producers (at least one); return the offset of each marker by producer id.
 
     The markers are in a new segment, so that no existing `.log` changes, and the log is as before without the segment.
-
-    Raises:
-        CorruptDataError: a batch cannot be read.
-        StorageError, OSError: the disk failed.
     """
     _unshare_active_segment(directory, fs)
     with _opened(partition, directory, config, checkpoints, fs, now_ms) as log:
@@ -154,10 +142,7 @@ def _open_transactions(log: PartitionLog) -> list[ProducerEntry]:
 
 
 def _unshare_active_segment(directory: Path, fs: Fs) -> None:
-    """Replace each index of the last segment that has another link, such as a backup's, by a copy.
-
-    An open log changes these files in place.
-    """
+    """An open log changes these files in place."""
     files = [file for file in (parse_segment_file(entry.name) for entry in fs.scan(directory)) if file]
     last = max((file.base_offset for file in files if file.kind is SegmentFileKind.LOG and not file.state), default=-1)
     for kind in (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, SegmentFileKind.TRANSACTION_INDEX):
@@ -167,7 +152,6 @@ def _unshare_active_segment(directory: Path, fs: Fs) -> None:
 
 
 def _adopt_owner_from(base_offset: int, directory: Path, fs: Fs) -> None:
-    """Give the files at or above `base_offset` owner, group and mode of an older log, or else of the directory."""
     files = [(directory / entry.name, parse_segment_file(entry.name)) for entry in fs.scan(directory)]
     parsed = [(path, file) for path, file in files if file is not None]
     logs = (path for path, file in parsed if file.kind is SegmentFileKind.LOG and file.base_offset < base_offset)
@@ -197,7 +181,6 @@ def _cut(log: PartitionLog, offset: int, fs: Fs) -> None:
 
 
 def _spanning_batch(log: PartitionLog, offset: int, fs: Fs) -> tuple[int, bytes] | None:
-    """Find the batch that begins below `offset` and ends at or above it; return its base offset and its bytes."""
     base = max((each for each in log.base_offsets if each <= offset), default=log.first_base_offset)
     path = log.directory / segment_file_name(base, SegmentFileKind.LOG)
     for rows in HeaderScan(path):
@@ -213,11 +196,7 @@ def _spanning_batch(log: PartitionLog, offset: int, fs: Fs) -> tuple[int, bytes]
 
 
 def batch_head(content: bytes, end_offset: int, limit_bytes: int) -> bytes:
-    """Cut the records at or above `end_offset` from a batch of magic 2, and correct its header.
-
-    Raises:
-        CorruptBatchError: the records cannot be decompressed or decoded.
-    """
+    """Cut the records at or above `end_offset` from a batch of magic 2, and correct its header."""
     head = list(BATCH_STRUCT.unpack_from(content))
     base_offset, attributes, base_timestamp_ms, largest_ms = head[0], head[5], head[7], head[8]
     codec = attributes & CODEC_MASK
@@ -241,7 +220,6 @@ def batch_head(content: bytes, end_offset: int, limit_bytes: int) -> bytes:
 
 
 def _position_after(payload: bytes, count: int) -> int:
-    """Return the position after the first `count` records; each record begins with its length as a zigzag varint."""
     position = 0
     for _ in range(count):
         length = shift = 0
@@ -258,7 +236,6 @@ def _position_after(payload: bytes, count: int) -> int:
 
 # -------------------------------------------------------------------------------------------------------------- markers
 def _append_marker(log: PartitionLog, entry: ProducerEntry, *, is_commit: bool, now_ms: int) -> int:
-    """Append the marker; return its offset."""
     record = NewRecord(now_ms, *marker_key_value(max(entry.coordinator_epoch, 0), is_commit=is_commit))
     head = BatchHead(
         producer_id=entry.producer_id,

@@ -29,14 +29,7 @@ def change_records(
     run_id: str,
     attempt: str,
 ) -> int | None:
-    """Change records of the log in `directory`; return the new cleaner checkpoint, or None if there is none.
-
-    Records of open transactions are also changed.
-
-    Raises:
-        CorruptDataError: a batch cannot be read or rewritten.
-        OSError: the disk failed.
-    """
+    """Records of open transactions are also changed."""
     view = open_view(
         list_log(partition, directory, fs),
         replace(checkpoints, clean_shutdown=True),

@@ -26,8 +26,6 @@ from sediment.segment_io.partition.sources import Source
 
 @dataclass(frozen=True, slots=True)
 class LogSuppression:
-    """The outcome of a suppression: the number of suppressed records, and the new cleaner checkpoint, if any."""
-
     records: int
     first_dirty: int | None
 
@@ -43,12 +41,6 @@ def suppress_records(
     run_id: str,
     attempt: str,
 ) -> LogSuppression:
-    """Suppress the records whose key is one of `keys`; no other process uses the log in `directory`.
-
-    Raises:
-        CorruptDataError, UnsupportedDataError: a batch cannot be read or rewritten.
-        OSError: the disk failed.
-    """
     source = Source(partition, directory)
     found = find_suppressed(source, keys, fs)
     if not found.size:

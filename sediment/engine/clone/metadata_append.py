@@ -47,14 +47,9 @@ _CHUNK_BYTES = 1 << 20
 
 
 def check_started(log_dir: Path, metadata: ClusterMetadata | None, fs: Fs, *, advice: str) -> ClusterMetadata:
-    """Return the metadata of a node that has been the active controller at least once.
+    """A node that was never the active controller has no feature levels in its log.
 
-    A node that was never the active controller has no feature levels in its log.  A controller writes feature levels
-    only into an empty log.
-
-    Raises:
-        UsageError: the node has never started; `advice` says what to do next.
-        CorruptCheckpointError: the leader epochs of the log are malformed.
+    A controller writes feature levels only into an empty log.
     """
     epochs = read_leader_epochs(fs, log_dir / str(METADATA_PARTITION) / LEADER_EPOCH_FILE) or ()
     if metadata is None or METADATA_VERSION not in metadata.features or latest_epoch(epochs) < 1:
@@ -67,10 +62,7 @@ def check_started(log_dir: Path, metadata: ClusterMetadata | None, fs: Fs, *, ad
 
 
 def keep_metadata_log(log_dir: Path, kept_name: str, fs: Fs) -> None:
-    """Write a durable archive of every file of the metadata log.
-
-    The archive gets the owner and mode of the log, because the log may contain password hashes.
-    """
+    """The archive gets the owner and mode of the log, because the log may contain password hashes."""
     directory = log_dir / str(METADATA_PARTITION)
     logs = [
         entry.name
@@ -86,7 +78,6 @@ def keep_metadata_log(log_dir: Path, kept_name: str, fs: Fs) -> None:
 
 
 def _archive(directory: Path, fs: Fs) -> Iterator[bytes]:
-    """Yield a tar archive of a directory and its files."""
     names = [entry.name for entry in fs.scan(directory) if entry.is_file]
     yield _header(directory, directory.name, tarfile.DIRTYPE, 0)
     for name in names:
@@ -108,14 +99,6 @@ def _header(path: Path, name: str, kind: bytes, size_bytes: int) -> bytes:
 
 
 def append_records(log_dir: Path, values: Sequence[bytes], metadata: ClusterMetadata, fs: Fs, *, now_ms: int) -> None:
-    """Append records to the metadata log as one atomic change; the directory's lock must be held.
-
-    `metadata` is the cluster state after replaying the log.
-
-    Raises:
-        CommitStateUnknownError: the append was interrupted; the log may or may not contain the records.
-        CorruptDataError, OSError: the log cannot be loaded; it was not changed.
-    """
     writer = MetadataLogWriter(
         log_dir, metadata, fs, transaction=_TRANSACTION, clock=lambda: now_ms, scheduler=AtOnce()
     )
@@ -126,11 +109,6 @@ def append_records(log_dir: Path, values: Sequence[bytes], metadata: ClusterMeta
 
 
 def check_appended(log_dir: Path, topic_ids: set[str], fs: Fs) -> None:
-    """Check that the metadata log contains the topics after the append.
-
-    Raises:
-        CommitStateUnknownError: a topic is missing.
-    """
     found = read_cluster_metadata(log_dir, fs)
     missing = topic_ids - set(() if found is None else found.topic_ids.values())
     if missing:

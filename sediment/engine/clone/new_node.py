@@ -37,7 +37,6 @@ _OF_A_NEW_DIRECTORY = (
 
 
 def is_new(log_dir: Path, fs: Fs, node_id: int = DEFAULT_NODE_ID) -> bool:
-    """Return True if the directory is empty, or contains only files of an interrupted `format_new_node`."""
     names = {entry.name for entry in fs.scan(log_dir)}
     if SERVER_PROPERTIES_FILE not in names:
         return names <= _BEFORE_THE_FIRST
@@ -50,11 +49,6 @@ def format_new_node(log_dir: Path, fs: Fs, *, now_ms: int, node_id: int = DEFAUL
     """Turn a directory for which `is_new` is True into the log directory of a new node.
 
     The directory also gets a `server.properties` for a stock broker.
-
-    Raises:
-        UsageError: the directory is not new.
-        DirectoryInUseError: a process holds the lock of the directory.
-        OSError: the disk failed.
     """
     with DirectoryLock(log_dir):
         return _format(log_dir, fs, now_ms, node_id)

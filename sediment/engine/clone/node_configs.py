@@ -34,8 +34,6 @@ _TRANSACTION_STATE = {
 
 @dataclass(frozen=True, slots=True)
 class ConfigDifference:
-    """A topic config that differs from the source; the value is None if the clone's topic does not set it."""
-
     key: str
     original: str | None
     value: str | None
@@ -45,10 +43,9 @@ class ConfigDifference:
 def cloned_configs(
     topic: str, configs: Mapping[str, str] | None, *, keep: bool, hold: bool, local_only: bool
 ) -> tuple[dict[str, str], tuple[ConfigDifference, ...]]:
-    """Return the configs of a cloned topic, and their differences from `configs`.
+    """`configs` is None if the configs of the source are unknown.
 
-    `configs` is None if the configs of the source are unknown.  Without `keep`, only Kafka's internal topics keep their
-    configs.
+    Without `keep`, only Kafka's internal topics keep their configs.
     """
     is_internal = topic in INTERNAL_TOPICS
     original = dict(configs or {}) if keep or is_internal else {}
@@ -71,7 +68,6 @@ def cloned_configs(
 
 
 def restore_commands(topic: str, changes: Iterable[ConfigDifference], bootstrap: str) -> tuple[str, ...]:
-    """Return the Kafka commands that restore the configs of a held topic."""
     held = [change for change in changes if change.is_held]
     deleted = [change.key for change in held if change.original is None]
     added = [f"{change.key}={change.original}" for change in held if change.original is not None]

@@ -15,8 +15,6 @@ DEFAULT_NODE_ID = 1
 
 
 class Part(StrEnum):
-    """The parts of a cluster that a clone may contain in addition to the records."""
-
     GROUPS = "groups"
     TRANSACTIONS = "transactions"
     CONFIGS = "configs"
@@ -29,8 +27,6 @@ DEFAULT_PARTS = frozenset({Part.GROUPS, Part.TRANSACTIONS, Part.CONFIGS})
 
 
 class LinkMode(StrEnum):
-    """The ways in which a clone gets files whose content does not change."""
-
     COPY = "copy"
     REFLINK = "reflink"
     """Separate files that share disk blocks, if the filesystem supports this; otherwise copies."""
@@ -41,15 +37,13 @@ class LinkMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CloneOptions:
-    """The options of a clone.
+    """In a held clone, no records expire and no log is cleaned.
 
-    `topics` and `partitions` are globs; empty means all.  `renames` maps old topic names to new ones.  Without a
-    `cluster_id`, a random id is generated.  In a held clone, no records expire and no log is cleaned.  `until_offsets`
-    cuts the logs of the partitions that it names; `until_ms` cuts all other logs.  `since` is the directory or the
-    manifest of an earlier clone; unchanged closed segments are linked from that clone.  With `compact`, the logs of
-    compacted topics are cleaned.  With an `encoding`, this cleaning also re-encodes their records.  Records whose keys
-    are `suppressed` are left out.  `strategy` says whether several tasks copy each partition (split) or one task
-    (whole).  If it is None, the size of the partition decides.
+    `until_offsets` cuts the logs of the partitions that it names; `until_ms` cuts all other logs. `since` is the
+    directory or the manifest of an earlier clone; unchanged closed segments are linked from that clone. With `compact`,
+    the logs of compacted topics are cleaned. With an `encoding`, this cleaning also re-encodes their records. Records
+    whose keys are `suppressed` are left out. `strategy` says whether several tasks copy each partition (split) or one
+    task (whole). If it is None, the size of the partition decides.
     """
 
     topics: tuple[str, ...] = ()

@@ -104,30 +104,23 @@ class CloneTask:
 
     @property
     def changes_end(self) -> bool:
-        """True if the task cuts the log or adds transaction markers."""
         cut = (self.partition.until_offset, self.partition.until_ms)
         return self.ends_transactions or any(each is not None for each in cut)
 
     @property
     def rules(self) -> CopyRules:
-        """The allowed ways to get files into the clone.
-
-        A log that this task changes shares no file with another directory.
-        """
+        """A log that this task changes shares no file with another directory."""
         if self.changes_end or self.names is not None:
             return CopyRules()
         links = () if self.earlier is None else (LinkKind.REFLINK, LinkKind.HARD)
         return replace(_RULES[self.link], earlier_links=links)
 
     def weight(self) -> int:
-        """Return the size of the log in bytes, by which tasks are distributed."""
         return self.log_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """An open transaction; its end marker is not in the log."""
-
     producer_id: int
     producer_epoch: int
     coordinator_epoch: int
@@ -138,10 +131,8 @@ class OpenTransaction:
 class PartitionClone:
     """A finished partition in `folder`, a directory of the clone; the names of `files` are relative to `folder`.
 
-    `log_dir` is the source directory.  `first_dirty` is the partition's cleaner checkpoint, or None if there is none.
-    `producer_ids` are all producer ids in the log.  `linked_bytes` is the size of files that were linked, not copied.
-    `damage` describes corruption that a broker would not notice.  `is_unchanged` is True if the earlier clone has the
-    same files.
+    `log_dir` is the source directory. `linked_bytes` is the size of files that were linked, not copied. `damage`
+    describes corruption that a broker would not notice. `is_unchanged` is True if the earlier clone has the same files.
     """
 
     folder: str
@@ -167,13 +158,6 @@ class PartitionClone:
 
 
 def clone_partition(task: CloneTask, attempt: str) -> PartitionClone:
-    """Clone one partition into a directory of this attempt.
-
-    Raises:
-        CorruptDataError, UnsupportedDataError: a broker would refuse to load the partition.
-        SourceChangedError: the source changed while it was copied.
-        OSError: the disk failed.
-    """
     fs = Fs()
     folder = _folder(task, attempt)
     directory = task.to / folder
@@ -264,7 +248,6 @@ def clone_partition(task: CloneTask, attempt: str) -> PartitionClone:
 
 
 def _warnings(task: CloneTask, replica: Replica, loaded: LoadedLog, names: Iterable[str], fs: Fs) -> tuple[str, ...]:
-    """Return what the replica's log has lost, or has twice; so has the clone."""
     checkpoints = replica.checkpoints
     known = KnownOfLog(
         # A clone need not know the policy of a topic that has none of its own.
@@ -306,7 +289,6 @@ def _compact(
 
 
 def _checkpoints(loaded: LoadedLog, first_dirty: int | None) -> PartitionCheckpoints:
-    """Return the entries that the log will have in the checkpoint files of the clone."""
     end = loaded.log_end_offset
     return PartitionCheckpoints(
         first_dirty=first_dirty,
@@ -319,7 +301,6 @@ def _checkpoints(loaded: LoadedLog, first_dirty: int | None) -> PartitionCheckpo
 
 
 def _reloaded(task: CloneTask, before: LoadedLog, directory: Path, fs: Fs) -> LoadedLog:
-    """Load the log again after its files have changed; keep the repairs and damage reported so far."""
     checkpoints = PartitionCheckpoints(log_start=before.log_start_offset, clean_shutdown=True)
     config = keeping_producers(task.config)
     again = load_log(task.partition.target, directory, config, checkpoints, fs, now_ms=task.now_ms)
@@ -327,7 +308,6 @@ def _reloaded(task: CloneTask, before: LoadedLog, directory: Path, fs: Fs) -> Lo
 
 
 def shared_copy(task: CloneTask, fs: Fs) -> ReplicaCopy:
-    """List the best replica's files; return the work of copying them into a folder that several tasks share."""
     return _copy_of(task, task.partition.replicas[0], _folder(task, _SHARED), fs)
 
 
@@ -344,7 +324,6 @@ def _copy_of(task: CloneTask, replica: Replica, folder: str, fs: Fs) -> ReplicaC
 def _copied(
     task: CloneTask, replica: Replica, pieces: CopiedPieces | None, attempt: str, fs: Fs
 ) -> tuple[CopiedFile, ...]:
-    """Copy the replica into the folder of this attempt, or take over the folder that contains its `pieces`."""
     folder = _folder(task, attempt)
     if pieces is not None and pieces.taken_over(folder, fs):
         pieces.copy.check_listing(fs)
@@ -361,7 +340,7 @@ def note_producers(
     """Write the producer snapshot at the log end if it is missing or of Kafka 0.11; return True if it was written.
 
     If this snapshot is missing when a broker starts after a clean stop, the broker forgets every producer, and an open
-    transaction never ends.  The producers are rebuilt from the batches if the copy has no snapshot.
+    transaction never ends.
 
     If it names markers as last offsets, as Kafka 0.11 does, the cleaner of a newer broker would drop the last data
     batches of these producers, and with them the sequences that a replica rebuilds from the log.
@@ -419,7 +398,6 @@ def note_producers_of_bare_copy(
 
 
 def _ignore_corruption(_error: SedimentError) -> None:
-    """Suppress the errors that the load of the log will report."""
     return
 
 
@@ -445,7 +423,6 @@ def _settle(task: CloneTask, loaded: LoadedLog, directory: Path, fs: Fs) -> None
 def describe_log(
     replica: Replica, loaded: LoadedLog, *, repairs: Iterable[Repair], damage: Iterable[LoadCorruption]
 ) -> PartitionClone:
-    """Describe a log that is adopted in place; the result has its cleaner checkpoint, but no list of files."""
     found = _result(replica, loaded, "", (), 0, replica.checkpoints.first_dirty)
     return replace(
         found,
@@ -501,10 +478,7 @@ def _take_modes(replica: Replica, directory: Path, copied: Container[str], fs: F
 def _made_durable(
     directory: Path, copied: Mapping[str, ManifestFile], stamps: Mapping[str, FileStamp | None], fs: Fs
 ) -> tuple[ManifestFile, ...]:
-    """Make every file durable and return the files, with new digests for files that changed after the copy.
-
-    `stamps` are the stamps that the files had directly after the copy.
-    """
+    """`stamps` are the stamps that the files had directly after the copy."""
     files = []
     for entry in fs.scan(directory):
         path = directory / entry.name

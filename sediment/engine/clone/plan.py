@@ -38,10 +38,7 @@ _TIERED_KEY = "remote.storage.enable"
 
 @dataclass(frozen=True, slots=True)
 class ClonedPartition:
-    """A partition of the clone, with its replicas in the source, the best one first.
-
-    The log is cut at `until_offset`, or before the first record after `until_ms`; None means no cut.
-    """
+    """The log is cut at `until_offset`, or before the first record after `until_ms`; None means no cut."""
 
     source: TopicPartition
     target: TopicPartition
@@ -52,11 +49,8 @@ class ClonedPartition:
 
 @dataclass(frozen=True, slots=True)
 class ClonedTopic:
-    """A topic of the clone; `source_name` is its name in the source.
-
-    The topic has the partitions 0 to `partition_count` - 1; partitions that are missing from `partitions` are created
-    empty.  `changes` lists how `configs` differ from the source.
-    """
+    # The topic has the partitions 0 to `partition_count` - 1; partitions that are missing from `partitions` are created
+    # empty. `changes` lists how `configs` differ from the source.
 
     source_name: str
     name: str
@@ -69,7 +63,6 @@ class ClonedTopic:
 
     @property
     def empty_partitions(self) -> tuple[int, ...]:
-        """The numbers of the partitions that are created empty."""
         present = {each.target.partition for each in self.partitions}
         return tuple(number for number in range(self.partition_count) if number not in present)
 
@@ -86,10 +79,9 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class ClonePlan:
-    """The topics of a clone by their new names, and the partitions that are left out although they were selected.
+    """`is_whole` is True if every partition is cloned, and every topic keeps its name and id.
 
-    `is_whole` is True if every partition is cloned, and every topic keeps its name and id.  The coordinators' records
-    are then valid without changes.
+    The coordinators' records are then valid without changes.
     """
 
     topics: Mapping[str, ClonedTopic]
@@ -97,17 +89,10 @@ class ClonePlan:
     is_whole: bool
 
     def partitions(self) -> list[ClonedPartition]:
-        """Return the partitions of all topics."""
         return [each for topic in self.topics.values() for each in topic.partitions]
 
 
 def plan_clone(source: SourceCluster, options: CloneOptions, new_topic_id: Callable[[], str]) -> ClonePlan:
-    """Plan the clone; `new_topic_id` generates an id for a topic whose id is unknown.
-
-    Raises:
-        UsageError: a glob, a renaming or a cut matches nothing in the clone; or two topics have the same name or id, or
-            names that collide in Kafka's metrics; or the number of a partition implies very many empty ones.
-    """
     _check_globs(source, options)
     topics: dict[str, ClonedTopic] = {}
     left_out: list[LeftOut] = []
@@ -174,7 +159,6 @@ def _all_partitions(source: SourceCluster) -> Iterable[TopicPartition]:
 
 
 def _selected(topic: SourceTopic, options: CloneOptions) -> list[int]:
-    """Return the numbers of the selected partitions that have a replica."""
     if topic.name in INTERNAL_TOPICS:
         part = Part.TRANSACTIONS if topic.name == TRANSACTION_STATE else Part.GROUPS
         return list(topic.replicas) if part in options.parts else []
@@ -200,7 +184,6 @@ def _why_left_out(topic: SourceTopic, source: SourceCluster, options: CloneOptio
 
 
 def is_tiered(configs: Mapping[str, str]) -> bool:
-    """Return True if a topic with these configs may have segments in tiered storage."""
     return configs.get(_TIERED_KEY) == "true"
 
 
@@ -212,7 +195,6 @@ def _left_out(topic: SourceTopic, numbers: Iterable[int], code: str, reason: str
 
 
 def _missing(topic: SourceTopic, options: CloneOptions) -> list[LeftOut]:
-    """Return the selected partitions that have no replica in the source."""
     missing = (
         TopicPartition(topic.name, number) for number in range(topic.partition_count) if number not in topic.replicas
     )
@@ -272,7 +254,7 @@ def _check_ids(topics: Mapping[str, ClonedTopic]) -> None:
 
 
 def _check_collisions(options: CloneOptions, topics: Mapping[str, ClonedTopic]) -> None:
-    """Check that no two new names would be equal if dots were underscores.  Source: Topic.hasCollision."""
+    """Source: Topic.hasCollision."""
     for name in sorted(options.renames.values()):
         for other in sorted(topics.keys() - {name}):
             if name.replace(".", "_") == other.replace(".", "_"):

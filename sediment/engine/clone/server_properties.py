@@ -49,10 +49,7 @@ def server_properties(
     is_held: bool,
     more: Mapping[str, str] | None = None,
 ) -> str:
-    """Return the content of the file; `partition_counts` are the partition counts of the internal topics, by name.
-
-    `more` contains further static settings; settings that this function writes take precedence over them.
-    """
+    """`more` contains further static settings; settings that this function writes take precedence over them."""
     address = f"[{host}]" if ":" in host else host
     controller = f"{address}:{port + 1}"
     lines = [

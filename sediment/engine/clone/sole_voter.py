@@ -7,10 +7,8 @@
     quorum-state                               the voters of a static quorum
     KRaftVersionRecord, VotersRecord           the voters of a dynamic quorum, with their directories
 
-No source may name another node, and at least one source must name the voters.  A second voter would lack the appended
-records.  If the second voter won the next election, these records would be lost.
-
-This module is pure.
+No source may name another node, and at least one source must name the voters. A second voter would lack the appended
+records. If the second voter won the next election, these records would be lost.
 
 Source: Kafka 4.2.0, QuorumConfig, KRaftControlRecordStateMachine; KIP-853.
 """
@@ -39,10 +37,9 @@ _RECORD_VERSION = 0
 
 @dataclass(frozen=True, slots=True)
 class QuorumSources:
-    """The contents of each source that describes a node's quorum; None if a file is absent.
+    """`properties` contains the `QUORUM_KEYS` from the broker's properties file.
 
-    `properties` contains the `QUORUM_KEYS` from the broker's properties file.  `has_broker_files` is True if a broker
-    has used the directory.
+    `has_broker_files` is True if a broker has used the directory.
     """
 
     meta: MetaProperties | None
@@ -53,12 +50,6 @@ class QuorumSources:
 
 
 def sole_voter(sources: QuorumSources) -> CloneNode:
-    """Return the node that owns the directory; check that this node is a broker and the sole voter of its quorum.
-
-    Raises:
-        UsageError: a source shows another voter, or no source names the voters.
-        UnsupportedDataError: the quorum records were written by a newer Kafka.
-    """
     node = _node(sources.meta)
     _check_roles(node, sources)
     known = list(_voters(node, sources))
@@ -114,7 +105,6 @@ def _check_roles(node: CloneNode, sources: QuorumSources) -> None:
 
 
 def _voters(node: CloneNode, sources: QuorumSources) -> Iterator[tuple[str, frozenset[int]]]:
-    """Yield each source that names voters, with the voters' node ids."""
     if sources.state is not None and sources.state.voters is not None:
         yield "quorum-state", sources.state.voters
     stated = (sources.properties or {}).get("controller.quorum.voters", "").strip()
@@ -152,11 +142,6 @@ def _decoded(record: Any, value: bytes) -> Any:
 
 
 def _parsed(text: str) -> frozenset[int]:
-    """Return the node ids in `1@host:port,2@host:port`.
-
-    Raises:
-        UsageError: `text` is malformed.
-    """
     ids = [parse_count(voter.partition("@")[0].strip()) for voter in text.split(",")]
     found = frozenset(each for each in ids if each is not None)
     if None in ids:

@@ -38,10 +38,7 @@ _SEVERAL_TOPICS = "give the directories of one of them"
 
 @dataclass(frozen=True, slots=True)
 class SourceTopic:
-    """A topic of the source: its id (22 characters, or None), its partition count, and its replicas by partition.
-
-    `configs` is None if neither a metadata log nor the caller gives them.
-    """
+    """`configs` is None if neither a metadata log nor the caller gives them."""
 
     name: str
     topic_id: str | None
@@ -52,39 +49,22 @@ class SourceTopic:
 
 @dataclass(frozen=True, slots=True)
 class SourceCluster:
-    """The log directories of one cluster; `topics` maps names to the topics with partitions in these directories."""
-
     directories: tuple[ClusterDirectory, ...]
     meta: MetaProperties | None
     metadata: ClusterMetadata | None
     topics: Mapping[str, SourceTopic] = field(default_factory=dict)
 
     def knows(self, topic: SourceTopic) -> bool:
-        """Return False if the metadata lacks the topic; a broker would then rename its partitions to `-stray`."""
         return self.metadata is None or topic.topic_id == self.metadata.topic_ids.get(topic.name)
 
 
 def open_log_dir(path: Path, fs: Fs, *, is_locked_here: bool = False) -> ClusterDirectory:
-    """Open a local log directory; with `is_locked_here`, the caller holds its lock.
-
-    Raises:
-        DirectoryInUseError: another process holds its lock.
-        NotALogDirectoryError: the path does not exist, or does not contain the files of a log directory.
-        OwnershipError: the lock file cannot be read.
-    """
     advice = None if is_locked_here else _IN_USE
     return open_cluster_directory(path.absolute(), fs, advice_if_in_use=advice, on_unreadable=_warn)
 
 
 def open_store(store: Store, fs: Fs, stand_in: Path) -> ClusterDirectory:
-    """Open the log directory of a store; a store at a URI gets a stand-in in the new directory `stand_in`.
-
-    The stand-in must exist as long as the result is used.
-
-    Raises:
-        NotALogDirectoryError, DirectoryInUseError, OwnershipError: see `open_log_dir`.
-        OSError: the store cannot be listed or read.
-    """
+    """The stand-in must exist as long as the result is used."""
     path = Path(store.where) if store.is_path else store.local_path
     if path is not None:
         return open_log_dir(path, fs)
@@ -112,17 +92,10 @@ def open_source(
     has_metadata: bool = True,
     topic_configs: Mapping[str, Mapping[str, str]] | None = None,
 ) -> SourceCluster:
-    """Return the topics in log directories, which may belong to several brokers of one cluster.
+    """`metadata_dir` is another log directory, which contains the metadata log of the cluster.
 
-    `metadata_dir` is another log directory, which contains the metadata log of the cluster.  With `has_metadata` False,
-    the metadata logs in the directories are ignored.  `topic_configs` are the topics' own configs for a cluster whose
-    metadata log is not there.
-
-    Raises:
-        UsageError: the directories belong to several clusters, or contain different topics with the same name; or
-            `topic_configs` is given although there is a metadata log.
-        CorruptDataError, UnsupportedDataError: no metadata log can be read, and at least one is corrupt or unsupported.
-        SourceChangedError: the metadata log's files changed too often while they were read.
+    With `has_metadata` False, the metadata logs in the directories are ignored. `topic_configs` are the topics' own
+    configs for a cluster whose metadata log is not there.
     """
     directories = tuple(directories)
     meta = cluster_of(directories, advice_if_several=_SEVERAL_CLUSTERS)
@@ -180,11 +153,6 @@ def _topic(
 
 
 def fetch_partition(replica: Replica, fs: Fs) -> None:
-    """Fetch the files of a partition at a URI into its stand-in directory, so that they can be read locally.
-
-    Raises:
-        OSError: a file cannot be fetched, or the disk failed.
-    """
     directory = replica.directory
     if directory.at_uri is None:
         return
@@ -194,7 +162,6 @@ def fetch_partition(replica: Replica, fs: Fs) -> None:
 
 
 def _by_rank(replicas: Sequence[Replica], fs: Fs) -> tuple[Replica, ...]:
-    """Return the replicas that have the leader epoch and log end of the best replica, best first."""
     if len(replicas) == 1:
         return tuple(replicas)
     ranks = [(rank_of(replica, fs), replica) for replica in replicas]

@@ -18,14 +18,11 @@ _OWN_FILES = frozenset({MANIFEST_FILE, LOCK_FILE, CLAIM_FILE})
 
 @dataclass(frozen=True, slots=True)
 class FileDifference:
-    """A file that differs from the manifest; the difference is a clause, such as "does not exist"."""
-
     name: str
     what: str
 
     @property
     def folder(self) -> str:
-        """The directory of the partition; empty for a file outside the partitions."""
         return self.name.rpartition("/")[0]
 
 
@@ -39,16 +36,8 @@ class CheckedCopy:
     files_without_digest: int
 
 
-def _ignore(count: int) -> None:
-    """Do nothing with the number of bytes."""
-
-
+def _ignore(count: int) -> None: ...
 def check_file(copy: Store, file: ManifestFile, on_bytes: Callable[[int], None] = _ignore) -> str | None:
-    """Read a file of a copy, even if an earlier copy contains it; return its difference from the manifest, or None.
-
-    Raises:
-        OSError: the file exists and cannot be read.
-    """
     holder = copy if file.held_in is None else copy.beside(file.held_in)
     stamp = holder.stamp(file.name)
     if stamp is None:
@@ -65,7 +54,6 @@ def check_file(copy: Store, file: ManifestFile, on_bytes: Callable[[int], None] 
 
 
 def extra_files(copy: Store, manifest: Manifest) -> tuple[FileDifference, ...]:
-    """Return the files and empty folders in the directory of a copy that the copy's manifest does not list."""
     known = {file.name for file in manifest.files if file.held_in is None} | _OWN_FILES
     found = copy.files()
     folders = {name.partition("/")[0] for name in (*found, *(file.name for file in manifest.files))}
@@ -82,15 +70,10 @@ def check_copy(
     on_bytes: Callable[[int], None] = _ignore,
     on_folder: Callable[[int], None] = _ignore,
 ) -> CheckedCopy:
-    """Read every file of a copy and compare it with `manifest`; if `manifest` is None, read the copy's manifest first.
+    """A file that cannot be read is reported as a difference.
 
-    A file that cannot be read is reported as a difference.  Several threads call `on_bytes` with the size of each chunk
-    that they have read.  An error that `on_bytes` raises ends the check.  `on_folder` is called with the size of each
-    folder that was checked.
-
-    Raises:
-        UsageError, CorruptDataError: see `read_copy_manifest`.
-        OSError: the manifest exists and cannot be read, or the directory cannot be listed.
+    Several threads call `on_bytes` with the size of each chunk that they have read. An error that `on_bytes` raises
+    ends the check. `on_folder` is called with the size of each folder that was checked.
     """
     manifest = read_copy_manifest(copy) if manifest is None else manifest
     folders: dict[str, list[ManifestFile]] = {}
@@ -119,7 +102,6 @@ def check_copy(
 def _check_folder(
     copy: Store, files: Sequence[ManifestFile], on_bytes: Callable[[int], None]
 ) -> tuple[list[FileDifference], int]:
-    """Return the differences in the files of one folder, and the number of bytes read."""
     found: list[FileDifference] = []
     read_bytes = 0
 

@@ -18,10 +18,9 @@ from sediment.segment_io.stores import Store
 
 @dataclass(frozen=True, slots=True)
 class EarlierFiles:
-    """The files of one partition in the earlier copy `store`, by their names in the partition's folder.
+    """`beside` is the path `../NAME` of the earlier copy; None if the new copy must not refer to its files.
 
-    `beside` is the path `../NAME` of the earlier copy; None if the new copy must not refer to its files.  `damage`
-    describes the corruption that was found in the log during the earlier copy.
+    `damage` describes the corruption that was found in the log during the earlier copy.
     """
 
     store: Store
@@ -30,19 +29,14 @@ class EarlierFiles:
     damage: str | None = None
 
     def are(self, files: Iterable[ManifestFile]) -> bool:
-        """Compare all files of a partition with the earlier files; return True if names and digests are the same."""
         digests = {name: file.sha256 for name, file in self.files.items()}
         return None not in digests.values() and {name_in_folder(file): file.sha256 for file in files} == digests
 
     def holder(self, file: ManifestFile) -> str | None:
-        """Return the path `../NAME` of the copy that contains `file`; None if the new copy cannot refer to it."""
         return None if self.beside is None else file.held_in or self.beside
 
     def path(self, file: ManifestFile) -> Path | None:
-        """Return the local path of `file`; this copy contains the file, or refers to another copy that contains it.
-
-        Return None if the copy that contains the file is not local.
-        """
+        """Return None if the copy that contains the file is not local."""
         root = self.store.local_path
         if root is None:
             return None
@@ -50,8 +44,6 @@ class EarlierFiles:
 
 
 class EarlierCopy:
-    """A complete copy and its manifest; the driver opens it once and gives each task the files of its partitions."""
-
     def __init__(self, store: Store, manifest: Manifest, target: Store) -> None:
         self.manifest = manifest
         self._store = store
@@ -62,10 +54,7 @@ class EarlierCopy:
             self._files.setdefault(file.folder, {})[name_in_folder(file)] = file
 
     def files_of(self, partition: str, topic_id: str | None) -> EarlierFiles | None:
-        """Return the files of a partition.
-
-        Return None if the partition is new, or if its topic was deleted and created again.
-        """
+        """Return None if the partition is new, or if its topic was deleted and created again."""
         files, known = self._files.get(partition), self._partitions.get(partition)
         if files is None or (None if known is None else known.topic_id) != topic_id:
             return None
@@ -73,17 +62,10 @@ class EarlierCopy:
 
 
 def name_in_folder(file: ManifestFile) -> str:
-    """Return the name of a file without its directory."""
     return file.name.rpartition("/")[2]
 
 
 def open_earlier_copy(where: str, target: Store) -> EarlierCopy:
-    """Open an earlier copy, which the copy to `target` continues; `where` is the earlier copy's directory or manifest.
-
-    Raises:
-        UsageError: the directory has no manifest, so the copy is incomplete; or the directory is the target.
-        CorruptDataError: the manifest is malformed.
-    """
     path, mark, query = where.partition("?")
     store = Store(path.removesuffix(f"/{MANIFEST_FILE}") + mark + query)
     if store.identity == target.identity:
@@ -94,7 +76,6 @@ def open_earlier_copy(where: str, target: Store) -> EarlierCopy:
 
 
 def name_beside(store: Store, target: Store) -> str | None:
-    """Return the path `../NAME` from `target` to `store`; None if they have different parents."""
     kind, path = store.identity
     target_kind, target_path = target.identity
     folder, name = posixpath.split(path)

@@ -64,12 +64,11 @@ _METHOD_OF_LINK = {LinkKind.REFLINK: CopyMethod.REFLINKED, LinkKind.HARD: CopyMe
 
 @dataclass(frozen=True, slots=True)
 class CopyRules:
-    """The ways, other than copying, in which files may get into a copy.
+    """`links` are tried for files of the source, and `earlier_links` for unchanged files of the earlier copy.
 
-    `links` are tried for files of the source, and `earlier_links` for unchanged files of the earlier copy.  Only closed
-    segments get hard links.  Without `digests_links`, linked files are not read.  The manifest then contains the digest
-    of a linked file only if the earlier copy has it.  With `holds_unchanged`, unchanged files stay in the earlier copy
-    only.
+    Only closed segments get hard links. Without `digests_links`, linked files are not read. The manifest then contains
+    the digest of a linked file only if the earlier copy has it. With `holds_unchanged`, unchanged files stay in the
+    earlier copy only.
     """
 
     links: tuple[LinkKind, ...] = ()
@@ -80,11 +79,10 @@ class CopyRules:
 
 @dataclass(frozen=True, slots=True)
 class PartitionCopy:
-    """The work of copying one partition to `target`; the driver has listed its `files` in `folder` of `source`.
+    """`closed` names the files that no broker will change again (`closed_files`).
 
-    `closed` names the files that no broker will change again (`closed_files`).  `earlier` are the files of the
-    partition in the earlier copy.  `folder_mode` are the permissions of a new folder, or None for those that the umask
-    allows.  A copied file gets the permissions of its source.
+    `earlier` are the files of the partition in the earlier copy. `folder_mode` are the permissions of a new folder, or
+    None for those that the umask allows. A copied file gets the permissions of its source.
     """
 
     source: Store
@@ -97,14 +95,11 @@ class PartitionCopy:
     folder_mode: int | None = None
 
     def weight(self) -> int:
-        """Return the bytes of all files."""
         return sum(file.size_bytes for file in self.files.values())
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedFile:
-    """A file of the copy, and the numbers of bytes read and written for it."""
-
     file: ManifestFile
     method: CopyMethod
     read_bytes: int
@@ -112,10 +107,9 @@ class CopiedFile:
 
 
 def closed_files(names: Iterable[str], *, below_offset: int = INT64_MAX) -> frozenset[str]:
-    """Return the files of closed segments that end at or below `below_offset`.
+    """For hard links, `below_offset` is the lower of the recovery point and the high watermark.
 
-    For hard links, `below_offset` is the lower of the recovery point and the high watermark.  A broker may truncate
-    segments above this offset in place.
+    A broker may truncate segments above this offset in place.
     """
     parsed = [(name, file) for name in names if (file := parse_segment_file(name)) is not None and not file.state]
     bases = sorted(file.base_offset for _, file in parsed if file.kind is SegmentFileKind.LOG)
@@ -125,22 +119,13 @@ def closed_files(names: Iterable[str], *, below_offset: int = INT64_MAX) -> froz
 
 
 def in_pieces(names: Iterable[str], files: Mapping[str, StoredFile]) -> list[list[str]]:
-    """Divide the files `names` into one piece for each task: about 256 MiB, or a single larger file."""
     return pack_in_order(names, lambda name: files[name].size_bytes, _PIECE_BYTES)
 
 
 def copy_partition(
     work: PartitionCopy, publisher: Publisher, *, attempt: str, on_bytes: OnBytes
 ) -> tuple[CopiedFile, ...]:
-    """Copy all or some files of one partition; when this returns, the names of the copies are durable.
-
-    Raises:
-        CorruptDataError: a file is larger than any file that a broker opens; nothing was copied.
-        NoSpaceError: the output has too little space for the files; nothing was copied.
-        SourceChangedError: a file differs from the listed one, or changed while it was read.
-        OwnershipError: the output no longer belongs to this run.
-        OSError: a disk or a store failed.
-    """
+    """Copy all or some files of one partition; when this returns, the names of the copies are durable."""
     _check_sizes(work)
     if not work.rules.links and work.earlier is None:
         _check_space(work, publisher.store)
@@ -183,8 +168,6 @@ def _allocated_bytes(work: PartitionCopy, name: str) -> int:
 
 @dataclass(slots=True)
 class _FileCopy:
-    """The copy of one file."""
-
     work: PartitionCopy
     file_name: str
     publisher: Publisher
@@ -218,7 +201,6 @@ class _FileCopy:
         return f"{self.work.target}/{self.file_name}" if self.work.target else self.file_name
 
     def _stamp(self) -> FileStamp:
-        """Return the stamp of the source's file; raise an error if this is not the file that the driver listed."""
         stamp, listed = self.work.source.stamp(self._source_name), self.work.files[self.file_name]
         if stamp is None or (stamp.size_bytes, stamp.mtime_ns) != (listed.size_bytes, listed.mtime_ns):
             raise self._changed("is not the file that the driver listed")
@@ -241,7 +223,6 @@ class _FileCopy:
         return CopiedFile(file, CopyMethod.HELD, self.read_bytes, 0)
 
     def _linked(self, stamp: FileStamp, kept: FileStamp | None, digest: str | None) -> CopiedFile | None:
-        """Link the source's file; `digest` is the known digest of its content, or None."""
         work = self.work
         root = work.source.local_path if work.rules.links else None
         if root is None:
@@ -285,7 +266,6 @@ class _FileCopy:
         return CopiedFile(made, CopyMethod.COPIED, self.read_bytes, made.size_bytes)
 
     def _digest(self) -> str:
-        """Read the source's file and return its SHA-256."""
         found = hashlib.sha256()
         for chunk in self._chunks():
             found.update(chunk)

@@ -51,10 +51,7 @@ _LEFT_BEHIND = (DELETED_SUFFIX, PART_SUFFIX)
 
 @dataclass(frozen=True, slots=True)
 class ReplicaCopy:
-    """The work of copying the listed `files` of `replica` into `folder` of the clone `to`.
-
-    `closed` names the files that may be linked; `earlier` are the files of the partition in the earlier clone.
-    """
+    """`closed` names the files that may be linked; `earlier` are the files of the partition in the earlier clone."""
 
     replica: Replica
     files: Mapping[str, StoredFile]
@@ -66,17 +63,10 @@ class ReplicaCopy:
     rules: CopyRules
 
     def weight(self) -> int:
-        """Return the bytes of all files, by which tasks are distributed."""
         return sum(file.size_bytes for file in self.files.values())
 
     def copied(self, attempt: str) -> tuple[CopiedFile, ...]:
-        """Copy the files; when this returns, the names of the copies are durable.
-
-        Raises:
-            SourceChangedError: a file differs from the listed one, or changed while it was read.
-            OwnershipError: the clone no longer belongs to this run.
-            OSError: a disk or a store failed.
-        """
+        """Copy the files; when this returns, the names of the copies are durable."""
         work = PartitionCopy(
             source=self.replica.directory.store,
             folder=str(self.replica.partition),
@@ -91,16 +81,10 @@ class ReplicaCopy:
         return copy_partition(work, publisher, attempt=attempt, on_bytes=_ignore)
 
     def pieces(self) -> list[ReplicaCopy]:
-        """Divide the copy into pieces, for one task each."""
         pieces = in_pieces(self.files, self.files)
         return [replace(self, files={name: self.files[name] for name in names}) for names in pieces]
 
     def check_listing(self, fs: Fs) -> None:
-        """Check that the replica still has the listed files, and no other.
-
-        Raises:
-            SourceChangedError: a file was added or removed.
-        """
         if files_to_copy(self.replica.listed_again(), fs).keys() != self.files.keys():
             raise SourceChangedError(
                 "files were added or removed while the partition was cloned",
@@ -112,16 +96,13 @@ class ReplicaCopy:
 
 @dataclass(frozen=True, slots=True)
 class CopiedPieces:
-    """The files that the pieces of `copy` have written into its folder."""
-
     copy: ReplicaCopy
     files: tuple[CopiedFile, ...]
 
     def taken_over(self, folder: str, fs: Fs) -> bool:
-        """Rename the shared folder to `folder`, and remove files that unfinished attempts left in it.
+        """A late attempt of a piece may have made the folder again.
 
-        Return False if another attempt has taken the folder over.  A late attempt of a piece may have made the folder
-        again.  The folder then lacks the other pieces, and is removed.
+        The folder then lacks the other pieces, and is removed.
         """
         target = self.copy.to / folder
         try:
@@ -145,19 +126,15 @@ class CopiedPieces:
 def replica_copy(
     replica: Replica, fs: Fs, *, to: Path, folder: str, run_id: str, earlier: EarlierFiles | None, rules: CopyRules
 ) -> ReplicaCopy:
-    """List the files of a replica, and return the work of copying them."""
     files = files_to_copy(replica, fs)
     closed = closed_files(files, below_offset=_linkable_end(replica.checkpoints))
     return ReplicaCopy(replica, files, closed, to, folder, run_id, earlier, rules)
 
 
 def files_to_copy(replica: Replica, fs: Fs) -> dict[str, StoredFile]:
-    """Return the files to copy, by name.
-
-    Files of an interrupted replacement are also copied, so that the load of the copy completes or undoes the
-    replacement.  After an unclean stop, the active segment's indexes may still be preallocated.  These indexes are not
-    copied, and neither is an index larger than any that a broker opens; the load of the copy rebuilds them.
-    """
+    # Files of an interrupted replacement are also copied, so that the load of the copy completes or undoes the
+    # replacement. After an unclean stop, the active segment's indexes may still be preallocated. These indexes are not
+    # copied, and neither is an index larger than any that a broker opens; the load of the copy rebuilds them.
     entries = {entry.name: entry for entry in replica.fs(fs).scan(replica.path) if entry.is_file}
     parsed = {name: found for name in entries if (found := parse_segment_file(name)) is not None}
     logs = [file.base_offset for file in parsed.values() if file.kind is SegmentFileKind.LOG and not file.state]
@@ -177,18 +154,10 @@ def files_to_copy(replica: Replica, fs: Fs) -> dict[str, StoredFile]:
 
 
 def is_loaded_unverified(checkpoints: PartitionCheckpoints) -> bool:
-    """Return True if a load does not verify the log.
-
-    This is so after a clean stop, and for a copy without checkpoints.
-    """
     return checkpoints.clean_shutdown or checkpoints.recovery_point is None
 
 
 def _linkable_end(checkpoints: PartitionCheckpoints) -> int:
-    """Return the offset below which no source broker truncates.
-
-    Records below it are durable and fully replicated.
-    """
     bounds = [each for each in (checkpoints.recovery_point, checkpoints.high_watermark) if each is not None]
     return min(bounds, default=0)
 

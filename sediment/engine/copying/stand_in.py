@@ -18,12 +18,9 @@ from sediment.segment_io.stores import Store, StoredFile
 
 
 def placeholder_files(names: Iterable[str], folders: Container[str], *, topic_ids: bool = False) -> list[str]:
-    """Return the `names` that describe a log directory: the metadata log, and files outside the partitions.
-
-    `partition.metadata` of the partitions is included if `topic_ids` is True, or if a metadata log or a
-    `bootstrap.checkpoint` exists.  A bucket may contain objects of any name, so only files directly in the directory or
-    in one of `folders` are returned.
-    """
+    # `partition.metadata` of the partitions is included if `topic_ids` is True, or if a metadata log or a
+    # `bootstrap.checkpoint` exists. A bucket may contain objects of any name, so only files directly in the directory
+    # or in one of `folders` are returned.
     listed = [(name, *name.rpartition("/")) for name in names]
     metadata = str(METADATA_PARTITION)
     takes_ids = topic_ids or any(folder == metadata or name == BOOTSTRAP_FILE for name, folder, _, _ in listed)
@@ -37,11 +34,6 @@ def placeholder_files(names: Iterable[str], folders: Container[str], *, topic_id
 
 
 def make_stand_in(store: Store, files: Mapping[str, StoredFile], path: Path, *, topic_ids: bool = False) -> None:
-    """Write a stand-in for `store` into the existing directory `path`; `files` lists every file of the store.
-
-    Raises:
-        OSError: a file cannot be fetched, or the disk failed.
-    """
     fs = Fs()
     there = store.folders()
     folders = {*find_partitions(store, there), str(METADATA_PARTITION)}.intersection(there)
@@ -53,7 +45,6 @@ def make_stand_in(store: Store, files: Mapping[str, StoredFile], path: Path, *, 
 
 @contextmanager
 def errors_naming(shown: str, work: Path) -> Iterator[None]:
-    """Replace the path `work` in errors with `shown`, the name of the source."""
     try:
         yield
     except SedimentError as error:

@@ -51,12 +51,8 @@ def mark_deleted(
     """Rename the files of segments to `.deleted`, segment by segment in the given order, and sync the directory.
 
     Pass segments at the start of a log in ascending order, and segments at its end in descending order, so that a crash
-    leaves no gap.  The log of a segment is renamed before its indexes.  If only the log was renamed, the next start
-    removes the indexes; if only an index was renamed, the next start would rebuild it.  The next start also removes
-    every `.deleted` file.
-
-    Returns:
-        The new names of the renamed files.
+    leaves no gap. The log of a segment is renamed before its indexes. The next start also removes every `.deleted`
+    file.
 
     Source: kafka-log 03 §3, 05 §3 step 2.
     """
@@ -81,11 +77,8 @@ def remove_deleted(directory: Path, names: Iterable[str], fs: Fs) -> None:
 def roll_empty(view: LogView, fs: Fs) -> None:
     """Create an empty segment and a producer snapshot at the log end offset, as in a roll.
 
-    The `.log` is written last; without it, the next start removes the indexes as orphans.  An existing snapshot, for
+    The `.log` is written last; without it, the next start removes the indexes as orphans. An existing snapshot, for
     example from a clean stop, is not changed.
-
-    Raises:
-        OwnerNotKeptError: the files cannot get the owner of the existing segments.
     """
     directory, base_offset = view.listing.path, view.log_end_offset
     like = directory / segment_file_name(view.listing.segments[-1].base_offset, SegmentFileKind.LOG)
@@ -114,19 +107,14 @@ def expired_files(view: LogView, plan: RetentionPlan, fs: Fs) -> tuple[str, ...]
 def expire_log(
     view: LogView, plan: RetentionPlan, fs: Fs, *, keep_deleted: bool = False, log_start_is_durable: bool = True
 ) -> None:
-    """Delete the segments that `plan` expires; if the plan also deletes the active segment, call `roll_empty` first.
+    """The directory's lock must be held, and `view.listing` must not contain files of interrupted changes.
 
-    The directory's lock must be held, and `view.listing` must not contain files of interrupted changes.  With
-    `keep_deleted`, the files remain under their `.deleted` names.  After a crash, a second call with a new plan leads
-    to the same result.
+    With `keep_deleted`, the files remain under their `.deleted` names. After a crash, a second call with a new plan
+    leads to the same result.
 
-    The log start checkpoint must already be at `plan.log_start_offset`.  If the disk was too full to write this
-    checkpoint, pass `log_start_is_durable=False`.  Each segment is then deleted durably before the next one; this frees
-    space and leaves no gap.  The leader epochs are truncated last.
-
-    Raises:
-        CorruptCheckpointError: the leader epochs are malformed; no segment was deleted.
-        OSError: a file operation failed; the remaining segments have no gap.
+    The log start checkpoint must already be at `plan.log_start_offset`. If the disk was too full to write this
+    checkpoint, pass `log_start_is_durable=False`. Each segment is then deleted durably before the next one; this frees
+    space and leaves no gap. The leader epochs are truncated last.
     """
     directory = view.listing.path
     epochs = read_leader_epochs(fs, directory / LEADER_EPOCH_FILE)
@@ -145,12 +133,7 @@ def expire_log(
 
 
 def settle_epochs(view: LogView, fs: Fs) -> None:
-    """Truncate the leader epochs to the log start, if an earlier run could not do so because the disk was full.
-
-    Raises:
-        CorruptCheckpointError: the leader epochs are malformed.
-        OSError: the file could not be read or written.
-    """
+    """Truncate the leader epochs to the log start, if an earlier run could not do so because the disk was full."""
     path = view.listing.path / LEADER_EPOCH_FILE
     _truncate_epochs(path, read_leader_epochs(fs, path), view.log_start_offset, fs)
 
@@ -161,6 +144,5 @@ def _truncate_epochs(path: Path, epochs: Epochs | None, log_start_offset: int, f
 
 
 def bases_after(view: LogView, plan: RetentionPlan) -> tuple[int, ...]:
-    """Return the base offsets of the segments that remain after `plan`."""
     kept = tuple(decision.segment.base_offset for decision in plan.kept)
     return (*kept, view.log_end_offset) if plan.rolls_active else kept

@@ -18,37 +18,21 @@ from sediment.segment_io.fs import Fs
 
 
 class OverlayFs(Fs):
-    """The local filesystem for an overlay; if an operation would change the target of a link, it does nothing."""
-
-    def truncate(self, path: Path, size_bytes: int) -> None:
-        """Leave the target of the link as it is."""
-
+    def truncate(self, path: Path, size_bytes: int) -> None: ...
     def has_other_names(self, path: Path) -> bool:
         """Return False: `truncate` changes nothing, and a copy would need space."""
         return False
 
-    def sync_file(self, path: Path) -> None:
-        """Do nothing: an overlay need not be durable."""
-
-    def sync_directory(self, path: Path) -> None:
-        """Do nothing: an overlay need not be durable."""
-
-    def set_mtime_ns(self, path: Path, mtime_ns: int) -> None:
-        """Leave the target of the link as it is."""
-
-    def adopt_owner(self, path: Path, like: Path) -> None:
-        """Do nothing: files of an overlay keep their owner."""
-
-    def set_mode(self, path: Path, mode: int) -> None:
-        """Do nothing: files of an overlay keep their mode."""
+    def sync_file(self, path: Path) -> None: ...
+    def sync_directory(self, path: Path) -> None: ...
+    def set_mtime_ns(self, path: Path, mtime_ns: int) -> None: ...
+    def adopt_owner(self, path: Path, like: Path) -> None: ...
+    def set_mode(self, path: Path, mode: int) -> None: ...
 
 
 @contextmanager
 def overlay_of(directory: Path) -> Iterator[Path]:
-    """Create a temporary directory of the same name for a `with` block, with a link to each file of `directory`.
-
-    Sub-directories of the overlay are empty, and dangling links are copied unchanged.
-    """
+    """Sub-directories of the overlay are empty, and dangling links are copied unchanged."""
     with tempfile.TemporaryDirectory(prefix="sediment-") as scratch:
         overlay = Path(scratch) / directory.name
         overlay.mkdir()

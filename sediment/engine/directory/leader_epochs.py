@@ -23,17 +23,11 @@ Epochs = tuple[EpochEntry, ...]
 
 
 def latest_epoch(entries: Sequence[EpochEntry]) -> int:
-    """Return the epoch of the last entry; -1 if there is none."""
     return entries[-1].epoch if entries else NO_LEADER_EPOCH
 
 
 def assign(entries: Sequence[EpochEntry], epoch: int, start_offset: int) -> Epochs:
-    """Return the entries that result from the append of a batch of `epoch` at `start_offset`.
-
-    Entries that contradict this batch are removed.
-
-    Source: kafka-log 04 §4 (assign).
-    """
+    """Source: kafka-log 04 §4 (assign)."""
     if entries and entries[-1].epoch == epoch and entries[-1].start_offset <= start_offset:
         return tuple(entries)
     kept = takewhile(lambda entry: entry.epoch < epoch and entry.start_offset < start_offset, entries)
@@ -41,29 +35,19 @@ def assign(entries: Sequence[EpochEntry], epoch: int, start_offset: int) -> Epoc
 
 
 def truncate_from_end(entries: Sequence[EpochEntry], end_offset: int) -> Epochs:
-    """Return the entries that remain after a truncation of the log to `end_offset`: those that start below it.
-
-    Source: kafka-log 04 §4 (truncateFromEnd).
-    """
+    """Source: kafka-log 04 §4 (truncateFromEnd)."""
     return tuple(entry for entry in entries if entry.start_offset < end_offset)
 
 
 def truncate_from_start(entries: Sequence[EpochEntry], start_offset: int) -> Epochs:
-    """Return the entries that remain after the log start moves to `start_offset`.
-
-    The entry that covers this offset then begins at this offset.
-
-    Source: kafka-log 04 §4 (truncateFromStart).
-    """
+    """Source: kafka-log 04 §4 (truncateFromStart)."""
     before = [entry for entry in entries if entry.start_offset <= start_offset]
     after = tuple(entry for entry in entries if entry.start_offset > start_offset)
     return (EpochEntry(before[-1].epoch, start_offset), *after) if before else after
 
 
 def end_offset_for(entries: Sequence[EpochEntry], epoch: int, log_end_offset: int) -> tuple[int, int]:
-    """Return (epoch, end offset) of the last point up to which this log may agree with a log in `epoch`.
-
-    Return (-1, -1) if such a point does not exist.
+    """Return (-1, -1) if such a point does not exist.
 
     Source: kafka-log 04 §4 (endOffsetFor).
     """

@@ -46,8 +46,6 @@ _held: dict[tuple[int, int], int] = {}
 
 # ------------------------------------------------------------------------------------------------------------- the lock
 class DirectoryLock:
-    """The exclusive right to change a log directory; it is held in the `with` block, or from `acquire` to `release`."""
-
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._path = directory / LOCK_FILE
@@ -65,14 +63,7 @@ class DirectoryLock:
         self.release()
 
     def acquire(self) -> None:
-        """Take the lock without waiting; a missing `.lock` is created with the owner and group of the directory.
-
-        Raises:
-            DirectoryInUseError: a broker, another run or another `DirectoryLock` of this process holds the lock.
-            NotALogDirectoryError: the directory does not exist.
-            OwnerNotKeptError: the broker could not open a `.lock` that this process creates.
-            OwnershipError: this process has no permission to open the file, or the filesystem has no locks.
-        """
+        """Take the lock without waiting; a missing `.lock` is created with the owner and group of the directory."""
         with _guard:
             key = self._identity()
             if _held.get(key) == os.getpid():
@@ -82,11 +73,7 @@ class DirectoryLock:
             _held[key] = self._process
 
     def check(self) -> None:
-        """Check that this process still owns the directory; call this before each change that cannot be undone.
-
-        Raises:
-            LockLostError: the lock is not held by this process, or `.lock` was removed or replaced since it was locked.
-        """
+        """Check that this process still owns the directory; call this before each change that cannot be undone."""
         if self._descriptor < 0 or self._process != os.getpid():
             raise LockLostError("this process does not hold the lock of the log directory", path=str(self._path))
         if not self._is_current(self._descriptor):
@@ -97,7 +84,6 @@ class DirectoryLock:
             )
 
     def release(self) -> None:
-        """Release the lock; do nothing if it is not held."""
         with _guard:
             if self._descriptor < 0:
                 return
@@ -132,10 +118,7 @@ class DirectoryLock:
         raise self._in_use("the lock file of this log directory is replaced repeatedly")
 
     def _try_lock(self, descriptor: int) -> bool:
-        """Lock the file.
-
-        Return False if the path now refers to another file, for example because a broker has stopped.
-        """
+        """Return False if the path now refers to another file, for example because a broker has stopped."""
         locked = False
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -156,7 +139,6 @@ class DirectoryLock:
         return locked
 
     def _open(self) -> int:
-        """Return a descriptor of `.lock`; raise FileExistsError if another process has just created the file."""
         flags = os.O_RDWR | os.O_CLOEXEC
         try:
             try:
@@ -216,12 +198,10 @@ class DirectoryLock:
 
 
 def _holder(descriptor: int) -> int | None:
-    """Return the process that holds a lock on the file; None if it is unknown, for example on another host."""
     return _conflict(descriptor) or None
 
 
 def _conflict(descriptor: int) -> int | None:
-    """Return the process whose lock conflicts with ours: 0 if that process is unknown, None if no lock conflicts."""
     if sys.platform != "linux":
         return None
     try:
@@ -233,7 +213,6 @@ def _conflict(descriptor: int) -> int | None:
 
 
 def is_locked(directory: Path) -> bool:
-    """Return True if this or another process holds the lock of a log directory; do not lock or change anything."""
     return lock_holder(directory) is not None
 
 
@@ -261,9 +240,6 @@ def place_run_token(directory: Path, run_id: str, fs: Fs = _LOCAL) -> None:
     """Write the token of run `run_id` into the log directory, for the tasks of the run; the lock must be held.
 
     The token of a run that has ended is replaced.
-
-    Raises:
-        CorruptCheckpointError: meta.properties is malformed.
     """
     path = directory / RUN_TOKEN_FILE
     fs.unlink(path, missing_ok=True)
@@ -273,12 +249,6 @@ def place_run_token(directory: Path, run_id: str, fs: Fs = _LOCAL) -> None:
 
 
 def check_run_token(directory: Path, run_id: str, fs: Fs = _LOCAL) -> None:
-    """Check, on the host of a task, that the driver locked the same `directory`.
-
-    Raises:
-        SourceChangedError: the token of run `run_id` is missing, or belongs to another `directory.id`.
-        CorruptCheckpointError: meta.properties is malformed.
-    """
     path = directory / RUN_TOKEN_FILE
     try:
         is_ours = fs.read_bytes(path) == _token(directory, run_id, fs)

@@ -43,8 +43,6 @@ _COLUMNS = ("position", "base_offset", "last_offset", "record_count", "magic")
 
 @dataclass(frozen=True, slots=True)
 class MissingRecords:
-    """Offsets whose records are gone, both ends inclusive; `what` is a clause, and `advice` the next action."""
-
     kind: str
     first_offset: int
     last_offset: int
@@ -65,21 +63,18 @@ class LogLosses:
 
 @dataclass(frozen=True, slots=True)
 class SegmentEnd:
-    """A segment and the offset after its last complete batch."""
-
     base_offset: int
     next_offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class LogCut:
-    """The end of a log that a load cuts off, as a broker's start would.
+    """The log then ends at `log_end_offset`, in the segment file `name`, because of `stop`, a clause.
 
-    The log then ends at `log_end_offset`, in the segment file `name`, because of `stop`, a clause.  `good_batches` are
-    the readable batches after that point in this file, the last of them up to `last_offset`, or -1.  `removed` are the
-    later segment files, with `removed_bytes` in all.  Everything that is cut off ends at `next_offset`, as far as batch
-    headers and file names show.  If later segments stay, so that only the file is cut, the next of them begins at
-    `following_offset`.
+    `good_batches` are the readable batches after that point in this file, the last of them up to `last_offset`, or -1.
+    `removed` are the later segment files, with `removed_bytes` in all. Everything that is cut off ends at
+    `next_offset`, as far as batch headers and file names show. If later segments stay, so that only the file is cut,
+    the next of them begins at `following_offset`.
     """
 
     name: str
@@ -94,16 +89,15 @@ class LogCut:
 
     @property
     def loses_batches(self) -> bool:
-        """True if readable batches are cut off, not only the bytes of a batch that is torn or corrupt."""
         return self.good_batches > 0 or self.removed_bytes > 0
 
 
 @dataclass(frozen=True, slots=True)
 class KnownOfLog:
-    """What is known about a log besides its files.
+    """`compacts` is None if cleanup.policy is not stated.
 
-    `compacts` is None if cleanup.policy is not stated.  `other_nodes` have the topic's other replicas; None if that is
-    not known.  `high_watermark`, `recovery_point` and `first_dirty` are entries of checkpoint files, or None.
+    `other_nodes` have the topic's other replicas; None if that is not known. `high_watermark`, `recovery_point` and
+    `first_dirty` are entries of checkpoint files, or None.
     """
 
     compacts: bool | None
@@ -131,7 +125,6 @@ def orphans_of(names: Iterable[str]) -> dict[int, str]:
 def missing_at_end(
     ends: Sequence[SegmentEnd], known: KnownOfLog, orphans: Mapping[int, str], cuts: Sequence[LogCut] = ()
 ) -> MissingRecords | None:
-    """Return the records that are missing at the end of a log with the segments `ends`, or None."""
     if not ends:
         return None
     log_end = ends[-1].next_offset
@@ -160,7 +153,6 @@ def missing_at_end(
 
 
 def missing_after_cut(cut: LogCut, known: KnownOfLog) -> MissingRecords | None:
-    """Return the records that are missing after a cut; None if the cut takes only a batch that nobody knows of."""
     end = SegmentEnd(cut.log_end_offset, cut.log_end_offset)
     if cut.following_offset is None:
         return missing_at_end([end], known, {}, [cut])
@@ -191,10 +183,7 @@ def missing_between(
     was_cleaned: Callable[[int], bool],
     cuts: Sequence[LogCut] = (),
 ) -> tuple[tuple[MissingRecords, ...], tuple[str, ...]]:
-    """Return the holes between segments, and warnings about holes that may be no loss.
-
-    `was_cleaned` is True if records were removed from the segment with this base offset; it may read the segment.
-    """
+    """`was_cleaned` is True if records were removed from the segment with this base offset; it may read the segment."""
     lost, warnings = [], []
     for before, after in pairwise(ends):
         first, following = before.next_offset, after.base_offset
@@ -259,14 +248,7 @@ TWICE = (
 
 
 def losses_in_files(listing: LogListing, known: KnownOfLog, fs: Fs, *, most_bytes_read: int) -> LogLosses:
-    """Return the losses that the files of a log show, without a load.
-
-    Offsets that occur twice inside a segment are found only in a log of at most `most_bytes_read`.
-
-    Raises:
-        SourceChangedError: a file became shorter while it was read.
-        OSError: a file cannot be read, or was removed.
-    """
+    """Offsets that occur twice inside a segment are found only in a log of at most `most_bytes_read`."""
     path = listing.path
     ends = [SegmentEnd(segment.base_offset, find_segment_end(path, segment, fs)[0]) for segment in listing.segments]
     orphans = orphans_of(entry.name for entry in fs.scan(path) if entry.is_file)
@@ -280,11 +262,6 @@ def losses_in_files(listing: LogListing, known: KnownOfLog, fs: Fs, *, most_byte
 
 
 def repeated_in_segment(name: str, position: int, first_offset: int, next_offset: int, batches: int) -> str:
-    """Return a warning for the segment file `name`, in which `batches` begin below the end of the batches before them.
-
-    The first of them is at `position` and begins at `first_offset`, although the batches before it end at
-    `next_offset`.
-    """
     more = f", and {batches - 1} more batch{'es' if batches > 2 else ''} like it" if batches > 1 else ""
     return (
         f"{name} has offsets twice: its batch at position {position} begins at offset {first_offset}, although the "
@@ -293,10 +270,7 @@ def repeated_in_segment(name: str, position: int, first_offset: int, next_offset
 
 
 def records_were_removed(directory: Path, base_offset: int, fs: Fs) -> bool:
-    """Return True if the batches of a segment show that a cleaning or an erasure removed records.
-
-    Such a batch begins above the end of the batch before it, or has fewer records than offsets.
-    """
+    """Such a batch begins above the end of the batch before it, or has fewer records than offsets."""
     return any(
         # The base offset and the number of records of a legacy wrapper are not in its header.
         batch.magic >= _MAGIC_V2
@@ -325,7 +299,6 @@ class _Batch(NamedTuple):
 
 
 def _batches(directory: Path, base_offset: int, fs: Fs) -> Iterator[_Batch]:
-    """Yield the batches of a segment up to the first one with a corrupt header."""
     # Imported late, because this loads compiled kernels, which a log without holes does not need.
     from sediment.segment_io.segment.reader import HeaderScan
 

@@ -54,10 +54,9 @@ _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK)
 
 
 class LinkKind(StrEnum):
-    """The ways to put the content of a local file into an output without copying it.
+    """A reflink is a separate file that shares disk blocks until either file changes.
 
-    A reflink is a separate file that shares disk blocks until either file changes.  A hard link is a second name of the
-    same file.  A change of the file in place is visible under both names.
+    A hard link is a second name of the same file.
     """
 
     REFLINK = "reflink"
@@ -65,11 +64,7 @@ class LinkKind(StrEnum):
 
 
 def check_output_path(output: Store, sources: Sequence[Store]) -> None:
-    """Check that `output` is outside all sources and log directories, and is not already complete.
-
-    Raises:
-        UsageError: a condition is not met; nothing was changed.
-    """
+    """Check that `output` is outside all sources and log directories, and is not already complete."""
     kind, path_name = output.identity
     for source in sources:
         source_kind, source_name = source.identity
@@ -117,7 +112,6 @@ def _is_below(name: str, other: str) -> bool:
 
 
 def _is_claim_file(name: str) -> bool:
-    """Return True for the lock file and for an unfinished claim file."""
     return name == LOCK_FILE or (name.startswith(f"{CLAIM_FILE}.") and name.endswith(PART_SUFFIX))
 
 
@@ -134,8 +128,6 @@ def _run_of(document: bytes) -> str | None:
 
 
 class Publisher:
-    """The writer of one run's output; each task has a copy of it."""
-
     def __init__(self, store: Store, run_id: str, modes: Modes = _AS_UMASK) -> None:
         self.store = store
         self.run_id = run_id
@@ -143,10 +135,7 @@ class Publisher:
         self._fs = Fs()
 
     def begin(self) -> str | None:
-        """Claim the output and empty it; return the run whose unfinished files were deleted, or None.
-
-        Call `check_output_path` first, and lock the directory if it is local.
-        """
+        """Call `check_output_path` first, and lock the directory if it is local."""
         self.make_directory()
         claim = self.store.read(CLAIM_FILE)
         before = None
@@ -166,7 +155,6 @@ class Publisher:
         return before
 
     def make_directory(self) -> None:
-        """Create the directory of the output if it is absent."""
         self.store.make_folder("", self.modes.folder)
 
     def _claim(self) -> None:
@@ -176,18 +164,11 @@ class Publisher:
         self.store.sync()
 
     def withdraw(self) -> None:
-        """Make the complete output of this run incomplete again, so that a later run writes it anew."""
         self._claim()
         self.store.delete(MANIFEST_FILE)
         self.store.sync()
 
     def check(self) -> None:
-        """Check that the output still belongs to this run.
-
-        Raises:
-            OwnershipError: another run took over the output, the output was removed, or this host has a different disk
-                at its path.
-        """
         claim = self.store.read(CLAIM_FILE)
         if claim is None or _run_of(claim) != self.run_id:
             raise OwnershipError(
@@ -206,10 +187,9 @@ class Publisher:
         source: FileStamp | None = None,
         mode: int | None = None,
     ) -> ManifestFile:
-        """Write one file; its content is durable immediately, but its name is durable only after a sync of the folder.
+        """The file gets the permissions `mode`, by default those of `modes`.
 
-        The file gets the permissions `mode`, by default those of `modes`.  `source` is recorded in the manifest, for a
-        later incremental copy.
+        `source` is recorded in the manifest, for a later incremental copy.
         """
         self.check()
         digest = hashlib.sha256()
@@ -221,13 +201,9 @@ class Publisher:
         return ManifestFile(name, written, digest.hexdigest(), source=source)
 
     def link(self, name: str, source: Path, kind: LinkKind, *, attempt: str) -> bool:
-        """Link the local file `source` into the output; return False if that is impossible.
+        """The name is durable only after the folder is synced.
 
-        The name is durable only after the folder is synced.  Links need a local output.
-
-        Raises:
-            OwnershipError: the output belongs to another run.
-            OSError: the disk failed.
+        Links need a local output.
         """
         root = self.store.local_path
         if root is None:
@@ -261,13 +237,7 @@ class Publisher:
         now_ms: int,
         partitions: Iterable[ManifestPartition] = (),
     ) -> None:
-        """Check that all `files` exist, write their manifest, and delete other files.
-
-        Files that are in an earlier copy (`held_in`) are not checked.
-
-        Raises:
-            OwnershipError: the output does not belong to this run, or a file is missing or has another size.
-        """
+        """Files that are in an earlier copy (`held_in`) are not checked."""
         self.check()
         listed = sorted(files, key=lambda file: file.name)
         here = [file for file in listed if file.held_in is None]
@@ -301,11 +271,6 @@ class Publisher:
 
 
 def file_chunks(path: Path, size_bytes: int) -> Iterator[bytes]:
-    """Yield the first `size_bytes` of a local file, in chunks.
-
-    Raises:
-        SourceChangedError: the file is shorter.
-    """
     left = size_bytes
     with open(open_to_read(path), "rb", buffering=0) as file:
         while left:
@@ -321,11 +286,6 @@ def file_chunks(path: Path, size_bytes: int) -> Iterator[bytes]:
 
 
 def sha256_of(path: Path, size_bytes: int) -> str:
-    """Return the SHA-256 of the first `size_bytes` of a local file, in hex.
-
-    Raises:
-        SourceChangedError: the file is shorter.
-    """
     digest = hashlib.sha256()
     for chunk in file_chunks(path, size_bytes):
         digest.update(chunk)
@@ -341,18 +301,15 @@ def _digested(chunks: Iterable[Buffer], update: Callable[[Buffer], object]) -> I
 # ---------------------------------------------------------------------------------------------------------- in a task
 @dataclass(slots=True)
 class _Part:
-    """A file that was written as a part; its `mtime_ns` is set when it gets its final name."""
-
     written: ManifestFile
     mtime_ns: int | None = None
 
 
 class PublishingFs(Fs):
-    """The file operations of one task: it writes `.part` files to the output, and other files to local disk.
+    """`used` is called with the number of bytes written to the output.
 
-    `used` is called with the number of bytes written to the output.  Without a publisher, as in a dry run, the bytes
-    are only counted.  A file of the output gets the permissions of the file of the same name in the same folder of
-    `source`, and otherwise those of the publisher's modes.
+    Without a publisher, as in a dry run, the bytes are only counted. A file of the output gets the permissions of the
+    file of the same name in the same folder of `source`, and otherwise those of the publisher's modes.
     """
 
     def __init__(self, publisher: Publisher | None, folder: str, used: Callable[[int], None], *, source: Store) -> None:
@@ -363,7 +320,6 @@ class PublishingFs(Fs):
         self._parts: dict[str, _Part] = {}
 
     def write_new(self, path: Path, chunks: Iterable[Buffer]) -> int:
-        """Write a part to the output and record its digest; write any other file to local disk."""
         if not _is_part(path):
             return super().write_new(path, chunks)
         if self._publisher is None:
@@ -377,7 +333,6 @@ class PublishingFs(Fs):
         return written
 
     def set_mtime_ns(self, path: Path, mtime_ns: int) -> None:
-        """Set the modification time of a file; for a part, store the time until the part gets its final name."""
         if path.name in self._parts:
             self._parts[path.name].mtime_ns = mtime_ns
         elif not _is_part(path):
@@ -393,14 +348,12 @@ class PublishingFs(Fs):
         return
 
     def unlink(self, path: Path, *, missing_ok: bool = False) -> None:
-        """Remove a part from the output, or a name from the working directory."""
         if not _is_part(path):
             super().unlink(path, missing_ok=missing_ok)
         elif self._parts.pop(path.name, None) is not None and self._publisher is not None:
             self._publisher.store.delete(f"{self._folder}/{path.name}")
 
     def free_bytes(self, path: Path) -> int:
-        """Return the free bytes of the filesystem that parts are written to."""
         return super().free_bytes(path) if self._publisher is None else self._publisher.store.free_bytes()
 
     def take(self, part: PartFile) -> ManifestFile:
@@ -418,17 +371,11 @@ class PublishingFs(Fs):
         return ManifestFile(name, held.written.size_bytes, held.written.sha256)
 
     def discard(self) -> None:
-        """Remove the parts that did not get a final name."""
         for name in list(self._parts):
             self.unlink(Path(name))
 
 
 class SourcePublishingFs(PublishingFs, StoreFs):
-    """The file operations of a task that reads its source in place; the task writes only parts, and only to the output.
-
-    `files` is the listing of `folder` in `source`.
-    """
-
     def __init__(
         self,
         publisher: Publisher | None,

@@ -5,9 +5,9 @@
     no second line, or no id of 16 bytes     does not start
     malformed in another way                 takes the log directory offline
 
-`TopicIds` finds these faults.  `write_topic_id` writes the id of the cluster's topic, but never over a readable file.
+`write_topic_id` writes the id of the cluster's topic, but never over a readable file.
 
-Invariant: an id is written only if nothing contradicts that the folder belongs to the cluster's topic of this name.  If
+Invariant: an id is written only if nothing contradicts that the folder belongs to the cluster's topic of this name. If
 a topic was deleted and created again while the node was down, the folder may belong to the deleted topic.
 
 Source: Kafka 4.2.0, LogManager.isStrayReplica, UnifiedLog.initializeTopicId and PartitionMetadataReadBuffer.
@@ -51,11 +51,10 @@ _PAST = {"is": "was", "has": "had"}
 
 @dataclass(frozen=True, slots=True)
 class TopicIdFault:
-    """A partition.metadata with which a broker does not serve the folder.
+    """`topic_id` is the id to write; None if the file must not be written.
 
-    `fault` and `effect` are clauses about the file and about the broker, and `advice` is the next action.  `topic_id`
-    is the id to write; None if the file must not be written.  `is_lost` is False if the file is readable, or if nothing
-    but a decision of the user is missing; then the folder is simply not a replica of the cluster.
+    `is_lost` is False if the file is readable, or if nothing but a decision of the user is missing; then the folder is
+    simply not a replica of the cluster.
     """
 
     fault: str
@@ -69,10 +68,9 @@ class TopicIdFault:
 
 
 class TopicIds:
-    """The topic ids of a node's folders, compared with its cluster's metadata.
+    """`metadata` is None if no metadata log was found; `is_kraft` then decides whether a broker needs the file.
 
-    `metadata` is None if no metadata log was found; `is_kraft` then decides whether a broker needs the file.  `node_id`
-    is None if it is not known.  `folders` are all folders of the node's directories, as far as they are known.
+    `node_id` is None if it is not known. `folders` are all folders of the node's directories, as far as they are known.
     """
 
     def __init__(
@@ -96,11 +94,6 @@ class TopicIds:
                     self._ids[partition.topic].add(topic_id)
 
     def fault(self, partition: TopicPartition, folder: Path) -> TopicIdFault | None:
-        """Return the fault of the folder's partition.metadata; None if a broker serves the folder.
-
-        Raises:
-            OSError: the file cannot be read.
-        """
         path = folder / PARTITION_METADATA_FILE
         try:
             topic_id = read_partition_metadata(self._fs, path)
@@ -129,7 +122,6 @@ class TopicIds:
         return TopicIdFault(fault, _STRAY if known is None else _EMPTY, advice, None, is_lost=False)
 
     def _lost(self, fault: str, partition: TopicPartition, folder: Path) -> TopicIdFault:
-        """Return the fault of a missing or unreadable file, with the id to write if it is certain."""
         is_missing = fault == _MISSING
         if self._metadata is None:
             effect = _EMPTY if is_missing else _NO_START
@@ -147,7 +139,6 @@ class TopicIds:
         return TopicIdFault(fault, effect, advice, known, is_lost=True)
 
     def _why_not_known(self, partition: TopicPartition, folder: Path) -> str | None:
-        """Return the reason why the folder may not belong to the cluster's topic of this name."""
         assert self._metadata is not None
         known = self._metadata.topic_ids.get(partition.topic)
         if known is None:
@@ -181,7 +172,6 @@ class TopicIds:
 
 
 def write_topic_id(folder: Path, partition: TopicPartition, fault: TopicIdFault, fs: Fs) -> Repair:
-    """Write the topic id of `fault` durably; the log directory's lock must be held."""
     assert fault.topic_id is not None
     path = folder / PARTITION_METADATA_FILE
     is_missing = fs.entry(path) is None

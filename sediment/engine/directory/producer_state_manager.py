@@ -7,13 +7,12 @@
     log start raised          `live.log.local_log.LocalLog.start_at` drops transactions below it       03 §4
     corrupt snapshot          it is dropped, and the next older one is tried
 
-If no snapshot exists, all batches from the log start are replayed, except after a clean stop, when none is replayed.
-`live.log.producer_appends` checks appends, `segment_io.partition.producer_state` replays batches and expires producers,
-and `producer_snapshots` parses a snapshot.  A truncation to an empty log deletes all snapshots (`log_truncation`).
+If no snapshot exists, all batches from the log start are replayed, except after a clean stop, when none is replayed. A
+truncation to an empty log deletes all snapshots (`log_truncation`).
 
-Invariants: a snapshot gets its final name only when it is complete.  A dropped snapshot is not read again, but its file
-exists until `delete_dropped`.  So if a snapshot with the same producers is taken again, the file is still there and
-need not be rewritten.
+Invariants: a snapshot gets its final name only when it is complete. A dropped snapshot is not read again, but its file
+exists until `delete_dropped`. So if a snapshot with the same producers is taken again, the file is still there and need
+not be rewritten.
 """
 
 from __future__ import annotations
@@ -34,10 +33,7 @@ from sediment.segment_io.segment.reader import HeaderScan, Rows
 
 
 class Snapshots:
-    """The producer snapshots of a partition directory by their offsets.
-
-    New files get the owner, group and mode of the path that `like()` returns.  Changes are added to `repairs`.
-    """
+    """New files get the owner, group and mode of the path that `like()` returns."""
 
     def __init__(
         self, directory: Path, offsets: Iterable[int], fs: Fs, *, like: Callable[[], Path], repairs: list[Repair]
@@ -50,23 +46,15 @@ class Snapshots:
         self._repairs = repairs
 
     def offsets(self) -> tuple[int, ...]:
-        """Return the offsets of the snapshots that were not dropped, in ascending order."""
         return tuple(self._offsets)
 
     def path(self, offset: int) -> Path:
-        """Return the path of the snapshot at `offset`."""
         return self._directory / segment_file_name(offset, SegmentFileKind.SNAPSHOT)
 
     def read(self, offset: int) -> tuple[ProducerEntry, ...]:
-        """Return the producers of a snapshot.
-
-        Raises:
-            CorruptSnapshotError: the snapshot is malformed or fails its checksum.
-        """
         return parse_snapshot(self._fs.read_bytes(self.path(offset)), path=str(self.path(offset)))
 
     def take(self, offset: int, entries: Iterable[ProducerEntry]) -> None:
-        """Write the snapshot at `offset` durably."""
         path = self.path(offset)
         wanted = {entry.producer_id: entry for entry in entries}
         is_there = self._has(offset) or offset in self._dropped
@@ -80,13 +68,11 @@ class Snapshots:
         self._add(offset)
 
     def drop(self, offset: int, why: str, *, is_routine: bool = False) -> None:
-        """Drop a snapshot, if it exists; `delete_dropped` deletes its file."""
         if self._has(offset):
             del self._offsets[bisect_left(self._offsets, offset)]
             self._dropped[offset] = why, is_routine
 
     def restore(self, offsets: Iterable[int]) -> None:
-        """Undo the `drop` of the snapshots at `offsets`."""
         for offset in offsets:
             self._add(offset)
 
@@ -118,19 +104,12 @@ class Snapshots:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedSegment:
-    """A segment to replay: its file, up to `log_bytes`."""
-
     base_offset: int
     path: Path
     log_bytes: int
     fs: Fs
 
     def batches(self) -> Iterator[Rows]:
-        """Yield the header rows in log order, as BATCH_ROW tables.
-
-        Raises:
-            CorruptBatchError: a header is malformed.
-        """
         if self.log_bytes:
             yield from HeaderScan(self.path, size_bytes=self.log_bytes, fs=self.fs, unknown_magic_may_be_torn=True)
 
@@ -144,11 +123,8 @@ def needs_snapshot(map_end_offset: int, last_snapshot_offset: int) -> bool:
 
 
 class ProducerStateManager:
-    """The producers of a log and their snapshots, while the producers are rebuilt.
-
-    `state` reflects the batches below `map_end_offset`; `state.completed` contains the transactions that ended since
-    `forget_completed` was last called.
-    """
+    # `state` reflects the batches below `map_end_offset`; `state.completed` contains the transactions that ended since
+    # `forget_completed` was last called.
 
     def __init__(self, snapshots: Snapshots, *, now_ms: int, expiration_ms: int | None) -> None:
         self._snapshots = snapshots
@@ -159,11 +135,7 @@ class ProducerStateManager:
         self.state = ProducerState.at(0)
 
     def replay(self, table: Rows) -> None:
-        """Apply a BATCH_ROW table to the state; the caller advances `map_end_offset`.
-
-        Raises:
-            CorruptBatchError: the batches contradict each other; a broker also refuses to load such a log.
-        """
+        """Apply a BATCH_ROW table to the state; the caller advances `map_end_offset`."""
         self.state = replay(self.state, table)
 
     def replay_aborted(self, table: Rows) -> None:
@@ -171,18 +143,12 @@ class ProducerStateManager:
         self.state = replay(self.state, table, only_aborted=True)
 
     def take_snapshot(self) -> None:
-        """Take a snapshot at the map end offset, unless one exists at this offset or above."""
         if needs_snapshot(self.map_end_offset, self._last_snapshot_offset):
             self._snapshots.take(self.map_end_offset, self.state.entries.values())
             self._last_snapshot_offset = self.map_end_offset
 
     def truncate_and_reload(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Drop the snapshots outside the log; load the newest remaining one, unless the map ends at `log_end_offset`.
-
-        If a snapshot is corrupt, drop it and try the next one.
-
-        Source: kafka-log 05 §6 (truncateAndReload).
-        """
+        """Source: kafka-log 05 §6 (truncateAndReload)."""
         offsets = self._snapshots.offsets()
         end = bisect_right(offsets, log_end_offset)
         for offset in offsets[end:]:
@@ -216,11 +182,8 @@ class ProducerStateManager:
     ) -> None:
         """Rebuild the state at `end_offset` from the newest snapshot at or below it, and from the batches after it.
 
-        Snapshots are taken at the bases of the last two segments and at the end.  If a log has no snapshot after a
-        clean stop, nothing is read and the state is empty.  A broker treats this case as an upgrade.
-
-        Raises:
-            CorruptBatchError: a batch to replay is malformed.
+        If a log has no snapshot after a clean stop, nothing is read and the state is empty. A broker treats this case
+        as an upgrade.
 
         Source: kafka-log 05 §6 (rebuildProducerState).
         """
@@ -247,11 +210,6 @@ class ProducerStateManager:
         self.take_snapshot()
 
     def _replay_range(self, segment: ReplayedSegment, start_offset: int, end_offset: int) -> None:
-        """Apply the batches, beginning with the first batch that ends at or above `start_offset`.
-
-        Stop before the first batch that ends at or above `end_offset`.  All batches between the two are applied, even
-        if their offsets are out of range.  A broker also applies them, because no checksum covers the offsets.
-        """
         has_begun = False
         for rows in segment.batches():
             first = 0 if has_begun else _first_at_or_after(rows, start_offset)
@@ -262,17 +220,11 @@ class ProducerStateManager:
                 return
 
     def forget_completed(self) -> None:
-        """Clear the transactions that have ended; keep the producers."""
         self.state = replace(self.state, completed=())
 
     def remove_stray_snapshots(self, base_offsets: Sequence[int]) -> None:
-        """Drop each snapshot whose offset is not the base offset of a segment.
-
-        If the largest of these offsets is at or above the last segment's base offset, the snapshot at this offset is
-        kept.  A clean stop wrote this snapshot at the log end.
-
-        Source: kafka-log 05 §6 (removeStraySnapshots).
-        """
+        # If the largest of these offsets is at or above the last segment's base offset, the snapshot at this offset is
+        # kept. A clean stop wrote this snapshot at the log end. Source: kafka-log 05 §6 (removeStraySnapshots).
         strays = sorted(set(self._snapshots.offsets()) - set(base_offsets))
         if strays and strays[-1] >= max(base_offsets, default=strays[-1]):
             strays.pop()
@@ -281,15 +233,10 @@ class ProducerStateManager:
 
 
 def _first_at_or_after(rows: Rows, offset: int) -> int:
-    """Return the index of the first row whose last offset is at least `offset`.
-
-    If there is none, return the number of rows.
-    """
     found = rows["last_offset"] >= offset
     return int(found.argmax()) if found.any() else len(rows)
 
 
 def _from_offset(segments: Sequence[ReplayedSegment], offset: int) -> Sequence[ReplayedSegment]:
-    """Return the segment that contains `offset` and all later segments; if all begin above `offset`, return all."""
     first = sum(segment.base_offset <= offset for segment in segments) - 1
     return segments[max(first, 0) :]

@@ -1,9 +1,8 @@
 """Threads that remove replaced files, so that a commit does not wait until the disk has freed their blocks.
 
-Invariants: a removal is submitted only after the files are durably replaced.  `finish` returns after the last removal,
-even if signals arrive, because the directory's lock must be held until then.  `finish` returns every failed removal.
-The files of unfinished removals still occupy the disk, so the number of these removals is limited.  Beyond the limit,
-`submit` waits.
+Invariants: a removal is submitted only after the files are durably replaced. `finish` returns after the last removal,
+even if signals arrive, because the directory's lock must be held until then. `finish` returns every failed removal. The
+files of unfinished removals still occupy the disk, so the number of these removals is limited.
 """
 
 from __future__ import annotations
@@ -33,8 +32,6 @@ class _Removal:
 
 
 class Removals:
-    """Removals that run in the background; several threads may submit them."""
-
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="sediment-remove")
         self._free = threading.BoundedSemaphore(_THREADS + _MOST_WAITING)
@@ -44,10 +41,7 @@ class Removals:
     def submit(
         self, directory: Path, remove: Callable[[], None], describe: Callable[[Exception], SedimentError]
     ) -> None:
-        """Call `remove` for files of `directory` in the background; `describe` converts an error of `remove`.
-
-        If too many removals are unfinished, wait first.
-        """
+        """If too many removals are unfinished, wait first."""
         self._free.acquire()
         try:
             work = self._threads.submit(remove)
@@ -60,11 +54,7 @@ class Removals:
             self._submitted.append(_Removal(directory, work, describe))
 
     def finish(self) -> Mapping[Path, SedimentError]:
-        """Wait for all removals, and return the first error of each directory; after this call, submit no removal.
-
-        Raises:
-            KeyboardInterrupt: a signal arrived during the wait; it is raised after the last removal.
-        """
+        """Wait for all removals, and return the first error of each directory; after this call, submit no removal."""
         self._threads.shutdown(wait=False)
         with self._guard:
             submitted = list(self._submitted)
@@ -84,13 +74,7 @@ def _do_nothing() -> None:
 
 
 def wait_for_all(work: Collection[Future[Any]], on_signal: Callable[[], None] = _do_nothing) -> None:
-    """Wait until all work is done, even if signals interrupt the wait; call `on_signal` for each signal.
-
-    The method waits for futures, because Python 3.11 considers a thread ended if a signal interrupts `Thread.join`.
-
-    Raises:
-        KeyboardInterrupt: the first interruption; it is raised when all work is done.
-    """
+    # The method waits for futures, because Python 3.11 considers a thread ended if a signal interrupts `Thread.join`.
     interruption: KeyboardInterrupt | None = None
     while not all(each.done() for each in work):
         try:

@@ -33,10 +33,9 @@ _LOG, _OFFSET_INDEX, _TIME_INDEX, _, _SNAPSHOT = SegmentFileKind
 
 @dataclass(frozen=True, slots=True)
 class Roll:
-    """A planned roll, which first replaces the files in `replaced` in their order, and then creates those in `created`.
+    """`listing` contains the segments after the roll, but the snapshots before it, and only indexes that existed.
 
-    `listing` contains the segments after the roll, but the snapshots before it, and only indexes that existed.  So a
-    view of this listing needs only files that already exist.
+    So a view of this listing needs only files that already exist.
     """
 
     listing: LogListing
@@ -46,12 +45,6 @@ class Roll:
 
 
 def plan_roll(view: LogView, fs: Fs, *, index_interval_bytes: int, segment_index_bytes: int) -> Roll | None:
-    """Return the roll of the active segment of `view`; None if the segment is empty or unverified.
-
-    Raises:
-        CorruptBatchError: a batch of the segment fails its CRC or is malformed.
-        UncleanDirectoryError: the segment ends inside a batch.
-    """
     listing = view.listing
     if not listing.segments or listing.segments[-1].log_bytes == 0 or view.unverified_from_offset is not None:
         return None
@@ -103,7 +96,6 @@ def plan_roll(view: LogView, fs: Fs, *, index_interval_bytes: int, segment_index
 
 
 def perform_roll(roll: Roll, fs: Fs) -> None:
-    """Carry out a roll, durably.  The directory's lock must be held."""
     directory = roll.listing.path
     for name, content in roll.replaced:
         fs.replace_file(directory / name, content, like=roll.like)

@@ -43,19 +43,13 @@ _REPLY = re.compile(r"(?P<partition>.+)\.(?P<run_id>[0-9A-Za-z]+)\.(committed|re
 
 @dataclass(frozen=True, slots=True)
 class CommitReply:
-    """The reply to a prepared swap; `refusal` is the reason for a refusal, None after a commit."""
-
     partition: str
     run_id: str
     refusal: str | None
 
 
 def announce(folder: Path, log_dirs: Iterable[Path], fs: Fs) -> None:
-    """Announce that this engine commits swaps for these log directories; create the folder if it is missing.
-
-    Raises:
-        UsageError: the folder is inside a log directory, or others can put swaps into it, which remove records.
-    """
+    """Announce that this engine commits swaps for these log directories; create the folder if it is missing."""
     resolved = [log_dir.resolve() for log_dir in log_dirs]
     if any(folder.resolve().is_relative_to(log_dir) for log_dir in resolved):
         raise UsageError(
@@ -78,16 +72,10 @@ def announce(folder: Path, log_dirs: Iterable[Path], fs: Fs) -> None:
 
 
 def withdraw(folder: Path, fs: Fs) -> None:
-    """Withdraw the announcement, so that no further job starts."""
     fs.unlink(folder / ENGINE_FILE, missing_ok=True)
 
 
 def check_announced(folder: Path, log_dirs: Iterable[Path], fs: Fs) -> None:
-    """Check that a running engine commits the swaps in `folder` for all `log_dirs`.
-
-    Raises:
-        UsageError: no running engine commits these swaps.
-    """
     try:
         document = json.loads(fs.read_bytes(folder / ENGINE_FILE))
         announced = {str(path) for path in document["log_dirs"]} if document["schema"] == _SCHEMA else set()
@@ -103,14 +91,12 @@ def check_announced(folder: Path, log_dirs: Iterable[Path], fs: Fs) -> None:
 
 
 def spool_swap(swap: PreparedSwap, folder: Path, run_id: str, fs: Fs) -> Path:
-    """Write a swap for the engine, durably; return its path."""
     path = folder / f"{file_stem(str(swap.partition))}.{run_id}{_PREPARED_SUFFIX}"
     fs.replace_file(path, swap_to_json(swap).encode())
     return path
 
 
 def file_stem(partition: str) -> str:
-    """Return the beginning of the names of a partition's files."""
     return with_suffix(partition, _LONGEST_ENDING).removesuffix(_LONGEST_ENDING)
 
 

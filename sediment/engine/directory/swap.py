@@ -167,10 +167,9 @@ def _not_removed(
 
 
 def _make_durable(swap: PreparedSwap, fs: Fs) -> None:
-    """Sync the parts of a swap and their names before the first rename.
+    """If a sync fails, it may have dropped dirty pages, but a second sync could still succeed.
 
-    If a sync fails, it may have dropped dirty pages, but a second sync could still succeed.  So the commit must end at
-    the first failure.
+    So the commit must end at the first failure.
     """
     directory = Path(swap.directory)
     for part in swap.parts():
@@ -179,7 +178,6 @@ def _make_durable(swap: PreparedSwap, fs: Fs) -> None:
 
 
 def _replace(directory: Path, group: CleanedGroup, fs: Fs) -> list[str]:
-    """Do steps 1 to 8 of `commit` for one group, except for the removal; return the names of the files to remove."""
     ascending = [part.final_name for segment in group.parts for part in segment.files]
     descending = [part.final_name for segment in reversed(group.parts) for part in segment.files]
     old = [name for source in group.sources for name in _file_names(source)]
@@ -210,7 +208,6 @@ def _remove(directory: Path, names: Iterable[str], fs: Fs) -> None:
 
 
 def replaced_files(directory: Path, group: CleanedGroup, fs: Fs) -> tuple[str, ...]:
-    """Return the names of the files in `directory` that the replacement of `group` removes."""
     if not group.parts:
         return ()
     old = [name for source in group.sources for name in _file_names(source)]
@@ -218,7 +215,6 @@ def replaced_files(directory: Path, group: CleanedGroup, fs: Fs) -> tuple[str, .
 
 
 def _snapshots_without_segment(directory: Path, group: CleanedGroup, fs: Fs) -> list[str]:
-    """Return the names of the snapshots at old bases that are not new bases."""
     new_bases = {segment.base_offset for segment in group.parts}
     old_bases = [source.base_offset for source in group.sources if source.base_offset not in new_bases]
     names = [segment_file_name(base, SegmentFileKind.SNAPSHOT) for base in old_bases]
@@ -226,7 +222,6 @@ def _snapshots_without_segment(directory: Path, group: CleanedGroup, fs: Fs) -> 
 
 
 def _is_untouched(directory: Path, group: CleanedGroup, fs: Fs) -> bool:
-    """Return True if no file of `group` has been renamed yet; return False if this is unknown."""
     try:
         return fs.exists(directory / group.parts[0].files[0].part_name)
     except OSError:
@@ -234,7 +229,6 @@ def _is_untouched(directory: Path, group: CleanedGroup, fs: Fs) -> bool:
 
 
 def _check_shape(partition: TopicPartition, groups: Sequence[CleanedGroup]) -> None:
-    """Check that groups and segments are sorted, groups keep their first base offset, and logs precede indexes."""
     for group in groups:
         sources = [source.base_offset for source in group.sources]
         bases = [segment.base_offset for segment in group.parts]
@@ -269,10 +263,7 @@ def _malformed(partition: TopicPartition, what: str) -> UsageError:
 
 
 def _check_listing(partition: TopicPartition, directory: Path, groups: Sequence[CleanedGroup], fs: Fs) -> None:
-    """Check that no files of another replacement exist, and that the sources of each group are adjacent and unchanged.
-
-    Files of another replacement would change the outcome of this one.
-    """
+    """Files of another replacement would change the outcome of this one."""
     listing = list_log(partition, directory, fs)
     for leftover in listing.leftovers:
         if leftover.parsed.state in (CLEANED_SUFFIX, SWAP_SUFFIX):
@@ -290,7 +281,6 @@ def _check_listing(partition: TopicPartition, directory: Path, groups: Sequence[
 
 
 def _check_files(partition: TopicPartition, directory: Path, group: CleanedGroup, fs: Fs) -> None:
-    """Check again that the sources and parts of a group match the swap: earlier commits may have taken a long time."""
     for source in group.sources:
         if stat_segment(directory, source.base_offset, fs) != source:
             raise _source_changed(partition, directory, source)
@@ -325,7 +315,6 @@ def _parts(groups: Iterable[CleanedGroup]) -> Iterator[PartFile]:
 
 
 def _file_names(source: SegmentRef) -> Iterator[str]:
-    """Yield the names of the existing files of a segment, in Kafka's renaming order."""
     yield segment_file_name(source.base_offset, SegmentFileKind.LOG)
     sizes = (source.offset_index_bytes, source.time_index_bytes, source.transaction_index_bytes)
     for kind, size_bytes in zip(_INDEX_KINDS, sizes, strict=True):
@@ -345,8 +334,8 @@ def insert(
     """Insert prepared segments before the first segment of a log, or after its last one.
 
     Pass segments before the first one in descending order, and segments after the last one in ascending order, so that
-    a crash leaves no gap.  The directory's lock must be held.  All parts are made durable first.  For each segment,
-    `before_segment` is called; it may raise an error to end the insertion.  These steps follow:
+    a crash leaves no gap. The directory's lock must be held. All parts are made durable first. For each segment,
+    `before_segment` is called; it may raise an error to end the insertion. These steps follow:
 
     1. The indexes get their final names.
        Start: the indexes are removed, because they have no log.
@@ -355,11 +344,6 @@ def insert(
     3. The log gets its final name.
        Start: the segment is part of the log.
     4. Sync the directory.
-
-    Raises:
-        SourceChangedError: a file with that name exists, or a part is missing or has another size.  Earlier segments
-            have been inserted; this one and later ones have not.
-        OSError: an operation failed; the segments before this one are inserted.
 
     Source: kafka-log 05 §2 pass 4 (orphans).
     """
@@ -387,7 +371,6 @@ def insert(
 
 # ---------------------------------------------------------------------------------------------------------------- parts
 def is_part_file(name: str) -> bool:
-    """Return True for the uncommitted `.part` file of a task."""
     parsed = parse_segment_file(name)
     return parsed is not None and parsed.state == PART_SUFFIX
 
@@ -397,9 +380,8 @@ def discard_parts(
 ) -> tuple[str, ...]:
     """Remove the uncommitted `.part` files of run `run_id`, or of one attempt of this run; return their names.
 
-    Files named in `keep` are kept, so that another process can commit them.  Parts of other runs are also kept, because
-    those runs may still commit them.  Only `finish_interrupted` can delete the parts of other runs safely: its caller
-    holds the lock and has started no task.
+    Files named in `keep` are kept, so that another process can commit them. Parts of other runs are also kept, because
+    those runs may still commit them.
     """
     tag = f"{run_id}-" if attempt is None else f"{run_id}-{attempt}{PART_SUFFIX}"
     names = [entry.name for entry in fs.scan(directory) if is_part_file(entry.name)]

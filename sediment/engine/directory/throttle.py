@@ -55,14 +55,10 @@ class Throttle:
                 self._store(clock_ns(), 0)
 
     def close(self) -> None:
-        """Close the file, but do not remove it."""
         os.close(self._descriptor)
 
     def take(self, used_bytes: int, *, most_seconds: float = math.inf) -> None:
-        """Count bytes that were read or written; sleep if the rate of this window is too high.
-
-        The sleep lasts at most `most_seconds`, for a caller with a deadline.
-        """
+        """The sleep lasts at most `most_seconds`, for a caller with a deadline."""
         with self._threads, _Locked(self._descriptor):
             start_ns, observed = _STATE.unpack(os.pread(self._descriptor, _STATE.size, 0))
             observed += used_bytes
@@ -79,8 +75,6 @@ class Throttle:
 
 
 class _Locked:
-    """A lock on an open file description, which excludes other processes and the other throttles of this process."""
-
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 

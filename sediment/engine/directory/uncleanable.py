@@ -42,11 +42,10 @@ _LOCAL = Fs()
 
 @dataclass(frozen=True, slots=True)
 class Uncleanable:
-    """One mark: `reason_code` and `reason` are as in reports; `since_ms` is in ms since the epoch.
+    """The mark is valid as long as `segments` are unchanged.
 
-    The mark is valid as long as `segments` are unchanged.  `fingerprint` is a hash of the sizes, mtimes and ctimes of
-    these segments' files.  In a copy, and in a mark from an earlier version of Sediment, `fingerprint` is None.  The
-    sizes and mtimes of the logs are then compared instead.
+    `fingerprint` is a hash of the sizes, mtimes and ctimes of these segments' files. In a copy, and in a mark from an
+    earlier version of Sediment, `fingerprint` is None. The sizes and mtimes of the logs are then compared instead.
     """
 
     partition: TopicPartition
@@ -57,7 +56,6 @@ class Uncleanable:
     fingerprint: str | None = None
 
     def holds_for(self, listing: LogListing) -> bool:
-        """Return True if all of `segments` still exist unchanged."""
         if not set(self.segments) <= set(listing.segments):
             return False
         return self.fingerprint is None or self.fingerprint == _fingerprint(listing.path, self.segments)
@@ -66,10 +64,9 @@ class Uncleanable:
 def uncleanable_after(
     error: SedimentError, listing: LogListing, *, reason_code: str, reason: str, since_ms: int
 ) -> Uncleanable:
-    """Return the mark for `error`.
+    """The mark covers the segment whose file the error names, or all segments if the error names no file.
 
-    The mark covers the segment whose file the error names, or all segments if the error names no file.  The active
-    segment is left out unless the error names it, because a broker still appends to it.
+    The active segment is left out unless the error names it, because a broker still appends to it.
     """
     named = parse_segment_file(Path(error.path).name) if error.path else None
     at_fault = tuple(s for s in listing.segments if named is not None and s.base_offset == named.base_offset)
@@ -84,7 +81,6 @@ def _fingerprint(directory: Path, segments: Iterable[SegmentRef]) -> str:
 
 
 def read_uncleanable(log_dir: Path, fs: Fs) -> dict[TopicPartition, Uncleanable]:
-    """Return the marks of a log directory by partition; empty if the file is missing or malformed."""
     try:
         content = fs.read_bytes(log_dir / UNCLEANABLE_FILE)
     except FileNotFoundError:
@@ -100,9 +96,9 @@ def read_uncleanable(log_dir: Path, fs: Fs) -> dict[TopicPartition, Uncleanable]
 def update_uncleanable(
     log_dir: Path, fs: Fs, *, add: Iterable[Uncleanable] = (), remove: Iterable[TopicPartition] = ()
 ) -> None:
-    """Set and remove marks, durably; also remove the marks of partitions that no longer exist.
+    """If nothing changes, the file is not written.
 
-    If nothing changes, the file is not written.  If no mark remains, the file is deleted.
+    If no mark remains, the file is deleted.
     """
     before = read_uncleanable(log_dir, fs)
     removed = set(remove)

@@ -104,11 +104,6 @@ class BrokerConfig:
     """The spool: a folder in which jobs put cleaned segments, which this engine then commits; None without a spool."""
 
     def __post_init__(self) -> None:
-        """Check the values.
-
-        Raises:
-            SettingsError: a value is out of its range.
-        """
         check_ranges(self, _RANGES)
         if self.node_id is not None:
             check_ranges(self, {"node_id": INT})

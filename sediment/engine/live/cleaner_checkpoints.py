@@ -31,15 +31,9 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class LogOwner(Protocol):
-    """The methods of `LogManager` that return logs and their directories."""
+    def all_logs(self) -> list[PartitionLog]: ...
 
-    def all_logs(self) -> list[PartitionLog]:
-        """Return the live logs."""
-        ...
-
-    def directory_of(self, log: PartitionLog) -> LogDirectory:
-        """Return the log directory of a log."""
-        ...
+    def directory_of(self, log: PartitionLog) -> LogDirectory: ...
 
 
 class CleanerCheckpoints:
@@ -52,17 +46,14 @@ class CleanerCheckpoints:
 
     # ------------------------------------------------------------------------------------------------------ checkpoints
     def update(self, directory: LogDirectory, partition: TopicPartition, first_dirty_offset: int) -> None:
-        """Set a partition's first dirty offset; entries of partitions that no longer exist are removed."""
         self._change(directory, add={partition: first_dirty_offset})
 
     def truncate(self, log: PartitionLog, offset: int) -> None:
-        """Lower the checkpoint of a log to `offset`, after a truncation of the log to that offset."""
         directory = self._owner.directory_of(log)
         if log.config.compacts and directory.first_dirty_offsets().get(log.partition, 0) > offset:
             self.update(directory, log.partition, offset)
 
     def forget(self, directory: LogDirectory, partitions: Collection[TopicPartition]) -> None:
-        """Remove the checkpoint entries and the marks of logs that `directory` no longer contains."""
         self._change(directory, remove=partitions)
         for partition in partitions:
             self._unmark(directory, partition)
@@ -81,15 +72,9 @@ class CleanerCheckpoints:
 
     # ------------------------------------------------------------------------------------------------------- quarantine
     def remember_uncleanable(self, directory: LogDirectory) -> None:
-        """Read the marks of uncleanable partitions that an earlier engine or run stored in a directory.
-
-        Raises:
-            OSError: the file cannot be read.
-        """
         self._uncleanable.update(read_uncleanable(directory.path, self._fs))
 
     def uncleanable(self) -> dict[TopicPartition, Uncleanable]:
-        """Return the partitions that are not cleaned, with the reasons."""
         return dict(self._uncleanable)
 
     def has_mark(self, partition: TopicPartition) -> bool:
@@ -105,11 +90,7 @@ class CleanerCheckpoints:
         return False
 
     def quarantine(self, log: PartitionLog, directory: LogDirectory, error: Exception, *, since_ms: int) -> None:
-        """Mark a partition uncleanable because of `error`; only a mark for corrupt files is stored for the next start.
-
-        Raises:
-            OSError: the mark cannot be written.
-        """
+        # Mark a partition uncleanable because of `error`; only a mark for corrupt files is stored for the next start.
         known = error if isinstance(error, SedimentError) else SedimentError(f"cleaning failed: {error!r}")
         durable = isinstance(error, CorruptDataError) and not isinstance(error, CorruptCheckpointError)
         mark = uncleanable_after(

@@ -38,16 +38,10 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class CleanerOwner(LogOwner, Protocol):
-    """The methods of `LogManager` that the cleaner calls."""
-
-    def handle_directory_failure(self, directory: LogDirectory, error: OSError) -> None:
-        """Take a failed directory and its logs offline."""
-        ...
+    def handle_directory_failure(self, directory: LogDirectory, error: OSError) -> None: ...
 
 
 class CleaningFailures:
-    """Handling of errors while logs of `owner` are cleaned; every method may be called from any thread."""
-
     def __init__(self, owner: CleanerOwner, checkpoints: CleanerCheckpoints, clock: Clock) -> None:
         self._owner = owner
         self._checkpoints = checkpoints
@@ -55,7 +49,6 @@ class CleaningFailures:
 
     @contextmanager
     def failing(self, directory: LogDirectory) -> Iterator[None]:
-        """Take a directory offline if the disk fails inside the block."""
         try:
             yield
         except OSError as error:
@@ -65,10 +58,6 @@ class CleaningFailures:
 
     @contextmanager
     def isolating(self, log: PartitionLog, directory: LogDirectory) -> Iterator[None]:
-        """Handle an error inside the block, so that it affects only this log or its directory.
-
-        Source: kafka-log 02 §1, the table of outcomes.
-        """
         try:
             with self.failing(directory):
                 yield

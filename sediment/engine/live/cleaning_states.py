@@ -27,12 +27,12 @@ from sediment.segment_io.format.names import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class InProgress:
-    """A cleaning or a deletion of old segments is running."""
+    pass
 
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """A cleaning or a deletion was running, and must stop."""
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,6 @@ State: TypeAlias = InProgress | Aborted | Paused | None
 
 
 class CleaningStates:
-    """The states of all partitions; every method may be called from any thread."""
-
     def __init__(self) -> None:
         self._states: dict[TopicPartition, InProgress | Aborted | Paused] = {}
         self._changed = threading.Condition(threading.RLock())
@@ -58,7 +56,6 @@ class CleaningStates:
         return self._changed
 
     def of(self, partition: TopicPartition) -> State:
-        """Return the state of a partition; None if it is free."""
         with self._changed:
             return self._states.get(partition)
 
@@ -96,11 +93,6 @@ class CleaningStates:
                     raise self._refusal(partition, "aborted")
 
     def resume(self, partition: TopicPartition) -> None:
-        """Undo one pause.
-
-        Raises:
-            UsageError: the partition is not paused.
-        """
         with self._changed:
             match self._states.get(partition):
                 case Paused(1):
@@ -111,22 +103,12 @@ class CleaningStates:
                     raise self._refusal(partition, "resumed")
 
     def check_not_aborted(self, partition: TopicPartition) -> None:
-        """Check that a cleaning may continue; call this between its steps.
-
-        Raises:
-            CleaningAbortedError: the cleaning was aborted.
-        """
+        """Check that a cleaning may continue; call this between its steps."""
         if isinstance(self._states.get(partition), Aborted):
             raise CleaningAbortedError("the cleaning was aborted", partition=str(partition))
 
     def finish(self, partition: TopicPartition, before: Callable[[], None] | None = None) -> bool:
-        """End the work that `start` began; return False if the work was aborted.
-
-        If the work was not aborted, `before` is called first.
-
-        Raises:
-            UsageError: no work was started.
-        """
+        """If the work was not aborted, `before` is called first."""
         with self._changed:
             match self._states.get(partition):
                 case InProgress():

@@ -24,12 +24,6 @@ def copy_next(current: PartitionLog, future: PartitionLog, max_bytes: int = CHUN
     """Append the next batches of `current` to `future`; return their size in bytes, 0 if `future` has all batches.
 
     At most `max_bytes` are copied, but at least one batch.
-
-    Raises:
-        RejectedAppendError, CorruptBatchError: a batch of the live log cannot be copied.
-        StorageError: a disk failed, or a log is offline.
-        OpenFilesLimitError: the process may open no more files.
-        UsageError: a log was closed.
     """
     most = min(max_bytes, current.config.compaction.segment_bytes)
     while True:
@@ -44,11 +38,7 @@ def copy_next(current: PartitionLog, future: PartitionLog, max_bytes: int = CHUN
 
 
 def copy_rest(current: PartitionLog, future: PartitionLog) -> None:
-    """Copy until `future` has every batch; if the lock of `current` is not held, other threads may append more.
-
-    Raises:
-        as `copy_next`.
-    """
+    """Copy until `future` has every batch; if the lock of `current` is not held, other threads may append more."""
     while copy_next(current, future):
         pass
 
@@ -76,6 +66,5 @@ def _copy(current: PartitionLog, future: PartitionLog, max_bytes: int) -> int:
 
 
 def _follow(current: PartitionLog, future: PartitionLog) -> None:
-    """Move the future log's high watermark and log start to those of the live log, but at most to its own log end."""
     future.update_high_watermark(current.high_watermark)
     future.maybe_increment_log_start_offset(min(current.log_start_offset, future.high_watermark))

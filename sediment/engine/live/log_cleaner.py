@@ -9,9 +9,9 @@
 
 `log_manager` starts the threads, unless log.cleaner.enable is false.  log.cleaner.io.buffer.size has no effect.
 
-Invariants: a partition has at most one cleaning at a time.  The checkpoint of a partition moves only after a committed
-cleaning.  But a checkpoint outside the log moves to the log start at once.  A cleaning that is not committed leaves no
-file.  After an error in one partition, the others are still cleaned.
+Invariants: a partition has at most one cleaning at a time. The checkpoint of a partition moves only after a committed
+cleaning. But a checkpoint outside the log moves to the log start at once. A cleaning that is not committed leaves no
+file.
 
 Source: kafka-log 02 §1, §2, §9.
 """
@@ -65,7 +65,6 @@ class LastCleaning:
 
     @classmethod
     def of(cls, swap: PreparedSwap, duration_ms: int) -> LastCleaning:
-        """Return the figures of a cleaning."""
         stats = swap.stats()
         return cls(duration_ms, stats.bytes_read, stats.bytes_written)
 
@@ -95,7 +94,6 @@ class LogCleaner:
 
     # -------------------------------------------------------------------------------------------------- running, ending
     def start(self) -> None:
-        """Clean in the background, on `log.cleaner.threads` threads of the scheduler."""
         self._start_threads()
 
     def reconfigure(self, config: BrokerConfig) -> None:
@@ -105,7 +103,6 @@ class LogCleaner:
             self._start_threads()
 
     def _start_threads(self) -> None:
-        """Start the missing threads; surplus threads, above `log.cleaner.threads`, end before their next turn."""
         with self._guard:
             running = self._threads if self._threads is not None else set()
             missing = [number for number in range(self._config.log_cleaner_threads) if number not in running]
@@ -126,7 +123,6 @@ class LogCleaner:
             return ends
 
     def stop(self) -> None:
-        """Start no further cleaning, and end each running cleaning at its next chunk."""
         self._stopping.set()
 
     def close(self) -> None:
@@ -135,7 +131,6 @@ class LogCleaner:
             self._throttle_state.unlink(missing_ok=True)
 
     def _work(self, number: int) -> None:
-        """Run one turn of a cleaner thread and schedule the next turn."""
         if self._ends(number):
             return
         cleaned = False
@@ -148,12 +143,10 @@ class LogCleaner:
 
     # --------------------------------------------------------------------------------------------------------- cleaning
     def clean_filthiest(self) -> bool:
-        """Clean one log; return False if no log needs cleaning, or if the cleaning failed."""
         chosen = None if self._stopping.is_set() else self.manager.grab_filthiest()
         return chosen is not None and self.clean(chosen)
 
     def clean(self, chosen: LogToClean) -> bool:
-        """Clean a log that `grab_filthiest` chose; after this call, its state is not InProgress."""
         next_dirty_offset = chosen.range.first_dirty_offset
         cleaned = False
         started_ms = self._clock.now_ms()
@@ -187,10 +180,10 @@ class LogCleaner:
         return swap
 
     def _bounded(self, config: CompactionConfig, cleaned: CleanableRange) -> CompactionConfig:
-        """Limit the offset map to the size for one cleaner thread, unless the topic has its own limit.
+        """A limited map needs a separate pass over the dirty range.
 
-        A limited map needs a separate pass over the dirty range.  So the limit is not set if the number of offsets in
-        the range is at most the number of keys that fit into the map.
+        So the limit is not set if the number of offsets in the range is at most the number of keys that fit into the
+        map.
         """
         dirty_offsets = cleaned.first_uncleanable_offset - cleaned.first_dirty_offset
         if config.dedupe_buffer_bytes is not None or dirty_offsets <= self._config.offset_map_keys:
@@ -214,10 +207,7 @@ class LogCleaner:
         self.manager.states.check_not_aborted(partition)
 
     def _pace(self, partition: TopicPartition, stack: ExitStack) -> Callable[[int], None]:
-        """Return a function that the caller must call with the size of every read and write.
-
-        The function stops an aborted cleaning, and sleeps to stay below the rate limit.
-        """
+        """The function stops an aborted cleaning, and sleeps to stay below the rate limit."""
         rate = self._config.log_cleaner_io_max_bytes_per_second
 
         def sleep(seconds: float) -> None:
@@ -249,7 +239,6 @@ class LogCleaner:
         return pace
 
     def _state_of_throttle(self) -> Path:
-        """Return the file that the throttles of all cleaner threads share."""
         with self._guard:
             if self._throttle_state is None:
                 descriptor, name = tempfile.mkstemp(prefix="sediment-throttle-")
@@ -262,7 +251,6 @@ class LogCleaner:
 
     # -------------------------------------------------------------------------------------------------------- retention
     def delete_old_segments(self) -> int:
-        """Delete segments past their retention limits in free compacted logs; return their number."""
         deleted = 0
         for log in self._owner.all_logs():
             if self._stopping.is_set():

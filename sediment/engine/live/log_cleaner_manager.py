@@ -7,8 +7,7 @@
     range        `compaction.cleanable_range` computes the cleanable range
     retention    while old segments are deleted, a compacted log is InProgress, and any other log is Paused
 
-One lock is held during a whole choice.  After an error in one partition, the others are still cleaned
-(`cleaning_failures`).
+One lock is held during a whole choice.
 
 Source: kafka-log 02 §2, §9.
 """
@@ -32,8 +31,6 @@ from sediment.segment_io.partition.log_view import LogView
 
 @dataclass(frozen=True, slots=True)
 class LogToClean:
-    """A chosen log with its cleanable range."""
-
     log: PartitionLog
     directory: LogDirectory
     view: LogView
@@ -57,10 +54,7 @@ class LogCleanerManager:
 
     # --------------------------------------------------------------------------------------------------------- choosing
     def grab_filthiest(self) -> LogToClean | None:
-        """Choose a log and make it InProgress; return None if no log needs cleaning.
-
-        Source: kafka-log 02 §2.
-        """
+        """Source: kafka-log 02 §2."""
         now_ms = self._clock.now_ms()
         checkpoints: dict[LogDirectory, dict[TopicPartition, int]] = {}
         with self.states.lock:
@@ -92,24 +86,18 @@ class LogCleanerManager:
         return LogToClean(log, directory, view, found)
 
     def start_deletion(self, log: PartitionLog) -> bool:
-        """Make a log InProgress if the cleaner may delete its old segments; return False if it may not.
-
-        Source: kafka-log 02 §9 (deletableLogs).
-        """
+        """Source: kafka-log 02 §9 (deletableLogs)."""
         return log.config.compacts and not self.checkpoints.has_mark(log.partition) and self.states.start(log.partition)
 
     # ---------------------------------------------------------------------------------------------------- pause, resume
     def abort_and_pause(self, partition: TopicPartition) -> None:
-        """Pause cleaning of a partition until `resume`; wait until a cleaning in progress has ended."""
         self.states.abort_and_pause(partition)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Undo one pause of each partition."""
         for partition in partitions:
             self.states.resume(partition)
 
     def abort(self, partition: TopicPartition) -> None:
-        """Abort a cleaning in progress and wait until it has ended."""
         self.states.abort_and_pause(partition)
         self.states.resume(partition)
 

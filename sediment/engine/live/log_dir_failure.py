@@ -30,11 +30,8 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class LogDirFailureHandler:
-    """Takes failed log directories offline; every method may be called from any thread.
-
-    `remove_logs(directory, failure)` marks a directory as failed, removes its logs from the maps of the manager and
-    returns these logs.  The result is None if the directory had failed before.
-    """
+    # `remove_logs(directory, failure)` marks a directory as failed, removes its logs from the maps of the manager and
+    # returns these logs. The result is None if the directory had failed before.
 
     def __init__(
         self, remove_logs: Callable[[LogDirectory, str], list[PartitionLog] | None], scheduler: Scheduler
@@ -43,14 +40,12 @@ class LogDirFailureHandler:
         self._scheduler = scheduler
 
     def report(self, directory: LogDirectory, error: OSError) -> None:
-        """Take a directory offline, unless `error` only means that the limit on open files was reached."""
         if is_out_of_descriptors(error):
             _LOGGER.error("%s: %s", directory, open_files_limit(error))
         else:
             self.take_offline(directory, error)
 
     def take_offline(self, directory: LogDirectory, error: OSError | SedimentError) -> None:
-        """Take a directory and its logs offline; the other directories continue."""
         lost = self._remove_logs(directory, str(error))
         if lost is None:
             return
@@ -64,11 +59,6 @@ class LogDirFailureHandler:
 
     @contextmanager
     def failing(self, directory: LogDirectory) -> Iterator[None]:
-        """Take a directory offline if the disk fails inside the block.
-
-        Raises:
-            OpenFilesLimitError: the process may open no more files, which is not a disk failure.
-        """
         try:
             yield
         except OSError as error:

@@ -52,8 +52,6 @@ _CHECKPOINT_FILES = (RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE, C
 
 
 class LogDirectory:
-    """An entry of `log.dirs`."""
-
     def __init__(self, path: Path, fs: Fs) -> None:
         self.path = path
         self.lock = DirectoryLock(path)
@@ -76,28 +74,13 @@ class LogDirectory:
 
     @property
     def is_offline(self) -> bool:
-        """True after the directory failed."""
         return self.failure is not None
 
     # ------------------------------------------------------------------------------------------- opening and releasing
     def read_owner(self) -> None:
-        """Read meta.properties and change nothing; if the directory is missing, it has no owner.
-
-        Raises:
-            CorruptCheckpointError: meta.properties is malformed.
-            OSError: the disk failed.
-        """
         self.meta = read_meta_properties(self._fs, self.path / META_PROPERTIES_FILE)
 
     def open(self) -> None:
-        """Lock the directory; a missing directory and missing checkpoint files are created.
-
-        Raises:
-            DirectoryInUseError: a broker, an engine or a run holds the lock.
-            NotALogDirectoryError: the path is a file.
-            CorruptCheckpointError: meta.properties is malformed.
-            OSError: a file operation failed.
-        """
         fs = self._fs
         if not fs.exists(self.path):
             fs.make_directory(self.path)
@@ -116,21 +99,13 @@ class LogDirectory:
             raise
 
     def release(self) -> None:
-        """Unlock the directory; do nothing if it is not locked."""
         self.lock.release()
 
     def name_owner(self, cluster_id: str, node_id: int) -> None:
-        """Write meta.properties with a new `directory.id` into a directory without meta.properties."""
         self.meta = MetaProperties(1, cluster_id, node_id, format_uuid(uuid.uuid4().bytes))
         write_meta_properties(self._fs, self.path / META_PROPERTIES_FILE, self.meta)
 
     def read_state(self) -> LogDirCheckpoints:
-        """Return the checkpoints of the directory, and remove the marker of a clean stop.
-
-        Raises:
-            CorruptCheckpointError: a checkpoint that loading needs is malformed; the marker is removed even then.
-            OSError: a file operation failed.
-        """
         self.clean_shutdown = take_clean_shutdown(self._fs, self.path)
         return replace(read_checkpoints(self.path, self._fs), clean_shutdown=self.clean_shutdown is not None)
 
@@ -145,15 +120,12 @@ class LogDirectory:
 
     # ----------------------------------------------------------------------------------------------------- checkpoints
     def write_recovery_points(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Replace the checkpoint file; see `_write`."""
         self._write(RECOVERY_POINT_FILE, offsets)
 
     def write_log_starts(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Replace the checkpoint file; see `_write`."""
         self._write(LOG_START_FILE, offsets)
 
     def write_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Replace the checkpoint file; see `_write`."""
         self._write(HIGH_WATERMARK_FILE, offsets)
 
     def first_dirty_offsets(self) -> dict[TopicPartition, int]:
@@ -191,12 +163,7 @@ class LogDirectory:
 def check_owners(
     directories: Sequence[LogDirectory], *, cluster_id: str | None = None, node_id: int | None = None
 ) -> None:
-    """Check that all directories belong to one node of one cluster and have different ids.
-
-    If `cluster_id` or `node_id` is given, it must match the directories.
-
-    Raises:
-        UsageError: the directories belong to different nodes or clusters, or two directories have the same id.
+    """If `cluster_id` or `node_id` is given, it must match the directories.
 
     Source: Kafka's MetaPropertiesEnsemble.verify.
     """

@@ -12,11 +12,6 @@ SPARE_DESCRIPTORS = 16
 
 
 def require_spare_descriptors(fs: Fs) -> None:
-    """Check that this process may open as many files as a change of several steps needs.
-
-    Raises:
-        OpenFilesLimitError: the process may open fewer files.
-    """
     try:
         fs.require_descriptors(SPARE_DESCRIPTORS)
     except OSError as error:
@@ -24,7 +19,6 @@ def require_spare_descriptors(fs: Fs) -> None:
 
 
 def open_files_limit(error: OSError, partition: str | None = None) -> OpenFilesLimitError:
-    """Return the error to raise in place of an OSError for which `is_out_of_descriptors` is True."""
     if error.errno == errno.ENFILE:
         what, advice = "the system may open no more files", "raise fs.file-max"
     else:

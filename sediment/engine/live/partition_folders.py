@@ -52,13 +52,10 @@ def make_partition_folders(
     *,
     before_each: Callable[[], None] = _do_nothing,
 ) -> frozenset[TopicPartition]:
-    """Make the missing folders durably, and return their partitions.
+    """A partition without a topic id gets no partition.metadata.
 
-    A partition without a topic id gets no partition.metadata.  `before_each` is called before each folder is staged.
-    It may raise an error, which ends the call before any folder has its final name.
-
-    Raises:
-        OSError: the disk failed, or the limit on open files is too low; some folders may exist.
+    `before_each` is called before each folder is staged. It may raise an error, which ends the call before any folder
+    has its final name.
     """
     staged = {
         partition: log_dir / folder_aside(partition, DirectoryState.DELETE)
@@ -90,13 +87,7 @@ def make_partition_folders(
 
 
 def make_future_folder(log_dir: Path, partition: TopicPartition, topic_id: str | None, fs: Fs, *, like: Path) -> Path:
-    """Make the folder of a future log, durably, and return its path.
-
-    Folder and files get the owner, group and mode of those of `like`, a file of the current log.
-
-    Raises:
-        OSError: see `make_partition_folders`.
-    """
+    """Folder and files get the owner, group and mode of those of `like`, a file of the current log."""
     staged = log_dir / folder_aside(partition, DirectoryState.DELETE)
     folder = log_dir / future_directory_name(partition, uuid.uuid4().hex)
     try:
@@ -112,22 +103,13 @@ def make_future_folder(log_dir: Path, partition: TopicPartition, topic_id: str |
 
 
 def remove_folder(folder: Path, fs: Fs) -> None:
-    """Remove a folder with its files.
-
-    Raises:
-        OSError: the disk failed, or the folder contains another folder.
-    """
     for entry in fs.scan(folder):
         fs.unlink(folder / entry.name, missing_ok=True)
     fs.remove_directory(folder)
 
 
 def is_unfinished(folder: Path, fs: Fs) -> bool:
-    """Return True if the folder has exactly the files that an interrupted step 1 leaves; they contain no record.
-
-    Raises:
-        OSError: the folder cannot be read.
-    """
+    """Return True if the folder has exactly the files that an interrupted step 1 leaves; they contain no record."""
     entries = {entry.name: entry for entry in fs.scan(folder)}
     entries.pop(f"{PARTITION_METADATA_FILE}.tmp", None)
     are_empty = all(entry.is_file and not entry.size_bytes for name, entry in entries.items() if name in _EMPTY_FILES)
@@ -135,12 +117,10 @@ def is_unfinished(folder: Path, fs: Fs) -> bool:
 
 
 def folder_aside(partition: TopicPartition, state: DirectoryState) -> str:
-    """Return a new folder name for a partition; it means that the folder is not in use yet, or not in use any more."""
     return aside_directory_name(partition, state, uuid.uuid4().hex)
 
 
 def _stage(folder: Path, topic_id: str | None, fs: Fs, *, like_folder: Path, like_file: Path | None = None) -> None:
-    """Make a folder with an empty segment and partition.metadata; only its name is not durable yet."""
     fs.make_unsynced_directory(folder, like=like_folder)
     like = like_file or folder
     for name in _EMPTY_FILES:

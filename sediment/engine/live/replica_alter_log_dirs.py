@@ -35,8 +35,6 @@ _MS_PER_SECOND = 1000
 
 
 class _Move:
-    """A partition that is being moved, with its future log."""
-
     def __init__(self, future: PartitionLog) -> None:
         self.future = future
         self.is_paused = False
@@ -48,11 +46,6 @@ class _Move:
 
 
 class ReplicaAlterLogDirs:
-    """The moves of the logs of `manager`; every method may be called from any thread.
-
-    `replace(partition)` calls `LogManager.replace_current_with_future_log`.
-    """
-
     def __init__(self, manager: LogManager, replace: Callable[[TopicPartition], object]) -> None:
         self._manager = manager
         self._replace = replace
@@ -62,7 +55,6 @@ class ReplicaAlterLogDirs:
         """The time on the monotonic clock at which the limit allows more bytes."""
 
     def add(self, future: PartitionLog) -> None:
-        """Begin to move a partition whose future log was just created."""
         with self._guard:
             target = future.directory.parent
             is_first = target not in self._waiting
@@ -74,7 +66,6 @@ class ReplicaAlterLogDirs:
         self._manager.scheduler.schedule_once(_TASK, lambda: self._take_turn(target), delay_ms=delay_ms)
 
     def _take_turn(self, target: Path) -> None:
-        """Take the turn of the first waiting move to a directory, and schedule the turn of the next one."""
         with self._guard:
             move = self._waiting[target].popleft()
         delay_ms: int | None = BACKOFF_MS
@@ -94,11 +85,6 @@ class ReplicaAlterLogDirs:
         self._schedule(target, delay_ms or 0)
 
     def _continue(self, move: _Move) -> int | None:
-        """Copy a chunk, or replace the log; return the delay before the next turn, or None if the move has ended.
-
-        Raises:
-            SedimentError, OSError: the move cannot continue at present.
-        """
         current = self._manager.get_log(move.partition)
         if current is None or self._manager.get_future_log(move.partition) is not move.future:
             self._end(move)
@@ -126,7 +112,6 @@ class ReplicaAlterLogDirs:
         return BACKOFF_MS
 
     def _wait_ms(self, rate: int) -> int:
-        """Return the time until the limit allows more bytes; a limit of 0 never allows any."""
         if not rate:
             return BACKOFF_MS
         left_ms = self._free_at_ms - self._manager.clock.monotonic_ms()

@@ -1,11 +1,10 @@
 """Background tasks; each runs once after a delay, or repeatedly at a fixed rate.
 
-Times come from a `Clock`, so a test can control them.  The standard library's `sched` orders the tasks.  Without
-threads, `run_due` runs due tasks in the order of their times, in the calling thread.
+Times come from a `Clock`, so a test can control them. The standard library's `sched` orders the tasks. Without threads,
+`run_due` runs due tasks in the order of their times, in the calling thread.
 
-Invariants: two runs of a task never overlap.  If a periodic task raises an error, the error is logged, and the task
-runs again after its period.  Runs that are missed because of a slow task or process are skipped.  Nothing runs after
-`close`.
+Invariants: two runs of a task never overlap. If a periodic task raises an error, the error is logged, and the task runs
+again after its period. Nothing runs after `close`.
 
 Source: kafka-log 04 §11.
 """
@@ -29,18 +28,13 @@ _LONGEST_WAIT_SECONDS = 3600.0
 
 
 class Clock:
-    """The wall clock for the rules of logs, and a monotonic clock for delays."""
-
     def now_ms(self) -> int:
-        """Return milliseconds since the epoch."""
         return time.time_ns() // NS_PER_MS
 
     def monotonic_ms(self) -> int:
-        """Return milliseconds of a monotonic clock."""
         return time.monotonic_ns() // NS_PER_MS
 
     def sleep_ms(self, duration_ms: int) -> None:
-        """Sleep for `duration_ms`."""
         time.sleep(duration_ms / _MS_PER_SECOND)
 
 
@@ -55,7 +49,6 @@ class ScheduledTask:
 
     @property
     def is_cancelled(self) -> bool:
-        """True after `cancel`."""
         return self._cancelled.is_set()
 
     def cancel(self) -> None:
@@ -63,7 +56,6 @@ class ScheduledTask:
         self._cancelled.set()
 
     def perform(self) -> None:
-        """Run once and log any error."""
         if self.is_cancelled:
             return
         try:

@@ -36,41 +36,24 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class SpoolOwner(Protocol):
-    """The methods of `LogManager` that the committer calls."""
-
     cleaner: LogCleaner
 
-    def get_log(self, partition: TopicPartition) -> PartitionLog | None:
-        """Return the live log of a partition."""
-        ...
+    def get_log(self, partition: TopicPartition) -> PartitionLog | None: ...
 
-    def directory_of(self, log: PartitionLog) -> LogDirectory:
-        """Return the log directory of a log."""
-        ...
+    def directory_of(self, log: PartitionLog) -> LogDirectory: ...
 
-    def directories(self) -> list[LogDirectory]:
-        """Return every directory, offline or not."""
-        ...
+    def directories(self) -> list[LogDirectory]: ...
 
-    def handle_directory_failure(self, directory: LogDirectory, error: OSError) -> None:
-        """Take a failed directory and its logs offline."""
-        ...
+    def handle_directory_failure(self, directory: LogDirectory, error: OSError) -> None: ...
 
 
 class SpoolCommitter:
-    """The committer of swaps in the spool, for an engine."""
-
     def __init__(self, folder: Path, owner: SpoolOwner, fs: Fs) -> None:
         self._folder = folder
         self._owner = owner
         self._fs = fs
 
     def commit_all(self) -> list[CommitReply]:
-        """Commit or refuse the swaps in the spool; swaps of busy partitions wait.
-
-        Raises:
-            OSError: the folder cannot be read or written.
-        """
         answers = []
         for entry in self._fs.scan(self._folder):
             match = PREPARED.fullmatch(entry.name)
@@ -83,7 +66,6 @@ class SpoolCommitter:
         return answers
 
     def _commit_or_refuse(self, path: Path, name: str, run_id: str) -> CommitReply | None:
-        """Return the reply to a swap; None if the swap must wait."""
         try:
             if SHORTENED in name:
                 name = str(swap_from_json(self._fs.read_bytes(path), path=str(path)).partition)
@@ -117,12 +99,6 @@ class SpoolCommitter:
                 self._owner.handle_directory_failure(self._owner.directory_of(log), error)
 
     def _commit(self, path: Path, log: PartitionLog) -> int:
-        """Commit the swap in `path` if it fits the current state of `log`; return the next dirty offset.
-
-        Raises:
-            CorruptDataError: the file does not contain a swap.
-            SourceChangedError: the swap is for another log or other segments, or for segments that may not be cleaned.
-        """
         swap = swap_from_json(self._fs.read_bytes(path), path=str(path))
         if swap.partition != log.partition or not path.name.startswith(f"{file_stem(str(swap.partition))}."):
             raise CorruptDataError("the partition in the swap differs from the one in its file name", path=str(path))
@@ -152,7 +128,6 @@ class SpoolCommitter:
 
 
 def _mismatch(swap: PreparedSwap, log: PartitionLog) -> str | None:
-    """Return the reason why the swap does not fit this log, or None if it fits; files are compared later."""
     if Path(swap.directory).resolve() != log.directory.resolve():
         return f"the swap was prepared in {swap.directory}, but the log is in {log.directory}"
     if not log.config.compacts:

@@ -12,11 +12,6 @@ from sediment.segment_io.format.names import LONGEST_FILE_NAME, TopicPartition, 
 
 
 def check_topic(topic: str) -> None:
-    """Check the name of a topic.
-
-    Raises:
-        UsageError: Kafka does not allow a topic of this name.
-    """
     if not is_topic_name(topic):
         raise UsageError(
             f"{topic!r} is not a topic name",
@@ -25,12 +20,6 @@ def check_topic(topic: str) -> None:
 
 
 def check_partition(partition: TopicPartition) -> None:
-    """Check a topic and a partition number, and check that TOPIC-NUMBER can be the name of a directory.
-
-    Raises:
-        UsageError: Kafka does not allow the topic or the partition, or TOPIC-NUMBER is too long for the name of a
-            directory.
-    """
     check_topic(partition.topic)
     if not 0 <= partition.partition <= INT32_MAX:
         raise UsageError(
@@ -45,11 +34,6 @@ def check_partition(partition: TopicPartition) -> None:
 
 
 def check_topic_id(topic_id: str) -> None:
-    """Check a topic id.
-
-    Raises:
-        UsageError: `topic_id` is not 22 characters of base64, or is all zero.
-    """
     try:
         is_zero = not any(parse_uuid(topic_id))
     except ValueError as error:

@@ -45,11 +45,6 @@ _MOST_REMOVED = 100  # the number of removed topics that the file keeps
 
 
 def merge_bootstrap_records(values: Sequence[bytes], changes: Iterable[bytes]) -> list[bytes]:
-    """Return the records of the file, `values`, after the further records have changed them.
-
-    Raises:
-        CorruptBatchError: a record is malformed.
-    """
     by_type: dict[int, list[bytes]] = {}
     for value in changes:
         by_type.setdefault(record_type(value), []).append(value)
@@ -77,7 +72,6 @@ def merge_bootstrap_records(values: Sequence[bytes], changes: Iterable[bytes]) -
 
 
 def _without_topics(values: Sequence[bytes], removed: set[uuid.UUID]) -> list[bytes]:
-    """Leave out partitions and configs of the topics in `removed`; also leave out topics that were removed long ago."""
     names = _names_of(values)
     before = [_decoded(value).topic_id for value in values if record_type(value) == _REMOVE_TOPIC]
     forgotten = set(before[:-_MOST_REMOVED])

@@ -40,12 +40,8 @@ _MOST_RECORDS_AT_ONCE = 10_000 - 1  # a controller adds a ZkMigrationStateRecord
 class BootstrapWriter:
     """The bootstrap checkpoint in `log_dir`, whose lock is held; `clock` returns milliseconds since the epoch.
 
-    `directory_failure` is called before each write.  `disk_failed` is called with the error of a write that may or may
+    `directory_failure` is called before each write. `disk_failed` is called with the error of a write that may or may
     not be durable.
-
-    Raises:
-        CorruptBatchError: the file is corrupt.
-        OSError: the file cannot be read.
     """
 
     def __init__(
@@ -69,19 +65,9 @@ class BootstrapWriter:
 
     @property
     def position(self) -> MetadataPosition:
-        """The number of records in the file, in epoch 0, because the node had no election."""
         return MetadataPosition(0, len(self._values))
 
     def append(self, values: Sequence[bytes]) -> None:
-        """Make records durable as one atomic change.
-
-        Raises:
-            CommitStateUnknownError: the file was replaced, but the replacement may not be durable.
-            StorageError: the file could not be replaced, an earlier write may not be durable, the log directory is
-                offline, or the writer is closed; nothing changed.
-            OpenFilesLimitError: the limit on open files is too low; nothing changed.
-            UsageError: the records are too many for the cluster's metadata.version; nothing changed.
-        """
         with self._guard:
             check_open(self._path, self._is_closed)
             check_metadata_online(self._path, self._directory_failure)
@@ -131,11 +117,6 @@ class BootstrapWriter:
 
 
 def _check_fits(values: Sequence[bytes]) -> None:
-    """Check that a controller can copy the records of the file to its log.
-
-    Raises:
-        UsageError: there are too many records for one batch, and the cluster does not support metadata transactions.
-    """
     if len(values) <= _MOST_RECORDS_AT_ONCE:
         return
     if not has_transactions(ClusterMetadata({}, {}, {}, 0, is_bootstrap=True).with_records(values)):

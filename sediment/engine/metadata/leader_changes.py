@@ -36,10 +36,7 @@ _CHANGES = frozenset({"PartitionChangeRecord"})
 def leader_change_records(
     partitions: Iterable[TopicPartition], node_id: int, metadata: ClusterMetadata
 ) -> Iterator[bytes]:
-    """Yield a record for each partition; it makes the node the leader and in-sync replica under the next leader epoch.
-
-    The records are independent of each other.
-    """
+    # Yield a record for each partition; it makes the node the leader and in-sync replica under the next leader epoch.
     version = _VERSION_WITH_ELIGIBLE_REPLICAS if metadata.features.get(ELIGIBLE_REPLICAS, 0) else _VERSION
     for partition in partitions:
         topic_id = uuid.UUID(bytes=parse_uuid(metadata.topic_ids[partition.topic]))
@@ -52,10 +49,7 @@ def leader_change_records(
 
 
 def directory_change_record(partition: TopicPartition, directory_id: str, metadata: ClusterMetadata) -> bytes:
-    """Return the record that assigns the partition to the log directory with the id `directory_id`.
-
-    Source: Kafka's ReplicationControlManager.handleAssignReplicasToDirs.
-    """
+    """Source: Kafka's ReplicationControlManager.handleAssignReplicasToDirs."""
     has_eligible_replicas = metadata.features.get(ELIGIBLE_REPLICAS, 0)
     version = _VERSION_WITH_ELIGIBLE_REPLICAS if has_eligible_replicas else _VERSION_WITH_DIRECTORIES
     record = m.PartitionChangeRecord(

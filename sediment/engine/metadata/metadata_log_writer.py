@@ -66,11 +66,8 @@ _IN_TRANSACTIONS = frozenset({m.PartitionRecord.API_KEY, m.RemoveTopicRecord.API
 class MetadataLogWriter:
     """The metadata log in `log_dir`, whose lock is held; `metadata` is the cluster state after replaying the log.
 
-    `transaction` is the name of metadata transactions.  `clock` returns milliseconds since the epoch.
-    `directory_failure` is called before each write; `disk_failed` is called with the error of a failed disk.
-
-    Raises:
-        CorruptDataError, OSError: the log cannot be loaded; it was not changed.
+    `transaction` is the name of metadata transactions. `directory_failure` is called before each write; `disk_failed`
+    is called with the error of a failed disk.
     """
 
     def __init__(
@@ -109,19 +106,9 @@ class MetadataLogWriter:
 
     @property
     def position(self) -> MetadataPosition:
-        """The last leader epoch and the log end offset; in the log of a sole voter, every record is committed."""
         return MetadataPosition(self._log.latest_epoch, self._log.log_end_offset)
 
     def append(self, values: Sequence[bytes]) -> None:
-        """Make records durable as one atomic change.
-
-        Raises:
-            CommitStateUnknownError: the write was interrupted; the log may or may not contain the records.
-            StorageError: an earlier write failed, the log directory is offline, or the writer is closed; nothing
-                changed.
-            OpenFilesLimitError: the limit on open files is too low; nothing changed.
-            UsageError: the records are too many for the cluster's metadata.version; nothing changed.
-        """
         check_fits(values, self._metadata)
         with self._guard:
             check_open(self._log.directory, self._is_closed)
@@ -177,11 +164,6 @@ class MetadataLogWriter:
 
 
 def check_fits(values: Sequence[bytes], metadata: ClusterMetadata) -> None:
-    """Check that the records can be appended as one atomic change.
-
-    Raises:
-        UsageError: the records need several batches, and the cluster does not support metadata transactions.
-    """
     if needs_transaction(values) and not has_transactions(metadata):
         raise UsageError(
             f"{len(values)} records need a metadata transaction, which the cluster's metadata.version "
@@ -191,5 +173,4 @@ def check_fits(values: Sequence[bytes], metadata: ClusterMetadata) -> None:
 
 
 def has_transactions(metadata: ClusterMetadata) -> bool:
-    """Return True if the cluster supports metadata transactions."""
     return metadata.features.get(METADATA_VERSION, 0) >= _TRANSACTIONS_SINCE

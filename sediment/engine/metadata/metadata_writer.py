@@ -19,23 +19,13 @@ DiskFailed = Callable[[OSError], None]
 """A function that takes the log directory of the metadata offline because its disk failed."""
 
 
-def ignore_disk_failure(_error: OSError) -> None:
-    """Do nothing; use this function if no other file of the directory is in use."""
-
-
+def ignore_disk_failure(_error: OSError) -> None: ...
 def never_fails() -> str | None:
-    """Return None; use this function if only the metadata of the log directory is in use."""
     return None
 
 
 def check_metadata_online(path: Path, failure: DirectoryFailure) -> None:
-    """Check that the log directory of the metadata file or folder `path` is online.
-
-    Nothing is written to a failed directory.
-
-    Raises:
-        StorageError: the directory is offline.
-    """
+    """Nothing is written to a failed directory."""
     reason = failure()
     if reason is not None:
         raise StorageError(
@@ -46,13 +36,7 @@ def check_metadata_online(path: Path, failure: DirectoryFailure) -> None:
 
 
 def check_open(path: Path, is_closed: bool) -> None:
-    """Check that the writer of the metadata file or folder `path` is not closed.
-
-    After the writer is closed, another process may own the directory.
-
-    Raises:
-        StorageError: the writer is closed.
-    """
+    """After the writer is closed, another process may own the directory."""
     if is_closed:
         raise StorageError("the server has stopped", path=str(path), advice="start it again")
 
@@ -68,9 +52,7 @@ class MetadataWriter(Protocol):
     """A writer of metadata records; any thread may use it."""
 
     @property
-    def position(self) -> MetadataPosition:
-        """The position of the end of the metadata; the epoch is 0 before the first election."""
-
+    def position(self) -> MetadataPosition: ...
     def append(self, values: Sequence[bytes]) -> None:
         """Make the records `values`, as encoded by `encode_metadata_record`, durable as one atomic change.
 

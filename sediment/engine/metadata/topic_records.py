@@ -20,12 +20,10 @@ _ELIGIBLE_REPLICAS_SINCE = 23  # and with eligible leader replicas: 4.0-IV1
 
 
 def topic_record(name: str, topic_id: uuid.UUID) -> bytes:
-    """Return the record of a new topic."""
     return encode_metadata_record(m.TopicRecord(name=name, topic_id=topic_id), _VERSION)
 
 
 def remove_topic_record(topic_id: uuid.UUID) -> bytes:
-    """Return the record that deletes a topic with its partitions and configs."""
     return encode_metadata_record(m.RemoveTopicRecord(topic_id=topic_id), _VERSION)
 
 
@@ -38,7 +36,6 @@ def partition_record(
     leader_epoch: int = 0,
     metadata_version: int,
 ) -> bytes:
-    """Return the record of a new partition in the log directory with the id `directory_id`."""
     version = partition_record_version(metadata_version)
     record = m.PartitionRecord(
         partition_id=number,
@@ -55,16 +52,12 @@ def partition_record(
 
 
 def config_record(kind: ResourceType, resource: str, key: str, value: str | None) -> bytes:
-    """Return the record that sets a config of a topic or broker; None removes it."""
     record = m.ConfigRecord(resource_type=kind, resource_name=resource, name=key, value=value)
     return encode_metadata_record(record, _VERSION)
 
 
 def partition_record_version(metadata_version: int) -> int:
-    """Return the version of partition records that a controller with this metadata.version writes.
-
-    Source: Kafka's MetadataVersion.partitionRecordVersion.
-    """
+    """Source: Kafka's MetadataVersion.partitionRecordVersion."""
     if metadata_version >= _ELIGIBLE_REPLICAS_SINCE:
         return 2
     return 1 if metadata_version >= DIRECTORIES_SINCE else 0

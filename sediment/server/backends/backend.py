@@ -25,15 +25,10 @@ if TYPE_CHECKING:
 
 
 class Backend(Protocol):
-    """An open backend; `close` undoes the steps that opened it.
-
-    Between `open` and `close`, the handlers may be called from any thread.
-    """
+    """Between `open` and `close`, the handlers may be called from any thread."""
 
     @property
-    def catalog(self) -> TopicCatalog:
-        """The topics."""
-
+    def catalog(self) -> TopicCatalog: ...
     @property
     def handled_at_once(self) -> frozenset[ApiKey]:
         """APIs whose requests a network thread handles itself.
@@ -54,29 +49,19 @@ class Backend(Protocol):
         """The store of groups; if it is None, members of groups are kept only in memory."""
 
     @property
-    def can_write(self) -> bool:
-        """True if clients may write to topics."""
-
+    def can_write(self) -> bool: ...
     @property
-    def supported_features(self) -> Mapping[str, tuple[int, int]]:
-        """The lowest and the highest supported level of each feature that ApiVersions reports."""
-
+    def supported_features(self) -> Mapping[str, tuple[int, int]]: ...
     @property
     def failure(self) -> SedimentError | None:
         """The error that has made the backend unable to serve any request; None if it can serve requests."""
 
-    def coordinator_topic(self, name: str) -> CoordinatorTopic:
-        """Return an internal topic with the readable logs of its partitions."""
-
+    def coordinator_topic(self, name: str) -> CoordinatorTopic: ...
     def create_topics(self, names: Collection[str]) -> None:
         """Create topics with the default number of partitions, if the backend can create topics; log failures."""
 
     def make_coordinator_topic(self, name: str) -> None:
-        """Create the internal topic of a coordinator if it is missing and the backend can create topics.
-
-        Raises:
-            ApiError: the topic cannot be created, or lacks a partition.
-        """
+        """Create the internal topic of a coordinator if it is missing and the backend can create topics."""
 
     def handlers(
         self, timer: Timer, config: ServerConfig, coordinator: GroupCoordinator
@@ -92,31 +77,21 @@ class Backend(Protocol):
         """The time after which an unused transactional id is removed; None if the ids never expire."""
 
     @property
-    def static_configs(self) -> Mapping[str, str]:
-        """The static configs of the broker, from the options of the backend."""
-
+    def static_configs(self) -> Mapping[str, str]: ...
     def start_deleting(self) -> None:
         """Start the background tasks that delete records; this is the last step of a start."""
 
-    def stop_deleting(self) -> None:
-        """End the background tasks that delete records by age, by log size or by key."""
-
-    def deletions(self) -> str:
-        """Return a line that names the topics in which the background tasks delete records."""
-
+    def stop_deleting(self) -> None: ...
+    def deletions(self) -> str: ...
     def log_metrics(self) -> LogMetrics | None:
         """Return the metrics of the logs and the cleaner; None if the logs do not change."""
 
     def load_transactions(
         self, stored: Mapping[str, Transaction], is_unreadable: Callable[[str], bool]
     ) -> Callable[[], Mapping[str, Transaction]]:
-        """Load the stored transactions; return a function that returns their current states.
-
-        `is_unreadable` takes a transactional id, and returns True if the id's partition cannot be read.
-        """
+        """Load the stored transactions; return a function that returns their current states."""
 
     def stop_waiting(self) -> None:
         """Respond to all waiting requests; later requests do not wait."""
 
-    def close(self) -> None:
-        """Close the logs."""
+    def close(self) -> None: ...

@@ -15,26 +15,23 @@
     9  start the flushers                                      finish their flushes
    10  load the compiled code, once in a process               -
 
-A marker is the file `.kafka_cleanshutdown` of a directory.  A crash before step 2 leaves the directories unchanged.  A
-crash in step 2 or later leaves no marker.  So the next start of this server or of a broker recovers the logs from their
-recovery points.  If step 3 fails, or if the start is stopped during step 2, each directory that had a marker gets it
-again.  After an unclean stop, a directory gets a marker only after step 6, because a start that finds a marker does not
-raise the epochs.
+A marker is the file `.kafka_cleanshutdown` of a directory. A crash before step 2 leaves the directories unchanged. A
+crash in step 2 or later leaves no marker. If step 3 fails, or if the start is stopped during step 2, each directory
+that had a marker gets it again. After an unclean stop, a directory gets a marker only after step 6, because a start
+that finds a marker does not raise the epochs.
 
-A directory that was only formatted gets a marker too.  It has no log that could have lost records.
+A directory that was only formatted gets a marker too. It has no log that could have lost records.
 
-Nothing is deleted before `start_deleting`, the last step of a start.  Then retention runs for topics whose policy and
-limit are stated, and the cleaner runs for topics whose policy is stated.  If the metadata comes from
-`bootstrap.checkpoint`, a marker or the state after a format must prove that this file is current.  Otherwise neither
-retention nor the cleaner runs, because a broker may have changed the configs after the file was written.  Both also
-stop if a config change fails and it is not known whether the change is durable.
+Nothing is deleted before `start_deleting`, the last step of a start. If the metadata comes from `bootstrap.checkpoint`,
+a marker or the state after a format must prove that this file is current. Otherwise neither retention nor the cleaner
+runs, because a broker may have changed the configs after the file was written. Both also stop if a config change fails
+and it is not known whether the change is durable.
 
-If a folder is already marked for deletion at the start, it is removed in three cases.  A server deleted the folder's
-topic, a move to another log directory left the folder, or an interrupted creation left the folder without records.  All
-other such folders remain until a broker starts and deletes them.
+If a folder is already marked for deletion at the start, it is removed in three cases. A server deleted the folder's
+topic, a move to another log directory left the folder, or an interrupted creation left the folder without records.
 
 If a new directory is served together with others, it loses the mark of a new directory, but keeps the proof that no
-broker has used it.  Records of its partitions may be in the other directories, and a later start may open only this
+broker has used it. Records of its partitions may be in the other directories, and a later start may open only this
 directory.
 
 Source: Kafka's ReplicaManager, LogManager and BrokerServer.
@@ -141,11 +138,6 @@ class LiveBackend:
 
     Raises:
         StartStoppedError: `stop` was set.
-        UsageError: a check of `owned_node` failed, or a log directory contains an unexpected file.
-        StorageError: a log directory failed.
-        DirectoryInUseError: another process uses a directory.
-        SourceChangedError: a broker ran on the directories during the start.
-        SedimentError, OSError: a log or file cannot be read.
     """
 
     # Fetches are not included, because a read may wait for the log's lock while a flush or a roll holds this lock.  A
@@ -283,7 +275,6 @@ class LiveBackend:
         )
 
     def _lead(self, log: PartitionLog) -> Partition:
-        """Return the partition of a new log."""
         return Partition(log, _FIRST_LEADER_EPOCH, self._flusher)
 
     def _close_logs(self) -> None:
@@ -305,7 +296,6 @@ class LiveBackend:
             self._delayed.check(partition)
 
     def coordinator_topic(self, name: str) -> CoordinatorTopic:
-        """Return an internal topic with the logs of its partitions."""
         partitions = self._partitions_of(name)
         logs = [
             CoordinatorLog(
@@ -320,7 +310,6 @@ class LiveBackend:
     def handlers(
         self, timer: Timer, config: ServerConfig, coordinator: GroupCoordinator
     ) -> Sequence[Mapping[ApiKey, Handler]]:
-        """Return the handlers of records, transactions, topics, configs, deletions and refused requests."""
         self._delayed = delayed = DelayedOperations(timer)
         self.topics = self._make_store(server_config=config, on_topics_deleted=coordinator.topics_deleted)
         self._moves = moves = LogDirMoves(self.catalog, self._manager, self.topics, self._directories)
@@ -372,10 +361,7 @@ class LiveBackend:
     def load_transactions(
         self, stored: Mapping[str, Transaction], is_unreadable: Callable[[str], bool]
     ) -> Callable[[], Mapping[str, Transaction]]:
-        """Start serving the stored transactions; return a function that returns their current states.
-
-        The coordinators are then loaded, so the partitions of their topics may move to other log directories.
-        """
+        """The coordinators are then loaded, so the partitions of their topics may move to other log directories."""
         if self._moves is not None:
             self._moves.coordinators_loaded()
         self._transactions.load(stored, is_unreadable)
@@ -398,11 +384,7 @@ class LiveBackend:
             _LOGGER.info("topics that a client asked for are not created: %s", errors[0].what)
 
     def make_coordinator_topic(self, name: str) -> None:
-        """Create the internal topic of a coordinator, if the server offers this coordinator.
-
-        Raises:
-            ApiError: the topic cannot be created, or lacks a partition.
-        """
+        """Create the internal topic of a coordinator, if the server offers this coordinator."""
         count = self._internal_topics.get(name)
         if count is None:
             return
@@ -417,20 +399,13 @@ class LiveBackend:
             )
 
     def _create(self, topic: NewTopic) -> None:
-        """Create a topic, unless another thread has created it already.
-
-        Raises:
-            ApiError: the topic cannot be created.
-        """
+        """Create a topic, unless another thread has created it already."""
         (outcome,) = self.topics.create([topic])
         if _is_failure(outcome):
             raise outcome
 
     def start_deleting(self) -> None:
-        """Start to remove the folders of deleted topics, and to run retention and the cleaner.
-
-        Restart the moves between log directories that the last stop interrupted.
-        """
+        """Restart the moves between log directories that the last stop interrupted."""
         if self._why_stale:
             _LOGGER.warning(_MAYBE_STALE, self._why_stale)
         if self._moves is not None:
@@ -442,7 +417,6 @@ class LiveBackend:
         self._manager.stop_deleting_by_limits()
 
     def deletions(self) -> str:
-        """Return a line with the topics to which retention and the cleaner apply, and why they skip the others."""
         if self._why_stale:
             return "retention and the cleaner are off, because bootstrap.checkpoint may be stale"
         return describe_deletions(
@@ -453,7 +427,6 @@ class LiveBackend:
         )
 
     def log_metrics(self) -> LogMetrics:
-        """Return the metrics of the logs and the cleaner."""
         return log_metrics(self._manager)
 
     @property
@@ -464,12 +437,10 @@ class LiveBackend:
         return StorageError("every log directory has failed", advice="repair them and start again")
 
     def stop_waiting(self) -> None:
-        """Respond to the waiting fetches and produces; later requests do not wait."""
         if self._delayed is not None:
             self._delayed.close()
 
     def close(self) -> None:
-        """Stop cleanly: flush and close the logs, write the checkpoints and the markers, release the locks."""
         self._undo.close()
 
 
@@ -482,11 +453,7 @@ def _broker_values(options: LiveOptions, node_id: int, metadata: ClusterMetadata
 
 
 def _broker_config(options: LiveOptions, node: CloneNode, metadata: ClusterMetadata) -> BrokerConfig:
-    """Return the engine's config for the given metadata; keys without a stated value have Kafka's defaults.
-
-    Raises:
-        SettingsError: two values contradict each other.
-    """
+    """Return the engine's config for the given metadata; keys without a stated value have Kafka's defaults."""
     values = options.broker_values(metadata, node.node_id)
     stated: dict[str, Any] = {
         field.name: values[key] for field in fields(BrokerConfig) if (key := field.name.replace("_", ".")) in values
@@ -498,7 +465,6 @@ def _broker_config(options: LiveOptions, node: CloneNode, metadata: ClusterMetad
 
 
 def _is_failure(outcome: CreatedTopic | ApiError) -> TypeGuard[ApiError]:
-    """Return True if the topic does not exist after the attempt to create it."""
     return isinstance(outcome, ApiError) and outcome.code is not ErrorCode.TOPIC_ALREADY_EXISTS
 
 
@@ -541,11 +507,7 @@ def _finish_moves(
     """Complete the moves whose future logs have every record; return the metadata, and the moves to restart.
 
     A broker may stop after the metadata names the directory of a future log, but before the future log has every
-    record.  In this case, the metadata is changed so that it names the directory of the current log again.
-
-    Raises:
-        StorageError: a disk failed.
-        CommitStateUnknownError, OpenFilesLimitError: see `MetadataWriter.append`.
+    record. In this case, the metadata is changed so that it names the directory of the current log again.
     """
     promoted = manager.promote_future_logs(owned.promoted)
     lacking = {partition: path for partition, path in owned.promoted.items() if partition not in promoted}
@@ -566,11 +528,6 @@ def _finish_moves(
 
 
 def _create_absent(owned: OwnedNode, manager: LogManager) -> None:
-    """Create the logs of the absent partitions.
-
-    Raises:
-        StorageError: a log could not be created.
-    """
     paths = {each.path.absolute(): each.path for each in manager.directories()}
     topic_ids = {partition: owned.metadata.topic_ids[partition.topic] for partition in owned.absent}
     manager.create_logs(topic_ids, {partition: paths[path] for partition, path in owned.absent.items()})

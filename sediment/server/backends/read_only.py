@@ -34,8 +34,6 @@ from sediment.server.transactions.transaction import Transaction
 
 @dataclass(frozen=True, slots=True)
 class ReadOnlyOptions:
-    """The options of the backend."""
-
     directories: tuple[Path, ...]
     catalog: CatalogOptions = field(default_factory=CatalogOptions)
     state: Path | None = None
@@ -43,12 +41,6 @@ class ReadOnlyOptions:
 
 
 class ReadOnlyBackend:
-    """Open log directories.
-
-    Raises:
-        UsageError, DirectoryInUseError, SedimentError, OSError: see `open_catalog` and `StateDirectory`.
-    """
-
     handled_at_once = frozenset({ApiKey.API_VERSIONS, ApiKey.FETCH, ApiKey.FIND_COORDINATOR, ApiKey.HEARTBEAT})
     # Java's producers repeat InitProducerId for ever if a permission is missing, librdkafka's after most other errors.
     # Both give up if the server does not have the request, and franz-go then sends a plain Produce, which is refused.
@@ -75,7 +67,6 @@ class ReadOnlyBackend:
             self._undo = undo.pop_all()
 
     def coordinator_topic(self, name: str) -> CoordinatorTopic:
-        """Return an internal topic with the readable logs of its partitions."""
         topic = self.catalog.coordinator_topics.get(name)
         if topic is None:
             return CoordinatorTopic([], 1)
@@ -93,16 +84,13 @@ class ReadOnlyBackend:
                 logs.append(CoordinatorLog(Source(log.partition, log.directory), bounds))
         return found
 
-    def create_topics(self, names: Collection[str]) -> None:
-        """Do nothing, as below."""
-
+    def create_topics(self, names: Collection[str]) -> None: ...
     def make_coordinator_topic(self, name: str) -> None:
         """Do nothing: nothing is created in these directories."""
 
     def handlers(
         self, timer: Timer, config: ServerConfig, coordinator: GroupCoordinator
     ) -> Sequence[Mapping[ApiKey, Handler]]:
-        """Return the handlers of Fetch and of the refused APIs."""
         delayed = DelayedOperations(timer)
         fetch = FetchHandlers(self.catalog, delayed, fetch_max_bytes=config.fetch_max_bytes, logs_grow=False)
         return fetch.handlers(), RefusedHandlers(READ_ONLY).handlers()
@@ -110,25 +98,18 @@ class ReadOnlyBackend:
     def start_deleting(self) -> None:
         """Do nothing, because nothing is deleted."""
 
-    def stop_deleting(self) -> None:
-        """Do nothing, because nothing is deleted."""
-
+    def stop_deleting(self) -> None: ...
     def deletions(self) -> str:
-        """Return a line that reports that nothing is deleted."""
         return "nothing is deleted"
 
-    def log_metrics(self) -> None:
-        """Return None, because the logs do not change."""
-
+    def log_metrics(self) -> None: ...
     def load_transactions(
         self, stored: Mapping[str, Transaction], _is_unreadable: Callable[[str], bool]
     ) -> Callable[[], Mapping[str, Transaction]]:
-        """Return a function that returns the stored transactions, which do not change."""
         return lambda: stored
 
     def stop_waiting(self) -> None:
         """Do nothing: a waiting fetch ends when its connection is closed."""
 
     def close(self) -> None:
-        """Close the files, and release the state directory."""
         self._undo.close()

@@ -61,8 +61,6 @@ CONSUMER_PROTOCOL = "consumer"
 
 
 class GroupState(Enum):
-    """The state of a group; the value is Kafka's name."""
-
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
     COMPLETING_REBALANCE = "CompletingRebalance"
@@ -99,16 +97,13 @@ class Member:
     is_new: bool = False
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """Return the metadata of a protocol that the member supports."""
         return dict(self.protocols)[protocol_name or ""]
 
     def vote(self, candidates: Iterable[str]) -> str:
-        """Return the member's preferred protocol among `candidates`."""
         return next(name for name, _ in self.protocols if name in candidates)
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of memory that the member uses."""
         names = len(self.member_id) + len(self.client_id) + len(self.group_instance_id or "")
         return MEMBER_BYTES + names + protocols_bytes(self.protocols) + len(self.assignment)
 
@@ -121,10 +116,9 @@ class Member:
 # --------------------------------------------------------------------------------------------------------------- group
 @dataclass(slots=True)
 class ClassicGroup:
-    """The members of one group, and the rules for their requests.
+    """`new_member_id` takes a prefix and returns an unused member id that begins with it.
 
-    `new_member_id` takes a prefix and returns an unused member id that begins with it.  `protocol_type` is None for a
-    group that only commits offsets.
+    `protocol_type` is None for a group that only commits offsets.
     """
 
     config: ServerConfig
@@ -166,7 +160,6 @@ class ClassicGroup:
         return self._take_effects()
 
     def sync(self, request: SyncRequest, waiter: Waiter, now_ms: int) -> list[Effect]:
-        """Store the leader's assignment, or make a member wait for it; a later call may answer `waiter`."""
         error = self._sync_error(request)
         member = self.members.get(request.member_id)
         if error is not ErrorCode.NONE or member is None:
@@ -184,7 +177,6 @@ class ClassicGroup:
         return self._take_effects()
 
     def heartbeat(self, identity: MemberIdentity, generation: int, now_ms: int) -> tuple[ErrorCode, list[Effect]]:
-        """Extend the member's session; return the error code and the effects."""
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, []
         error = self._member_error(identity)
@@ -197,7 +189,7 @@ class ClassicGroup:
         return ErrorCode.REBALANCE_IN_PROGRESS if preparing else ErrorCode.NONE, self._take_effects()
 
     def leave(self, identities: Sequence[MemberIdentity], now_ms: int) -> tuple[list[ErrorCode], list[Effect]]:
-        """Remove members; return an error code for each.  For a static member, its instance id is sufficient."""
+        """For a static member, its instance id is sufficient."""
         if self.state is GroupState.DEAD:
             return [ErrorCode.COORDINATOR_NOT_AVAILABLE for _ in identities], []
         errors = [self._leave_one(identity) for identity in identities]
@@ -228,13 +220,11 @@ class ClassicGroup:
         return ErrorCode.NONE
 
     def committed(self, member_id: str, now_ms: int) -> list[Effect]:
-        """Extend the session of a member that committed offsets."""
         if self.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE) and member_id in self.members:
             self._extend_session(self.members[member_id], now_ms)
         return self._take_effects()
 
     def wake(self, now_ms: int) -> list[Effect]:
-        """Handle the deadlines that have passed."""
         self._wake_ms = None
         while due := [(key, time_ms) for key, time_ms in self._deadlines_ms.items() if time_ms <= now_ms]:
             for key, time_ms in sorted(due, key=lambda deadline: deadline[1]):
@@ -318,7 +308,6 @@ class ClassicGroup:
 
     @property
     def stable_group(self) -> StableGroup:
-        """The members of the group, with their last assignments."""
         return StableGroup(
             self.generation,
             self.protocol_type or "",
@@ -328,15 +317,11 @@ class ClassicGroup:
         )
 
     def rebalance(self, now_ms: int) -> list[Effect]:
-        """Make the members join again."""
         self._prepare_rebalance(now_ms)
         return self._take_effects()
 
     def hand_over(self) -> list[Effect]:
-        """Answer every waiter with REBALANCE_IN_PROGRESS, because a consumer group replaces this group.
-
-        The group becomes Dead.
-        """
+        """Answer every waiter with REBALANCE_IN_PROGRESS, because a consumer group replaces this group."""
         for member in self.members.values():
             self._answer_joining(member, JoinAnswer(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
             self._answer_sync(member, SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS))
@@ -360,15 +345,13 @@ class ClassicGroup:
 
     @property
     def is_idle(self) -> bool:
-        """True if the group has neither members nor ids reserved for joining clients."""
         return self.state is GroupState.EMPTY and not self._pending_joins
 
     # ----------------------------------------------------------------------------------------------------------- join
     def _accepts(self, member_id: str) -> bool:
-        """Return True if `group.max.size` allows the member.
+        """During a rebalance, only waiting members are counted.
 
-        During a rebalance, only waiting members are counted.  Existing members that rejoin are therefore rejected if
-        the waiting members already reach the limit.
+        Existing members that rejoin are therefore rejected if the waiting members already reach the limit.
         """
         if self.state in (GroupState.EMPTY, GroupState.DEAD):
             return True
@@ -379,10 +362,7 @@ class ClassicGroup:
         return member is not None or len(self.members) < self.config.group_max_size
 
     def _has_room(self, request: JoinRequest) -> bool:
-        """Return True if `sediment.group.members.max.bytes` allows the member.
-
-        If the member rejoins, its current size is not counted.
-        """
+        """If the member rejoins, its current size is not counted."""
         member = self.members.get(request.member_id)
         own_bytes = 0 if member is None else member.size_bytes
         return self.size_bytes - own_bytes + request.size_bytes <= self.config.group_members_max_bytes
@@ -511,10 +491,7 @@ class ClassicGroup:
         self._extend_session(member, now_ms)
 
     def _joined(self, member: Member, *, leader: str | None = None, skips_assignment: bool = False) -> JoinAnswer:
-        """Return the JoinGroup response for a member of the current generation.
-
-        The response names `leader`, by default the group's leader.
-        """
+        """The response names `leader`, by default the group's leader."""
         leader = leader or self.leader_id or NO_MEMBER_ID
         is_leader = leader == member.member_id
         return JoinAnswer(
@@ -561,10 +538,7 @@ class ClassicGroup:
             self._set_deadline(_Phase.JOIN, now_ms + self._rebalance_timeout_ms())
 
     def _join_deadline_passed(self, now_ms: int) -> None:
-        """Complete the join phase.
-
-        If this is the group's first join phase and members are still arriving, extend the phase instead.
-        """
+        """If this is the group's first join phase and members are still arriving, extend the phase instead."""
         if self._is_initial_rebalance and self._new_member_added and self._remaining_delay_ms:
             self._new_member_added = False
             delay_ms = min(self.config.group_initial_rebalance_delay_ms, self._remaining_delay_ms)
@@ -649,10 +623,7 @@ class ClassicGroup:
             self._deadlines_ms.pop(_Phase.SYNC, None)
 
     def _take_assignments(self, request: SyncRequest, now_ms: int) -> None:
-        """Store the assignments.
-
-        If the assignments exceed the memory limit, the leader gets Kafka's error for a record that is too large.
-        """
+        """If the assignments exceed the memory limit, the leader gets Kafka's error for a record that is too large."""
         if self.size_bytes + request.size_bytes <= self.config.group_members_max_bytes:
             self._assign(dict(request.assignments), now_ms)
             return
@@ -792,7 +763,6 @@ def _failed(answer: JoinAnswer | SyncAnswer, error: ErrorCode) -> JoinAnswer | S
 
 
 def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
-    """Return the topics of a consumer's subscription; None if it is malformed."""
     try:
         (count,) = struct.unpack_from(">i", subscription, _TOPICS_AT)
         position, topics = _TOPICS_AT + 4, []

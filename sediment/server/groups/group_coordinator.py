@@ -1,23 +1,18 @@
 """GroupCoordinator: the groups of a server, with their members, offsets, timers and waiting requests.
 
-* `load` takes the groups from the directory, with the commits from the store.
-* `join` and `sync` respond now or later, in any thread, through the caller's `respond`.
-* `heartbeat`, `leave`, `commit`, `fetch`, `describe` and `list` return their results immediately.
-* `consumer_heartbeat` and `describe_consumer_group` serve the new protocol (KIP-848), if the coordinator knows topics.
-
-Before `load`, every request gets COORDINATOR_LOAD_IN_PROGRESS, which clients retry.  If the partition that stores a
-group cannot be read, requests of the group get UNKNOWN_SERVER_ERROR, which clients do not retry.  Without its offsets,
+Before `load`, every request gets COORDINATOR_LOAD_IN_PROGRESS, which clients retry. If the partition that stores a
+group cannot be read, requests of the group get UNKNOWN_SERVER_ERROR, which clients do not retry. Without its offsets,
 the group would start from the beginning.
 
-A group has one protocol at a time.  An empty group adopts the protocol of its first member.  A classic group with
-members becomes a consumer group when a member of the new protocol joins.  The group becomes classic again when its last
-member of the new protocol leaves.  Groups of other protocols (share, streams) cannot have members on this server.
+A group has one protocol at a time. An empty group adopts the protocol of its first member. A classic group with members
+becomes a consumer group when a member of the new protocol joins. The group becomes classic again when its last member
+of the new protocol leaves. Groups of other protocols (share, streams) cannot have members on this server.
 
-Invariants: a group changes only while its lock is held, and no lock is held while a request is answered.  With a store,
-every commit, assignment and deletion is written to the store before its request is answered.  Offsets of groups without
-members expire only if `offsets_retention_minutes` is set.  Memory used for clients stays within the limits of
-`group_memory`.  The only operation that holds the `commit_guard` of several groups is the deletion of the offsets of
-topics.  At most one such deletion runs at a time.
+Invariants: a group changes only while its lock is held, and no lock is held while a request is answered. With a store,
+every commit, assignment and deletion is written to the store before its request is answered. Offsets of groups without
+members expire only if `offsets_retention_minutes` is set. Memory used for clients stays within the limits of
+`group_memory`. The only operation that holds the `commit_guard` of several groups is the deletion of the offsets of
+topics. At most one such deletion runs at a time.
 """
 
 from __future__ import annotations
@@ -119,11 +114,6 @@ def _no_configs(_group_id: str) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupSupport:
-    """The objects that the new protocol needs: topics, a timer for slow work, the time of day, and group configs.
-
-    `configs_of` returns the dynamic configs of a group.
-    """
-
     topics: ClusterTopics
     background: Timer
     wall_ms: Callable[[], int]
@@ -172,14 +162,11 @@ class _Group:
 
     @property
     def is_idle(self) -> bool:
-        """True if the group has neither members nor ids reserved for joining clients."""
         return self.classic.is_idle if self.consumer is None else not self.consumer.members
 
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group in the form that DescribeGroups and ListGroups report; the members are copies."""
-
     group_id: str
     kind: GroupKind
     state: GroupState | ConsumerGroupState
@@ -190,18 +177,13 @@ class GroupDescription:
 
 @dataclass(frozen=True, slots=True)
 class FetchedOffset:
-    """The result for one partition of an OffsetFetch; `value` is None if no offset was committed, or on an error."""
-
     partition: int
     error: ErrorCode = ErrorCode.NONE
     value: CommittedOffset | None = None
 
 
 class GroupCoordinator:
-    """Coordinator of every group; `clock` is monotonic, and `wall_ms` returns the time of day.
-
-    With a `group_store`, members survive a restart, and groups and offsets can be deleted.
-    """
+    """Coordinator of every group; `clock` is monotonic, and `wall_ms` returns the time of day."""
 
     def __init__(
         self,
@@ -233,10 +215,7 @@ class GroupCoordinator:
 
     # ----------------------------------------------------------------------------------------------------- life cycle
     def load(self, stored: Mapping[str, StoredGroup], is_unreadable: Callable[[str], bool] = _is_never) -> None:
-        """Start serving the groups of a log directory; commits in the store replace the offsets of these groups.
-
-        `is_unreadable` takes a group id, and returns True if the group's partition cannot be read.
-        """
+        """Start serving the groups of a log directory; commits in the store replace the offsets of these groups."""
         self._is_unreadable = is_unreadable
         for group_id, group in stored.items():
             assert group.kind is not None
@@ -265,14 +244,12 @@ class GroupCoordinator:
         self._timer.after(self._config.offsets_retention_check_interval_ms, self._check_idle_groups)
 
     def _deleted_before_the_load_ended(self) -> Collection[str]:
-        """Return the topics that were deleted since the last call; if there were none, mark the load as ended."""
         with self._guard:
             names, self._deleted_topics = self._deleted_topics, set()
             self._is_loaded = not names
             return names
 
     def close(self) -> None:
-        """Answer the waiting requests, and stop serving."""
         with self._guard:
             self._is_closed = True
             groups = list(self._groups.values())
@@ -282,7 +259,6 @@ class GroupCoordinator:
             _answer(effects)
 
     def _check_idle_groups(self) -> None:
-        """Remove groups that have neither members nor offsets, as Kafka does when it checks for expired offsets."""
         with self._guard:
             groups = list(self._groups.values())
         for group in groups:
@@ -298,7 +274,6 @@ class GroupCoordinator:
                 self._timer.after(self._config.offsets_retention_check_interval_ms, self._check_idle_groups)
 
     def _expire_offsets(self, group: _Group) -> None:
-        """Delete the expired offsets of a group without members; `commit_guard` is held."""
         minutes = self._config.offsets_retention_minutes
         if minutes is None or not group.is_stored:
             return
@@ -331,14 +306,12 @@ class GroupCoordinator:
             self._forget(group)
 
     def _delete_records(self, group: _Group, partitions: Sequence[tuple[str, int]], *, wait: bool) -> None:
-        """Delete a group, and its offsets for `partitions`, from the store; the caller holds `commit_guard`."""
         store = self._group_store
         if store is not None and group.has_records and store.partition_of(group.group_id) is not None:
             keys = None if group.consumer is None else [each.encoded()[0] for each in group.consumer.tombstones()]
             store.delete_group(group.group_id, partitions, keys=keys, wait=wait)
 
     def _forget(self, group: _Group) -> None:
-        """Remove a group and free its memory; `commit_guard` is held."""
         with self._guard, group.guard:
             group.classic.unload()
             if group.wake is not None:
@@ -350,7 +323,6 @@ class GroupCoordinator:
 
     # -------------------------------------------------------------------------------------------------------- members
     def join(self, group_id: str, request: JoinRequest, respond: Callable[[JoinAnswer], None]) -> None:
-        """Answer a JoinGroup request when the rebalance is complete."""
         error = self._group_error(group_id)
         config = self._config
         if (
@@ -390,7 +362,6 @@ class GroupCoordinator:
             _answer(effects)
 
     def sync(self, group_id: str, request: SyncRequest, respond: Callable[[SyncAnswer], None]) -> None:
-        """Answer a SyncGroup request when the leader has sent the assignment."""
         error = self._group_error(group_id)
         group = self._find(group_id) if error is ErrorCode.NONE else None
         if group is None:
@@ -409,7 +380,6 @@ class GroupCoordinator:
                 self.memory.resize(-request.size_bytes)
 
     def heartbeat(self, group_id: str, identity: MemberIdentity, generation: int) -> ErrorCode:
-        """Handle a heartbeat and return its error code."""
         error = self._group_error(group_id)
         if error is not ErrorCode.NONE:
             # While groups are being loaded, heartbeats succeed, so that members keep their sessions.
@@ -425,7 +395,6 @@ class GroupCoordinator:
         return error
 
     def leave(self, group_id: str, identities: Sequence[MemberIdentity]) -> tuple[ErrorCode, list[ErrorCode]]:
-        """Remove members; return the error code of the request and the error code of each member."""
         error = self._group_error(group_id)
         if error is not ErrorCode.NONE:
             return error, []
@@ -450,12 +419,8 @@ class GroupCoordinator:
         *,
         knows_epochs: bool = True,
     ) -> list[ErrorCode]:
-        """Commit offsets, given as (topic, partition, value); return an error code for each.
+        """GROUP_ID_NOT_FOUND: the request has a generation, but the group does not exist.
 
-        `knows_epochs` is True if the request's version has member epochs; members of consumer groups need such a
-        version.
-
-        GROUP_ID_NOT_FOUND: the request has a generation, but the group does not exist.
         INVALID_COMMIT_OFFSET_SIZE: `sediment.groups.max.bytes` is reached.
         """
         group = self._group_of_commit(group_id, generation, if_unknown=ErrorCode.GROUP_ID_NOT_FOUND)
@@ -473,10 +438,7 @@ class GroupCoordinator:
             return self._store(group_id, group, commits)
 
     def _group_of_commit(self, group_id: str, generation: int, *, if_unknown: ErrorCode) -> _Group | ErrorCode:
-        """Return the group of a commit, or the error that all offsets of the commit get.
-
-        A commit without a generation creates the group.
-        """
+        """A commit without a generation creates the group."""
         error = self._serving_error(group_id)
         if error is not ErrorCode.NONE:
             return error
@@ -525,8 +487,6 @@ class GroupCoordinator:
         """Make offsets pending until the producer's transaction ends; return an error code for each.
 
         `append` stores the commits without waiting for the disk, and returns them with the offsets of their records.
-
-        INVALID_COMMIT_OFFSET_SIZE: `sediment.groups.max.bytes` is reached.
         """
         group = self._group_of_commit(group_id, generation, if_unknown=ErrorCode.ILLEGAL_GENERATION)
         if isinstance(group, ErrorCode):
@@ -557,7 +517,6 @@ class GroupCoordinator:
         growth: int,
         append: Callable[[Sequence[Commit]], Sequence[Commit]],
     ) -> ErrorCode:
-        """Store commits and make them pending; the caller holds `commit_guard` and has reserved `growth` bytes."""
         group.has_records = True
         # A marker that is appended before the commits are in memory would not apply to them.
         with self._pending_guard(self._partition_of(group)):
@@ -581,7 +540,6 @@ class GroupCoordinator:
         return ErrorCode.NONE
 
     def _note_pending(self, group: _Group, producer_ids: Collection[int]) -> None:
-        """Record that the transactions of these producers have pending offsets in a group."""
         number = self._partition_of(group) if producer_ids else None
         if number is not None:
             for producer_id in producer_ids:
@@ -597,12 +555,6 @@ class GroupCoordinator:
     def end_transaction(
         self, partition: int, producer_id: int, *, is_committed: bool, append: Callable[[], _Result]
     ) -> _Result:
-        """Append a marker to a partition of the store, and apply or drop the pending offsets of the marker's producer.
-
-        Raises:
-            ApiError: the groups are not loaded yet.
-            SedimentError, OSError: `append` failed; nothing changed.
-        """
         if not self._is_loaded:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         with self._pending_guard(partition):
@@ -656,7 +608,6 @@ class GroupCoordinator:
 
     # ------------------------------------------------------------------------------------------------------- deletions
     def delete(self, group_id: str) -> ErrorCode:
-        """Delete a group without members, with its offsets; the empty group id is allowed."""
         error = self._serving_error(group_id)
         group = self._find(group_id) if error is ErrorCode.NONE else None
         if group is None or self._group_store is None:
@@ -679,7 +630,6 @@ class GroupCoordinator:
         return ErrorCode.NONE
 
     def delete_offsets(self, group_id: str, partitions: Sequence[tuple[str, int]]) -> tuple[ErrorCode, list[ErrorCode]]:
-        """Delete offsets of a group; return the error of the request and an error for each partition."""
         error = self._group_error(group_id)
         group = self._find(group_id) if error is ErrorCode.NONE else None
         if group is None or self._group_store is None:
@@ -708,10 +658,7 @@ class GroupCoordinator:
         return ErrorCode.NONE, errors
 
     def topics_deleted(self, names: Collection[str]) -> None:
-        """Delete the offsets of deleted topics; until the groups are loaded, only remember these topics.
-
-        Calls must not overlap.
-        """
+        """Calls must not overlap."""
         with self._guard:
             if not self._is_loaded:
                 self._deleted_topics.update(names)
@@ -719,7 +666,6 @@ class GroupCoordinator:
         self._delete_offsets_of_topics(names)
 
     def _delete_offsets_of_topics(self, names: Collection[str]) -> None:
-        """Delete the offsets of topics in all groups, with one call for each partition of the store."""
         if self._group_store is None:
             return
         with self._guard:
@@ -741,7 +687,6 @@ class GroupCoordinator:
                     self._log.warning(f"committed offsets of deleted topics cannot be deleted: {error}")
 
     def _delete_offsets(self, deleted: Mapping[_Group, Sequence[tuple[str, int]]]) -> None:
-        """Delete offsets that exist; the `commit_guard` of each group is held."""
         changed = {group: partitions for group, partitions in deleted.items() if partitions}
         if not changed or self._group_store is None:
             return
@@ -756,7 +701,6 @@ class GroupCoordinator:
 
     # ---------------------------------------------------------------------------------------------------------- views
     def describe(self, group_id: str) -> tuple[ErrorCode, GroupDescription | None]:
-        """Return a classic group with its members; GROUP_ID_NOT_FOUND if no classic group has this id."""
         error = self._loading_error(group_id)
         if error is not ErrorCode.NONE:
             return error, None
@@ -766,7 +710,6 @@ class GroupCoordinator:
         return ErrorCode.NONE, self._describe(group_id, group)
 
     def list_groups(self) -> tuple[ErrorCode, list[GroupDescription]]:
-        """Return every group."""
         if not self._is_loaded:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, []
         with self._guard:
@@ -803,7 +746,6 @@ class GroupCoordinator:
         return self._groups.get(group_id)
 
     def _find_or_create(self, group_id: str) -> _Group | None:
-        """Return the group, or create it; return None if a new group would exceed `sediment.groups.max.bytes`."""
         with self._guard:
             group = self._groups.get(group_id)
             own_bytes = GROUP_BYTES + len(group_id)
@@ -840,14 +782,12 @@ class GroupCoordinator:
         return result, self._stored(group, effects, wait=wait)
 
     def _account(self, group: _Group, effects: Sequence[Effect]) -> None:
-        """Set the timer, and record how much memory the members use; `guard` is held."""
         self._set_timer(group, effects)
         members_bytes = group.classic.size_bytes
         self.memory.resize(members_bytes - group.members_bytes)
         group.members_bytes = members_bytes
 
     def _stored(self, group: _Group, effects: list[Effect], *, wait: bool) -> list[Effect]:
-        """Store a new generation, and return the effects that follow."""
         generations = [effect.group for effect in effects if isinstance(effect, StoreGroup)]
         if not generations or self._group_store is None or not group.is_stored:
             return effects
@@ -878,7 +818,6 @@ class GroupCoordinator:
 
     # ------------------------------------------------------------------------------------------------ consumer groups
     def consumer_heartbeat(self, group_id: str, request: Heartbeat, version: int) -> HeartbeatAnswer:
-        """Answer a ConsumerGroupHeartbeat of `version`."""
         if self._support is None:
             return HeartbeatAnswer(ErrorCode.UNSUPPORTED_VERSION, _NO_NEW_PROTOCOL)
         try:
@@ -948,10 +887,6 @@ class GroupCoordinator:
         return HeartbeatAnswer(ErrorCode.NONE, None, member.member_id, request.epoch), effects
 
     def describe_consumer_group(self, group_id: str) -> ConsumerGroup:
-        """Return a copy of the consumer group with this id.
-
-        Raises: ApiError: no consumer group has this id (GROUP_ID_NOT_FOUND), or the coordinator is not loaded.
-        """
         error = self._loading_error(group_id)
         if error is not ErrorCode.NONE:
             raise ApiError(error)
@@ -965,7 +900,6 @@ class GroupCoordinator:
 
     @property
     def default_assignor(self) -> str:
-        """The assignor of groups whose members request none."""
         return self._config.group_consumer_assignors[0]
 
     # ------------------------------------------------------------------------------- classic members of consumer groups
@@ -991,7 +925,6 @@ class GroupCoordinator:
         return answer
 
     def _delete_as(self, group: _Group, consumer: ConsumerGroup) -> None:
-        """Delete the records of a consumer group without members; the group is then classic."""
         self._store_records(group, [each.encoded() for each in consumer.tombstones()])
         with group.guard:
             group.consumer = None
@@ -1059,11 +992,7 @@ class GroupCoordinator:
         is_limited: bool = False,
         wait: bool = True,
     ) -> list[Effect]:
-        """Store a change, then apply it; if `is_limited`, refuse a change that exceeds a memory limit.
-
-        Raises:
-            ApiError: the change is too large or cannot be stored; the group stays as it was.
-        """
+        """Store a change, then apply it; if `is_limited`, refuse a change that exceeds a memory limit."""
         records = [*preceding, *(each.encoded() for each in change.records)]
         growth = change.after.size_bytes - group.members_bytes if records else 0
         if is_limited and growth > 0 and change.after.size_bytes > self._config.group_members_max_bytes:
@@ -1100,11 +1029,7 @@ class GroupCoordinator:
     def _become_classic(
         self, group: _Group, consumer: ConsumerGroup, classic: StableGroup, change: Change, *, wait: bool = True
     ) -> list[Effect]:
-        """Replace a consumer group with a classic group, whose members must join again.
-
-        Raises:
-            ApiError: the classic group cannot be stored; the group stays as it was.
-        """
+        """Replace a consumer group with a classic group, whose members must join again."""
         now_ms = self._circumstances(group.group_id).wall_ms
         deleted = [each.encoded() for each in (*change.records, *consumer.tombstones())]
         self._store_records(group, [*deleted, encode_group(group.group_id, classic, now_ms)], wait=wait)
@@ -1144,10 +1069,9 @@ class GroupCoordinator:
         self._set_consumer_timer(group, consumer.deadlines_ms.values())
 
     def _circumstances(self, group_id: str) -> Circumstances:
-        """Return the configs, times and topics for a change.
+        """A group's own configs take precedence.
 
-        A group's own configs take precedence.  As in Kafka, the broker's minimum and maximum are checked only when the
-        configs are changed.
+        As in Kafka, the broker's minimum and maximum are checked only when the configs are changed.
         """
         assert self._support is not None, "only a coordinator with topics has consumer groups"
         config, own = self._config, self._support.configs_of(group_id)
@@ -1218,7 +1142,6 @@ def _no_memory() -> ApiError:
 
 
 def _commit_error_of(error: BaseException) -> ErrorCode:
-    """Return the error code for a rejected commit; clients retry only if a disk failed."""
     if isinstance(error, PolicyViolationError):
         return ErrorCode.GROUP_AUTHORIZATION_FAILED
     if isinstance(error, RejectedAppendError):
@@ -1227,10 +1150,7 @@ def _commit_error_of(error: BaseException) -> ErrorCode:
 
 
 def _store_error_of(error: BaseException) -> ErrorCode:
-    """Return the error code for a generation or a deletion that could not be stored.
-
-    Source: Kafka's CoordinatorOperationExceptionHelper.handleOperationException.
-    """
+    """Source: Kafka's CoordinatorOperationExceptionHelper.handleOperationException."""
     if isinstance(error, PolicyViolationError):  # the topic does not exist
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if error_code_of(error) is ErrorCode.KAFKA_STORAGE_ERROR:

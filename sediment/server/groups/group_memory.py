@@ -24,8 +24,6 @@ OFFSET_BYTES = 256
 
 
 class GroupMemory:
-    """The memory that all groups share; any thread may call its methods."""
-
     def __init__(self, max_bytes: int) -> None:
         self._free_bytes = max_bytes
         self._guard = threading.Lock()
@@ -36,7 +34,6 @@ class GroupMemory:
         return self._free_bytes
 
     def take(self, size_bytes: int) -> bool:
-        """Reserve bytes and return True; return False if that would exceed the limit."""
         with self._guard:
             if size_bytes > max(self._free_bytes, 0):
                 return False

@@ -37,7 +37,6 @@ class CommittedOffset(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of memory that the offset uses."""
         return OFFSET_BYTES + len(self.metadata)
 
 
@@ -49,18 +48,15 @@ class GroupOffsets:
     pending: dict[int, dict[tuple[str, int], CommittedOffset]] = field(default_factory=dict)
 
     def commit(self, topic: str, partition: int, value: CommittedOffset) -> None:
-        """Set the offset of a partition."""
         partitions = self.committed.get(topic)
         if partitions is None:
             partitions = self.committed[topic] = {}
         partitions[partition] = value
 
     def commit_in_transaction(self, producer_id: int, topic: str, partition: int, value: CommittedOffset) -> None:
-        """Set the offset that the partition gets if the producer's transaction is committed."""
         self.pending.setdefault(producer_id, {})[topic, partition] = value
 
     def remove(self, topic: str, partition: int) -> int:
-        """Remove the committed and pending offsets of a partition; return the bytes that they used."""
         partitions = self.committed.get(topic, {})
         removed = [partitions.pop(partition, None)]
         if not partitions:
@@ -79,24 +75,17 @@ class GroupOffsets:
         return growth
 
     def pending_bytes(self, producer_id: int) -> int:
-        """Return the bytes of memory that a producer's pending offsets use."""
         return sum(value.size_bytes for value in self.pending.get(producer_id, {}).values())
 
     def get(self, topic: str, partition: int) -> CommittedOffset | None:
-        """Return the committed offset of a partition."""
         return self.committed.get(topic, {}).get(partition)
 
     def partitions(self) -> list[tuple[str, int]]:
-        """Return every (topic, partition) with an offset, committed or pending."""
         committed = [(topic, number) for topic, numbers in self.committed.items() for number in numbers]
         pending = [each for offsets in self.pending.values() for each in offsets]
         return list(dict.fromkeys(committed + pending))
 
     def growth_bytes(self, commits: Sequence[tuple[str, int, CommittedOffset]]) -> int:
-        """Return the bytes of memory that `commits`, given as (topic, partition, value), would add.
-
-        The result is negative if the new values are smaller than the old ones.
-        """
         growth = 0
         for (topic, partition), value in {commit[:2]: commit[2] for commit in commits}.items():
             existing = self.get(topic, partition)
@@ -104,17 +93,14 @@ class GroupOffsets:
         return growth
 
     def is_unstable(self, topic: str, partition: int) -> bool:
-        """Return True if an open transaction has a pending offset for the partition."""
         return any((topic, partition) in offsets for offsets in self.pending.values())
 
     def __iter__(self) -> Iterator[tuple[str, int, CommittedOffset]]:
-        """Iterate over (topic, partition, committed offset)."""
         for topic, partitions in self.committed.items():
             for partition, value in partitions.items():
                 yield topic, partition, value
 
     def __bool__(self) -> bool:
-        """Return True if there are offsets, committed or pending."""
         return bool(self.committed or self.pending)
 
 
@@ -132,12 +118,10 @@ class TimeWithoutMembers:
         return self.since_ms
 
     def end(self) -> None:
-        """Forget the time, because the group has members; the next call of `begin` sets it again."""
         self.generation = _NEVER_SEEN
 
 
 def expired_offsets(offsets: GroupOffsets, *, since_ms: int, now_ms: int, retention_ms: int) -> list[tuple[str, int]]:
-    """Return (topic, partition) of each expired offset of a group that has had no members since `since_ms`."""
     return [
         (topic, number)
         for topic, number, value in offsets

@@ -19,18 +19,16 @@ Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 
 
 def protocols_bytes(protocols: Protocols) -> int:
-    """Return the memory that protocol names and metadata use."""
     return sum(len(name) + len(metadata) for name, metadata in protocols)
 
 
 # ------------------------------------------------------------------------------------------------------------ requests
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
-    """A JoinGroup request.
+    """`protocols` are pairs (name, metadata), in order of preference.
 
-    `protocols` are pairs (name, metadata), in order of preference.  If `requires_known_member_id` (version 4 and
-    later), a dynamic member first gets an id and then joins with this id.  `supports_skipping_assignment` is True from
-    version 9 on.
+    If `requires_known_member_id` (version 4 and later), a dynamic member first gets an id and then joins with this id.
+    `supports_skipping_assignment` is True from version 9 on.
     """
 
     member_id: str
@@ -46,15 +44,13 @@ class JoinRequest:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of memory that the member uses.  Its id is included, and begins with the client or instance id."""
+        """Its id is included, and begins with the client or instance id."""
         names = 2 * max(len(self.client_id), len(self.group_instance_id or ""))
         return MEMBER_BYTES + names + protocols_bytes(self.protocols)
 
 
 @dataclass(frozen=True, slots=True)
 class SyncRequest:
-    """A SyncGroup request; `assignments` are pairs (member id, assignment), which only the leader sends."""
-
     member_id: str
     group_instance_id: str | None
     generation: int
@@ -64,7 +60,6 @@ class SyncRequest:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of memory that the assignments use."""
         return sum(len(assignment) for _, assignment in self.assignments)
 
 
@@ -79,8 +74,6 @@ class MemberIdentity:
 # ------------------------------------------------------------------------------------------------------------- effects
 @dataclass(frozen=True, slots=True)
 class JoinedMember:
-    """A member in the response to the leader; `metadata` belongs to the chosen protocol."""
-
     member_id: str
     group_instance_id: str | None
     metadata: bytes
@@ -88,8 +81,6 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True)
 class JoinAnswer:
-    """The response to a JoinGroup request; only the leader gets `members`."""
-
     error: ErrorCode
     member_id: str
     generation: int = NO_GENERATION
@@ -102,8 +93,6 @@ class JoinAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SyncAnswer:
-    """The response to a SyncGroup request."""
-
     error: ErrorCode
     protocol_type: str | None = None
     protocol_name: str | None = None

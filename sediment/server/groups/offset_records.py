@@ -21,7 +21,6 @@ _GROUP_VERSION = 3  # the version that brokers write
 
 
 def encode_offset_commit(group_id: str, topic: str, partition: int, value: CommittedOffset) -> tuple[bytes, bytes]:
-    """Return the key and the value of a record."""
     key = m.OffsetCommitKey(group=group_id, topic=topic, partition=partition)
     message = m.OffsetCommitValue(
         offset=value.offset,
@@ -34,17 +33,14 @@ def encode_offset_commit(group_id: str, topic: str, partition: int, value: Commi
 
 
 def offset_tombstone(group_id: str, topic: str, partition: int) -> bytes:
-    """Return the key of the tombstone that deletes an offset."""
     return encode_coordinator_key(m.OffsetCommitKey(group=group_id, topic=topic, partition=partition))
 
 
 def group_tombstone(group_id: str) -> bytes:
-    """Return the key of the tombstone that deletes a classic group."""
     return encode_coordinator_key(m.GroupMetadataKey(group=group_id))
 
 
 def encode_group(group_id: str, group: StableGroup, now_ms: int) -> tuple[bytes, bytes]:
-    """Return the key and the value of a classic group's record."""
     value = m.GroupMetadataValue
     message = value(
         protocol_type=group.protocol_type,
@@ -70,7 +66,6 @@ def encode_group(group_id: str, group: StableGroup, now_ms: int) -> tuple[bytes,
 
 
 def stable_group(value: Any) -> StableGroup:
-    """Return the group in a GroupMetadataValue."""
     return StableGroup(
         value.generation,
         value.protocol_type,
@@ -93,7 +88,6 @@ def stable_group(value: Any) -> StableGroup:
 
 
 def decode_committed_offset(value: bytes, record_offset: int) -> CommittedOffset | None:
-    """Return the offset in the value of an OffsetCommit record; None if it cannot be decoded."""
     version = int.from_bytes(value[:_VERSION_BYTES], "big", signed=True)
     try:
         found = _Value.decode(value[_VERSION_BYTES:], version)

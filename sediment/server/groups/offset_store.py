@@ -23,43 +23,23 @@ class OffsetStore(Protocol):
     def append(
         self, group_id: str, commits: Sequence[tuple[str, int, CommittedOffset]]
     ) -> Sequence[tuple[str, int, CommittedOffset]]:
-        """Store commits of a group, and return them with the offsets of their records.
-
-        Raises:
-            OSError, SedimentError: the commits may be lost; the caller must treat them as failed.
-        """
+        # Raises OSError, SedimentError: the commits may be lost; the caller must treat them as failed.
+        ...
 
 
 class GroupStore(Protocol):
-    """A store of groups; any thread may call its methods.
+    """If `wait` is set, a call returns when its change is replicated.
 
-    If `wait` is set, a call returns when its change is replicated.  Otherwise the call does not wait for the
-    replication.
+    Otherwise the call does not wait for the replication.
     """
 
-    def partition_of(self, group_id: str) -> int | None:
-        """Return the partition of the store that contains a group; None if the store does not exist yet."""
-
-    def store_group(self, group_id: str, group: StableGroup, *, wait: bool = True) -> None:
-        """Store a generation of a group.
-
-        Raises:
-            OSError, SedimentError: the generation may be lost.
-        """
-
+    def partition_of(self, group_id: str) -> int | None: ...
+    def store_group(self, group_id: str, group: StableGroup, *, wait: bool = True) -> None: ...
     def store_records(self, group_id: str, records: Sequence[tuple[bytes, bytes | None]], *, wait: bool = True) -> None:
-        """Store all or none of the given records (key, value) of a group.
-
-        Raises:
-            OSError, SedimentError: the records may be lost.
-        """
+        """Store all or none of the given records (key, value) of a group."""
 
     def delete_offsets(self, offsets: Mapping[str, Sequence[tuple[str, int]]]) -> None:
-        """Delete the offsets of groups, given as (topic, number) by group id; all groups must be in the same partition.
-
-        Raises:
-            OSError, SedimentError: some of the offsets may still exist.
-        """
+        """Delete offsets, given as (topic, number) by group id; all groups must be in the same partition."""
 
     def delete_group(
         self,
@@ -69,10 +49,4 @@ class GroupStore(Protocol):
         keys: Sequence[bytes] | None = None,
         wait: bool = True,
     ) -> None:
-        """Delete a group and its committed offsets for `partitions`.
-
-        `keys` are the group's record keys, by default those of a classic group.
-
-        Raises:
-            OSError, SedimentError: the group, or some of its offsets, may still exist.
-        """
+        """`keys` are the group's record keys, by default those of a classic group."""

@@ -35,24 +35,19 @@ from sediment.server.groups.offset_records import (
 
 
 class AppendedBatch(Protocol):
-    """An appended batch."""
-
     @property
-    def first_offset(self) -> int:
-        """Offset of the first record."""
+    def first_offset(self) -> int: ...
 
 
 class OffsetsPartition(Protocol):
-    """A partition of the topic."""
-
     def append_of_coordinator(self, records: Buffer, *, wait: bool = True) -> AppendedBatch:
         """Append a batch; with `wait`, return when the high watermark is above the batch."""
 
 
 class OffsetsTopic:
-    """The topic; `partitions` returns all partitions by number, or an empty mapping if the topic does not exist.
+    """The value of a partition whose log could not be created is None.
 
-    The value of a partition whose log could not be created is None.  `wall_ms` returns the time of day.
+    `wall_ms` returns the time of day.
     """
 
     def __init__(
@@ -69,13 +64,6 @@ class OffsetsTopic:
     def append(
         self, group_id: str, commits: Sequence[tuple[str, int, CommittedOffset]]
     ) -> Sequence[tuple[str, int, CommittedOffset]]:
-        """Append commits of a group, and return them with the offsets of their records.
-
-        Raises:
-            PolicyViolationError: the topic does not exist.
-            RejectedAppendError: the batch is too large for the topic.
-            StorageError: the disk failed, or the log of the group's partition could not be created.
-        """
         first_offset = _append(self._partition(group_id), commit_records(group_id, commits))
         return with_record_offsets(commits, first_offset)
 
@@ -85,32 +73,15 @@ class OffsetsTopic:
         return coordinator_partition(group_id, len(partitions)) if partitions else None
 
     def store_group(self, group_id: str, group: StableGroup, *, wait: bool = True) -> None:
-        """Append the record of a group.
-
-        Raises:
-            PolicyViolationError, RejectedAppendError, StorageError: see `append`.
-        """
         now_ms = self._wall_ms()
         record = NewRecord(now_ms, *encode_group(group_id, group, now_ms))
         _append(self._partition(group_id), [record], wait=wait)
 
     def store_records(self, group_id: str, records: Sequence[tuple[bytes, bytes | None]], *, wait: bool = True) -> None:
-        """Append records of a group as one batch.
-
-        Raises:
-            PolicyViolationError, RejectedAppendError, StorageError: see `append`.
-        """
         now_ms = self._wall_ms()
         _append(self._partition(group_id), [NewRecord(now_ms, key, value) for key, value in records], wait=wait)
 
     def delete_offsets(self, offsets: Mapping[str, Sequence[tuple[str, int]]]) -> None:
-        """Append records that delete the offsets of groups, given as (topic, number) by group id.
-
-        All groups must be in the same partition.
-
-        Raises:
-            PolicyViolationError, RejectedAppendError, StorageError: see `append`.
-        """
         keys = [offset_tombstone(group_id, *each) for group_id, partitions in offsets.items() for each in partitions]
         self._delete(next(iter(offsets)), keys)
 
@@ -122,11 +93,6 @@ class OffsetsTopic:
         keys: Sequence[bytes] | None = None,
         wait: bool = True,
     ) -> None:
-        """Append records that delete a group with its offsets.
-
-        Raises:
-            PolicyViolationError, RejectedAppendError, StorageError: see `append`.
-        """
         offsets = [offset_tombstone(group_id, *partition) for partition in partitions]
         self._delete(group_id, offsets + list([group_tombstone(group_id)] if keys is None else keys), wait=wait)
 
@@ -150,7 +116,6 @@ class OffsetsTopic:
 
 
 def commit_records(group_id: str, commits: Sequence[tuple[str, int, CommittedOffset]]) -> list[NewRecord]:
-    """Return the records of commits of a group."""
     return [
         NewRecord(value.commit_timestamp_ms, *encode_offset_commit(group_id, topic, partition, value))
         for topic, partition, value in commits
@@ -160,7 +125,6 @@ def commit_records(group_id: str, commits: Sequence[tuple[str, int, CommittedOff
 def with_record_offsets(
     commits: Sequence[tuple[str, int, CommittedOffset]], first_offset: int
 ) -> list[tuple[str, int, CommittedOffset]]:
-    """Return the commits with the offsets of their records; the first record is at `first_offset`."""
     return [
         (topic, partition, value._replace(record_offset=first_offset + delta))
         for delta, (topic, partition, value) in enumerate(commits)
@@ -168,7 +132,6 @@ def with_record_offsets(
 
 
 def _append(partition: OffsetsPartition, records: Sequence[NewRecord], *, wait: bool = True) -> int:
-    """Append a batch, and return the offset of its first record."""
     batch = build_batch(records, BatchHead(base_offset=0, leader_epoch=0))
     return partition.append_of_coordinator(batch, wait=wait).first_offset
 

@@ -43,13 +43,7 @@ _GROWTH_TO_REWRITE = 4
 
 
 class StateDirectory:
-    """The commits of a server, in memory and on disk; any thread may call the methods.
-
-    Raises:
-        UsageError: the directory is inside a log directory, or contains other files.
-        DirectoryInUseError: another server uses the directory.
-        OSError: the directory cannot be read or written.
-    """
+    """The commits of a server, in memory and on disk; any thread may call the methods."""
 
     def __init__(self, path: Path, log_directories: Iterable[Path], fs: Fs) -> None:
         _check_location(path, log_directories)
@@ -82,17 +76,12 @@ class StateDirectory:
 
     @property
     def offsets(self) -> Mapping[str, GroupOffsets]:
-        """The committed offsets by group id."""
         return self._offsets
 
     def append(
         self, group_id: str, commits: Sequence[tuple[str, int, CommittedOffset]]
     ) -> Sequence[tuple[str, int, CommittedOffset]]:
-        """Make commits (topic, partition, offset) of a group durable, and return them.
-
-        Raises:
-            OSError: the commits may be lost; the caller must treat them as failed.
-        """
+        """Make commits (topic, partition, offset) of a group durable, and return them."""
         with self._guard:
             if self._file is None or self._has_grown():
                 self._rewrite()
@@ -112,7 +101,6 @@ class StateDirectory:
         return commits
 
     def close(self) -> None:
-        """Close the file and release the lock."""
         with self._guard:
             if self._file is not None:
                 self._file.close()

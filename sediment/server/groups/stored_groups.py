@@ -49,8 +49,6 @@ _OFFSET_COMMITS = (m.LegacyOffsetCommitKey.API_KEY, m.OffsetCommitKey.API_KEY)
 
 
 class GroupKind(Enum):
-    """The kind of a group; the value is Kafka's name."""
-
     CLASSIC = "classic"
     CONSUMER = "consumer"
     SHARE = "share"
@@ -92,12 +90,6 @@ def replay_groups(
     on_corruption: str = SKIP,
     on_unreadable: Callable[[UnreadableRange], None] = warn_of_unreadable,
 ) -> dict[str, StoredGroup]:
-    """Return the groups of a partition, by group id.
-
-    Raises:
-        CorruptBatchError, UnsupportedDataError: with FAIL, a batch cannot be read, or a record cannot be decoded.
-        SedimentError, OSError: the partition cannot be read, was removed, or was replaced while it was read.
-    """
     replay = _Replay()
     unknown = 0
     for record in read_coordinator_records(log, fs, on_corruption=on_corruption, on_unreadable=on_unreadable):
@@ -115,11 +107,10 @@ def replay_groups(
 
 
 class _Replay:
-    """The state of the replay of one partition.
+    """`_open` contains the groups with pending offsets, by producer id.
 
-    `_open` contains the groups with pending offsets, by producer id.  `_topic_offsets` has one entry for the offsets of
-    each group and topic.  The key of the entry is the prefix that all its record keys have in common.  So only one of
-    these record keys has to be decoded.
+    `_topic_offsets` has one entry for the offsets of each group and topic. The key of the entry is the prefix that all
+    its record keys have in common. So only one of these record keys has to be decoded.
     """
 
     def __init__(self) -> None:
@@ -128,7 +119,6 @@ class _Replay:
         self._topic_offsets: dict[bytes, dict[int, CommittedOffset]] = {}
 
     def add(self, record: LoggedRecord) -> bool:
-        """Apply one record; return False if the record cannot be decoded."""
         key, value, offset, producer_id, is_control = record
         if is_control:
             return self._end_transaction(record)

@@ -28,21 +28,17 @@ _NO_LOGGERS = "this server has no loggers whose level can be changed"
 
 
 class AlterConfigHandlers:
-    """Handlers that change configs through `store`; `node_id` is the id of this broker."""
-
     def __init__(self, store: TopicStore, node_id: int) -> None:
         self._store = store
         self._node_id = node_id
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
-        """Return the handlers by API."""
         return {
             ApiKey.INCREMENTAL_ALTER_CONFIGS: self.incremental_alter_configs,
             ApiKey.ALTER_CONFIGS: self.alter_configs,
         }
 
     def incremental_alter_configs(self, request: Request) -> Any:
-        """Change some configs of each resource."""
         validate_only = request.message.validate_only
 
         def alter(resource: Any) -> None:
@@ -64,7 +60,6 @@ class AlterConfigHandlers:
         return self._altered(request, m.IncrementalAlterConfigsResponse, alter)
 
     def alter_configs(self, request: Request) -> Any:
-        """Replace the configs of each resource."""
         validate_only = request.message.validate_only
 
         def replace(resource: Any) -> None:
@@ -98,11 +93,6 @@ class AlterConfigHandlers:
         return response(responses=results)
 
     def _checked_kind(self, resource: Any) -> ResourceType:
-        """Return the type of a resource, and check that its configs can be changed.
-
-        Raises:
-            ApiError: configs of this type of resource cannot be changed, or the resource is another broker.
-        """
         kind, name = resource.resource_type, resource.resource_name
         if kind == _BROKER_LOGGER:
             raise ApiError(ErrorCode.INVALID_REQUEST, _NO_LOGGERS)

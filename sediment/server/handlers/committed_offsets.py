@@ -32,49 +32,31 @@ _ID_MADE_OF_A_NAME = 5  # the UUID version of ids that are derived from names; K
 
 
 class NamedTopic(Protocol):
-    """A topic of the server."""
-
     @property
-    def name(self) -> str:
-        """Name of the topic."""
-
+    def name(self) -> str: ...
     @property
-    def id(self) -> UUID:
-        """Id of the topic."""
-
+    def id(self) -> UUID: ...
     @property
-    def partitions(self) -> Container[int]:
-        """Numbers of the partitions with a log."""
-
+    def partitions(self) -> Container[int]: ...
     @property
-    def missing(self) -> Container[int]:
-        """Numbers of the partitions without a log."""
+    def missing(self) -> Container[int]: ...
 
 
 class NamedTopics(Protocol):
-    """Topics of the server."""
-
-    def topic(self, name: str) -> NamedTopic | None:
-        """Return the topic of this name."""
-
-    def topic_by_id(self, topic_id: UUID) -> NamedTopic | None:
-        """Return the topic of this id."""
+    def topic(self, name: str) -> NamedTopic | None: ...
+    def topic_by_id(self, topic_id: UUID) -> NamedTopic | None: ...
 
 
 class CommittedOffsetHandlers:
-    """Handlers that use one coordinator; `wall_ms` returns the wall-clock time."""
-
     def __init__(self, coordinator: GroupCoordinator, topics: NamedTopics, wall_ms: Callable[[], int]) -> None:
         self._coordinator = coordinator
         self._topics = topics
         self._wall_ms = wall_ms
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
-        """Return the handlers by API key."""
         return {ApiKey.OFFSET_COMMIT: self._offset_commit, ApiKey.OFFSET_FETCH: self._offset_fetch}
 
     def _find(self, asked: Any, version: int) -> tuple[NamedTopic | None, ErrorCode]:
-        """Return the topic that a request names, or an error if it does not exist."""
         if version >= _TOPIC_IDS:
             return self._topics.topic_by_id(asked.topic_id), ErrorCode.UNKNOWN_TOPIC_ID
         return self._topics.topic(asked.name), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -166,7 +148,6 @@ class CommittedOffsetHandlers:
         )
 
     def _name(self, asked: Any, version: int) -> str | None:
-        """Return the name of a topic; None if the server does not know the topic's id."""
         if version < _TOPIC_IDS:
             return str(asked.name)
         topic = self._topics.topic_by_id(asked.topic_id)
@@ -196,7 +177,6 @@ def _committed_offset(asked: Any, topic_id: UUID, now_ms: int) -> CommittedOffse
 def _asked_for(
     named: Sequence[tuple[str | None, Any]], found: Sequence[tuple[str, list[FetchedOffset]]]
 ) -> list[_FetchedTopic]:
-    """Return the requested topics in order; a topic with an unknown id gets UNKNOWN_TOPIC_ID."""
     following = iter(found)
     return [
         (

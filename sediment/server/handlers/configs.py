@@ -55,8 +55,6 @@ from sediment.server.topic_names import check_topic_name
 
 
 class ConfigSource(IntEnum):
-    """The source of a value (Kafka's DescribeConfigsResponse.ConfigSource)."""
-
     TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2
     DYNAMIC_DEFAULT_BROKER_CONFIG = 3
@@ -67,8 +65,6 @@ class ConfigSource(IntEnum):
 
 
 class _Synonym(NamedTuple):
-    """A value and the key that sets it."""
-
     name: str
     value: str | None
     source: ConfigSource
@@ -89,22 +85,18 @@ _SAME_SETTING = (
 
 
 class _Described(NamedTuple):
-    """What a request asks for: keys (None for all), and whether synonyms and documentation are wanted."""
-
     keys: Container[str] | None
     synonyms: bool
     documentation: bool
 
     def wants(self, name: str) -> bool:
-        """Return True if a key is wanted."""
         return self.keys is None or name in self.keys
 
 
 class ConfigHandlers:
-    """Handlers that describe configs; `node_id` is the id of this broker, and `static` contains the server's options.
+    """`own` returns further configs of the server; it is called when a client first asks.
 
-    `own` returns further configs of the server; it is called when a client first asks.  If `can_write`, clients may
-    change dynamic configs.  `group_defaults` contains the default values of group configs.
+    If `can_write`, clients may change dynamic configs. `group_defaults` contains the default values of group configs.
     """
 
     def __init__(
@@ -129,7 +121,6 @@ class ConfigHandlers:
         return {**self._options, **self._own()}
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
-        """Return the handlers by API."""
         return {
             ApiKey.DESCRIBE_CONFIGS: self.describe_configs,
             ApiKey.LIST_CONFIG_RESOURCES: self.list_config_resources,
@@ -159,7 +150,6 @@ class ConfigHandlers:
         )
 
     def describe_configs(self, request: Request) -> Any:
-        """Return the configs of each requested resource; a resource is described once for the same keys."""
         message = request.message
         with_synonyms, with_documentation = message.include_synonyms, message.include_documentation
         asked: dict[tuple[int, str, frozenset[str] | None], Any] = {}
@@ -296,7 +286,6 @@ def topic_config_values(
 def _topic_values(
     key: Key, configs: Mapping[str, str], catalog: TopicCatalog, static: Mapping[str, str]
 ) -> list[_Synonym]:
-    """Return the values of a key, in the key's unit and with their sources; the effective value comes first."""
     values = []
     if key.name in configs:
         text: str | None = configs[key.name]
@@ -346,13 +335,11 @@ def _broker_synonyms(name: str, catalog: TopicCatalog, static: Mapping[str, str]
 
 
 def _is_public(name: str) -> bool:
-    """Return True if a value of this broker key may be shown."""
     description = config_descriptions(ResourceType.BROKER).get(name)
     return description is not None and not description.is_sensitive
 
 
 def _as_typed(key: Key | None, effective: _Synonym) -> _Synonym:
-    """Return a value in the form in which Kafka prints it after parsing."""
     value = None if key is None or effective.value is None else read_value(key.type, effective.value)
     return effective if value is None else effective._replace(value=value_text(value))
 
@@ -364,7 +351,6 @@ def _effective(key: Key, values: Sequence[_Synonym]) -> _Synonym:
 
 
 def _broker_configs(catalog: TopicCatalog) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """Return the dynamic configs of this broker, and the dynamic default configs of all brokers."""
     stated = {} if catalog.metadata is None else catalog.metadata.broker_configs
     return stated.get(str(catalog.node_id), {}), stated.get(ALL_BROKERS, {})
 
@@ -384,7 +370,6 @@ def _config(
     *,
     read_only: bool,
 ) -> Any:
-    """Return a config; `description` is None for a key that Kafka does not define."""
     response = m.DescribeConfigsResponse
     shown = synonyms if wanted.synonyms else ()
     return response.DescribeConfigsResourceResult(
@@ -402,7 +387,6 @@ def _config(
 
 
 def _converted(text: str, name: BrokerName) -> str:
-    """Convert the value of a broker key to the unit of its topic key."""
     if name.unit_ms is None:
         return text
     number = int(text)

@@ -29,10 +29,7 @@ _NO_OFFSET = -1
 
 
 class DeleteRecordsHandlers:
-    """Handlers that delete records of the partitions in `catalog`.
-
-    `checkpoint` writes the log starts of log directories, and returns the directories in which this failed.
-    """
+    """`checkpoint` writes the log starts of log directories, and returns the directories in which this failed."""
 
     def __init__(self, catalog: LiveCatalog, checkpoint: Callable[[Collection[Path]], Collection[Path]]) -> None:
         self._catalog = catalog
@@ -40,11 +37,9 @@ class DeleteRecordsHandlers:
         self._log = LimitedLog(logging.getLogger(__name__))
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
-        """Return the handlers by API."""
         return {ApiKey.DELETE_RECORDS: self.delete_records}
 
     def delete_records(self, request: Request) -> Any:
-        """Delete the records of each partition below the requested offset."""
         response = m.DeleteRecordsResponse
         changed: list[tuple[Partition, Any]] = []
         topics = [
@@ -71,7 +66,6 @@ class DeleteRecordsHandlers:
         return result
 
     def _finish(self, changed: list[tuple[Partition, Any]]) -> None:
-        """Make the log starts durable, and delete the segments below them."""
         failed = self._checkpoint({partition.directory.parent for partition, _ in changed})
         for partition, result in changed:
             if partition.directory.parent in failed:

@@ -51,16 +51,11 @@ _UNKNOWN_OFFSET = -1
 
 
 def isolation_of(level: int) -> Isolation:
-    """Return the isolation level that has this number in requests."""
     return Isolation.TXN_COMMITTED if level == READ_COMMITTED else Isolation.HIGH_WATERMARK
 
 
 def leader_epoch_error(requested: int, log: ServedLog) -> ErrorCode:
-    """Return the error for a client whose leader epoch differs from the log's; NONE if the request has no epoch.
-
-    Raises:
-        StorageError, OpenFilesLimitError: the epoch cannot be read.
-    """
+    """Return the error for a client whose leader epoch differs from the log's; NONE if the request has no epoch."""
     if requested == NO_LEADER_EPOCH:
         return ErrorCode.NONE
     known = log.leader_epoch
@@ -91,7 +86,6 @@ class _Read:
     seen: dict[TopicPartition, _Seen] = field(default_factory=dict)
 
     def is_enough(self, min_bytes: int) -> bool:
-        """Return True if the client does not have to wait."""
         return self.needs_answer or self.size_bytes >= min_bytes or not self.response.responses
 
 
@@ -162,18 +156,14 @@ class _DelayedFetch:
         return True
 
     def expire(self) -> None:
-        """Respond with what can be read now."""
         if self._has_changed:
             self._use(self._read_again())
         self._request.respond(self._read.response)
 
 
 class FetchHandlers:
-    """Handlers that read the logs in `catalog`; `fetch_max_bytes` limits one response.
-
-    If logs can grow, the caller must call `delayed.check` with a log's TopicPartition after each change of the log's
-    readable range.
-    """
+    # If logs can grow, the caller must call `delayed.check` with a log's TopicPartition after each change of the log's
+    # readable range.
 
     def __init__(
         self, catalog: TopicCatalog, delayed: DelayedOperations, *, fetch_max_bytes: int, logs_grow: bool
@@ -185,11 +175,9 @@ class FetchHandlers:
         self._log = LimitedLog(logging.getLogger(__name__))
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
-        """Return the handlers by API."""
         return {ApiKey.FETCH: self.fetch}
 
     def fetch(self, request: Request) -> Any:
-        """Return the response with the slices; None if the client must wait for data."""
         message = request.message
         if message.session_id != _NO_SESSION and message.session_epoch != _FINAL_EPOCH:
             return m.FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -243,7 +231,6 @@ class FetchHandlers:
         return max(min(int(message.max_bytes), self._fetch_max_bytes), 0)
 
     def _keep(self, request: Request, read: _Read, isolation: Isolation) -> None:
-        """Remember a fetch from one partition if the client will probably repeat the fetch."""
         topics = read.response.responses
         if len(topics) != 1 or len(topics[0].partitions) != 1 or not read.seen:
             return
@@ -256,7 +243,6 @@ class FetchHandlers:
                 request.connection.repeated = kept
 
     def _topic(self, name: str, topic_id: uuid.UUID, by_id: bool) -> tuple[ServedTopic | None, ErrorCode]:
-        """Return the topic, and the error if it does not exist."""
         if by_id:
             return self._catalog.topic_by_id(topic_id), ErrorCode.UNKNOWN_TOPIC_ID
         return self._catalog.topic(name), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -297,10 +283,7 @@ class FetchHandlers:
 
     @staticmethod
     def _diverging_epoch(log: ServedLog, asked: Any) -> Any | None:
-        """Return the response to a client whose log diverges from this log; None if the logs do not diverge.
-
-        Source: KIP-595; Kafka's Partition.readRecords.
-        """
+        """Source: KIP-595; Kafka's Partition.readRecords."""
         if asked.last_fetched_epoch == NO_LEADER_EPOCH:
             return None
         epoch, end_offset = log.end_offset_for_epoch(asked.last_fetched_epoch)

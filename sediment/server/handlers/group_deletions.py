@@ -17,18 +17,14 @@ from sediment.server.topic_catalog import TopicCatalog, has_partition
 
 
 class GroupDeletionHandlers:
-    """Handlers that delete groups of `coordinator`."""
-
     def __init__(self, coordinator: GroupCoordinator, catalog: TopicCatalog) -> None:
         self._coordinator = coordinator
         self._catalog = catalog
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
-        """Return the handlers by API."""
         return {ApiKey.DELETE_GROUPS: self.delete_groups, ApiKey.OFFSET_DELETE: self.offset_delete}
 
     def delete_groups(self, request: Request) -> Any:
-        """Delete each group."""
         response = m.DeleteGroupsResponse
         return response(
             results=[
@@ -38,7 +34,6 @@ class GroupDeletionHandlers:
         )
 
     def offset_delete(self, request: Request) -> Any:
-        """Delete the offsets of each partition."""
         message, response = request.message, m.OffsetDeleteResponse
         known: list[tuple[str, int]] = []
         results: dict[tuple[str, int], Any] = {}

@@ -56,8 +56,7 @@ def _make_no_topic(_name: str) -> None:
 class GroupHandlers:
     """Handlers of group requests; `node` is the (id, host, port) under which clients reach this server.
 
-    `make_topic` creates the internal topic of a coordinator if it is missing.  `topics` are the topics of consumer
-    groups, or None if the new protocol is not offered.
+    `topics` are the topics of consumer groups, or None if the new protocol is not offered.
     """
 
     def __init__(
@@ -73,7 +72,6 @@ class GroupHandlers:
         self._topics = topics
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
-        """Return the handlers by API key."""
         new_protocol = {} if self._topics is None else {ApiKey.CONSUMER_GROUP_DESCRIBE: self._describe_consumer_groups}
         return new_protocol | {
             ApiKey.FIND_COORDINATOR: self._find_coordinator,
@@ -104,7 +102,6 @@ class GroupHandlers:
         )
 
     def _ready_coordinator(self, key_type: int) -> tuple[ErrorCode, str]:
-        """Create the topic of a coordinator if necessary; return NONE, or the error and its message."""
         topic = _TOPICS.get(key_type)
         if topic is None:
             return ErrorCode.INVALID_REQUEST, _UNKNOWN_KEY_TYPE

@@ -48,22 +48,16 @@ _FIRST_VERSIONS = {
 
 
 class OffsetHandlers:
-    """Handlers that look up offsets in the logs of `catalog`."""
-
     def __init__(self, catalog: TopicCatalog) -> None:
         self._catalog = catalog
         self._log = LimitedLog(logging.getLogger(__name__))
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
-        """Return the handlers by API."""
         return {ApiKey.LIST_OFFSETS: self.list_offsets, ApiKey.OFFSET_FOR_LEADER_EPOCH: self.offset_for_leader_epoch}
 
     # ----------------------------------------------------------------------------------------------------- list offsets
     def list_offsets(self, request: Request) -> Any:
-        """Return the offset for each timestamp; a negative timestamp requests a special offset, such as the log end.
-
-        Return None if a large batch must be searched; the response is then sent later.
-        """
+        """Return None if a large batch must be searched; the response is then sent later."""
         message, version = request.message, request.api_version
         try:
             return self._list_all(message, version, only_quick=True)
@@ -109,7 +103,6 @@ class OffsetHandlers:
 
     # --------------------------------------------------------------------------------------------------------- epochs
     def offset_for_leader_epoch(self, request: Request) -> Any:
-        """Return the end offset of each requested leader epoch."""
         response = m.OffsetForLeaderEpochResponse
         return response(
             topics=[

@@ -25,18 +25,14 @@ _UNKNOWN_BYTES = -1
 
 
 class LogDirHandlers:
-    """Handlers that describe the log directories."""
-
     def __init__(self, catalog: TopicCatalog) -> None:
         self._catalog = catalog
         self._log = LimitedLog(logging.getLogger(__name__))
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
-        """Return the handlers by API."""
         return {ApiKey.DESCRIBE_LOG_DIRS: self.describe_log_dirs, ApiKey.DESCRIBE_PRODUCERS: self.describe_producers}
 
     def describe_log_dirs(self, request: Request) -> Any:
-        """Return each directory with its logs and their sizes."""
         wanted = request.message.topics
         selected = None
         if wanted is not None:
@@ -46,7 +42,6 @@ class LogDirHandlers:
         )
 
     def describe_producers(self, request: Request) -> Any:
-        """Return the producers of each partition."""
         response = m.DescribeProducersResponse
         asked: dict[str, dict[int, None]] = {}
         for topic in request.message.topics:
@@ -91,13 +86,10 @@ class LogDirHandlers:
 
 
 class AlterLogDirsHandlers:
-    """Handlers of moves; `alter(partition, log_dir)` begins or cancels a move and returns the error."""
-
     def __init__(self, alter: Callable[[TopicPartition, str], ErrorCode]) -> None:
         self._alter = alter
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
-        """Return the handlers by API."""
         return {ApiKey.ALTER_REPLICA_LOG_DIRS: self.alter_replica_log_dirs}
 
     def alter_replica_log_dirs(self, request: Request) -> Any:

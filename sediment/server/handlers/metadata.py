@@ -61,19 +61,14 @@ _WRITES_OF_TOPIC = _bits(
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """This server, in the form that clients see."""
-
     id: int
     host: str
     port: int
 
 
 class MetadataHandlers:
-    """Handlers that describe the topics of `catalog`; all topics are on `node`.
-
-    `create_topics` creates unknown topics that a client requests; it is None if clients may not create topics in this
-    way.
-    """
+    # `create_topics` creates unknown topics that a client requests; it is None if clients may not create topics in this
+    # way.
 
     def __init__(
         self,
@@ -93,7 +88,6 @@ class MetadataHandlers:
         self._described: WeakKeyDictionary[ServedTopic, Sequence[Any]] = WeakKeyDictionary()
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
-        """Return the handlers by API."""
         return {
             ApiKey.METADATA: self.metadata,
             ApiKey.DESCRIBE_CLUSTER: self.describe_cluster,
@@ -104,7 +98,6 @@ class MetadataHandlers:
 
     # --------------------------------------------------------------------------------------------------------- metadata
     def metadata(self, request: Request) -> Any:
-        """Return the requested topics, or all topics."""
         message, node = request.message, self._node
         if request.api_version < _FIRST_VERSION_BY_ID and any(map(_is_asked_by_id, message.topics or ())):
             return _all_invalid(message.topics)
@@ -152,7 +145,6 @@ class MetadataHandlers:
 
     # ---------------------------------------------------------------------------------------------------------- cluster
     def describe_cluster(self, request: Request) -> Any:
-        """Describe a cluster whose only broker is this one."""
         message, node = request.message, self._node
         if message.endpoint_type != _BROKERS:
             is_known = message.endpoint_type == _CONTROLLERS
@@ -173,7 +165,6 @@ class MetadataHandlers:
 
     # ------------------------------------------------------------------------------------------------------- partitions
     def describe_topic_partitions(self, request: Request) -> Any:
-        """Return one page of partitions, sorted by the names of their topics."""
         message = request.message
         names = sorted({topic.name for topic in message.topics}) or [topic.name for topic in self._catalog.topics()]
         first = 0
@@ -221,10 +212,7 @@ class MetadataHandlers:
         return partitions
 
     def _states(self, topic: ServedTopic) -> list[dict[str, Any]]:
-        """Return the fields that Metadata and DescribeTopicPartitions have in common, for each partition by number.
-
-        Partitions without a log are included, because clients use the number of partitions to map keys to partitions.
-        """
+        # Partitions without a log are included, because clients use the number of partitions to map keys to partitions.
         replicas = (self._node.id,)
         led = {"leader_id": self._node.id, "replica_nodes": replicas, "isr_nodes": replicas}
         missing = {
@@ -240,7 +228,6 @@ class MetadataHandlers:
 
     # ------------------------------------------------------------------------------------------------- without replicas
     def list_partition_reassignments(self, request: Request) -> Any:
-        """Return an empty list."""
         return m.ListPartitionReassignmentsResponse(error_message=None)
 
     def elect_leaders(self, request: Request) -> Any:
@@ -271,10 +258,9 @@ class MetadataHandlers:
 
 
 class QuorumHandlers:
-    """Handler that describes a quorum with one voter: node `node_id`, which is the leader and does not lag.
+    """`directory_id` is the id of the metadata directory, or None in a static quorum.
 
-    `directory_id` is the id of the metadata directory, or None in a static quorum.  `position` returns the quorum's
-    epoch and high watermark.  The voter has no endpoints, because no controller listens.
+    `position` returns the quorum's epoch and high watermark. The voter has no endpoints, because no controller listens.
     """
 
     def __init__(
@@ -290,7 +276,6 @@ class QuorumHandlers:
         self._now_ms = now_ms
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
-        """Return the handlers by API."""
         return {ApiKey.DESCRIBE_QUORUM: self.describe_quorum}
 
     def describe_quorum(self, request: Request) -> Any:
@@ -349,7 +334,6 @@ def _is_asked_by_id(asked: Any) -> bool:
 
 
 def _all_invalid(topics: Any) -> Any:
-    """Return the response to a request that names topics by id before a version that supports it."""
     topic = m.MetadataResponse.MetadataResponseTopic
     return m.MetadataResponse(
         topics=[

@@ -117,8 +117,6 @@ class _Appends:
 
 
 class _DelayedProduce:
-    """A produce request that waits until its appends are replicated (Kafka's DelayedProduce)."""
-
     def __init__(self, request: Request, response: Any, waiting: Sequence[_Waiting]) -> None:
         self._request = request
         self._response = response
@@ -128,11 +126,9 @@ class _DelayedProduce:
 
     @property
     def keys(self) -> Collection[TopicPartition]:
-        """The partitions."""
         return self._waiting.keys()
 
     def try_complete(self, changed: Collection[Any] | None) -> bool:
-        """Respond if every append is replicated or has failed, for example because the topic was deleted."""
         for name in tuple(self._waiting) if changed is None else changed:
             appends = self._waiting.get(name, ())
             if not appends:
@@ -161,10 +157,7 @@ class _DelayedProduce:
 
 
 class ProduceHandlers:
-    """Handlers that append to the partitions of `catalog`.
-
-    The caller must call `delayed.check` with a log's TopicPartition after each rise of the log's high watermark.
-    """
+    """The caller must call `delayed.check` with a log's TopicPartition after each rise of the log's high watermark."""
 
     def __init__(self, catalog: LiveCatalog, delayed: DelayedOperations, transactions: TransactionCoordinator) -> None:
         self._catalog = catalog
@@ -173,15 +166,10 @@ class ProduceHandlers:
         self._log = LimitedLog(logging.getLogger(__name__))
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
-        """Return the handlers by API."""
         return {ApiKey.PRODUCE: self.produce}
 
     def produce(self, request: Request) -> Any:
-        """Append the batch of each partition; return None if the response is sent later or never.
-
-        Raises:
-            InvalidRecordError: a batch was rejected, and the client expects no response.
-        """
+        """Append the batch of each partition; return None if the response is sent later or never."""
         message, version = request.message, request.api_version
         producers = {
             _producer_of(each.records)
@@ -221,10 +209,7 @@ class ProduceHandlers:
         return None
 
     def _start_verifications(self, message: Any, version: int, producer: ProducerOf) -> dict[TopicPartition, _Right]:
-        """Return the partitions that the coordinator must verify, with the verification guards of their logs.
-
-        A log keeps its guard until the append, so a guard is created only for the producer of the transactional id.
-        """
+        # A log keeps its guard until the append, so a guard is created only for the producer of the transactional id.
         # The load of the coordinator may end at any time.  So first check whether it has ended, and only then look up
         # the id.  Otherwise, a batch without a guard could be allowed.
         refusal = self._transactions.error_of(message.transactional_id)
@@ -256,11 +241,6 @@ class ProduceHandlers:
         return rights
 
     def _append_all(self, request: Request, message: Any, rights: Mapping[TopicPartition, _Right] | ErrorCode) -> Any:
-        """Append the batch of each partition; return None if the response is sent later or never.
-
-        Raises:
-            InvalidRecordError: a batch was rejected, and the client expects no response.
-        """
         appends = _Appends(request.api_version, request.client_id, message.acks, rights)
         try:
             self._append_rest(appends, message, only_quick=True)
@@ -270,11 +250,6 @@ class ProduceHandlers:
         return self._answer(request, message, appends)
 
     def _append_rest(self, appends: _Appends, message: Any, *, only_quick: bool) -> None:
-        """Append the batches after those that already have an answer.
-
-        Raises:
-            LongWorkError: `only_quick` is True, and the next batch is large.
-        """
         answers = appends.answers
         number = 0
         for asked in message.topic_data:
@@ -288,11 +263,7 @@ class ProduceHandlers:
         return self._answer(request, message, appends, is_long=True)
 
     def _answer(self, request: Request, message: Any, appends: _Appends, *, is_long: bool = False) -> Any:
-        """Return the response, or None if the appends must be replicated first or the client expects no response.
-
-        Raises:
-            InvalidRecordError: a batch was rejected, and the client expects no response.
-        """
+        """Return the response, or None if the appends must be replicated first or the client expects no response."""
         answers = iter(appends.answers)
         topics = [
             m.ProduceResponse.TopicProduceResponse(
@@ -317,7 +288,6 @@ class ProduceHandlers:
         return None
 
     def _keep(self, request: Request, message: Any, response: Any, waiting: Sequence[_Waiting]) -> None:
-        """Remember a request that appends to one partition if the client will probably repeat the request."""
         topics = message.topic_data
         if len(waiting) != 1 or len(topics) != 1 or len(topics[0].partition_data) != 1 or message.transactional_id:
             return
@@ -329,11 +299,7 @@ class ProduceHandlers:
                 request.connection.repeated = kept
 
     def _append(self, topic: Any, asked: Any, appends: _Appends, *, only_quick: bool) -> Any:
-        """Return the result for one partition; add the append to those that may have to wait.
-
-        Raises:
-            LongWorkError: `only_quick` is True, and the batch is large.
-        """
+        """Return the result for one partition; add the append to those that may have to wait."""
         version, rights = appends.version, appends.rights
         answer = m.ProduceResponse.PartitionProduceResponse(index=asked.index, base_offset=-1)
         if isinstance(rights, ErrorCode):
@@ -367,7 +333,6 @@ class ProduceHandlers:
         return answer
 
     def _topic(self, asked: Any, version: int) -> tuple[LiveTopic | None, ErrorCode]:
-        """Return the topic, and the error if it does not exist."""
         if version < FIRST_VERSION_WITH_TOPIC_IDS:
             return self._catalog.topic(asked.name), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return self._catalog.topic_by_id(asked.topic_id), ErrorCode.UNKNOWN_TOPIC_ID
@@ -403,11 +368,6 @@ def _fail(answer: Any, code: ErrorCode, text: str | None) -> Any:
 
 
 def _check_all_appended(topics: Sequence[Any]) -> None:
-    """Check that every partition was appended to.
-
-    Raises:
-        InvalidRecordError: a partition was not appended to.
-    """
     for topic in topics:
         for each in topic.partition_responses:
             if each.error_code != ErrorCode.NONE:
@@ -418,10 +378,7 @@ def _check_all_appended(topics: Sequence[Any]) -> None:
 
 
 def _refusal_of(records: Buffer | None, version: int) -> tuple[ErrorCode, str] | None:
-    """Return the error for records that are not exactly one batch of magic 2; None if they are valid.
-
-    Source: Kafka's ProduceRequest.validateRecords.
-    """
+    """Source: Kafka's ProduceRequest.validateRecords."""
     data = memoryview(records or b"")
     size_bytes = _batch_bytes(data)
     if size_bytes is None:
@@ -440,7 +397,6 @@ def _refusal_of(records: Buffer | None, version: int) -> tuple[ErrorCode, str] |
 
 # --------------------------------------------------------------------------------------------------------- transactions
 def _is_transactional(records: Buffer | None) -> bool:
-    """Return True if `records` begins with the header of a transactional batch."""
     data = memoryview(records or b"")
     return (
         len(data) >= BATCH_HEADER_BYTES
@@ -458,10 +414,7 @@ def _int_at(records: Buffer, offset: int, size_bytes: int) -> int:
 
 
 def _verified_code(code: ErrorCode, version: int) -> ErrorCode:
-    """Return the coordinator's error code in the form that a client of this version supports.
-
-    Source: Kafka's AddPartitionsToTxnManager.
-    """
+    """Source: Kafka's AddPartitionsToTxnManager."""
     if code is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if code is ErrorCode.TRANSACTION_ABORTABLE and version < FIRST_VERSION_WITH_ABORTABLE:
@@ -470,9 +423,7 @@ def _verified_code(code: ErrorCode, version: int) -> ErrorCode:
 
 
 def _unverified(code: ErrorCode, version: int) -> tuple[ErrorCode, str | None]:
-    """Return the error for a batch of an unverified transaction; clients retry after NOT_ENOUGH_REPLICAS.
-
-    If a client's Produce version adds partitions, the client also supports CONCURRENT_TRANSACTIONS.
+    """If a client's Produce version adds partitions, the client also supports CONCURRENT_TRANSACTIONS.
 
     Source: Kafka's ReplicaManager.handleProduceAppend.
     """
@@ -488,7 +439,6 @@ def _unverified(code: ErrorCode, version: int) -> tuple[ErrorCode, str | None]:
 
 
 def _batch_bytes(data: memoryview) -> int | None:
-    """Return the size of the first batch; None if it is incomplete."""
     if len(data) <= MAGIC:
         return None
     size_bytes = LOG_OVERHEAD_BYTES + int.from_bytes(data[BATCH_LENGTH : BATCH_LENGTH + 4], "big", signed=True)

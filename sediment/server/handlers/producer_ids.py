@@ -19,8 +19,6 @@ _NO_EPOCH = -1
 
 
 class ProducerIdHandlers:
-    """The handler of producers without a transactional id."""
-
     def __init__(self, producer_ids: ProducerIdManager) -> None:
         self._producer_ids = producer_ids
         self._log = LimitedLog(logging.getLogger(__name__))

@@ -32,13 +32,10 @@ _NO_ACKS = 0
 
 
 class RefusedHandlers:
-    """Handlers that reject their requests; the client gets `reason` as the message."""
-
     def __init__(self, reason: str) -> None:
         self._reason = reason
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
-        """Return the handlers by API."""
         return {
             ApiKey.PRODUCE: self._produce,
             ApiKey.CREATE_TOPICS: self._create_topics,
@@ -63,10 +60,6 @@ class RefusedHandlers:
         }
 
     def _produce(self, request: Request) -> Any:
-        """Refuse each partition.
-
-        Raises: UsageError: the producer expects no response.
-        """
         message, response = request.message, m.ProduceResponse
         if message.acks == _NO_ACKS:
             raise UsageError(self._reason, advice="send to a broker")
@@ -87,7 +80,6 @@ class RefusedHandlers:
         )
 
     def _create_topics(self, request: Request) -> Any:
-        """Refuse each topic."""
         response = m.CreateTopicsResponse
         return response(
             topics=[
@@ -97,7 +89,6 @@ class RefusedHandlers:
         )
 
     def _delete_topics(self, request: Request) -> Any:
-        """Refuse each topic."""
         result = m.DeleteTopicsResponse.DeletableTopicResult
         by_state = [
             result(name=topic.name, topic_id=topic.topic_id, error_code=_TOPIC, error_message=self._reason)
@@ -109,7 +100,6 @@ class RefusedHandlers:
         return m.DeleteTopicsResponse(responses=by_state + by_name)
 
     def _create_partitions(self, request: Request) -> Any:
-        """Refuse each topic."""
         response = m.CreatePartitionsResponse
         return response(
             results=[
@@ -119,7 +109,6 @@ class RefusedHandlers:
         )
 
     def _delete_records(self, request: Request) -> Any:
-        """Refuse each partition."""
         response = m.DeleteRecordsResponse
         return response(
             topics=[
@@ -137,16 +126,13 @@ class RefusedHandlers:
         )
 
     def _init_producer_id(self, request: Request) -> Any:
-        """Refuse the request, because only producers that write need an id."""
         is_transactional = request.message.transactional_id is not None
         return m.InitProducerIdResponse(error_code=_TRANSACTION if is_transactional else _CLUSTER, producer_epoch=-1)
 
     def _alter_configs(self, request: Request) -> Any:
-        """Refuse each resource."""
         return self._altered(request, m.AlterConfigsResponse)
 
     def _incremental_alter_configs(self, request: Request) -> Any:
-        """Refuse each resource."""
         return self._altered(request, m.IncrementalAlterConfigsResponse)
 
     def _altered(self, request: Request, response: Any) -> Any:
@@ -163,7 +149,6 @@ class RefusedHandlers:
         )
 
     def _delete_groups(self, request: Request) -> Any:
-        """Refuse each group."""
         response = m.DeleteGroupsResponse
         return response(
             results=[
@@ -172,11 +157,9 @@ class RefusedHandlers:
         )
 
     def _offset_delete(self, request: Request) -> Any:
-        """Refuse."""
         return m.OffsetDeleteResponse(error_code=_GROUP)
 
     def _write_txn_markers(self, request: Request) -> Any:
-        """Refuse each partition."""
         response = m.WriteTxnMarkersResponse
         return response(
             markers=[
@@ -198,7 +181,6 @@ class RefusedHandlers:
         )
 
     def _alter_replica_log_dirs(self, request: Request) -> Any:
-        """Refuse each partition."""
         response = m.AlterReplicaLogDirsResponse
         return response(
             results=[
@@ -215,11 +197,9 @@ class RefusedHandlers:
         )
 
     def _alter_partition_reassignments(self, _request: Request) -> Any:
-        """Refuse."""
         return m.AlterPartitionReassignmentsResponse(error_code=_CLUSTER, error_message=self._reason)
 
     def _alter_client_quotas(self, request: Request) -> Any:
-        """Refuse each entity."""
         response = m.AlterClientQuotasResponse
         return response(
             entries=[
@@ -236,7 +216,6 @@ class RefusedHandlers:
         )
 
     def _alter_user_scram_credentials(self, request: Request) -> Any:
-        """Refuse each user."""
         message, response = request.message, m.AlterUserScramCredentialsResponse
         names = dict.fromkeys(each.name for each in (*message.deletions, *message.upsertions))
         return response(
@@ -259,7 +238,6 @@ class RefusedHandlers:
         )
 
     def _describe_quorum(self, _request: Request) -> Any:
-        """Refuse the request, because a server that only reads is not part of a quorum."""
         return m.DescribeQuorumResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=NO_QUORUM)
 
     def _describe_acls(self, _request: Request) -> Any:
@@ -267,7 +245,6 @@ class RefusedHandlers:
         return m.DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
 
     def _create_acls(self, request: Request) -> Any:
-        """Refuse each ACL."""
         response = m.CreateAclsResponse
         return response(
             results=[
@@ -277,7 +254,6 @@ class RefusedHandlers:
         )
 
     def _delete_acls(self, request: Request) -> Any:
-        """Refuse each filter."""
         response = m.DeleteAclsResponse
         return response(
             filter_results=[

@@ -43,8 +43,6 @@ _INT64 = struct.Struct(">q")
 
 
 class RepeatedFetch:
-    """An earlier fetch of at most `max_bytes` from the read-only `log`."""
-
     has_runs = False  # a client seldom sends a fetch before it has the response to the previous one
 
     __slots__ = (
@@ -101,14 +99,10 @@ class RepeatedFetch:
 
     @property
     def is_in_use(self) -> bool:
-        """False after many fetches in a row that do not repeat this fetch."""
         return self._misses < _MOST_MISSES
 
     def answer(self, frame: memoryview) -> tuple[int, Sequence[bytes | memoryview | FileSlice]] | None:
-        """Return the correlation id and the response.
-
-        Return None if the request differs, or if it must be decoded completely.
-        """
+        """Return None if the request differs, or if it must be decoded completely."""
         given = bytes(frame)
         position = self._offset_position
         if (
@@ -132,18 +126,15 @@ class RepeatedFetch:
         first = correlation + self._response + self._size_field(records.size_bytes)
         return _INT32.unpack(correlation)[0], (first, records, *self._response_end)
 
-    def answer_run(self, _received: ReceiveBuffer, _start: int, _end: int, _largest_bytes: int) -> None:
-        """Return None."""
-
+    def answer_run(self, _received: ReceiveBuffer, _start: int, _end: int, _largest_bytes: int) -> None: ...
     def _size_field(self, size_bytes: int) -> bytes:
         return write_varint(size_bytes + 1) if self._is_flexible else _INT32.pack(size_bytes)
 
 
 def _offset_position(request: Request) -> int | None:
-    """Return the position of the fetch offset in the frame; None if it is not found.
+    """To verify the position, the frame is decoded with another value at this position.
 
-    To verify the position, the frame is decoded with another value at this position.  Only the fetch offset may then
-    differ.
+    Only the fetch offset may then differ.
     """
     message = request.message
     asked = message.topics[0].partitions[0]

@@ -3,16 +3,14 @@
     request     ... | *correlation id* | ... | *size of the records* | *records* | tagged fields
     response    *correlation id* | ... | *base offset* | *log append time* | *log start* | ... | tagged fields
 
-If a producer writes to one partition, its requests differ only in their correlation ids and records.  If batches are
-small, decoding the request and encoding the response would take longer than the append.  So only the fields between
-asterisks are decoded or encoded.  The other bytes of the request are compared with the earlier request, and the other
-bytes of the response are copied from the earlier response.
+If a producer writes to one partition, its requests differ only in their correlation ids and records. So only the fields
+between asterisks are decoded or encoded.
 
-A *run* is one such request, or several of them that arrived together on one connection.  If all batches of a run are
+A *run* is one such request, or several of them that arrived together on one connection. If all batches of a run are
 plain (`plain_append`), the requests are found, appended and answered together.
 
-Invariants: the response has the same bytes as a response that is encoded completely.  If a batch is refused, nothing
-has changed, and the request is decoded completely.
+Invariants: the response has the same bytes as a response that is encoded completely. If a batch is refused, nothing has
+changed, and the request is decoded completely.
 """
 
 from __future__ import annotations
@@ -64,8 +62,6 @@ _OFFSETS = struct.Struct(">qqq")
 
 
 class RepeatedProduce:
-    """An earlier produce to one partition; `append` appends to this partition."""
-
     __slots__ = (
         "_append",
         "_append_run",
@@ -95,10 +91,9 @@ class RepeatedProduce:
         size_position: int,
         offsets: int,
     ) -> None:
-        """Store the parts that do not change.
+        """At `size_position`, the frame has the size of the records.
 
-        At `size_position`, the frame has the size of the records.  At `offsets`, the encoded response has the base
-        offset.
+        At `offsets`, the encoded response has the base offset.
         """
         frame = bytes(request.frame[:size_position])
         self.api_key = request.api_key
@@ -135,14 +130,9 @@ class RepeatedProduce:
 
     @property
     def is_in_use(self) -> bool:
-        """False after many requests in a row that do not repeat this produce."""
         return self._misses < _MOST_MISSES
 
     def answer(self, frame: memoryview) -> tuple[int, Sequence[bytes]] | None:
-        """Append the records; return the correlation id and the response.
-
-        Return None if the request differs, or if it must be decoded completely.
-        """
         records = self._records(frame)
         if records is None:
             self._misses += 1
@@ -186,7 +176,6 @@ class RepeatedProduce:
         return AnsweredRun(batches, values[batches - 1, RUN_END], responses)
 
     def _records(self, frame: memoryview) -> memoryview | None:
-        """Return the records of a request that repeats the remembered request; None if the request differs."""
         position = self._size_position
         if frame[:_HEADER_BYTES] != self._start or bytes(frame[_CORRELATION_END:position]) != self._middle:
             return None
@@ -210,7 +199,6 @@ def _framed(response: bytes) -> bytes:
 
 
 def _size_position(request: Request) -> int | None:
-    """Return where the frame has the size of the records; None if this position is not found or is too large."""
     is_flexible = m.ProduceRequest.is_flexible(request.api_version)
     records = request.message.topic_data[0].partition_data[0].records
     size = write_varint(len(records) + 1) if is_flexible else _INT32.pack(len(records))
@@ -221,10 +209,7 @@ def _size_position(request: Request) -> int | None:
 
 
 def _offsets_position(response: Any, version: int) -> int | None:
-    """Return the position of the three offsets in the encoded response; None if the offsets are not adjacent.
-
-    The position is found by comparing two encoded responses that differ only in these offsets.
-    """
+    """The position is found by comparing two encoded responses that differ only in these offsets."""
     encoded = []
     for value in (0, -1):
         answer = response.responses[0].partition_responses[0]

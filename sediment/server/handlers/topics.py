@@ -33,14 +33,11 @@ _FIRST_DELETION_BY_STATE = 6
 
 
 class TopicHandlers:
-    """Handlers that change topics through `store`."""
-
     def __init__(self, store: TopicStore, catalog: LiveCatalog) -> None:
         self._store = store
         self._catalog = catalog
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
-        """Return the handlers by API."""
         return {
             ApiKey.CREATE_TOPICS: self.create_topics,
             ApiKey.DELETE_TOPICS: self.delete_topics,
@@ -50,7 +47,6 @@ class TopicHandlers:
 
     # ---------------------------------------------------------------------------------------------------------- create
     def create_topics(self, request: Request) -> Any:
-        """Create each topic."""
         message = request.message
         counts = Counter(topic.name for topic in message.topics)
         new = [_new_topic(topic) for topic in message.topics if counts[topic.name] == 1]
@@ -86,7 +82,6 @@ class TopicHandlers:
 
     # ---------------------------------------------------------------------------------------------------------- delete
     def delete_topics(self, request: Request) -> Any:
-        """Delete each topic."""
         deletion = _Deletion(self._catalog)
         if request.api_version < _FIRST_DELETION_BY_STATE:
             deletion.add_names(request.message.topic_names)
@@ -102,7 +97,6 @@ class TopicHandlers:
 
     # ------------------------------------------------------------------------------------------------------ partitions
     def create_partitions(self, request: Request) -> Any:
-        """Add partitions to each topic."""
         message = request.message
         counts = Counter(topic.name for topic in message.topics)
         results = [
@@ -165,7 +159,6 @@ class _Deletion:
         self._by_id: set[str] = set()
 
     def result(self, name: str, error: ApiError | None) -> Any:
-        """Return the result for one of `names`."""
         topic_id = self.names[name]
         if error is None or error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return _deletion_result(name, topic_id, error)
@@ -175,11 +168,9 @@ class _Deletion:
         return _deletion_result(name, _NO_ID, ApiError(error.code, _UNKNOWN_NAME))
 
     def add_names(self, names: Iterable[str]) -> None:
-        """Add topics by name."""
         self._add(Counter(names), Counter())
 
     def add_states(self, states: Iterable[Any]) -> None:
-        """Add topics by name or by id."""
         names: Counter[str] = Counter()
         ids: Counter[UUID] = Counter()
         for state in states:

@@ -56,12 +56,6 @@ _NO_TOPIC_ID = UUID(int=0)
 
 
 class TransactionalProducerHandlers:
-    """Handlers that use one coordinator.
-
-    `make_coordinator_topic` creates an internal topic if it does not exist, and raises ApiError if the creation fails.
-    `wall_ms` returns the wall-clock time.
-    """
-
     def __init__(
         self,
         transactions: TransactionCoordinator,
@@ -81,7 +75,6 @@ class TransactionalProducerHandlers:
         self._wall_ms = wall_ms
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
-        """Return the handlers by API."""
         return {
             ApiKey.INIT_PRODUCER_ID: self._init_producer_id,
             ApiKey.ADD_PARTITIONS_TO_TXN: self._add_partitions_to_txn,
@@ -314,8 +307,6 @@ class _Gathered:
             done([])
 
     def adder(self, index: int, key: Any) -> Callable[[Mapping[TopicPartition, ErrorCode]], None]:
-        """Return a function that must be called with the result of one part."""
-
         def add(codes: Mapping[TopicPartition, ErrorCode]) -> None:
             self._found[index] = (key, codes)
             if next(self._left) == 0:  # atomic, so exactly one thread gets the 0
@@ -367,7 +358,6 @@ def _known(code: ErrorCode, version: int, first_version: int) -> ErrorCode:
 
 
 def _commit_code(code: ErrorCode, version: int) -> ErrorCode:
-    """Return the error code of a transactional commit in the form that a client of this version supports."""
     if code is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if code is ErrorCode.TRANSACTION_ABORTABLE and version < _COMMIT_KNOWS_ABORTABLE:

@@ -25,8 +25,6 @@ def _is_never(_transactional_id: str) -> bool:
 
 
 class TransactionHandlers:
-    """Handlers that describe the transactions that `load` provides; `wall_ms` returns the wall-clock time."""
-
     def __init__(self, wall_ms: Callable[[], int]) -> None:
         self._wall_ms = wall_ms
         self._states: Callable[[], Mapping[str, Transaction]] | None = None
@@ -35,22 +33,16 @@ class TransactionHandlers:
     def load(
         self, states: Callable[[], Mapping[str, Transaction]], is_unreadable: Callable[[str], bool] = _is_never
     ) -> None:
-        """Start to serve the transactions; before this call, requests get an error that clients retry.
-
-        `states` returns the current transactions.  `is_unreadable` takes a transactional id, and returns True if the
-        id's partition cannot be read.
-        """
+        """Start to serve the transactions; before this call, requests get an error that clients retry."""
         self._is_unreadable = is_unreadable
         self._states = states
 
     def _transactions(self) -> Mapping[str, Transaction] | None:
-        """Return the current transactions; None before they are loaded."""
         if self._states is None:
             return None
         return {key: each for key, each in self._states().items() if each.state is not TransactionState.DEAD}
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
-        """Return the handlers by API key."""
         return {
             ApiKey.DESCRIBE_TRANSACTIONS: self._describe_transactions,
             ApiKey.LIST_TRANSACTIONS: self._list_transactions,
@@ -122,7 +114,6 @@ class TransactionHandlers:
 
 
 def _matching(pattern: str, names: Sequence[str]) -> frozenset[str] | None:
-    """Return the names that match the pattern; None if it is not valid, exceeds a limit, or takes too long."""
     try:
         check_regex(pattern)
     except ApiError:

@@ -22,20 +22,16 @@ from sediment.server.topic_catalog import TopicCatalog
 
 
 class UserDescriptionHandlers:
-    """Handlers that describe the users in the metadata of `catalog`; without metadata, there are none."""
-
     def __init__(self, catalog: TopicCatalog) -> None:
         self._catalog = catalog
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
-        """Return the handlers by API."""
         return {
             ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: self._describe,
             ApiKey.DESCRIBE_CLIENT_QUOTAS: self._describe_quotas,
         }
 
     def _describe(self, request: Request) -> Any:
-        """Return the mechanisms and iterations of the requested users, by default of all users."""
         response = m.DescribeUserScramCredentialsResponse
         found: dict[str, list[tuple[int, int]]] = {}
         metadata = self._catalog.metadata
@@ -61,7 +57,6 @@ class UserDescriptionHandlers:
         return response(results=results)
 
     def _describe_quotas(self, request: Request) -> Any:
-        """Return the quotas of the entities that match all components of the filter."""
         message, response = request.message, m.DescribeClientQuotasResponse
         try:
             wanted = _wanted_entities(message.components)
@@ -94,11 +89,6 @@ def _matches(entity: Mapping[str, str | None], kind: str, names: _Names) -> bool
 
 
 def _wanted_entities(components: Any) -> dict[str, _Names]:
-    """Return the names to match, by entity type.
-
-    Raises:
-        ApiError: Kafka refuses the filter.
-    """
     wanted: dict[str, _Names] = {}
     for each in components:
         kind = each.entity_type

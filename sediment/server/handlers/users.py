@@ -18,13 +18,10 @@ from sediment.server.requests import Handler, Request
 
 
 class UserHandlers:
-    """Handler that changes users through `store`."""
-
     def __init__(self, store: TopicStore) -> None:
         self._store = store
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
-        """Return the handler by API."""
         return {ApiKey.ALTER_USER_SCRAM_CREDENTIALS: self._alter}
 
     def _alter(self, request: Request) -> Any:

@@ -25,8 +25,6 @@ REQUEST_TIMEOUT_MS = 30_000
 
 @dataclass(frozen=True, slots=True)
 class ReplicatingAppend:
-    """An append that is replicated when the high watermark is at or above `required_offset`."""
-
     partition: Partition
     required_offset: int
 
@@ -63,8 +61,6 @@ class ReplicationWaits:
 
 
 class _DelayedAppend:
-    """Appends that wait until all of them are replicated, or have failed."""
-
     def __init__(
         self, appends: Sequence[ReplicatingAppend], act: Callable[[Codes], object], run_later: RunLater
     ) -> None:
@@ -74,7 +70,6 @@ class _DelayedAppend:
         self.codes: dict[TopicPartition, ErrorCode] = {}
 
     def is_replicated(self) -> bool:
-        """Store the codes that are known; return True if all codes are known."""
         waiting = []
         for each in self._waiting:
             code = each.code
@@ -86,17 +81,13 @@ class _DelayedAppend:
         return not waiting
 
     def try_complete(self, changed: Collection[Any] | None) -> bool:
-        """Continue if every append is replicated or has failed."""
         if not self.is_replicated():
             return False
         self._run_later(lambda: self._act(self.codes))
         return True
 
     def expire(self) -> None:
-        """Call the continuation, with an error for each append that is not replicated yet.
-
-        The records of such an append remain in the log.
-        """
+        """The records of such an append remain in the log."""
         for each in self._waiting:
             self.codes[each.partition.partition] = ErrorCode.REQUEST_TIMED_OUT
         self._run_later(lambda: self._act(self.codes))

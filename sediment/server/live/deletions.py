@@ -17,7 +17,6 @@ _NO_CLEANER = "log.cleaner.enable is false"
 
 
 def has_retention(config: LogConfig) -> bool:
-    """Return True if segments of the topic can expire by time or size."""
     retention = config.retention
     return retention.deletes and (retention.retention_ms >= 0 or retention.retention_bytes >= 0)
 
@@ -29,10 +28,7 @@ def describe_deletions(
     offsets_retention_minutes: int | None,
     transactional_id_expiration_ms: int | None,
 ) -> str:
-    """Return a line with the topics to which retention and the cleaner apply, and why they skip the others.
-
-    `cleans` is True if the cleaner is on; the cleaner also applies the retention of compacted topics.
-    """
+    """`cleans` is True if the cleaner is on; the cleaner also applies the retention of compacted topics."""
     groups: dict[str, list[str]] = {}
     for topic, config in sorted(configs.items()):
         for what in _of_topic(config, cleans=cleans):

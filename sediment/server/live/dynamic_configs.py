@@ -66,7 +66,6 @@ _MATCHED = frozenset(
 
 
 def configs_of(metadata: ClusterMetadata, kind: ResourceType, name: str) -> Mapping[str, str]:
-    """Return the dynamic configs of a resource."""
     found = {
         ResourceType.TOPIC: metadata.topic_configs,
         ResourceType.BROKER: metadata.broker_configs,
@@ -77,11 +76,6 @@ def configs_of(metadata: ClusterMetadata, kind: ResourceType, name: str) -> Mapp
 
 
 def changed(kind: ResourceType, current: Mapping[str, str], changes: Sequence[ConfigChange]) -> dict[str, str]:
-    """Return the configs of a resource after the changes.
-
-    Raises:
-        ApiError: a change does not fit the type of its config.
-    """
     return changed_configs(current, changes, partial(_changed_list, kind))
 
 
@@ -103,11 +97,7 @@ def _changed_list(kind: ResourceType, current: str | None, change: ConfigChange)
 
 
 def check_eligible_replicas(name: str, current: Mapping[str, str], after: Mapping[str, str]) -> None:
-    """Check a change of the configs of brokers in a cluster with eligible leader replicas (KIP-966).
-
-    Raises:
-        ApiError: the change alters min.insync.replicas in a way that Kafka refuses.
-    """
+    """Check a change of the configs of brokers in a cluster with eligible leader replicas (KIP-966)."""
     if current.get(_MIN_ISR) == after.get(_MIN_ISR):
         return
     if name != ALL_BROKERS:
@@ -123,11 +113,7 @@ _MIN_ISR = "min.insync.replicas"
 
 
 def check_dynamic_configs(kind: ResourceType, name: str, configs: Mapping[str, str], server: ServerConfig) -> None:
-    """Check all configs that a resource would have after a change; `server` has the limits for consumer groups.
-
-    Raises:
-        ApiError: Kafka refuses them.
-    """
+    """Check all configs that a resource would have after a change; `server` has the limits for consumer groups."""
     if kind is ResourceType.BROKER:
         _check_broker(name, configs)
     elif kind is ResourceType.GROUP:
@@ -184,11 +170,7 @@ def _refuse(keys: Collection[str], what: str, shown_as: str = "Set") -> None:
 
 
 def check_thread_counts(before: Mapping[str, Value], after: Mapping[str, Value]) -> None:
-    """Check that no thread count differs by more than a factor of 2 between two sets of stated broker keys.
-
-    Raises:
-        ApiError: one does.
-    """
+    """Check that no thread count differs by more than a factor of 2 between two sets of stated broker keys."""
     for name in _THREADS:
         default = DYNAMIC_KEYS[name].default
         old, new = (values.get(name, default) for values in (before, after))
@@ -219,7 +201,6 @@ def invalid_configuration(why: str) -> ApiError:
 
 # --------------------------------------------------------------------------------------------------------------- groups
 def _group_limits(server: ServerConfig) -> Mapping[tuple[str, str], tuple[int, int]]:
-    """Return the least and the greatest value of each limited config, by the kind of group and the rest of the key."""
     return {
         (_CONSUMER, _HEARTBEAT): (
             server.group_consumer_min_heartbeat_interval_ms,

@@ -23,10 +23,7 @@ from sediment.server.topic_catalog import FutureLog, ServedDirectory
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class LiveTopic:
-    """A topic with its partitions by number; the logs of the partitions in `missing` could not be created.
-
-    `all_partitions` contains every partition, with None for a missing partition.
-    """
+    """A topic with its partitions by number; the logs of the partitions in `missing` could not be created."""
 
     name: str
     id: uuid.UUID
@@ -37,22 +34,17 @@ class LiveTopic:
 
     @property
     def is_internal(self) -> bool:
-        """True for one of Kafka's internal topics."""
         return self.name in INTERNAL_TOPICS
 
 
 @dataclass(frozen=True, slots=True)
 class _Topics:
-    """A consistent set of topics; `by_name` is sorted by name."""
-
     metadata: ClusterMetadata
     by_name: Mapping[str, LiveTopic]
     by_id: Mapping[uuid.UUID, LiveTopic]
 
 
 class LiveCatalog:
-    """Topics by name and by id."""
-
     def __init__(
         self,
         cluster_id: str,
@@ -62,7 +54,6 @@ class LiveCatalog:
         directories: Sequence[Path],
         future_logs: Callable[[], Iterable[PartitionLog]] = tuple,
     ) -> None:
-        """Create the catalog; `future_logs` returns the future logs, which are to replace other logs."""
         self.cluster_id = cluster_id
         self.node_id = node_id
         self._log_dirs = tuple(directories)
@@ -72,12 +63,10 @@ class LiveCatalog:
 
     @property
     def metadata(self) -> ClusterMetadata:
-        """The metadata of the cluster."""
         return self._topics.metadata
 
     @property
     def directories(self) -> Sequence[ServedDirectory]:
-        """The log directories."""
         logs: dict[Path, dict[TopicPartition, Partition]] = {path: {} for path in self._log_dirs}
         for topic in self.topics():
             for partition in topic.partitions.values():
@@ -91,19 +80,15 @@ class LiveCatalog:
         return [ServedDirectory(path, found, future[path]) for path, found in logs.items()]
 
     def topics(self) -> Sequence[LiveTopic]:
-        """Return every topic, by name."""
         return tuple(self._topics.by_name.values())
 
     def topic(self, name: str) -> LiveTopic | None:
-        """Return a topic by name."""
         return self._topics.by_name.get(name)
 
     def topic_by_id(self, topic_id: uuid.UUID) -> LiveTopic | None:
-        """Return a topic by id."""
         return self._topics.by_id.get(topic_id)
 
     def partition(self, name: str, number: int) -> Partition | None:
-        """Return a partition of a topic."""
         topic = self.topic(name)
         return None if topic is None else topic.partitions.get(number)
 

@@ -37,10 +37,10 @@ _UNIQUE = "0" * 32
 
 
 class LogDirMoves:
-    """The moves of the partitions in `catalog`; `directories` are those in which a broker looks for partitions.
+    """Coordinators read the files of their logs when they load.
 
-    Coordinators read the files of their logs when they load.  So the copy of an internal topic's partition begins at
-    once, but the copy replaces the log only after `coordinators_loaded` is called.
+    So the copy of an internal topic's partition begins at once, but the copy replaces the log only after
+    `coordinators_loaded` is called.
     """
 
     def __init__(
@@ -55,7 +55,6 @@ class LogDirMoves:
         self._guard = threading.Lock()
 
     def coordinators_loaded(self) -> None:
-        """Allow the moves of internal topics to complete."""
         self._are_coordinators_loaded = True
 
     def _replace(self, partition: TopicPartition) -> None:
@@ -63,7 +62,6 @@ class LogDirMoves:
             self._topics.replace_with_future_log(partition)
 
     def alter(self, partition: TopicPartition, log_dir: str) -> ErrorCode:
-        """Begin or cancel a move to the log directory with the absolute path `log_dir`."""
         try:
             with self._guard:
                 self._alter(partition, log_dir)
@@ -104,16 +102,10 @@ class LogDirMoves:
         return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     def _begin(self, partition: TopicPartition, target: Path) -> None:
-        """Begin to move a partition from its log directory to another, unless the partition is already being moved.
-
-        Raises:
-            StorageError, OpenFilesLimitError: the future log cannot be created.
-        """
         if self._manager.get_future_log(partition) is None:
             self._moves.add(self._manager.create_future_log(partition, target))
 
     def resume(self, interrupted: Mapping[TopicPartition, Path]) -> None:
-        """Restart the moves that the last stop interrupted."""
         for partition, target in interrupted.items():
             try:
                 with self._guard:

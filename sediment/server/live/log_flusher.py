@@ -39,13 +39,11 @@ class LogFlusher:
             thread.start()
 
     def request(self, log: PartitionLog) -> None:
-        """Queue a flush of `log` up to its current end."""
         with self._changed:
             self._requested[log] = None
             self._changed.notify()
 
     def close(self) -> None:
-        """Finish the queued flushes, and end the threads."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -83,10 +81,5 @@ class LogFlusher:
 
 
 def flush_and_replicate(log: PartitionLog) -> None:
-    """Make a log durable up to its current end, and raise the high watermark to the recovery point.
-
-    Raises:
-        StorageError: the disk failed.
-    """
     log.flush()
     log.maybe_increment_high_watermark(min(log.recovery_point, log.log_end_offset))

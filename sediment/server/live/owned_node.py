@@ -21,30 +21,16 @@ The checks, with the reason for a refusal or the remedy:
   elsewhere.
 * Every entry of log.dirs is given, if log.dirs is known.  A missing folder may be in another entry.
 
-The metadata of a node that has been started is in its metadata log.  `clone`, `adopt` and `kafka-storage.sh format`
-make nodes that were never started.  The metadata of such a node is in `bootstrap.checkpoint`, and a server keeps this
-file up to date.  If a server was killed, a broker may have started since then, so the file may be stale.  The server
-still uses a stale file, but then runs neither retention nor the cleaner, because their limits may also be stale.  If
-the marker of a clean stop contains a broker's epoch, a broker has used the directory, and the server does not use the
-file.
+`clone`, `adopt` and `kafka-storage.sh format` make nodes that were never started. The metadata of such a node is in
+`bootstrap.checkpoint`, and a server keeps this file up to date. If a server was killed, a broker may have started since
+then, so the file may be stale. If the marker of a clean stop contains a broker's epoch, a broker has used the
+directory, and the server does not use the file.
 
-Below metadata.version 17, no record states the log directory of a partition.  A server then adds partitions only if
-exactly one directory is given.  This is the directory with the metadata, so the folders are created in it.
+Below metadata.version 17, no record states the log directory of a partition. A server then adds partitions only if
+exactly one directory is given.
 
-A broker creates a partition's folder as soon as it leads the partition.  So a partition can lack a folder in only two
+A broker creates a partition's folder as soon as it leads the partition. So a partition can lack a folder in only two
 cases: the node was never started, or a server was killed while it created the partition.
-
-If a server is killed while it deletes a topic, folders of the topic remain.  A start cannot distinguish these folders
-from folders that an operator has restored.  So it does not delete them, but renames them to -stray, as a broker does.
-If the topic was created again and the new partition has no other folder, the start is refused.
-
-A folder marked with -delete is removed in three cases.  A server deleted its topic.  An interrupted creation left the
-folder without records.  A move left the folder, because the partition is now in another directory, which the metadata
-names.  All other folders with this mark remain.
-
-The folder of a future log, which ends in -future, belongs to an interrupted move.  If the metadata names the directory
-of this folder and the future log has every record, the folder becomes the partition's folder.  Otherwise the folder is
-removed, and the copy begins again, because jobs may have changed the log in the meantime.
 
 Invariant: nothing is written, and no lock is taken.
 """
@@ -106,15 +92,13 @@ _NOT_GIVEN = "log.dirs has more entries than the given directories, so the folde
 
 @dataclass(frozen=True, slots=True)
 class OwnedNode:
-    """A node with its metadata.
+    """If `is_started`, the metadata comes from the metadata log in `metadata_dir`, else from `bootstrap.checkpoint`.
 
-    If `is_started`, the metadata comes from the metadata log in `metadata_dir`, else from `bootstrap.checkpoint`.
-    `formatted` contains the directories that nobody has used since a format.
-    `absent` contains each partition that has no folder and was never written to, with the log directory of its new
-    folder.  `removed` contains the folders to remove: of topics that a server has deleted, of creations that left no
-    records, and of finished moves.  `promoted` contains each partition whose future log replaces its log, with the
-    directory of the future log.  `moves` contains each partition whose move restarts, with the target directory.
-    `unused` contains all other folders of future logs.
+    `formatted` contains the directories that nobody has used since a format. `absent` contains each partition that has
+    no folder and was never written to, with the log directory of its new folder. `removed` contains the folders to
+    remove: of topics that a server has deleted, of creations that left no records, and of finished moves. `promoted`
+    contains each partition whose future log replaces its log, with the directory of the future log. `moves` contains
+    each partition whose move restarts, with the target directory. `unused` contains all other folders of future logs.
     """
 
     node: CloneNode
@@ -150,18 +134,12 @@ def open_node(
     metadata_log_dir: Path | None = None,
     log_dirs: Collection[Path] = (),
 ) -> OwnedNode:
-    """Return the node of all log directories `paths`.
+    """`quorum` contains the `QUORUM_KEYS` from the broker's properties file.
 
-    `quorum` contains the `QUORUM_KEYS` from the broker's properties file.  If `metadata_apart`, the broker's
-    `metadata.log.dir` is not an entry of its `log.dirs`.  `metadata_log_dir` is the directory in which the broker looks
-    for its metadata, if the properties file is that of these directories and not of their originals.  `log_dirs`
-    contains the entries of `log.dirs` if they are known.  Only the number of entries is used, because the directories
-    may be a copy.
-
-    Raises:
-        UsageError: a check of this module failed.
-        DirectoryInUseError: a process holds the lock of a directory.
-        CorruptDataError, UnsupportedDataError, OSError: a file cannot be read.
+    If `metadata_apart`, the broker's `metadata.log.dir` is not an entry of its `log.dirs`. `metadata_log_dir` is the
+    directory in which the broker looks for its metadata, if the properties file is that of these directories and not of
+    their originals. `log_dirs` contains the entries of `log.dirs` if they are known. Only the number of entries is
+    used, because the directories may be a copy.
     """
     directories = [_open_directory(path, fs) for path in dict.fromkeys(path.absolute() for path in paths)]
     cluster_of(directories, advice_if_several=_ONE_BROKER)
@@ -264,7 +242,6 @@ def _check_owner(directory: ClusterDirectory) -> None:
 
 # ------------------------------------------------------------------------------------------------------------- metadata
 def _metadata_dir(paths: Sequence[Path], metadata_log_dir: Path | None, fs: Fs) -> tuple[Path, bool]:
-    """Return the directory with the metadata, and True if the metadata is in a metadata log."""
     with_log = [path for path in paths if has_metadata_log(fs, path)]
     if len(with_log) > 1:
         raise UsageError(
@@ -325,11 +302,6 @@ def _formatted(directories: Sequence[ClusterDirectory], fs: Fs) -> frozenset[Pat
 
 
 def read_metadata(metadata_dir: Path, is_started: bool, fs: Fs) -> ClusterMetadata:
-    """Return the metadata in the metadata log, or in `bootstrap.checkpoint` if the node was never started.
-
-    Raises: UsageError: the metadata log is empty, or it is from a node that was never started.  CorruptDataError,
-        UnsupportedDataError, SourceChangedError: the metadata cannot be read, or loading would truncate its log.
-    """
     if is_started or has_metadata_log(fs, metadata_dir):
         found = read_cluster_metadata(metadata_dir, fs)
         metadata = check_started(metadata_dir, found, fs, advice=_NEVER_STARTED)
@@ -394,10 +366,7 @@ def _checked_folders(
     fs: Fs,
     removed: list[Path],
 ) -> Iterator[tuple[TopicPartition, Path]]:
-    """Check that every folder belongs to the cluster, and yield its partition and its log directory.
-
-    Folders of deleted topics are added to `removed` instead.
-    """
+    """Folders of deleted topics are added to `removed` instead."""
     names = {topic_id: name for name, topic_id in metadata.topic_ids.items()}
     for directory in directories:
         for partition in directory.partitions:
@@ -438,7 +407,6 @@ class _FutureFolder(NamedTuple):
 
 
 def _folders_aside(directories: Sequence[ClusterDirectory], fs: Fs) -> list[tuple[ClusterDirectory, Path]]:
-    """Return the folders marked with -delete or -future, each with its log directory."""
     marks = (DirectoryState.DELETE, DirectoryState.FUTURE)
     return [
         (directory, directory.path / entry.name)
@@ -483,7 +451,6 @@ def _fate(
 
 
 def _is_assigned(partition: TopicPartition, directory: ClusterDirectory, metadata: ClusterMetadata) -> bool:
-    """Return True if the metadata states that the partition is in the directory."""
     stated = metadata.directory_ids.get(partition.topic, {}).get(partition.partition, ())
     own = None if directory.meta is None else directory.meta.directory_id
     return own in [format_uuid(each.bytes) for each in stated]
@@ -496,10 +463,7 @@ def _marked_folders(
     found: Mapping[TopicPartition, Path],
     fs: Fs,
 ) -> Iterator[Path]:
-    """Yield the folders with -delete that a server's deletion, an interrupted creation or a move has left.
-
-    `found` maps each partition to its log directory.
-    """
+    """Yield the folders with -delete that a server's deletion, an interrupted creation or a move has left."""
     created = {None, *metadata.topic_ids.values()}
     names = {topic_id: name for name, topic_id in metadata.topic_ids.items()}
     by_path = {directory.path: directory for directory in directories}
@@ -526,11 +490,6 @@ def _marked_folders(
 def _directory_of(
     partition: TopicPartition, directories: Sequence[ClusterDirectory], metadata: ClusterMetadata, metadata_dir: Path
 ) -> Path:
-    """Return the log directory that the metadata names for a partition, or else the directory with the metadata.
-
-    Raises:
-        UsageError: the directory of a partition that a server has just added is missing.
-    """
     stated = metadata.directory_ids.get(partition.topic, {}).get(partition.partition, ())
     ids = {directory.meta.directory_id: directory.path for directory in directories if directory.meta is not None}
     found = next((ids[text] for text in (format_uuid(each.bytes) for each in stated) if text in ids), None)

@@ -41,19 +41,11 @@ _Result = TypeVar("_Result")
 
 
 class _Fetched(NamedTuple):
-    """The result of a read."""
-
     records: FileSlice | None
     aborted: tuple[AbortedTxn, ...] | None
 
 
 class Partition:
-    """The partition of `log`, which this node leads under `leader_epoch`.
-
-    `flusher` makes appends durable and then raises the high watermark.  Without a flusher, an append raises the high
-    watermark at once.
-    """
-
     def __init__(self, log: PartitionLog, leader_epoch: int, flusher: LogFlusher | None) -> None:
         self.log = log
         self.leader_epoch = leader_epoch
@@ -62,17 +54,14 @@ class Partition:
 
     @property
     def partition(self) -> TopicPartition:
-        """Topic and partition number."""
         return self.log.partition
 
     @property
     def directory(self) -> Path:
-        """Directory of the partition."""
         return self.log.directory
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all `.log` files."""
         return self.log.size_bytes
 
     @property
@@ -90,14 +79,9 @@ class Partition:
         return self._flusher is None
 
     def use(self, log: PartitionLog) -> None:
-        """Use `log`, which has replaced the current log."""
         self.log = log
 
     def _on_log(self, action: Callable[[PartitionLog], _Result]) -> _Result:
-        """Return the result of an action on the log.
-
-        Raises: SedimentError: `action` failed on the current log.
-        """
         while True:
             log = self.log
             try:
@@ -107,7 +91,6 @@ class Partition:
                     raise
 
     def mark_deleted(self) -> None:
-        """Refuse all later reads and appends, because the topic was deleted."""
         self._refusal = partial(ApiError, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     def mark_perhaps_deleted(self) -> None:
@@ -128,26 +111,21 @@ class Partition:
     # ---------------------------------------------------------------------------------------------------------- offsets
     @property
     def log_start_offset(self) -> int:
-        """First offset that may be read."""
         return self.log.log_start_offset
 
     @property
     def high_watermark(self) -> int:
-        """The end offset of reads with READ_UNCOMMITTED."""
         return self.log.high_watermark
 
     @property
     def last_stable_offset(self) -> int:
-        """The end offset of reads with READ_COMMITTED."""
         return self.log.last_stable_offset
 
     @property
     def producers(self) -> tuple[ProducerEntry, ...]:
-        """Producers with a batch in the log."""
         return tuple(self.log.producers.entries.values())
 
     def end_offset(self, isolation: Isolation) -> int:
-        """Return the end offset of reads with this isolation level."""
         if isolation is Isolation.LOG_END:
             return self.log.log_end_offset
         return self.high_watermark if isolation is Isolation.HIGH_WATERMARK else self.last_stable_offset
@@ -162,12 +140,7 @@ class Partition:
     def start_verification(
         self, producer_id: int, sequence: int, epoch: int, *, supports_epoch_bump: bool
     ) -> VerificationGuard | None:
-        """Return a guard for the first batch of a transaction; None if the transaction is already open.
-
-        Raises:
-            ApiError: the topic was deleted.
-            InvalidProducerEpochError: the log has a later epoch of the producer.
-        """
+        """Return a guard for the first batch of a transaction; None if the transaction is already open."""
         self._check_not_refused()
         return self._on_log(
             lambda log: log.maybe_start_transaction_verification(
@@ -183,9 +156,6 @@ class Partition:
         With `only_quick`, a large batch is not appended, because others wait for this thread.
 
         Raises:
-            ApiError: the topic was deleted.
-            RejectedAppendError, CorruptBatchError, StorageError, OpenFilesLimitError: see
-                `PartitionLog.append_as_leader`.
             LongWorkError: `only_quick` is True, and the batch is large.
         """
         self._check_not_refused()
@@ -201,10 +171,6 @@ class Partition:
         """Append the batches of several requests of a client; see `PlainAppends.append_run`.
 
         Return None, without an append, if `append` must check the first batch.
-
-        Raises:
-            ApiError: the topic was deleted.
-            StorageError, OpenFilesLimitError: see `append`.
         """
         self._check_not_refused()
         run = self._on_log(lambda log: log.append_run(address, rows, count, self.leader_epoch))
@@ -213,7 +179,6 @@ class Partition:
         return run
 
     def _replicate(self) -> None:
-        """Raise the high watermark after an append of a client, at once or after a flush."""
         if self._flusher is None:
             self.log.maybe_increment_high_watermark()
         else:
@@ -229,10 +194,7 @@ class Partition:
     ) -> AppendInfo:
         """Append a batch of a coordinator; with `wait`, return when the high watermark is above the batch.
 
-        A marker needs its `transaction_version`.  The first batch of a transaction needs the guard of its verification.
-
-        Raises:
-            ApiError, RejectedAppendError, StorageError, OpenFilesLimitError: see `append`.
+        A marker needs its `transaction_version`. The first batch of a transaction needs the guard of its verification.
         """
         self._check_not_refused()
         info = self._on_log(
@@ -254,51 +216,24 @@ class Partition:
 
     # ----------------------------------------------------------------------------------------------------------- delete
     def delete_records(self, before_offset: int) -> int:
-        """Raise the log start to `before_offset`, where -1 stands for the high watermark; return the log start.
-
-        Raises:
-            ApiError: the topic was deleted.
-            InvalidTopicError, PolicyViolationError, OffsetOutOfRangeError: see `PartitionLog.delete_records`.
-        """
+        """Raise the log start to `before_offset`, where -1 stands for the high watermark; return the log start."""
         self._check_not_refused()
         return self._on_log(lambda log: log.delete_records(before_offset))
 
     def delete_segments_below_log_start(self) -> None:
-        """Delete the segments below the log start.
-
-        Raises:
-            StorageError: the disk failed.
-        """
         self._on_log(PartitionLog.delete_segments_below_log_start)
 
     # ------------------------------------------------------------------------------------------------------------- read
     def read(self, offset: int, max_bytes: int, *, isolation: Isolation, min_one: bool) -> _Fetched:
-        """Return at most `max_bytes` of the log, from the first batch that ends at or above `offset`.
-
-        If the first batch is larger, return the whole batch if `min_one` is True, else nothing (KIP-74).
-
-        Raises:
-            ApiError: the topic was deleted.
-            OffsetOutOfRangeError, CorruptBatchError, StorageError: see `PartitionLog.read`.
-        """
+        """If the first batch is larger, return the whole batch if `min_one` is True, else nothing (KIP-74)."""
         self._check_not_refused()
         found = self._on_log(lambda log: log.read(offset, max_bytes, isolation, min_one_message=min_one))
         return _Fetched(None if found.first_entry_incomplete else found.records, found.aborted)
 
     def offset_for_time(self, target_ms: int, *, only_quick: bool = False) -> TimestampOffsetEpoch | None:
-        """Return the first record at or after a time; None if there is none.
-
-        Raises:
-            LongWorkError: `only_quick` is True, and a large batch must be searched.
-        """
         return self._on_log(lambda log: log.lookup_timestamp(target_ms, only_quick=only_quick))
 
     def offset_of_largest_timestamp(self, *, only_quick: bool = False) -> TimestampOffsetEpoch | None:
-        """Return the first record with the largest timestamp; None if there is none.
-
-        Raises:
-            LongWorkError: see `offset_for_time`.
-        """
         return self._on_log(lambda log: log.lookup_timestamp(MAX_TIMESTAMP, only_quick=only_quick))
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
@@ -311,6 +246,5 @@ class Partition:
         return self.log.end_offset_for_epoch(epoch)
 
     def epoch_at_log_start(self) -> int:
-        """Return the leader epoch at the log start; -1 if it is unknown."""
         found = self._on_log(lambda log: log.lookup_timestamp(EARLIEST_TIMESTAMP))
         return NO_LEADER_EPOCH if found is None else found.leader_epoch

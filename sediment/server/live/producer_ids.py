@@ -16,11 +16,6 @@ from sediment.engine.metadata.metadata_writer import MetadataWriter
 
 
 class ProducerIdManager:
-    """A source of producer ids; any thread may use it.
-
-    The first id is `next_id`, which is above all assigned ids.
-    """
-
     def __init__(self, node: CloneNode, next_id: int, writer: MetadataWriter) -> None:
         self._node = node
         self._writer = writer
@@ -33,11 +28,6 @@ class ProducerIdManager:
             self._next_id = max(self._next_id, next_id)
 
     def generate(self) -> int:
-        """Return an id that no other producer has.
-
-        Raises:
-            CommitStateUnknownError, StorageError: a new block could not be made durable.
-        """
         with self._guard:
             if self._next_id >= self._block_end:
                 block_end = self._next_id + PRODUCER_ID_BLOCK

@@ -30,16 +30,12 @@ _VERSION = 0
 
 @dataclass(frozen=True, slots=True)
 class UserDeletion:
-    """The removal of a user's credential; `mechanism` is Kafka's number for the SCRAM mechanism."""
-
     name: str
     mechanism: int
 
 
 @dataclass(frozen=True, slots=True)
 class UserUpsertion:
-    """A credential to set for a user; `mechanism` is Kafka's number for the SCRAM mechanism."""
-
     name: str
     mechanism: int
     iterations: int
@@ -49,8 +45,6 @@ class UserUpsertion:
 
 @dataclass(frozen=True, slots=True)
 class UserChanges:
-    """The records of a change, and the error of each user in the request (None for a changed user)."""
-
     records: Sequence[bytes]
     errors: dict[str, ApiError | None]
 
@@ -61,7 +55,6 @@ def user_changes(
     upsertions: Sequence[UserUpsertion],
     metadata_version: int,
 ) -> UserChanges:
-    """Return the changes of a request; `existing` are the credentials by mechanism and user."""
     errors: dict[str, ApiError | None] = {}
     records: list[bytes] = []
     accepted: dict[str, UserDeletion | UserUpsertion] = {}
@@ -89,10 +82,6 @@ _TWICE = "A user credential cannot be altered twice in the same request"
 
 
 def _check(change: UserDeletion | UserUpsertion, existing: Container[tuple[int, str]], metadata_version: int) -> None:
-    """Check one change, as Kafka does.
-
-    Raises: ApiError: the change is wrong.
-    """
     if metadata_version < SCRAM_SINCE:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION, "The current metadata.version does not support SCRAM")
     if not change.name:
@@ -109,11 +98,6 @@ def _check(change: UserDeletion | UserUpsertion, existing: Container[tuple[int, 
 
 
 def _record(change: UserDeletion | UserUpsertion) -> bytes:
-    """Return the record of a checked change.
-
-    Raises:
-        ApiError: the salted password is empty.
-    """
     if isinstance(change, UserDeletion):
         removal = m.RemoveUserScramCredentialRecord(name=change.name, mechanism=change.mechanism)
         return encode_metadata_record(removal, _VERSION)

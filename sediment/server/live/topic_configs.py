@@ -48,18 +48,15 @@ class Operation(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """A change of one topic config; only a DELETE has no value."""
-
     key: str
     operation: Operation
     value: str | None
 
 
 class TopicConfigs:
-    """The effective configs of topics; `of_metadata` takes the metadata, and returns a function from topics to configs.
+    """The caller must call `prepare` with each new state of the metadata.
 
-    The caller must call `prepare` with each new state of the metadata. When this state is durable, the caller must call
-    the function that `prepare` returned.
+    When this state is durable, the caller must call the function that `prepare` returned.
     """
 
     def __init__(
@@ -69,19 +66,10 @@ class TopicConfigs:
         self.prepare(metadata)()
 
     def __call__(self, topic: str) -> LogConfig:
-        """Return the config of a topic.
-
-        Raises:
-            SettingsError: values contradict each other.
-        """
         return self._of_topic(topic)
 
     def prepare(self, metadata: ClusterMetadata) -> Callable[[], None]:
-        """Return a function that puts `metadata` into use; the returned function does not fail.
-
-        Raises:
-            SettingsError: two broker values contradict each other.
-        """
+        """Return a function that puts `metadata` into use; the returned function does not fail."""
         of_topic = self._of_metadata(metadata)
 
         def use() -> None:
@@ -90,20 +78,10 @@ class TopicConfigs:
         return use
 
     def of_topics(self, metadata: ClusterMetadata, topics: Iterable[str]) -> dict[str, LogConfig]:
-        """Return the configs of topics for the given metadata.
-
-        Raises:
-            SettingsError: values contradict each other.
-        """
         of_topic = self._of_metadata(metadata)
         return {topic: of_topic(topic) for topic in topics}
 
     def check(self, topic: str, configs: Mapping[str, str]) -> None:
-        """Check that a topic may have `configs`.
-
-        Raises:
-            ApiError: Kafka refuses the configs, or they contradict the settings of this server.
-        """
         check_configs(configs)
         if not configs:
             return
@@ -137,12 +115,9 @@ ChangedList = Callable[[str | None, ConfigChange], list[str]]
 def changed_configs(
     current: Mapping[str, str], changes: Sequence[ConfigChange], changed_list: ChangedList = _changed_list
 ) -> dict[str, str]:
-    """Return the configs of a resource after the changes.
+    """`changed_list` returns the elements of a list config after a change.
 
-    `changed_list` returns the elements of a list config after a change. The default function is for topics.
-
-    Raises:
-        ApiError: a change does not fit the type of its config.
+    The default function is for topics.
     """
     after = dict(current)
     for change in changes:
@@ -173,11 +148,6 @@ def internal_topic_configs(name: str, stated: Mapping[str, Value]) -> Mapping[st
 
 
 def check_configs(configs: Mapping[str, str]) -> None:
-    """Check the names and values of a topic's configs.
-
-    Raises:
-        ApiError: Kafka refuses them.
-    """
     for name in configs:
         if name not in TOPIC_KEYS:
             raise ApiError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
@@ -199,11 +169,6 @@ _LAGS = ("min.compaction.lag.ms", "max.compaction.lag.ms")
 
 
 def checked_value(key: Key, text: str) -> Value:
-    """Return the value of `key` that the text represents.
-
-    Raises:
-        ApiError: Kafka refuses the text.
-    """
     value = read_value(key.type, text)
     if value is None:
         raise _invalid(key, text, _EXPECTED[key.type])

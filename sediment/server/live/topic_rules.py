@@ -28,8 +28,6 @@ ReplicaIds = Sequence[int]
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create; `assignments` contains (partition, node ids), or nothing if the client chose no replicas."""
-
     name: str
     partition_count: int = DEFAULT
     replication_factor: int = DEFAULT
@@ -39,8 +37,6 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class MorePartitions:
-    """A request to raise a topic to `count` partitions; `assignments` may have the nodes of each new partition."""
-
     name: str
     count: int
     assignments: Sequence[ReplicaIds] | None = None
@@ -57,11 +53,6 @@ def unified_name(name: str) -> str:
 
 
 def check_new_name(name: str, existing: Iterable[str], colliding: Mapping[str, str]) -> None:
-    """Check the name of a new topic; `colliding` are the `colliding_names` of the existing topics.
-
-    Raises:
-        ApiError: Kafka does not allow the name, or it collides with an existing topic.
-    """
     if name == METADATA_TOPIC:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {METADATA_TOPIC} is prohibited.")
     check_topic_name(name)
@@ -73,11 +64,6 @@ def check_new_name(name: str, existing: Iterable[str], colliding: Mapping[str, s
 
 
 def check_total_count(topics: Iterable[NewTopic], default_count: int) -> None:
-    """Check the number of partitions of all topics in a request.
-
-    Raises:
-        ApiError: the partitions are too many.
-    """
     total = sum(
         len(topic.assignments) or (default_count if topic.partition_count == DEFAULT else max(topic.partition_count, 0))
         for topic in topics
@@ -87,21 +73,11 @@ def check_total_count(topics: Iterable[NewTopic], default_count: int) -> None:
 
 
 def check_record_count(count: int) -> None:
-    """Check the number of metadata records of a change.
-
-    Raises:
-        ApiError: the records are too many.
-    """
     if count > MOST_RECORDS:
         raise ApiError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
 
 
 def check_folder_name(topic: str, count: int) -> None:
-    """Check that the directory names of `count` partitions are not too long.
-
-    Raises:
-        ApiError: the topic's name is too long for this number of partitions.
-    """
     try:
         check_partition(TopicPartition(topic, count - 1))
     except UsageError as error:
@@ -109,11 +85,6 @@ def check_folder_name(topic: str, count: int) -> None:
 
 
 def partition_count_of(topic: NewTopic, node_id: int, default_count: int) -> int:
-    """Return the number of partitions of a new topic; `node_id` is the only node.
-
-    Raises:
-        ApiError: the node cannot have these partitions or replicas.
-    """
     count, factor = topic.partition_count, topic.replication_factor
     if topic.assignments:
         return _assigned_count(topic, node_id)
@@ -157,11 +128,7 @@ def _assigned_count(topic: NewTopic, node_id: int) -> int:
 
 
 def check_replicas(replicas: ReplicaIds, node_id: int) -> None:
-    """Check that a client assigned a partition to this node, which is the only one.
-
-    Raises:
-        ApiError: the list of replicas is empty, or names other nodes.
-    """
+    """Check that a client assigned a partition to this node, which is the only one."""
     if not replicas:
         raise ApiError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, "The manual partition assignment includes an empty replica list."
@@ -182,11 +149,6 @@ def check_replicas(replicas: ReplicaIds, node_id: int) -> None:
 
 
 def check_more_partitions(asked: MorePartitions, existing_count: int, node_id: int, *, others: int = 0) -> None:
-    """Check a request to add partitions to a topic; `others` is the number of partitions that it adds to other topics.
-
-    Raises: ApiError: the topic is internal, the assignments do not fit, or the count is too large or not above
-        `existing_count`.
-    """
     topic, count, assignments = asked.name, asked.count, asked.assignments
     if topic in INTERNAL_TOPICS:
         # The coordinator uses the number of partitions to find the partition of a group.

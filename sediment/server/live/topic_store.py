@@ -9,16 +9,12 @@ The store also makes the move of a partition to another log directory durable, w
     3  create the logs             3  hide the topics              3  change the configs of the logs
     4  show the topics             4  rename the logs to -delete
 
-A crash before step 2 changes nothing.  After a crash in step 3 or 4, the next start creates the missing logs or renames
-the folders (`owned_node`).  Folders marked with -delete are removed after `log.segment.delete.delay.ms`.
+A crash before step 2 changes nothing. Folders marked with -delete are removed after `log.segment.delete.delay.ms`.
 
-Step 1 also checks that the process may open enough files for the later steps.  If a rename of a log still fails in step
-4, the rename is tried again.  Until the rename succeeds, no topic with this name can be created.  If it is not known
-whether step 2 of a deletion is durable, the partitions accept no more records, because the next start may delete the
-topic.
+Step 1 also checks that the process may open enough files for the later steps. If it is not known whether step 2 of a
+deletion is durable, the partitions accept no more records, because the next start may delete the topic.
 
-Invariants: one change runs at a time.  A change is durable before its request is answered.  The catalog shows every
-durable change.
+Invariants: one change runs at a time. The catalog shows every durable change.
 
 Source: Kafka 4.2.0, ReplicationControlManager, ConfigurationControlManager, ReplicaManager.applyDelta.
 """
@@ -88,8 +84,6 @@ MOST_PREFERRED = 10_000
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopic:
-    """A topic that was created; with `validate_only`, a topic that could be created."""
-
     name: str
     id: uuid.UUID
     partition_count: int
@@ -97,12 +91,11 @@ class CreatedTopic:
 
 
 class TopicStore:
-    """The topics of `catalog`; `server_config` has the default number of partitions and the limits on group configs.
+    """New partitions go into the log directories `directories`.
 
-    New partitions go into the log directories `directories`.  `lead` returns the Partition of a new log.  A deletion
-    calls `on_deleted` with each deleted partition, and then `on_topics_deleted` with the names of the topics.  For the
-    given metadata, `broker_config` returns the engine's config, and `broker_values` returns the stated broker keys with
-    their values.
+    `lead` returns the Partition of a new log. A deletion calls `on_deleted` with each deleted partition, and then
+    `on_topics_deleted` with the names of the topics. For the given metadata, `broker_config` returns the engine's
+    config, and `broker_values` returns the stated broker keys with their values.
     """
 
     def __init__(
@@ -136,11 +129,7 @@ class TopicStore:
 
     # ---------------------------------------------------------------------------------------------------------- create
     def create(self, topics: Sequence[NewTopic], *, validate_only: bool = False) -> list[CreatedTopic | ApiError]:
-        """Create topics, and return an outcome for each; with `validate_only`, only check the topics.
-
-        Raises:
-            ApiError: the changes are too many for one request, or cannot be made durable.
-        """
+        """Create topics, and return an outcome for each; with `validate_only`, only check the topics."""
         check_total_count(topics, self._server_config.num_partitions)
         with self._guard:
             existing = self._catalog.metadata.topic_ids
@@ -187,11 +176,6 @@ class TopicStore:
     def add_partitions(
         self, changes: Sequence[MorePartitions], *, validate_only: bool = False
     ) -> list[ApiError | None]:
-        """Add partitions to different topics; return the error of each change, or None if the change succeeded.
-
-        Raises:
-            ApiError: the change cannot be made durable.
-        """
         with self._guard:
             wanted: dict[str, range] = {}
             outcomes: list[ApiError | None] = []
@@ -230,12 +214,6 @@ class TopicStore:
         return topic
 
     def _choose_directories(self, wanted: Mapping[str, Iterable[int]]) -> dict[TopicPartition, Path]:
-        """Return a directory for each new partition: the preferred directory, or the one with the fewest partitions.
-
-        Raises:
-            ApiError: no log directory may get partitions, or every such directory has failed.  The error is also raised
-                if there are several log directories, but partition records cannot name one at this metadata.version.
-        """
         level = self._catalog.metadata.features[METADATA_VERSION]
         if level < DIRECTORIES_SINCE and len(self._manager.directories()) > 1:
             raise ApiError(
@@ -280,11 +258,6 @@ class TopicStore:
         ]
 
     def _commit_partitions(self, values: Sequence[bytes], directories: Mapping[TopicPartition, Path]) -> None:
-        """Make the records durable, create the logs, and show the topics.
-
-        Raises:
-            ApiError: nothing changed, or it is not known whether the records are durable.
-        """
         self._check_ready(directories)
         after = self._commit(values)
         topic_ids = {partition: after.topic_ids[partition.topic] for partition in directories}
@@ -309,9 +282,7 @@ class TopicStore:
 
     # ---------------------------------------------------------------------------------------------------------- delete
     def delete(self, topic_ids: Mapping[str, uuid.UUID]) -> Mapping[str, ApiError]:
-        """Delete topics by name and id; return an error for each topic that does not exist or is internal.
-
-        A topic with the same name but another id is not deleted.
+        """A topic with the same name but another id is not deleted.
 
         Raises:
             ApiError: the change is not durable, or its state is unknown.  The topics are not deleted, but the next
@@ -368,22 +339,14 @@ class TopicStore:
                 del self._preferred[next(iter(self._preferred))]
 
     def check_movable(self) -> None:
-        """Check that partition records at this metadata.version can name a log directory.
-
-        Raises:
-            ApiError: they cannot.
-        """
+        """Check that partition records at this metadata.version can name a log directory."""
         if self._catalog.metadata.features[METADATA_VERSION] < DIRECTORIES_SINCE:
             raise ApiError(
                 ErrorCode.POLICY_VIOLATION, f"partitions can move only at metadata.version {DIRECTORIES_SINCE} or later"
             )
 
     def replace_with_future_log(self, partition: TopicPartition) -> bool:
-        """Replace the log of a partition with its future log; return False if either log is missing.
-
-        Raises:
-            SedimentError: see `LogManager.replace_current_with_future_log`.
-        """
+        """Replace the log of a partition with its future log; return False if either log is missing."""
         with self._guard:
             served = self._catalog.partition(partition.topic, partition.partition)
             if served is None:
@@ -398,21 +361,11 @@ class TopicStore:
 
     # --------------------------------------------------------------------------------------------------------- configs
     def alter_configs(self, name: str, changes: Sequence[ConfigChange], *, validate_only: bool = False) -> None:
-        """Change configs of a topic.
-
-        Raises:
-            ApiError: the topic does not exist, or a change is not allowed or cannot be made durable.
-        """
         with self._guard:
             current = self._catalog.metadata.topic_configs.get(name, {})
             self._set_configs(name, current, changed_configs(current, changes), validate_only=validate_only)
 
     def replace_configs(self, name: str, configs: Mapping[str, str], *, validate_only: bool = False) -> None:
-        """Give a topic exactly these configs.
-
-        Raises:
-            ApiError: see `alter_configs`.
-        """
         with self._guard:
             current = self._catalog.metadata.topic_configs.get(name, {})
             self._set_configs(name, current, configs, validate_only=validate_only)
@@ -441,12 +394,7 @@ class TopicStore:
         *,
         validate_only: bool = False,
     ) -> None:
-        """Change the dynamic configs of a broker, a group or a subscription; `change` returns the new configs.
-
-        Changed broker configs take effect, for the open logs and the cleaner, before this method returns.
-
-        Raises: ApiError: `change` failed, the configs are not allowed, or the change cannot be made durable.
-        """
+        """Changed broker configs take effect, for the open logs and the cleaner, before this method returns."""
         with self._guard:
             current = configs_of(self._catalog.metadata, kind, name)
             after = change(current)
@@ -465,11 +413,6 @@ class TopicStore:
     def change_users(
         self, deletions: Sequence[UserDeletion], upsertions: Sequence[UserUpsertion]
     ) -> Mapping[str, ApiError | None]:
-        """Change SCRAM credentials; return the error of each user, or None if the user was changed.
-
-        Raises:
-            ApiError: the changes are too many for one request, or cannot be made durable.
-        """
         with self._guard:
             metadata = self._catalog.metadata
             changes = user_changes(
@@ -481,11 +424,7 @@ class TopicStore:
 
     # ------------------------------------------------------------------------------------------- configs of the broker
     def _checked_broker_configs(self, values: Sequence[bytes]) -> Callable[[], None]:
-        """Check the configs that result from new metadata records; return a function that applies these configs.
-
-        Raises:
-            ApiError: the configs contradict each other, or change a thread count by more than a factor of 2.
-        """
+        """Check the configs that result from new metadata records; return a function that applies these configs."""
         before = self._catalog.metadata
         after = before.with_records(values)
         try:
@@ -503,23 +442,14 @@ class TopicStore:
 
     # ------------------------------------------------------------------------------------------------------- durability
     def _check_ready(self, new: Iterable[TopicPartition] = ()) -> None:
-        """Check that logs can be deleted, and that logs for the partitions `new` can be created.
-
-        Raises:
-            ApiError: they cannot.
-        """
+        """Check that logs can be deleted, and that logs for the partitions `new` can be created."""
         try:
             self._manager.check_ready(new)
         except SedimentError as error:
             raise ApiError(error_code_of(error), error.what) from error
 
     def _commit(self, values: Sequence[bytes]) -> ClusterMetadata:
-        """Make records durable, and return the metadata with these records.
-
-        Raises:
-            ApiError: the records are too many, or could not be written.  If it is not known whether they are durable,
-                the cause is a CommitStateUnknownError.
-        """
+        # Raises ApiError, whose cause is a CommitStateUnknownError if it is not known whether the records are durable.
         check_record_count(len(values))
         try:
             after = self._catalog.metadata.with_records(values)

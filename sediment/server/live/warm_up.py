@@ -34,28 +34,19 @@ _INT32 = struct.Struct(">i")
 
 
 class _Never:
-    """A scheduler without background work."""
-
     def schedule_once(self, _name: str, _task: Callable[[], None], *, delay_ms: int = 0) -> None:
         return None
 
 
 @cache
 def warm_up() -> None:
-    """Load the compiled code, once in a process.
-
-    Without a directory for temporary files, load nothing; the first clients must then wait.
-    """
+    """Without a directory for temporary files, load nothing; the first clients must then wait."""
     with suppress(OSError):
         warm_up_appends()
 
 
 def warm_up_appends() -> None:
-    """Append to a tiny log and search it, with every kernel that a client's request may use; leave no file.
-
-    Raises:
-        OSError: temporary files cannot be written.
-    """
+    """Append to a tiny log and search it, with every kernel that a client's request may use; leave no file."""
     with tempfile.TemporaryDirectory(prefix="sediment-warm-up-") as folder:
         config = LogConfig()
         config = replace(config, compaction=replace(config.compaction, index_interval_bytes=0))

@@ -26,16 +26,10 @@ _NO_WAKE = -1
 
 
 class ConnectionTaker(Protocol):
-    """The processor interface that the acceptor uses."""
-
-    def accept(self, connected: socket.socket, address: str) -> None:
-        """Take over a new connection, which the quotas have already counted."""
-        ...
+    def accept(self, connected: socket.socket, address: str) -> None: ...
 
 
 class Acceptor:
-    """A thread that accepts connections on `listening`, a bound and listening socket."""
-
     def __init__(
         self,
         listening: socket.socket,
@@ -59,7 +53,7 @@ class Acceptor:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Start the thread.  `start` opens a descriptor, which `stop` closes.
+        """`start` opens a descriptor, which `stop` closes.
 
         Raises:
             RuntimeError: the process cannot start more threads.
@@ -73,7 +67,6 @@ class Acceptor:
             raise
 
     def stop(self) -> None:
-        """Stop accepting, and end the thread."""
         self._stop.set()
         os.eventfd_write(self._wake, 1)
         self._thread.join()

@@ -9,12 +9,10 @@ from sediment.segment_io.errors import SedimentError
 
 
 class TooManyConnectionsError(SedimentError):
-    """A connection exceeds a limit (Kafka's TooManyConnectionsException)."""
+    pass
 
 
 class ConnectionQuotas:
-    """The number of open connections, in total and by remote address."""
-
     def __init__(self, max_connections: int, max_connections_per_ip: int) -> None:
         self._max = max_connections
         self._max_per_ip = max_connections_per_ip
@@ -24,15 +22,9 @@ class ConnectionQuotas:
 
     @property
     def total(self) -> int:
-        """Number of open connections."""
         return self._total
 
     def take(self, address: str) -> None:
-        """Count a new connection from `address`.
-
-        Raises:
-            TooManyConnectionsError: a limit is reached; the connection is not counted.
-        """
         with self._guard:
             if self._total >= self._max:
                 raise TooManyConnectionsError(f"max.connections={self._max} is reached")
@@ -42,7 +34,6 @@ class ConnectionQuotas:
             self._total += 1
 
     def give_back(self, address: str) -> None:
-        """Stop counting a closed connection from `address`."""
         with self._guard:
             self._total -= 1
             self._by_address[address] -= 1

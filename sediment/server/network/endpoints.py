@@ -16,8 +16,6 @@ _MOST_HOST_CHARACTERS = 255
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A host name or IP address, and a port."""
-
     host: str
     port: int
 
@@ -25,11 +23,7 @@ class Endpoint:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def resolve(self) -> Endpoint:
-        """Return the endpoint with the host's IP address; `localhost` becomes 127.0.0.1.
-
-        Raises:
-            UsageError: the name cannot be resolved.
-        """
+        """Return the endpoint with the host's IP address; `localhost` becomes 127.0.0.1."""
         # If clients got several addresses, some would try only the first.
         host = "127.0.0.1" if self.host == _LOCALHOST else self.host
         try:
@@ -43,21 +37,15 @@ class Endpoint:
 
     @property
     def is_loopback(self) -> bool:
-        """True if the host, an IP address, can be reached only from this machine."""
         return ipaddress.ip_address(self.host).is_loopback
 
     @property
     def is_wildcard(self) -> bool:
-        """True if the host, an IP address, means all addresses of this machine."""
         return ipaddress.ip_address(self.host).is_unspecified
 
 
 def parse_endpoint(text: str, option: str, *, least_port: int = 0) -> Endpoint:
-    """Parse HOST:PORT, the value of `option`; an IPv6 address must be in brackets.
-
-    Raises:
-        UsageError: the text is malformed.
-    """
+    """Parse HOST:PORT, the value of `option`; an IPv6 address must be in brackets."""
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -78,9 +66,7 @@ def parse_endpoint(text: str, option: str, *, least_port: int = 0) -> Endpoint:
 
 
 def choose_advertised(listen: Endpoint, bound: Endpoint, advertise: Endpoint | None) -> Endpoint:
-    """Return the endpoint that clients get: `advertise`, or by default the endpoint on which the server listens.
-
-    `bound` is `listen` with an IP address and the actual port.
+    """`bound` is `listen` with an IP address and the actual port.
 
     Raises:
         UsageError: the server listens on all addresses, and `advertise` is None.

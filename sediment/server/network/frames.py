@@ -54,7 +54,7 @@ _HTTP_METHODS = frozenset({b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI", b"CONN"}
 
 
 class InvalidReceiveError(SedimentError):
-    """A peer sent bytes that are not a frame, or a frame above the limit (Kafka's InvalidReceiveException)."""
+    pass
 
 
 class PeerClosedError(SedimentError):
@@ -67,8 +67,6 @@ class PeerClosedError(SedimentError):
 
 @dataclass(frozen=True, slots=True)
 class FrameLimits:
-    """The largest allowed frames, in bytes."""
-
     request_max_bytes: int
     other_max_bytes: int = OTHER_REQUEST_MAX_BYTES
     unauthenticated_max_bytes: int = UNAUTHENTICATED_MAX_BYTES
@@ -79,7 +77,6 @@ class FrameLimits:
         return min(self.unauthenticated_max_bytes, self.other_max_bytes, self.request_max_bytes)
 
     def of(self, api_key: int, *, is_authenticated: bool) -> int:
-        """Return the size of the largest allowed frame for a request of `api_key`."""
         if not is_authenticated:
             return min(self.unauthenticated_max_bytes, self.request_max_bytes)
         return self.request_max_bytes if api_key == _PRODUCE else min(self.other_max_bytes, self.request_max_bytes)
@@ -101,14 +98,13 @@ class FrameMemory:
 
     @property
     def free_bytes(self) -> int:
-        """The bytes that are still free."""
         return self._free_bytes
 
     def take(self, size_bytes: int, waiter: Hashable, when_freed: Callable[[], None]) -> bool:
-        """Reserve bytes and return True.
+        """If too few bytes are free, return False.
 
-        If too few bytes are free, return False.  Then call `when_freed` each time bytes are freed, once for all waiters
-        with the same callback, until `take` succeeds or `stop_waiting` is called for `waiter`.
+        Then call `when_freed` each time bytes are freed, once for all waiters with the same callback, until `take`
+        succeeds or `stop_waiting` is called for `waiter`.
         """
         left_bytes = self._left_bytes if size_bytes > LARGE_FRAME_BYTES else 0
         with self._guard:
@@ -120,17 +116,14 @@ class FrameMemory:
             return False
 
     def stop_waiting(self, waiter: Hashable) -> None:
-        """Forget a waiter whose peer is gone."""
         with self._guard:
             self._waiting.pop(waiter, None)
 
     @property
     def is_short(self) -> bool:
-        """True if a frame waits for memory."""
         return bool(self._waiting)
 
     def give_back(self, size_bytes: int) -> None:
-        """Free bytes that `take` reserved."""
         with self._guard:
             self._free_bytes += size_bytes
             callbacks = tuple(dict.fromkeys(self._waiting.values()))
@@ -139,7 +132,6 @@ class FrameMemory:
 
 
 def _too_large(first_bytes: bytes, size: int, limit: int, api_key: int) -> InvalidReceiveError:
-    """Return the error for a size above the limit; the four bytes of the size may belong to another protocol."""
     if first_bytes.startswith(_TLS_HANDSHAKE):
         return InvalidReceiveError(
             "the peer speaks TLS, but this listener does not",
@@ -151,8 +143,6 @@ def _too_large(first_bytes: bytes, size: int, limit: int, api_key: int) -> Inval
 
 
 class FrameReader:
-    """A reader of the frames of one connection, in order."""
-
     __slots__ = (
         "_ahead",
         "_any_max_bytes",
@@ -166,7 +156,6 @@ class FrameReader:
     )
 
     def __init__(self, limits: FrameLimits, is_authenticated: Callable[[], bool], memory: FrameMemory) -> None:
-        """Create a reader for a new connection; `is_authenticated` decides which limits apply."""
         self._limits = limits
         self._any_max_bytes = limits.any_max_bytes
         self._is_authenticated = is_authenticated
@@ -182,14 +171,12 @@ class FrameReader:
 
     @property
     def is_in_frame(self) -> bool:
-        """True if part of a frame has arrived."""
         return self._body is not None or (len(self._ahead) > 0 and not self.is_starved)
 
     def take_ahead(self, target: memoryview) -> int | None:
-        """Move the bytes after the last frame, which were received ahead, to `target`, and return their number.
+        """Return None if the bytes belong to a frame that waits for memory or for its remaining bytes.
 
-        Return None if the bytes belong to a frame that waits for memory or for its remaining bytes.  Also return None
-        if there are many bytes, because many bytes might be moved again and again.
+        Also return None if there are many bytes, because many bytes might be moved again and again.
         """
         ahead = self._ahead
         if self._body is not None or self.is_starved or len(ahead) > _MOST_MOVED_BYTES:
@@ -204,17 +191,14 @@ class FrameReader:
 
     @property
     def frame_bytes(self) -> int:
-        """The announced size of the frame that is arriving; 0 if it is not known yet."""
         return 0 if self._body is None else len(self._body)
 
     @property
     def missing_bytes(self) -> int:
-        """The bytes of the frame that have not arrived yet."""
         return 0 if self._body is None else len(self._body) - self._filled
 
     @property
     def has_ahead(self) -> bool:
-        """True if bytes after the last frame were received, so `read` may return a frame without receiving more."""
         return len(self._ahead) > 0
 
     def has_frame_ahead(self, largest_bytes: int) -> bool:
@@ -229,13 +213,6 @@ class FrameReader:
         return bool(size <= len(ahead) - _SIZE.size or size > largest_bytes)
 
     def read(self, transport: TransportLayer, scratch: memoryview, when_freed: Callable[[], None]) -> memoryview | None:
-        """Return the next frame without its size field, or None if the frame has not fully arrived.
-
-        Raises:
-            InvalidReceiveError: the size is negative, zero or above the limit.
-            PeerClosedError: the stream ended.
-            OSError: the connection failed.
-        """
         while True:
             if self._body is None and self._ahead:
                 frame = self._begin(when_freed)
@@ -256,22 +233,16 @@ class FrameReader:
                 return frame
 
     def close(self) -> None:
-        """Free all memory, and wait for none."""
         if self.is_starved:
             self._memory.stop_waiting(self)
         self.free()
 
     def free(self) -> None:
-        """Free the memory of all frames that were read, and of an incomplete frame."""
         taken, self.taken_bytes = self.taken_bytes, 0
         if taken:
             self._memory.give_back(taken)
 
     def _begin(self, when_freed: Callable[[], None]) -> memoryview | None:
-        """Return the frame at the start of the received bytes if it is complete.
-
-        Otherwise prepare to receive the body of this frame.
-        """
         ahead = self._ahead
         if len(ahead) < _SIZE.size:
             return None
@@ -315,10 +286,7 @@ class ResponseMemory(Generic[_Holder]):
         self._guard = threading.Lock()
 
     def hold(self, holder: _Holder, size_bytes: int) -> Sequence[_Holder]:
-        """Count a response after its peer has read a part of it, or nothing yet.
-
-        Return the holders that must give up their responses; they are not counted any more.
-        """
+        """Return the holders that must give up their responses; they are not counted any more."""
         overdue: list[_Holder] = []
         with self._guard:
             self._free_bytes += self._held.pop(holder, 0) - size_bytes
@@ -330,18 +298,14 @@ class ResponseMemory(Generic[_Holder]):
         return overdue
 
     def release(self, holder: _Holder) -> None:
-        """Stop counting a response."""
         with self._guard:
             self._free_bytes += self._held.pop(holder, 0)
 
 
 class ResponseSend:
-    """A response that is being sent; it closes its file slices."""
-
     __slots__ = ("_done", "_next", "_pieces", "memory_bytes", "sent_bytes", "size_bytes")
 
     def __init__(self, chunks: Sequence[SentChunk]) -> None:
-        """Prepend the size to `chunks`, and join adjacent chunks of bytes."""
         self.size_bytes = _SIZE.size + sum(
             [chunk.size_bytes if isinstance(chunk, FileSlice) else len(chunk) for chunk in chunks]
         )
@@ -365,21 +329,13 @@ class ResponseSend:
 
     @classmethod
     def rest_of(cls, responses: memoryview) -> ResponseSend:
-        """Return a send of `responses`, the remaining bytes of several responses that were partly sent."""
         send = cls(())
         send.size_bytes = send.memory_bytes = len(responses)
         send._pieces = [responses]
         return send
 
     def write_to(self, transport: TransportLayer, budget_bytes: int, wait: Callable[[], bool]) -> bool:
-        """Send until the transport layer would block or has accepted `budget_bytes`; return True if everything is sent.
-
-        If the socket becomes full within a slice, call `wait`; if `wait` returns True, continue the slice.
-
-        Raises:
-            OSError: the connection or the file failed.
-            SedimentError: a file has changed since the slice was made.
-        """
+        """If the socket becomes full within a slice, call `wait`; if `wait` returns True, continue the slice."""
         while self._next < len(self._pieces):
             piece = self._pieces[self._next]
             if isinstance(piece, memoryview):
@@ -401,7 +357,6 @@ class ResponseSend:
         return True
 
     def close(self) -> None:
-        """Close the file slices that were not sent."""
         while self._next < len(self._pieces):
             self._close_piece()
 

@@ -26,38 +26,24 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class ChannelOwner(Protocol):
-    """The methods of a connection's processor that other threads call."""
-
     log: LimitedLog
 
-    def count_errors(self, api_key: ApiKey, response: Any) -> None:
-        """Count the error codes in a response."""
-        ...
+    def count_errors(self, api_key: ApiKey, response: Any) -> None: ...
 
     def deliver(self, channel: KafkaChannel, response: ResponseSend | None, request: Request | None) -> None:
         """Send a response, if there is a response, and let the connection continue."""
         ...
 
-    def run_long(self, task: Callable[[], None]) -> None:
-        """Run a task, which raises nothing, on a thread for long work."""
-        ...
+    def run_long(self, task: Callable[[], None]) -> None: ...
 
-    def free_frame(self, channel: KafkaChannel) -> None:
-        """Give back the memory of a frame whose request waits."""
-        ...
+    def free_frame(self, channel: KafkaChannel) -> None: ...
 
-    def give_up(self, channel: KafkaChannel) -> None:
-        """Close a connection whose peer does not read its response."""
-        ...
+    def give_up(self, channel: KafkaChannel) -> None: ...
 
-    def disconnect(self, channel: KafkaChannel) -> None:
-        """Close a connection whose request failed."""
-        ...
+    def disconnect(self, channel: KafkaChannel) -> None: ...
 
 
 class KafkaChannel:
-    """A connection that reads one request, waits for its response, sends it, and reads the next."""
-
     __slots__ = (
         "address",
         "connection",
@@ -115,12 +101,10 @@ class KafkaChannel:
 
     @property
     def is_muted(self) -> bool:
-        """True while the connection must not read."""
         return self.is_request_out or self.response is not None or self.is_closed
 
     # ------------------------------------------------------------------------------------------------- from any thread
     def send(self, request: Request, response: Any, version: int) -> None:
-        """Encode `response` and pass it to the processor; None lets the connection continue without a response."""
         if response is None:
             self.processor.deliver(self, None, request)
             return
@@ -134,17 +118,14 @@ class KafkaChannel:
         self.send_encoded(request, chunks)
 
     def send_encoded(self, request: Request, chunks: Sequence[SentChunk]) -> None:
-        """Pass an encoded response to the processor."""
         send = ResponseSend(chunks)
         request.times.responded_ns = time.monotonic_ns()
         self.processor.deliver(self, send, request)
 
     def send_token(self, token: bytes) -> None:
-        """Pass a SASL token to the processor; the token is a frame without a header."""
         self.processor.deliver(self, ResponseSend([token]), None)
 
     def run_long(self, task: Callable[[], None]) -> None:
-        """Run the rest of a request, which raises nothing, on a thread for long work."""
         self.processor.run_long(task)
 
     def free_frame(self, size_bytes: int) -> None:
@@ -153,7 +134,6 @@ class KafkaChannel:
             self.processor.free_frame(self)
 
     def close(self, request: Request | None, error: BaseException) -> None:
-        """Make the processor close the connection because of `error`, and log the error."""
         who = self.connection.peer
         if request is not None:
             who += f": {request_name(request.api_key)} version {request.api_version}"

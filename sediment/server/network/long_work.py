@@ -21,10 +21,7 @@ _HANDLERS_PER_THREAD = 4
 
 
 class LongWork:
-    """A queue of tasks, and the threads that run them in order."""
-
     def __init__(self, handlers: int) -> None:
-        """Create one thread for every four of the `handlers`, but at least one."""
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
         self._threads = [
             threading.Thread(target=self._run, name=f"data-plane-long-request-handler-{number}", daemon=True)
@@ -32,11 +29,9 @@ class LongWork:
         ]
 
     def __len__(self) -> int:
-        """Return the number of waiting tasks."""
         return self._tasks.qsize()
 
     def start(self) -> None:
-        """Start the threads."""
         for thread in self._threads:
             thread.start()
 
@@ -45,7 +40,6 @@ class LongWork:
         self._tasks.put(task)
 
     def stop(self, timeout_seconds: float) -> None:
-        """Wait at most `timeout_seconds` until the waiting tasks are done."""
         for _ in self._threads:
             self._tasks.put(None)
         deadline = time.monotonic() + timeout_seconds

@@ -105,8 +105,6 @@ _GONE = select.EPOLLERR | select.EPOLLHUP
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """An address on which the server listens."""
-
     protocol: str
     """PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
 
@@ -120,8 +118,6 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """The parts of the socket server that its processors share."""
-
     config: ServerConfig
     listener: Listener
     request_channel: RequestChannel
@@ -196,43 +192,34 @@ class Processor:
         self.count_errors = shared.metrics.count_errors
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     # ------------------------------------------------------------------------------------------------- from any thread
     def accept(self, connected: socket.socket, address: str) -> None:
-        """Take over a new connection, which the quotas have already counted."""
         self._post(self._open, connected, address)
 
     def deliver(self, channel: KafkaChannel, response: ResponseSend | None, request: Request | None) -> None:
-        """Send a response, if there is a response, and unmute the connection."""
         if self._current is channel and threading.get_ident() == self._thread.ident:
             self._guarded(channel, self._respond, channel, response, request)
         else:
             self._post(self._respond_and_read, channel, response, request)
 
     def run_long(self, task: Callable[[], None]) -> None:
-        """Run a task, which raises nothing, on a thread for long work."""
         self._shared.long_work.put(task)
 
     def disconnect(self, channel: KafkaChannel) -> None:
-        """Close a connection whose request failed."""
         self._post(self._disconnect, channel)
 
     def free_frame(self, channel: KafkaChannel) -> None:
-        """Give back the memory of a frame whose request waits; the response must be passed to this thread later."""
         self._post(channel.reader.free)
 
     def give_up(self, channel: KafkaChannel) -> None:
-        """Close a connection whose peer does not read its response."""
         self._post(self._give_up, channel)
 
     def stop_reading(self) -> None:
-        """Close the connections without a pending request, and read no further requests from the others."""
         self._post(self._stop_reading)
 
     def stop(self, timeout_seconds: float) -> None:
-        """Send the finished responses, as far as peers read them in time, and close all connections."""
         self._post(self._stop, time.monotonic_ns() + int(timeout_seconds * _NS_PER_SECOND))
         if self._thread.is_alive():
             self._thread.join(timeout_seconds + _JOIN_SECONDS)
@@ -263,7 +250,6 @@ class Processor:
         return is_idle or time.monotonic_ns() > self._stop_at_ns
 
     def _poll(self) -> None:
-        """Handle the events of the sockets, then the calls that other threads posted to the inbox, then deadlines."""
         is_busy = self._inbox or self._unfinished
         for descriptor, events in self._epoll.poll(0 if is_busy else self._scan_ns / _NS_PER_SECOND):
             if descriptor == self._wake:
@@ -303,7 +289,6 @@ class Processor:
                 self._guarded(channel, self._read, channel)
 
     def _guarded(self, channel: KafkaChannel, call: Callable[..., None], *arguments: Any) -> None:
-        """Run a step of one connection; if the step fails, close the connection."""
         try:
             call(*arguments)
         except PeerClosedError as error:
@@ -376,7 +361,6 @@ class Processor:
             self._set_interest(channel, _WRITE if channel.transport.wants_write else _READ)
 
     def _read(self, channel: KafkaChannel) -> None:
-        """Read requests until a response must be sent, no more bytes are received, or it is other connections' turn."""
         for _ in range(_FRAMES_IN_A_ROW):
             repeated = channel.connection.repeated
             if repeated is not None and repeated.has_runs and not self._read_run(channel, repeated):
@@ -394,10 +378,9 @@ class Processor:
         self._unfinished[channel] = None
 
     def _read_run(self, channel: KafkaChannel, repeated: RepeatedRequest) -> bool:
-        """Receive bytes; if the received requests repeat an earlier request, answer them together.
+        """The requests use no memory of `FrameMemory`, because their frames are not stored.
 
-        The requests use no memory of `FrameMemory`, because their frames are not stored.  Return True if `read` must
-        read the rest of the received bytes, or the next bytes.
+        Return True if `read` must read the rest of the received bytes, or the next bytes.
         """
         reader, connection, shared = channel.reader, channel.connection, self._shared
         received_ns = time.monotonic_ns()
@@ -439,10 +422,6 @@ class Processor:
         return False
 
     def _answer_runs(self, channel: KafkaChannel, repeated: RepeatedRequest, received_ns: int, end: int) -> int:
-        """Answer requests in the first `end` received bytes, run by run; return the size of the answered requests.
-
-        If the socket does not accept all responses, the connection sends the rest later.
-        """
         taken = 0
         times = RequestTimes(received_ns, received_ns)
         while taken < end:
@@ -510,7 +489,6 @@ class Processor:
         self._note_handling(ended_ns - now_ns - (self._writing_ns - writing_ns), ended_ns)
 
     def _note_handling(self, took_ns: int, ended_ns: int) -> None:
-        """Update the moving average; if requests are slow on average, pass all requests to the channel for a while."""
         mean_ns = self._mean_handling_ns
         mean_ns += (took_ns - mean_ns) >> _MEAN_SHIFT
         if mean_ns > _SLOW_NS:
@@ -567,7 +545,6 @@ class Processor:
             self._close(channel)
 
     def _hold_memory(self, channel: KafkaChannel, size_bytes: int) -> None:
-        """Count the memory of a response that its peer has not read completely; give up others if it is used up."""
         for overdue in self._shared.response_memory.hold(channel, size_bytes):
             overdue.processor.give_up(overdue)
 
@@ -580,11 +557,10 @@ class Processor:
             self._close(channel)
 
     def _waiting_for(self, descriptor: int) -> Callable[[], bool]:
-        """Return a function that waits until this socket accepts bytes, or returns False if there is other work.
+        """Any event of the epoll descriptor also ends the wait, so no other connection is delayed.
 
-        Any event of the epoll descriptor also ends the wait, so no other connection is delayed.  If epoll already
-        watches this socket for writing, every wait would end at once, so the function returns False without a wait.
-        All waits of one send share one time limit.
+        If epoll already watches this socket for writing, every wait would end at once, so the function returns False
+        without a wait. All waits of one send share one time limit.
         """
         watched = select.poll()
         watched.register(descriptor, select.POLLOUT)
@@ -601,10 +577,7 @@ class Processor:
         return wait
 
     def _read_or_wait(self, channel: KafkaChannel) -> None:
-        """Read immediately if received bytes are buffered, because the socket does not report these bytes.
-
-        Otherwise wait for the socket.
-        """
+        """Read immediately if received bytes are buffered, because the socket does not report these bytes."""
         if channel.reader.has_ahead or channel.transport.has_buffered:
             self._read(channel)
         else:
@@ -639,7 +612,6 @@ class Processor:
 
     # --------------------------------------------------------------------------------------------- memory and deadlines
     def _retry_starved(self) -> None:
-        """Resume the reads of connections that wait for memory; any thread may call this method."""
         self._post(self._read_starved)
 
     def _read_starved(self) -> None:
@@ -658,7 +630,6 @@ class Processor:
             self._close(channel)
 
     def _overdue(self, channel: KafkaChannel, now_ns: int) -> str | None:
-        """Return the deadline that a connection has missed, or None."""
         if channel.is_request_out:
             return None
         if channel.response is not None:

@@ -20,16 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class ReceivedFrame:
-    """The frame of a request without the size field, its connection, and its time of arrival."""
-
     channel: KafkaChannel
     frame: memoryview
     received_ns: int
 
 
 class RequestChannel:
-    """A bounded queue from several processors to several handlers."""
-
     def __init__(self, max_requests: int) -> None:
         self._queue: SimpleQueue[ReceivedFrame | None] = SimpleQueue()
         self._max_requests = max_requests
@@ -38,16 +34,13 @@ class RequestChannel:
         self._is_closed = False
 
     def __len__(self) -> int:
-        """Return the number of waiting requests."""
         return self._queue.qsize()
 
     @property
     def is_empty(self) -> bool:
-        """True if no request waits for a handler."""
         return self._queue.empty()
 
     def put(self, received: ReceivedFrame) -> bool:
-        """Add a request, waiting while the queue is full; return False if the queue was closed."""
         with self._putting:
             while self._queue.qsize() >= self._max_requests and not self._is_closed:
                 self._has_room.clear()
@@ -59,17 +52,13 @@ class RequestChannel:
             return True
 
     def get(self) -> ReceivedFrame | None:
-        """Wait for a request and return it; return None if the queue is closed and empty."""
         received = self._queue.get()
         if not self._has_room.is_set():
             self._has_room.set()
         return received
 
     def close(self, handlers: int) -> None:
-        """Accept no further request.
-
-        `get` still returns the waiting requests, and then None to each of the `handlers` threads.
-        """
+        """`get` still returns the waiting requests, and then None to each of the `handlers` threads."""
         self._is_closed = True
         self._has_room.set()
         for _ in range(handlers):
@@ -88,12 +77,10 @@ class RequestHandlerPool:
         ]
 
     def start(self) -> None:
-        """Start the threads."""
         for thread in self._threads:
             thread.start()
 
     def stop(self, timeout_seconds: float) -> None:
-        """Close the channel, and wait at most `timeout_seconds` until its requests are handled."""
         self._channel.close(len(self._threads))
         deadline = time.monotonic() + timeout_seconds
         for thread in filter(threading.Thread.is_alive, self._threads):

@@ -41,11 +41,7 @@ class CannotListenError(UsageError):
 
 
 def bind(endpoint: Endpoint, config: ServerConfig) -> socket.socket:
-    """Return a socket that is bound to `endpoint`, whose host is an IP address; port 0 means any free port.
-
-    Raises:
-        CannotListenError: see its docstring.
-    """
+    """Return a socket that is bound to `endpoint`, whose host is an IP address; port 0 means any free port."""
     family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -74,8 +70,6 @@ def _no_more_threads() -> UsageError:
 
 
 class SocketServer:
-    """The listener's threads: acceptor, processors, handlers, and those for long work."""
-
     def __init__(
         self,
         listening: socket.socket,
@@ -122,11 +116,7 @@ class SocketServer:
         )
 
     def start(self) -> None:
-        """Start the handlers and the processors; if one cannot start, stop those that have started.
-
-        Raises:
-            UsageError: the process cannot start more threads.
-        """
+        """Start the handlers and the processors; if one cannot start, stop those that have started."""
         self._reserved.refill()
         try:
             self._handlers.start()
@@ -138,11 +128,6 @@ class SocketServer:
             raise _no_more_threads() from error
 
     def open(self) -> None:
-        """Listen, and start accepting connections.
-
-        Raises:
-            UsageError: another process has begun to listen on the address, or this process cannot start more threads.
-        """
         try:
             self._listening.listen(self._backlog_size)
         except OSError as error:
@@ -153,17 +138,14 @@ class SocketServer:
             raise _no_more_threads() from error
 
     def stop_accepting(self) -> None:
-        """Stop the acceptor, and close the listening socket."""
         self._acceptor.stop()
         self._listening.close()
 
     def stop_reading(self) -> None:
-        """Close the connections without a pending request, and read no further requests from the others."""
         for processor in self._processors:
             processor.stop_reading()
 
     def stop(self, timeout_seconds: float) -> None:
-        """Finish the requests in progress and send their responses within `timeout_seconds`; close all connections."""
         deadline = time.monotonic() + timeout_seconds
         self._handlers.stop(timeout_seconds)  # a handler may still pass on the rest of its request
         self._long_work.stop(max(deadline - time.monotonic(), 0))

@@ -51,45 +51,31 @@ class TransportLayer(Protocol):
         """True if received bytes are buffered; the socket no longer reports these bytes."""
         ...
 
-    def handshake(self) -> bool:
-        """Continue the handshake, and return True when it is complete."""
-        ...
+    def handshake(self) -> bool: ...
 
     def receive_into(self, buffer: memoryview) -> int | None:
         """Return the number of received bytes: 0 at the end of the stream, None if no bytes have arrived yet."""
         ...
 
     def is_at_end(self) -> bool:
-        """Return True if the peer has ended its stream and every byte was received.
-
-        Raises:
-            OSError: the connection failed.
-        """
+        """Return True if the peer has ended its stream and every byte was received."""
         ...
 
     def send(self, data: memoryview, *, more: bool) -> int:
-        """Send bytes and return the number accepted, 0 if the call would block.
-
-        `more` is True if more bytes follow immediately.
-        """
+        """`more` is True if more bytes follow immediately."""
         ...
 
     def send_slice(self, file_slice: FileSlice, already_sent: int, wait: Callable[[], bool]) -> int:
-        """Send a slice, starting at byte `already_sent`; return the number of bytes accepted.
+        """If the socket is full, this method calls `wait`, and continues if `wait` returns True.
 
-        If the socket is full, this method calls `wait`, and continues if `wait` returns True.  A part of the slice may
-        remain unsent, because `wait` returned False or because it is other connections' turn.
+        A part of the slice may remain unsent, because `wait` returned False or because it is other connections' turn.
         """
         ...
 
-    def close(self) -> None:
-        """Close the connection."""
-        ...
+    def close(self) -> None: ...
 
 
 class PlaintextTransportLayer:
-    """A TCP connection."""
-
     wants_write = False
     has_buffered = False
 
@@ -98,45 +84,35 @@ class PlaintextTransportLayer:
         self.descriptor = connected.fileno()
 
     def handshake(self) -> bool:
-        """Return True: TCP needs no handshake."""
         return True
 
     def receive_into(self, buffer: memoryview) -> int | None:
-        """Return the number of received bytes: 0 at the end of the stream, None if no bytes have arrived yet."""
         try:
             return self._socket.recv_into(buffer)
         except BlockingIOError:
             return None
 
     def is_at_end(self) -> bool:
-        """Return True if the peer has ended its stream and every byte was received."""
         try:
             return not self._socket.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
             return False
 
     def send(self, data: memoryview, *, more: bool) -> int:
-        """Send bytes and return the number accepted, 0 if the call would block.
-
-        With `more`, the kernel holds back a partial packet until more bytes follow.
-        """
+        """With `more`, the kernel holds back a partial packet until more bytes follow."""
         try:
             return self._socket.send(data, socket.MSG_MORE if more else 0)
         except BlockingIOError:
             return 0
 
     def send_slice(self, file_slice: FileSlice, already_sent: int, wait: Callable[[], bool]) -> int:
-        """Send without copying; return the number of bytes accepted."""
         return file_slice.send_waiting(self._socket, already_sent, wait)
 
     def close(self) -> None:
-        """Close the connection."""
         self._socket.close()
 
 
 class SslTransportLayer:
-    """A TLS connection."""
-
     def __init__(self, connected: socket.socket, context: ssl.SSLContext) -> None:
         self._socket = context.wrap_socket(connected, server_side=True, do_handshake_on_connect=False)
         self.descriptor = self._socket.fileno()
@@ -147,16 +123,10 @@ class SslTransportLayer:
 
     @property
     def has_buffered(self) -> bool:
-        """True if decrypted bytes can be received."""
         return bool(self._received) or self._socket.pending() > 0
 
     def handshake(self) -> bool:
-        """Continue the handshake, and return True when it is complete.
-
-        Raises:
-            HandshakeFailedError: the peer does not speak TLS, or accepts no version, cipher or certificate.
-            OSError: the connection failed.
-        """
+        # Raises HandshakeFailedError: the peer does not speak TLS, or accepts no version, cipher or certificate.
         self.wants_write = False
         try:
             self._socket.do_handshake()
@@ -172,7 +142,6 @@ class SslTransportLayer:
         return True
 
     def receive_into(self, buffer: memoryview) -> int | None:
-        """Return the number of received bytes: 0 at the end of the stream, None if no bytes have arrived yet."""
         if self._received:
             count = min(len(buffer), len(self._received))
             buffer[:count], self._received = self._received[:count], self._received[count:]
@@ -187,10 +156,10 @@ class SslTransportLayer:
             return None
 
     def is_at_end(self) -> bool:
-        """Return True if the peer has ended its stream and every byte was received.
+        """The end of a TLS stream is itself a TLS record.
 
-        The end of a TLS stream is itself a TLS record.  To reach this last record, the method decrypts the record
-        before it, and stores the decrypted bytes for `receive_into`.
+        To reach this last record, the method decrypts the record before it, and stores the decrypted bytes for
+        `receive_into`.
         """
         if not self._received:
             try:
@@ -200,7 +169,6 @@ class SslTransportLayer:
         return not self._received
 
     def send(self, data: memoryview, *, more: bool) -> int:
-        """Send bytes and return the number accepted, 0 if the call would block."""
         try:
             return self._socket.send(data)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -227,7 +195,6 @@ class SslTransportLayer:
         return sent
 
     def close(self) -> None:
-        """If the socket accepts bytes, send the end of the TLS stream; then close the connection."""
         with contextlib.suppress(OSError, ValueError):
             self._socket.unwrap()
         self._socket.close()

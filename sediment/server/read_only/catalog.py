@@ -100,10 +100,10 @@ _WITHOUT_FILE = {
 
 @dataclass(frozen=True, slots=True)
 class CatalogOptions:
-    """Options of a catalog.
+    """If `to_log_end`, every partition is served to its log end.
 
-    If `to_log_end`, every partition is served to its log end.  `renamings` serve topics under other names.
-    `partitions` contains names or globs of partition directories; if it is empty, all partitions are selected.
+    `renamings` serve topics under other names. `partitions` contains names or globs of partition directories; if it is
+    empty, all partitions are selected.
     """
 
     to_log_end: bool = False
@@ -119,7 +119,6 @@ class CatalogOptions:
     """The configs of topics in a cluster without a metadata log; None: they are unknown."""
 
     def selects(self, partition: TopicPartition) -> bool:
-        """Return True if clients may read the partition."""
         return not self.partitions or any(fnmatch.fnmatchcase(str(partition), each) for each in self.partitions)
 
 
@@ -139,11 +138,7 @@ class Renaming:
 
 
 def parse_renaming(text: str) -> Renaming:
-    """Parse the value of an `--as` option; both names are checked before they become part of a path.
-
-    Raises:
-        UsageError: the value is malformed, or one of the names is not a topic name.
-    """
+    """Parse the value of an `--as` option; both names are checked before they become part of a path."""
     new, equals, source = text.partition("=")
     directory, colon, old = source.rpartition(":")
     if not equals or (colon and not directory):
@@ -159,8 +154,6 @@ def parse_renaming(text: str) -> Renaming:
 
 @dataclass(frozen=True, slots=True)
 class UnservedReplica:
-    """A replica that is not served, because it could not be opened: `error` is the reason."""
-
     partition: TopicPartition
     path: Path
     error: SedimentError | OSError
@@ -168,11 +161,6 @@ class UnservedReplica:
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Topic:
-    """A topic under the name that clients use, with its partitions in the directories.
-
-    `numbers` are the numbers of all its partitions.  `missing` is empty for a topic that only the server itself reads.
-    """
-
     name: str
     id: uuid.UUID
     partitions: Mapping[int, FrozenLog]
@@ -183,20 +171,17 @@ class Topic:
 
     @property
     def unreadable(self) -> frozenset[int]:
-        """The numbers of the partitions without a readable replica."""
         return frozenset(each.partition.partition for each in self.left_out) - self.partitions.keys()
 
     @property
     def is_internal(self) -> bool:
-        """True for one of Kafka's internal topics."""
         return self.name in INTERNAL_TOPICS
 
 
 class Catalog:
-    """Topics by name and by id; `metadata` is the metadata of the cluster, or None without a metadata log.
+    """`coordinator_topics` contains the full topics of the coordinators, by name.
 
-    `coordinator_topics` contains the full topics of the coordinators, by name.  `left_out` contains the selected
-    replicas that could not be opened, with the topic names that clients use.
+    `left_out` contains the selected replicas that could not be opened, with the topic names that clients use.
     """
 
     def __init__(
@@ -220,24 +205,19 @@ class Catalog:
         self.directories = tuple(self._served(path) for path in directories)
 
     def topics(self) -> Sequence[Topic]:
-        """Return every topic, by name."""
         return tuple(self._by_name.values())
 
     def topic(self, name: str) -> Topic | None:
-        """Return a topic by name."""
         return self._by_name.get(name)
 
     def topic_by_id(self, topic_id: uuid.UUID) -> Topic | None:
-        """Return a topic by id."""
         return self._by_id.get(topic_id)
 
     def partition(self, name: str, number: int) -> FrozenLog | None:
-        """Return a partition of a topic."""
         topic = self._by_name.get(name)
         return None if topic is None else topic.partitions.get(number)
 
     def unreadable(self) -> tuple[tuple[TopicPartition, UnservedRange], ...]:
-        """Return the unreadable ranges that reads have skipped so far."""
         return tuple(
             (TopicPartition(topic.name, number), found)
             for topic in self._by_name.values()
@@ -246,7 +226,6 @@ class Catalog:
         )
 
     def close(self) -> None:
-        """Close the open files; a slice keeps its file open until the slice is sent."""
         self._open_segments.close()
 
     def _served(self, path: Path) -> ServedDirectory:
@@ -263,17 +242,7 @@ class Catalog:
 
 # ---------------------------------------------------------------------------------------------------------------- open
 def open_catalog(directories: Sequence[Path], options: CatalogOptions, fs: Fs) -> Catalog:
-    """Open the topics of log directories; a path may also be the directory of one partition.
-
-    Raises:
-        DirectoryInUseError: a process holds the lock of a directory.
-        NotALogDirectoryError: a path does not exist, or does not contain the files of a log directory.
-        UsageError: the directories belong to several clusters, replicas belong to different topics, a renaming is not
-            possible, a pattern matches no partition, the metadata directory has no metadata log, or configs of topics
-            are given although there is a metadata log.
-        SourceChangedError: the files of the metadata log changed too often while they were read.
-        OwnershipError: the lock file cannot be read.
-    """
+    """Open the topics of log directories; a path may also be the directory of one partition."""
     opened = [
         open_cluster_directory(path, fs, advice_if_in_use=_ADVICE_IF_IN_USE, on_unreadable=_warn_of_unreadable)
         for path in dict.fromkeys(path.absolute() for path in directories)
@@ -310,7 +279,6 @@ def open_catalog(directories: Sequence[Path], options: CatalogOptions, fs: Fs) -
 
 
 def _selected(topic: Topic, options: CatalogOptions) -> Topic:
-    """Return the topic as clients see it: they may read only the selected partitions."""
     chosen = {number: log for number, log in topic.partitions.items() if options.selects(log.partition)}
     left_out = tuple(each for each in topic.left_out if options.selects(each.partition))
     selected = replace(topic, partitions=chosen, left_out=left_out)
@@ -328,12 +296,6 @@ def _described(error: SedimentError | OSError) -> str:
 
 
 def _stated_metadata(path: Path, meta: MetaProperties | None, fs: Fs) -> ClusterMetadata:
-    """Return the cluster metadata from the log in `path`; `meta` comes from the served directories.
-
-    Raises:
-        UsageError: `path` lacks a metadata log, or the log belongs to another cluster.
-        CorruptDataError, UnsupportedDataError, SourceChangedError: the metadata log cannot be read.
-    """
     metadata = read_cluster_metadata(path, fs)
     if metadata is None:
         raise UsageError(
@@ -360,11 +322,6 @@ def _max_open_files() -> int:
 def _replicas_by_topic(
     directories: Sequence[ClusterDirectory], renamings: Sequence[Renaming]
 ) -> dict[str, list[Replica]]:
-    """Return the replicas of every topic, by the topic name that clients see.
-
-    Raises:
-        UsageError: a renaming has an unknown topic or directory, or its new name is already in use.
-    """
     found_by_path = {
         replica.path: replica
         for directory in directories
@@ -401,7 +358,6 @@ class _Numbering:
         self._left = MOST_IMPLIED_PARTITIONS
 
     def numbers(self, topic: str, found: Collection[int], stated: Collection[int]) -> frozenset[int]:
-        """Return the numbers of all partitions; `stated` comes from the metadata log, and is empty without one."""
         if stated:
             return frozenset(found) | frozenset(stated)
         implied = max(found) + 1 - len(found)
@@ -495,10 +451,6 @@ def _log(
     fs: Fs,
     left_out: list[UnservedReplica],
 ) -> FrozenLog | None:
-    """Return the log of the replica that is served; None if no replica can be read.
-
-    Add replicas that cannot be read to `left_out`.
-    """
     high_watermark = max((each.checkpoints.high_watermark or 0 for each in replicas), default=0)
     has_file = any(each.checkpoints.high_watermark_file for each in replicas)
     is_stated = any(each.checkpoints.high_watermark is not None for each in replicas)
@@ -535,7 +487,6 @@ def _listed(replica: Replica, fs: Fs) -> LogListing:
 
 
 def _most_advanced(logs: Sequence[FrozenLog], left_out: list[UnservedReplica]) -> FrozenLog | None:
-    """Return the log with the highest rank; add unreadable logs to `left_out`, but not a log that is returned."""
     readable = []
     failed = []
     for log in logs:

@@ -5,7 +5,7 @@
     times   first segment with a timestamp at or above the time -> its time index -> its records   04 §9
     epochs  `leader-epoch-checkpoint`, or the headers if it is missing                             04 §4
 
-The log reads only the files in its listing.  If a segment changes, reads raise `StorageError`.
+The log reads only the files in its listing.
 
 Invariants
 * Nothing is written and no lock is taken.
@@ -76,8 +76,8 @@ _Found = TypeVar("_Found")
 class Fetched:
     """The result of a read; `records` begins with a batch, may end inside a batch, and is None without data.
 
-    The slice may contain records below the requested offset; a consumer skips such records.  `aborted` contains the
-    aborted transactions that overlap the slice.  It is None unless the isolation level is READ_COMMITTED.
+    The slice may contain records below the requested offset; a consumer skips such records. `aborted` is None unless
+    the isolation level is READ_COMMITTED.
     """
 
     records: FileSlice | None
@@ -85,7 +85,6 @@ class Fetched:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the slice."""
         return 0 if self.records is None else self.records.size_bytes
 
 
@@ -102,8 +101,6 @@ class _Limit(NamedTuple):
 
 
 class _Readable(NamedTuple):
-    """The segments of a log in order, and the ends of reads."""
-
     segments: Sequence[FrozenSegment]
     base_offsets: Sequence[int]
     log_start_offset: int
@@ -113,10 +110,9 @@ class _Readable(NamedTuple):
 
 
 class _AbortedTransactions:
-    """Aborted transactions, sorted by the offsets of their markers.
+    """`_lowest_first[i]` is the lowest first offset among transaction i and all later transactions.
 
-    `_lowest_first[i]` is the lowest first offset among transaction i and all later transactions.  So bisection finds
-    both ends of a range.
+    So bisection finds both ends of a range.
     """
 
     def __init__(self, transactions: Sequence[AbortedTxn]) -> None:
@@ -126,7 +122,6 @@ class _AbortedTransactions:
         self._lowest_first: Int64s = np.minimum.accumulate(firsts[::-1])[::-1]
 
     def between(self, start_offset: int, end_offset: int) -> tuple[AbortedTxn, ...]:
-        """Return the transactions that overlap [start_offset, end_offset)."""
         if not self._transactions:
             return ()
         first = int(np.searchsorted(self._last_offsets, start_offset))
@@ -135,10 +130,10 @@ class _AbortedTransactions:
 
 
 class FrozenLog:
-    """The log in the directory of `listing`; its log start and high watermark come from `checkpoints`.
+    """If the checkpoint file has no high watermark for the log, reads end at the log start.
 
-    If the checkpoint file has no high watermark for the log, reads end at the log start.  If the file does not exist,
-    reads end at the log end.  `open_segments` is shared by all logs of a server.  Any thread may call any method.
+    If the file does not exist, reads end at the log end. `open_segments` is shared by all logs of a server. Any thread
+    may call any method.
     """
 
     def __init__(
@@ -161,22 +156,18 @@ class FrozenLog:
 
     @property
     def partition(self) -> TopicPartition:
-        """Topic and partition number in the name of the directory."""
         return self.listing.partition
 
     @property
     def directory(self) -> Path:
-        """Directory of the partition."""
         return self.listing.path
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all `.log` files."""
         return self.listing.log_bytes()
 
     @property
     def unreadable(self) -> tuple[UnservedRange, ...]:
-        """The unreadable ranges that reads have skipped so far."""
         return tuple(self._unreadable)
 
     @property
@@ -187,32 +178,23 @@ class FrozenLog:
     # ---------------------------------------------------------------------------------------------------------- offsets
     @property
     def view(self) -> LogView:
-        """The offsets, producers and aborted transactions, read on first use.
-
-        Raises:
-            StorageError: the files cannot be read, or have changed since the log was opened.
-        """
         return self._view or self._open_view()
 
     @property
     def log_start_offset(self) -> int:
-        """First offset that may be read."""
         return self.view.log_start_offset
 
     @property
     def high_watermark(self) -> int:
-        """The end offset of reads with READ_UNCOMMITTED."""
         view = self.view
         return view.log_start_offset if view.high_watermark is None else view.high_watermark
 
     @property
     def last_stable_offset(self) -> int:
-        """The end offset of reads with READ_COMMITTED."""
         return self.view.last_stable_offset
 
     @property
     def log_end_offset(self) -> int:
-        """Offset after the last whole batch."""
         return self.view.log_end_offset
 
     @property
@@ -221,13 +203,11 @@ class FrozenLog:
         return self.view.producers
 
     def end_offset(self, isolation: Isolation) -> int:
-        """Return the end offset of reads with this isolation level."""
         if isolation is Isolation.LOG_END:
             return self.log_end_offset
         return self.high_watermark if isolation is Isolation.HIGH_WATERMARK else self.last_stable_offset
 
     def readable_range(self, isolation: Isolation) -> tuple[int, int]:
-        """Return the log start offset and the end offset of reads, which never change."""
         return self.log_start_offset, self.end_offset(isolation)
 
     def _open_view(self) -> LogView:
@@ -249,7 +229,6 @@ class FrozenLog:
         )
 
     def _attempt(self, read: Callable[[], _Found]) -> _Found:
-        """Call `read` and return its result; after `read` has found a corrupt file, every call fails."""
         try:
             return read()
         except OSError as error:
@@ -283,15 +262,10 @@ class FrozenLog:
 
     # ------------------------------------------------------------------------------------------------------------- read
     def read(self, offset: int, max_bytes: int, *, isolation: Isolation, min_one: bool) -> Fetched:
-        """Return at most `max_bytes` of the log, from the first batch that ends at or above `offset`.
+        """The slice never extends past the end of the segment or past the end offset of reads with `isolation`.
 
-        The slice never extends past the end of the segment or past the end offset of reads with `isolation`.  If the
-        first batch is larger than `max_bytes`, return the whole batch if `min_one` is True, else nothing (KIP-74).
-
-        Raises:
-            OffsetOutOfRangeError: `offset` is outside the log.
-            StorageError: a file changed since the log was opened, or the disk failed.
-            OpenFilesLimitError: this process may open no more files.
+        If the first batch is larger than `max_bytes`, return the whole batch if `min_one` is True, else nothing
+        (KIP-74).
 
         Source: kafka-log 04 §8.
         """
@@ -403,14 +377,7 @@ class FrozenLog:
 
     # ------------------------------------------------------------------------------------------------------------ times
     def offset_for_time(self, target_ms: int, *, only_quick: bool = False) -> TimestampOffsetEpoch | None:
-        """Return the first record at or after a time; None if there is none.
-
-        Only the first segment with a timestamp at or above the target is searched, as in Kafka.
-
-        Raises:
-            CorruptBatchError, UnsupportedDataError: a batch with a valid checksum cannot be decoded.
-            StorageError, OpenFilesLimitError: see `read`.
-            LongWorkError: `only_quick` is True, and a large batch must be searched.
+        """Only the first segment with a timestamp at or above the target is searched, as in Kafka.
 
         Source: kafka-log 04 §9.
         """
@@ -435,10 +402,6 @@ class FrozenLog:
         """Return the first record with the largest timestamp; None if this record was deleted.
 
         In a log without timestamps, return the first record of the first segment, unless it has magic 0.
-
-        Raises:
-            CorruptBatchError, UnsupportedDataError, StorageError, OpenFilesLimitError, LongWorkError: see
-                `offset_for_time`.
 
         Source: kafka-log 04 §9.
         """
@@ -467,7 +430,6 @@ class FrozenLog:
     # ----------------------------------------------------------------------------------------------------------- epochs
     @property
     def leader_epoch(self) -> int:
-        """The latest leader epoch; 0 if neither the checkpoint nor the last batch contains an epoch."""
         epochs = self._checkpointed_epochs()
         epoch = self._last_batch_epoch() if epochs is None else latest_epoch(epochs)
         return max(epoch, 0)
@@ -483,7 +445,6 @@ class FrozenLog:
         return found, min(end_offset, self.log_end_offset)
 
     def epoch_at_log_start(self) -> int:
-        """Return the leader epoch at the log start; -1 if it is unknown."""
         epochs = truncate_from_start(self._epochs(), self.log_start_offset)
         is_known = bool(epochs) and epochs[0].start_offset <= self.log_start_offset
         return epochs[0].epoch if is_known else NO_LEADER_EPOCH
@@ -536,7 +497,6 @@ class FrozenLog:
 def _first_record_at(
     file: ReadableFile, batch: FoundBatch, timestamp_ms: int, *, only_quick: bool
 ) -> FoundRecord | None:
-    """Return the first record of a batch with this timestamp; None for a message of magic 0, which has no timestamp."""
     if file.read(batch.position + MAGIC, 1)[0] == 0:
         return None
     return find_record(file, batch, WantedTime(timestamp_ms, is_exact=True), only_quick=only_quick)

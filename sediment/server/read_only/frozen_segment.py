@@ -62,8 +62,6 @@ _TORN = "the segment ends inside a batch"
 
 
 class Run(NamedTuple):
-    """A run of adjacent good batches, in bytes [start_position, end_position); the last batch ends at `last_offset`."""
-
     start_position: int
     end_position: int
     last_offset: int
@@ -71,10 +69,7 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UnservedRange:
-    """Bytes [start_position, end_position) of a segment in which no batch can be read.
-
-    `from_offset` is one above the last offset before this range.
-    """
+    """`from_offset` is one above the last offset before this range."""
 
     path: str
     start_position: int
@@ -91,7 +86,6 @@ class _Survey:
     offsets: OffsetEntries
 
     def readable_end(self, start: int, end: int) -> int:
-        """Return the end of the good bytes that begin at `start`, or `end` if it is lower."""
         number = bisect_right(self.runs, start, key=attrgetter("start_position")) - 1
         return min(max(self.runs[number].end_position, start), end) if number >= 0 else start
 
@@ -106,13 +100,11 @@ class VerifiedRanges:
         self._ranges: tuple[list[int], list[int]] = ([], [])
 
     def end_of(self, position: int) -> int:
-        """Return the end of the range that contains `position`, or `position` if no range does."""
         starts, ends = self._ranges
         slot = bisect_right(starts, position) - 1
         return max(ends[slot], position) if slot >= 0 else position
 
     def add(self, start: int, end: int) -> None:
-        """Add a range, and merge it with adjacent and overlapping ranges."""
         starts, ends = self._ranges
         first, last = bisect_left(ends, start), bisect_right(starts, end)
         self._ranges = (
@@ -122,10 +114,9 @@ class VerifiedRanges:
 
 
 class FrozenSegment:
-    """A segment with its files.
+    """Its last batch ends at `end_position`, and `on_unreadable` is called with each unreadable range.
 
-    Its last batch ends at `end_position`, and `on_unreadable` is called with each unreadable range.  Any thread may
-    call the methods.
+    Any thread may call the methods.
     """
 
     __slots__ = (
@@ -151,11 +142,6 @@ class FrozenSegment:
 
     # ------------------------------------------------------------------------------------------------------------- read
     def locate(self, opened: OpenSegment, offset: int) -> FoundBatch | None:
-        """Return the first batch whose last offset is at least `offset`; None if there is none.
-
-        Raises:
-            OSError: the disk failed.
-        """
         if self._survey is None:
             entries = opened.offsets
             slot = bisect_right(entries.relative_offsets, offset - self.base_offset) - 1
@@ -176,15 +162,8 @@ class FrozenSegment:
         return self._locate_in_runs(opened, offset)
 
     def _has_batch_from(self, opened: OpenSegment, offset: int) -> bool:
-        """Return True if the segment has a batch that ends at or above `offset`.
-
-        If a search from an index entry finds no such batch, this proves nothing, because the entry may point into a
-        record.  So the first call reads all headers, from the first byte, and stores the offset after the last batch.
-
-        Raises:
-            CorruptDataError: a header is malformed.
-            OSError: the disk failed.
-        """
+        # If a search from an index entry finds no such batch, this proves nothing, because the entry may point into a
+        # record. So the first call reads all headers, from the first byte, and stores the offset after the last batch.
         if offset >= self.files.end_offset:
             return False
         if self._nothing_from is None:
@@ -205,12 +184,9 @@ class FrozenSegment:
         return find_in_file(opened.file, position, run.end_position, BY_LAST_OFFSET, offset)
 
     def verified_end(self, opened: OpenSegment, start: int, end: int) -> int:
-        """Return `end` if every batch that begins in [start, end) is good, else the position of the first bad batch.
+        """A batch must begin at `start`.
 
-        A batch must begin at `start`.  If the result is `start`, the next call of `locate` finds the next good batch.
-
-        Raises:
-            OSError: the disk failed.
+        If the result is `start`, the next call of `locate` finds the next good batch.
         """
         if self._survey is not None:
             return self._survey.readable_end(start, end)
@@ -226,10 +202,6 @@ class FrozenSegment:
         return good
 
     def upper_bound(self, opened: OpenSegment, end_position: int) -> int | None:
-        """Return an indexed offset that is larger than all offsets in the bytes before `end_position`.
-
-        Return None if the index has no such offset.
-        """
         entries = opened.offsets if self._survey is None else self._survey.offsets
         slot = bisect_left(entries.positions, end_position)
         return self.base_offset + entries.relative_offsets[slot] if slot < len(entries.positions) else None
@@ -238,14 +210,6 @@ class FrozenSegment:
     def first_record_since(
         self, opened: OpenSegment, indexed_offset: int, wanted: WantedTime, *, only_quick: bool
     ) -> FoundRecord | None:
-        """Return the first record at or after a time, or None.
-
-        `indexed_offset` is the offset in the time index entry for this time.
-
-        Raises:
-            LongWorkError: `only_quick` is True, and a large batch must be searched.
-            OSError: the disk failed.
-        """
         from_offset = max(indexed_offset, wanted.start_offset)
         for batch in self._batches(opened, from_offset, BY_TIMESTAMP, wanted.timestamp_ms):
             record = find_record(opened.file, batch, wanted, only_quick=only_quick)
@@ -254,14 +218,12 @@ class FrozenSegment:
         return None
 
     def first_batch_at(self, opened: OpenSegment, indexed_offset: int, timestamp_ms: int) -> FoundBatch | None:
-        """Return the first batch whose largest timestamp is exactly `timestamp_ms`, or None."""
         return next(self._batches(opened, indexed_offset, BY_EXACT_TIMESTAMP, timestamp_ms), None)
 
     def _batches(self, opened: OpenSegment, from_offset: int, kind: int, target_ms: int) -> Iterator[FoundBatch]:
-        """Yield the good batches that a search of `kind` finds, starting at the index entry for `from_offset`.
+        """A search by time cannot detect that the entry points to a later batch.
 
-        A search by time cannot detect that the entry points to a later batch.  So a search by offset first checks the
-        entry, and makes the survey if the entry is wrong.
+        So a search by offset first checks the entry, and makes the survey if the entry is wrong.
         """
         if self._survey is None:
             self.locate(opened, from_offset)
@@ -291,7 +253,6 @@ class FrozenSegment:
 
     # ----------------------------------------------------------------------------------------------------------- survey
     def _make_survey(self, opened: OpenSegment, reason: str) -> None:
-        """Read the whole segment once, store its survey, and call `on_unreadable` with each unreadable range."""
         with self._guard:
             if self._survey is not None:
                 return
@@ -380,7 +341,6 @@ def _survey(
 
 
 def _next_good(opened: OpenSegment, files: SegmentFiles, position: int, end_position: int, next_offset: int) -> int:
-    """Return the position of the next good batch after the bad bytes at `position`, or the end of the segment."""
     descriptor, highest = opened.file.descriptor, files.end_offset - 1
     header = opened.file.read(position, 12)
     following = position + 12 + int.from_bytes(header[8:12], "big", signed=True)

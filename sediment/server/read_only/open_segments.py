@@ -71,7 +71,6 @@ class OffsetEntries:
 
     @property
     def size_bytes(self) -> int:
-        """The size in memory, in bytes."""
         return self.relative_offsets.nbytes + self.positions.nbytes
 
 
@@ -84,7 +83,6 @@ class TimeEntries:
 
     @property
     def size_bytes(self) -> int:
-        """The size in memory, in bytes."""
         return self.timestamps.nbytes + self.relative_offsets.nbytes
 
 
@@ -99,7 +97,6 @@ class OpenSegment:
 
     @property
     def index_bytes(self) -> int:
-        """The size of the indexes in memory, in bytes."""
         return self.offsets.size_bytes + (0 if self.times is None else self.times.size_bytes)
 
 
@@ -115,16 +112,9 @@ class OpenSegments:
         self._guard = threading.Lock()
 
     def __len__(self) -> int:
-        """Return the number of open files."""
         return len(self._opened)
 
     def get(self, files: SegmentFiles) -> OpenSegment:
-        """Return a segment, and open it if it is closed.
-
-        Raises:
-            StorageError: the file changed since it was listed or first opened, or the disk failed.
-            OpenFilesLimitError: this process may open no more files.
-        """
         opened = self._opened.get(files)
         if opened is None:
             return self._open(files)
@@ -137,7 +127,6 @@ class OpenSegments:
         return opened
 
     def times(self, files: SegmentFiles, opened: OpenSegment) -> TimeEntries:
-        """Return the time index of an open segment; it is read on first use."""
         if opened.times is None:
             times = _time_entries(files)
             with self._guard:
@@ -149,7 +138,6 @@ class OpenSegments:
         return opened.times
 
     def close(self) -> None:
-        """Close every file; a slice keeps its file open until the slice is sent."""
         with self._guard:
             self._opened.clear()
             self._index_bytes = 0
@@ -200,7 +188,6 @@ class OpenSegments:
 
 
 def read_failed(error: OSError, partition: str, path: str) -> OpenFilesLimitError | StorageError:
-    """Return the error for a client whose read of `path` failed; `path` is used if `error` names no file."""
     path = str(error.filename or path)
     if is_out_of_descriptors(error):
         return OpenFilesLimitError(
@@ -224,10 +211,7 @@ def _changed(files: SegmentFiles) -> StorageError:
 
 
 def _offset_entries(files: SegmentFiles, file: ReadableFile) -> OffsetEntries:
-    """Return the index entries that are inside the segment and its file.
-
-    If the index has no such entry, create entries from the batches.
-    """
+    """If the index has no such entry, create entries from the batches."""
     content = _content(files, files.offset_index, OFFSET_ENTRY_BYTES)
     index = parse_offset_index(content, files.base_offset, preallocated=True)
     inside = _inside(index.relative_offsets, files)
@@ -249,7 +233,6 @@ def _content(files: SegmentFiles, index: Path, entry_bytes: int) -> bytes:
 
 
 def _scanned_entries(files: SegmentFiles, file: ReadableFile) -> OffsetEntries:
-    """Scan the file up to its first bad batch, and return an entry for each interval of the index."""
     relative_offsets: list[int] = []
     positions: list[int] = []
     previous_offset = files.base_offset - 1

@@ -1,7 +1,5 @@
 """Warm-up: a read of a tiny log, which loads the compiled code so that no client waits for the load.
 
-If code is not in the cache, the read compiles it.  This takes seconds, and a client could time out in the meantime.
-
 The log consists of bytes that Kafka wrote (kafka-log 01 §3.5, §4): a transactional batch and its marker.
 """
 
@@ -30,10 +28,7 @@ _COMMIT = bytes.fromhex(
 
 
 def warm_up() -> None:
-    """Read the tiny log in every way in which clients read; leave no file.
-
-    Without a directory for temporary files, load nothing; the first clients must then wait.
-    """
+    """Without a directory for temporary files, load nothing; the first clients must then wait."""
     with suppress(OSError), tempfile.TemporaryDirectory(prefix="sediment-warm-up-") as folder:
         directory = Path(folder)
         (directory / segment_file_name(0, SegmentFileKind.LOG)).write_bytes(_BATCH + _COMMIT)

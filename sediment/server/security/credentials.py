@@ -47,8 +47,6 @@ _ADVICE = "write name:SCRAM-SHA-256:iterations:salt:stored:server on each line, 
 
 @dataclass(frozen=True, slots=True)
 class ScramCredential:
-    """The keys with which a server checks a proof without knowing the password."""
-
     salt: bytes = field(repr=False)
     stored_key: bytes = field(repr=False)
     server_key: bytes = field(repr=False)
@@ -56,8 +54,6 @@ class ScramCredential:
 
 
 class Credentials:
-    """Credentials by mechanism and user; the credentials of unknown users are derived from `secret`."""
-
     def __init__(self, by_user: Mapping[tuple[str, str], ScramCredential], secret: bytes | None = None) -> None:
         self._by_user = dict(by_user)
         self._secret = secret or secrets.token_bytes(32)
@@ -67,25 +63,19 @@ class Credentials:
         self._likely = {name: self._most_likely(name) for name in HASHES}
 
     def __len__(self) -> int:
-        """Return the number of credentials."""
         return len(self._by_user)
 
     def find(self, mechanism: str, user: str) -> ScramCredential:
-        """Return the credential of `user`, or a credential that matches no password."""
         unknown = self._unknown(mechanism, user)  # also for known users, so that all users take equally long
         return self._by_user.get((mechanism, user), unknown)
 
     def find_any(self, user: str) -> tuple[str, ScramCredential]:
-        """Return a mechanism and the user's credential for it, or a credential that matches no password."""
         known = [name for name in self.mechanisms if (name, user) in self._by_user]
         mechanism = (known or self.mechanisms or tuple(HASHES))[0]
         return mechanism, self.find(mechanism, user)
 
     def _most_likely(self, mechanism: str) -> tuple[int, int, bool]:
-        """Return the most common iteration count and salt length, and True if most salts are text.
-
-        Without users, return the values of Kafka's tools.
-        """
+        """Without users, return the values of Kafka's tools."""
         shapes = Counter(
             (each.iterations, len(each.salt), set(each.salt) <= set(_BASE36))
             for (name, _), each in sorted(self._by_user.items(), key=lambda item: item[0])
@@ -109,11 +99,6 @@ CredentialSource = Callable[[], Credentials]
 
 
 def read_users(path: Path) -> Credentials:
-    """Return the credentials in a `--users` file.
-
-    Raises:
-        UsageError: the file cannot be read, a line is malformed, a user occurs twice, or the file has no users.
-    """
     try:
         with path.open("rb") as file:
             content = file.read(_MOST_FILE_BYTES + 1)
@@ -139,18 +124,12 @@ def read_users(path: Path) -> Credentials:
 
 
 class ClusterUsers:
-    """The credentials of a cluster whose users may change; `records` returns the current UserScramCredentialRecords.
-
-    The keys of the records are (mechanism number, user).
-    """
-
     def __init__(self, records: Callable[[], Mapping[tuple[int, str], Any]]) -> None:
         self._records = records
         self._secret = secrets.token_bytes(32)
         self._latest: tuple[Mapping[tuple[int, str], Any], Credentials] = ({}, Credentials({}, self._secret))
 
     def __call__(self) -> Credentials:
-        """Return the current credentials."""
         records = self._records()
         before, credentials = self._latest
         if records is not before:
@@ -161,10 +140,7 @@ class ClusterUsers:
 
 
 def of_cluster(records: Mapping[tuple[int, str], Any]) -> Mapping[tuple[str, str], ScramCredential]:
-    """Return the credentials in UserScramCredentialRecords, by mechanism and user.
-
-    A record that no client can use is skipped with a warning.
-    """
+    """A record that no client can use is skipped with a warning."""
     found: dict[tuple[str, str], ScramCredential] = {}
     for (number, user), record in records.items():
         mechanism = MECHANISMS.get(number)
@@ -204,11 +180,6 @@ def _parse_line(line: bytes) -> tuple[str, str, ScramCredential]:
 
 
 def check_credential(mechanism: str, credential: ScramCredential) -> None:
-    """Check the sizes of a credential.
-
-    Raises:
-        ValueError: a part has the wrong size for the mechanism; the message names the part.
-    """
     size = hashlib.new(HASHES[mechanism]).digest_size
     if not MIN_ITERATIONS <= credential.iterations <= MAX_ITERATIONS:
         raise ValueError(f"has an iteration count outside {MIN_ITERATIONS} to {MAX_ITERATIONS}")

@@ -17,11 +17,7 @@ from sediment.server.security.credentials import CredentialSource
 
 
 def check_exposure(bound: Endpoint, *, has_tls: bool, has_users: bool, insecure: bool) -> None:
-    """Check the part of the rule that needs no log directory; `has_users` is True if a users file is given.
-
-    Raises:
-        UsageError: other machines could reach the server without TLS.
-    """
+    """Check the part of the rule that needs no log directory; `has_users` is True if a users file is given."""
     if not (bound.is_loopback or insecure or has_tls):
         users = "" if has_users else " and --users FILE (not needed if the cluster has SCRAM users)"
         raise _exposed(bound, f"--tls-cert and --tls-key{users}")
@@ -30,11 +26,6 @@ def check_exposure(bound: Endpoint, *, has_tls: bool, has_users: bool, insecure:
 def choose_credentials(
     bound: Endpoint, from_file: CredentialSource | None, of_cluster: CredentialSource, *, insecure: bool
 ) -> CredentialSource | None:
-    """Return the source of the credentials that clients must use; None if clients need no credentials.
-
-    Raises:
-        UsageError: other machines could reach the server without SASL.
-    """
     if bound.is_loopback or insecure:
         return from_file
     if from_file is None and not len(of_cluster()):
@@ -50,5 +41,4 @@ def _exposed(bound: Endpoint, missing: str) -> UsageError:
 
 
 def security_protocol(*, has_tls: bool, has_users: bool) -> str:
-    """Return Kafka's name of the security protocol."""
     return f"{'SASL_' if has_users else ''}{'SSL' if has_tls else 'PLAINTEXT'}"

@@ -34,25 +34,13 @@ class SaslAuthenticationError(SedimentError):
 
 
 class SaslServer(Protocol):
-    """The exchange that authenticates one client with a SASL mechanism."""
-
-    def evaluate(self, token: bytes) -> bytes:
-        """Return the response to `token`.
-
-        Raises:
-            SaslAuthenticationError: the client did not prove its identity.
-        """
-        ...
+    def evaluate(self, token: bytes) -> bytes: ...
 
     @property
-    def user(self) -> str | None:
-        """The user; None until the exchange is complete."""
-        ...
+    def user(self) -> str | None: ...
 
 
 class ScramSaslServer:
-    """A SCRAM exchange."""
-
     def __init__(self, mechanism: str, users: CredentialSource) -> None:
         from scramp import ScramMechanism  # imported late, because most servers have no users
 
@@ -69,15 +57,9 @@ class ScramSaslServer:
 
     @property
     def user(self) -> str | None:
-        """The user; None until the proof is verified."""
         return self._name if self._is_complete else None
 
     def evaluate(self, token: bytes) -> bytes:
-        """Return the server's first or final message.
-
-        Raises:
-            SaslAuthenticationError: a message is malformed, or the proof is wrong.
-        """
         from scramp import ScramException
 
         try:
@@ -103,15 +85,9 @@ class PlainSaslServer:
 
     @property
     def user(self) -> str | None:
-        """The name of the user; None until the password is verified."""
         return self._user
 
     def evaluate(self, token: bytes) -> bytes:
-        """Return an empty token.
-
-        Raises:
-            SaslAuthenticationError: the token is malformed, or the password is wrong.
-        """
         parts = token.split(b"\0")
         try:
             identity, user, password = (part.decode() for part in parts)
@@ -137,28 +113,22 @@ class _State(Enum):
 
 
 class SaslMechanisms:
-    """Mechanisms of a listener: SCRAM for its current users, and also PLAIN if the listener has users and TLS."""
-
     def __init__(self, users: CredentialSource, *, has_tls: bool) -> None:
         self._users = users
         self._has_tls = has_tls
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the mechanisms."""
         of_users = self._users().mechanisms
         return (*of_users, PLAIN) if of_users and self._has_tls else of_users
 
     def new_exchange(self, name: str) -> SaslServer | None:
-        """Return a new exchange, or None if the mechanism is not offered."""
         if name not in self.names:
             return None
         return PlainSaslServer(self._users) if name == PLAIN else ScramSaslServer(name, self._users)
 
 
 class SaslAuthenticator:
-    """The authentication of one connection, whose requests arrive one at a time."""
-
     def __init__(self, mechanisms: SaslMechanisms, timer: Timer, failure_delay_ms: int) -> None:
         self.mechanisms = mechanisms
         self._timer = timer
@@ -169,30 +139,24 @@ class SaslAuthenticator:
 
     @property
     def is_complete(self) -> bool:
-        """True if the client has proved its identity."""
         return self._state is _State.COMPLETE
 
     @property
     def has_failed(self) -> bool:
-        """True if authentication has failed."""
         return self._state is _State.FAILED
 
     @property
     def expects_token(self) -> bool:
-        """True if the next frame is a token without a header."""
         return self._state is _State.TOKENS
 
     @property
     def expects_request(self) -> bool:
-        """True if a SaslAuthenticate request is expected next."""
         return self._state is _State.REQUESTS
 
     def fail(self) -> None:
-        """Fail the authentication; the connection is closed after the next response."""
         self._state = _State.FAILED
 
     def handshake(self, mechanism: str, version: int) -> ErrorCode:
-        """Choose the mechanism and return the error code; with any code except NONE, the authentication has failed."""
         exchange = self.mechanisms.new_exchange(mechanism)
         if self._state is not _State.HANDSHAKE:
             self.fail()
@@ -205,11 +169,6 @@ class SaslAuthenticator:
         return ErrorCode.NONE
 
     def evaluate(self, token: bytes) -> tuple[bytes, str | None]:
-        """Return the response to a token; also return the principal if the client has proved its identity.
-
-        Raises:
-            SaslAuthenticationError: the client did not prove its identity; the authentication has failed.
-        """
         assert self._exchange is not None
         try:
             answer = self._exchange.evaluate(token)
@@ -222,14 +181,10 @@ class SaslAuthenticator:
         return answer, f"User:{self._exchange.user}"
 
     def after_failure_delay(self, act: Callable[[], object]) -> None:
-        """Call `act` after the delay that follows every failure."""
         self._timer.after(self._failure_delay_ms, act)
 
     def accept_token(self, token: bytes, channel: TokenChannel) -> None:
-        """Process a frame without a header, and send the next token.
-
-        After a failure, close the connection with a delay.
-        """
+        """After a failure, close the connection with a delay."""
         try:
             answer, principal = self.evaluate(token)
         except SaslAuthenticationError as error:
@@ -242,10 +197,7 @@ class SaslAuthenticator:
 
 
 class SaslHandlers:
-    """Handlers of SaslHandshake and SaslAuthenticate."""
-
     def handlers(self) -> Mapping[ApiKey, Handler]:
-        """Return the handlers by API key."""
         return {ApiKey.SASL_HANDSHAKE: self._handshake, ApiKey.SASL_AUTHENTICATE: self._authenticate}
 
     def _handshake(self, request: Request) -> Any:
@@ -283,6 +235,5 @@ class SaslHandlers:
 
 
 def _authenticator_of(request: Request) -> SaslAuthenticator | None:
-    """Return the authenticator if the connection must still authenticate, else None."""
     found = request.connection.authenticator
     return found if isinstance(found, SaslAuthenticator) and not found.is_complete else None

@@ -34,7 +34,6 @@ def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
 
 
 def _words(reason: str) -> str:
-    """Return a reason from OpenSSL, such as KEY_VALUES_MISMATCH, as lower-case words."""
     return reason.replace("_", " ").lower() if reason.isupper() else reason
 
 

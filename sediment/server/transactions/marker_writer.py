@@ -41,7 +41,6 @@ class Marker:
     is_commit: bool
 
     def batch(self, now_ms: int) -> bytes:
-        """Return the control batch."""
         record = NewRecord(now_ms, *marker_key_value(self.coordinator_epoch, is_commit=self.is_commit))
         head = BatchHead(
             leader_epoch=NO_LEADER_EPOCH,

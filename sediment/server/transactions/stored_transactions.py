@@ -37,13 +37,9 @@ _FIRST_VALUE_VERSION, _FLEXIBLE_VALUE_VERSION = 0, 1
 
 # --------------------------------------------------------------------------------------------------------------- encode
 def encode_transaction(transaction: Transaction, transaction_version: int) -> tuple[bytes, bytes]:
-    """Return the key and value of a record, as a broker with this level of `transaction.version` writes them.
+    """When a producer id changes, the record also contains the previous and the next id.
 
-    When a producer id changes, the record also contains the previous and the next id.  Kafka 4.2.0 reads these two
-    fields, but does not write them.
-
-    Raises:
-        ProtocolError: a value does not fit its field.
+    Kafka 4.2.0 reads these two fields, but does not write them.
     """
     partitions = [
         m.TransactionLogValue.PartitionsSchema(topic=topic, partition_ids=numbers)
@@ -68,12 +64,10 @@ def encode_transaction(transaction: Transaction, transaction_version: int) -> tu
 
 
 def transaction_key(transactional_id: str) -> bytes:
-    """Return the key of a transactional id's records; a record without a value removes the id."""
     return encode_coordinator_key(m.TransactionLogKey(transactional_id=transactional_id))
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[int]]]:
-    """Return the sorted numbers of partitions by topic."""
     topics: dict[str, list[int]] = defaultdict(list)
     for partition in sorted(partitions):
         topics[partition.topic].append(partition.partition)
@@ -82,14 +76,7 @@ def by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[int]]
 
 # --------------------------------------------------------------------------------------------------------------- replay
 def replay_transactions(log: CoordinatorLog, fs: Fs) -> dict[str, Transaction]:
-    """Return the transactions of a partition, by transactional id.
-
-    Records of unknown types are skipped, with one warning per partition.
-
-    Raises:
-        CorruptBatchError, UnsupportedDataError: a batch cannot be read, or a record cannot be decoded.
-        SedimentError, OSError: the partition cannot be read, was removed, or was replaced while it was read.
-    """
+    """Records of unknown types are skipped, with one warning per partition."""
     current: dict[str, Transaction] = {}
     unknown = 0
     for record in read_coordinator_records(log, fs, on_corruption=FAIL):
@@ -124,7 +111,6 @@ def _apply(log: CoordinatorLog, record: LoggedRecord, current: dict[str, Transac
 
 
 def decode_transaction(transactional_id: str, value: Any) -> Transaction | None:
-    """Return the transaction in the value of a record; None if the transaction's state is unknown."""
     state = STATES.get(value.transaction_status)
     if state is None:
         return None

@@ -67,7 +67,6 @@ class Transaction:
 
     @property
     def is_epoch_exhausted(self) -> bool:
-        """True if the producer has used the last epoch of its id."""
         return self.producer_epoch >= LAST_USABLE_EPOCH
 
     def has_producer(self, producer_id: int) -> bool:
@@ -83,5 +82,4 @@ class Transaction:
         )
 
     def has_expired(self, now_ms: int, expiration_ms: int) -> bool:
-        """Return True if the transactional id has not been used for `expiration_ms`."""
         return self.state in FINISHED and self.last_update_ms <= now_ms - expiration_ms

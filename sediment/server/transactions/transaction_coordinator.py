@@ -80,8 +80,6 @@ InitAnswer = Callable[[ErrorCode, ProducerOf], object]
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """A transactional id: its transaction, and whether the transaction is being changed."""
-
     current: Transaction
     is_changing: bool = False
     is_epoch_raised: bool = False
@@ -97,7 +95,6 @@ class _Entry:
     """Memory that is reserved for the id."""
 
     def needed_bytes(self, transaction: Transaction) -> int:
-        """Return the memory to reserve if the id has this transaction."""
         return max(_size_bytes(transaction) - self.loaded_bytes, 0)
 
 
@@ -138,7 +135,6 @@ class TransactionCoordinator:
 
     # ----------------------------------------------------------------------------------------------------- life cycle
     def load(self, stored: Mapping[str, Transaction], is_unreadable: Callable[[str], bool] = _is_never) -> None:
-        """Start serving the transactions of a log directory; complete the prepared transactions."""
         self._is_unreadable = is_unreadable
         entries = {
             key: _Entry(each, loaded_bytes=_size_bytes(each))
@@ -166,25 +162,19 @@ class TransactionCoordinator:
 
     @property
     def transactions(self) -> Mapping[str, Transaction]:
-        """The current transactions, by transactional id."""
         found = [entry.current for entry in self._snapshot()]
         return {each.transactional_id: each for each in found}
 
     def _snapshot(self) -> list[_Entry]:
-        """Return a list of the current entries, for iteration while requests add and remove entries."""
         with self._guard:
             return list(self._entries.values())
 
     def find(self, transactional_id: str) -> Transaction | None:
-        """Return the transaction of an id."""
         entry = self._entries.get(transactional_id)
         return None if entry is None else entry.current
 
     def error_of(self, transactional_id: str) -> ErrorCode:
-        """Return the error that every request of a transactional id gets; NONE if the requests can be served.
-
-        After any result except COORDINATOR_LOAD_IN_PROGRESS, `find` finds every stored transaction.
-        """
+        """After any result except COORDINATOR_LOAD_IN_PROGRESS, `find` finds every stored transaction."""
         if not transactional_id:
             return ErrorCode.INVALID_REQUEST
         if not self._is_loaded:
@@ -198,10 +188,7 @@ class TransactionCoordinator:
     def initialize(
         self, transactional_id: str, timeout_ms: int, expected: ProducerOf | None, respond: InitAnswer
     ) -> None:
-        """Respond with a producer's id and next epoch; `expected` is set for a producer that continues after an error.
-
-        POLICY_VIOLATION: `sediment.transactions.max.bytes` is reached.
-        """
+        # Respond with a producer's id and next epoch; `expected` is set for a producer that continues after an error.
         error = self.error_of(transactional_id)
         if not transactional_id or not 0 < timeout_ms <= self._config.transaction_max_timeout_ms:
             error = ErrorCode.INVALID_TRANSACTION_TIMEOUT if transactional_id else ErrorCode.INVALID_REQUEST
@@ -214,7 +201,6 @@ class TransactionCoordinator:
     def _initialize(
         self, transactional_id: str, timeout_ms: int, expected: ProducerOf | None, respond: InitAnswer
     ) -> ErrorCode:
-        """Begin the change and return NONE, or return the error."""
         new_id = NO_PRODUCER_ID
         while True:
             with self._guard:
@@ -259,7 +245,6 @@ class TransactionCoordinator:
         return ErrorCode.NONE
 
     def _new_producer_id(self) -> int | None:
-        """Return an id that no producer has; if it cannot be made durable, log a warning and return None."""
         try:
             return self._producer_ids.generate()
         except SedimentError as error:
@@ -288,10 +273,6 @@ class TransactionCoordinator:
         version: int,
         respond: Callable[[ErrorCode], object],
     ) -> None:
-        """Add partitions to the transaction of a producer; `version` is the transaction version of the client.
-
-        POLICY_VIOLATION: `sediment.transactions.max.bytes` is reached.
-        """
         error = self.error_of(transactional_id)
         if error is not ErrorCode.NONE:
             respond(error)
@@ -315,7 +296,6 @@ class TransactionCoordinator:
     def verify(
         self, transactional_id: str, producer: ProducerOf, partitions: frozenset[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Return NONE for each partition in the producer's transaction, and an error for any other partition."""
         error = self.error_of(transactional_id)
         current = self.find(transactional_id)
         if error is ErrorCode.NONE and current is None:
@@ -334,12 +314,9 @@ class TransactionCoordinator:
         adds: bool,
         delays_ms: Sequence[int] = _ADD_RETRIES_MS,
     ) -> None:
-        """Check that a producer may write to partitions; call `then`, now or later, with the code of each partition.
-
-        If `adds` is True, missing partitions are added to the transaction, as clients of transaction version 2 expect.
-        Such a client may send the first batch of a transaction while the markers of the previous transaction are being
-        written.  So the addition is retried for a while.
-        """
+        # If `adds` is True, missing partitions are added to the transaction, as clients of transaction version 2
+        # expect. Such a client may send the first batch of a transaction while the markers of the previous transaction
+        # are being written. So the addition is retried for a while.
         if not adds:
             then(self.verify(transactional_id, producer, partitions))
             return
@@ -365,10 +342,7 @@ class TransactionCoordinator:
     def end(
         self, transactional_id: str, producer: ProducerOf, version: int, respond: InitAnswer, *, is_commit: bool
     ) -> None:
-        """Commit or abort the transaction of a producer; respond when the decision is stored.
-
-        For clients of transaction version 2, the response has the producer's next id and epoch.
-        """
+        """For clients of transaction version 2, the response has the producer's next id and epoch."""
         error = self.error_of(transactional_id)
         if error is not ErrorCode.NONE:
             respond(error, NO_PRODUCER)
@@ -406,7 +380,6 @@ class TransactionCoordinator:
         self._store(entry, prepared, answer)
 
     def _decided(self, entry: _Entry, producer: ProducerOf, version: int, *, is_commit: bool) -> transitions.Outcome:
-        """Return the transaction after a producer's decision, or the error; the guard is held."""
         if entry.is_changing and version >= EPOCH_BUMPING_VERSION:
             return ErrorCode.CONCURRENT_TRANSACTIONS  # the client may already have its next epoch
         outcome = transitions.end(entry.current, producer, version, self._clock.now_ms(), is_commit=is_commit)
@@ -414,7 +387,6 @@ class TransactionCoordinator:
         return ErrorCode.CONCURRENT_TRANSACTIONS if entry.is_changing and is_known else outcome
 
     def abort_timed_out(self) -> None:
-        """Abort the transactions that have been open for longer than their timeout."""
         now_ms = self._clock.now_ms()
         for entry in self._snapshot():
             if not entry.current.has_timed_out(now_ms):
@@ -433,7 +405,6 @@ class TransactionCoordinator:
 
     # -------------------------------------------------------------------------------------------------------- changes
     def _begin(self, entry: _Entry, after: Transaction) -> bool:
-        """Begin a change and reserve its memory; return False if the limit is reached.  The guard is held."""
         growth = entry.needed_bytes(after) - entry.counted_bytes
         if growth > 0:
             if not self.memory.take(growth):
@@ -447,7 +418,6 @@ class TransactionCoordinator:
             self._warnings.warning("a transactional request is refused: sediment.transactions.max.bytes is reached")
 
     def _store(self, entry: _Entry, after: Transaction, then: Callable[[ErrorCode], object]) -> None:
-        """Store a change that has begun; then apply it, call `then`, and complete the transaction if it is decided."""
         number = self._log.partition_number(after.transactional_id)
         if number is None:
             self._stored(entry, after, then, ErrorCode.NOT_COORDINATOR)
@@ -478,21 +448,18 @@ class TransactionCoordinator:
             self._complete_later(entry, after.partitions)
 
     def _count(self, entry: _Entry) -> None:
-        """Free the memory that an id does not need any more; the guard is held."""
         surplus = entry.counted_bytes - entry.needed_bytes(entry.current)
         if surplus > 0:
             entry.counted_bytes -= surplus
             self.memory.resize(-surplus)
 
     def _forget(self, entry: _Entry) -> None:
-        """Remove a transactional id; the guard is held."""
         self._entries.pop(entry.current.transactional_id, None)
         self.memory.resize(-entry.counted_bytes)
         entry.counted_bytes = 0
 
     # -------------------------------------------------------------------------------------------------------- markers
     def _complete_later(self, entry: _Entry, partitions: frozenset[TopicPartition], delay_ms: int = 0) -> None:
-        """Write the markers of a prepared transaction to `partitions` in a background thread, then store its end."""
         task = partial(self._write_markers, entry, partitions)
         self._scheduler.schedule_once("write-txn-markers", task, delay_ms=delay_ms)
 
@@ -512,7 +479,6 @@ class TransactionCoordinator:
         self._markers.write(marker, sorted(partitions), partial(self._written, entry))
 
     def _written(self, entry: _Entry, codes: Codes) -> None:
-        """Retry the failed markers that can still be written; if there are none, store the end of the transaction."""
         transactional_id = entry.current.transactional_id
         for name, code in codes.items():
             if code in _NEVER_WRITTEN:
@@ -548,7 +514,6 @@ class TransactionCoordinator:
 
     # ----------------------------------------------------------------------------------------------------- expiration
     def remove_expired(self) -> None:
-        """If `transactional.id.expiration.ms` is set, remove the transactional ids that were unused for this time."""
         now_ms, expiration_ms = self._clock.now_ms(), self._config.transactional_id_expiration_ms
         if expiration_ms is None:
             return

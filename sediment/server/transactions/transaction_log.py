@@ -32,18 +32,15 @@ class TransactionLog:
         self._waits = waits
 
     def partition_number(self, transactional_id: str) -> int | None:
-        """Return the partition of an id; None if the topic does not exist."""
         partitions = self._partitions()
         return coordinator_partition(transactional_id, len(partitions)) if partitions else None
 
     def coordinator_epoch(self, transactional_id: str) -> int | None:
-        """Return the epoch of an id's coordinator; None if the id's partition has no log."""
         number = self.partition_number(transactional_id)
         partition = None if number is None else self._partitions().get(number)
         return None if partition is None else partition.leader_epoch
 
     def append(self, number: int, records: Sequence[NewRecord], then: Callable[[ErrorCode], object]) -> None:
-        """Append a batch; call `then`, now or later, when the append is replicated or has failed."""
         partition = self._partitions().get(number)
         if partition is None:
             then(ErrorCode.NOT_COORDINATOR)

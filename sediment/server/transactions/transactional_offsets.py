@@ -34,8 +34,6 @@ Respond = Callable[[Sequence[ErrorCode]], object]
 
 @dataclass(frozen=True, slots=True)
 class TransactionalCommit:
-    """Offsets of a group, with the member and the producer that commit the offsets."""
-
     transactional_id: str
     producer: ProducerOf
     group_id: str
@@ -45,8 +43,6 @@ class TransactionalCommit:
 
 
 class TransactionalOffsets:
-    """Commits of offsets in transactions; `partitions` returns the partitions of `__consumer_offsets` by number."""
-
     def __init__(
         self,
         partitions: Callable[[], Mapping[int, Partition | None]],
@@ -60,10 +56,7 @@ class TransactionalOffsets:
         self._waits = waits
 
     def commit(self, asked: TransactionalCommit, respond: Respond, *, adds: bool) -> None:
-        """Commit offsets; `respond` gets an error code for each, now or later.
-
-        If `adds` is True, the partition of the group is added to the transaction.
-        """
+        """If `adds` is True, the partition of the group is added to the transaction."""
 
         def fail(code: ErrorCode) -> None:
             respond([code for _ in asked.commits])

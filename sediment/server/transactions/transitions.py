@@ -36,14 +36,11 @@ Outcome: TypeAlias = "Transaction | ErrorCode"
 
 @dataclass(frozen=True, slots=True)
 class ProducerOf:
-    """A producer id with an epoch, from a request."""
-
     producer_id: int
     epoch: int
 
 
 def new_transaction(transactional_id: str, producer_id: int, timeout_ms: int, now_ms: int) -> Transaction:
-    """Return the first state of a transactional id, before its producer has an epoch."""
     return Transaction(
         transactional_id, producer_id, NO_PRODUCER_EPOCH, timeout_ms, NO_TIME, TransactionState.EMPTY,
         last_update_ms=now_ms,
@@ -52,7 +49,6 @@ def new_transaction(transactional_id: str, producer_id: int, timeout_ms: int, no
 
 # ----------------------------------------------------------------------------------------------------------- initialize
 def needs_producer_id_to_initialize(current: Transaction, expected: ProducerOf | None) -> bool:
-    """Return True if `initialize` needs a new producer id, because the current id has no more epochs."""
     return (
         current.state in FINISHED
         and current.is_epoch_exhausted
@@ -63,10 +59,9 @@ def needs_producer_id_to_initialize(current: Transaction, expected: ProducerOf |
 def initialize(
     current: Transaction, timeout_ms: int, expected: ProducerOf | None, new_producer_id: int, now_ms: int
 ) -> Outcome:
-    """Return the transaction with the next epoch; `expected` is set for a producer that continues after an error.
+    """`new_producer_id` is used if `needs_producer_id_to_initialize` returns True.
 
-    `new_producer_id` is used if `needs_producer_id_to_initialize` returns True.  An open transaction must first be
-    fenced.
+    An open transaction must first be fenced.
     """
     if expected is not None and not may_continue(current, expected):
         return ErrorCode.PRODUCER_FENCED
@@ -103,10 +98,7 @@ def initialize(
 
 
 def may_continue(current: Transaction, expected: ProducerOf) -> bool:
-    """Return False if the producer was certainly fenced; if the result is True, the epoch may still be too old.
-
-    A producer that got a new id may repeat the request with its former id, because the response may have been lost.
-    """
+    # A producer that got a new id may repeat the request with its former id, because the response may have been lost.
     return (
         current.producer_epoch == NO_PRODUCER_EPOCH
         or expected.producer_id == current.producer_id
@@ -115,10 +107,10 @@ def may_continue(current: Transaction, expected: ProducerOf) -> bool:
 
 
 def fence(current: Transaction, server_version: int, now_ms: int, *, is_raised: bool = False) -> Transaction:
-    """Return the open transaction in the state PrepareAbort, with an epoch above that of its producer.
+    """If `is_raised`, an earlier fence has raised the epoch.
 
-    If `is_raised`, an earlier fence has raised the epoch.  The epoch 32767 is not raised.  The markers then have
-    version 0, because markers of version 0 may have the same epoch as the records.
+    The epoch 32767 is not raised. The markers then have version 0, because markers of version 0 may have the same epoch
+    as the records.
     """
     raised = current.producer_epoch + (not is_raised)
     is_largest = raised > LAST_USABLE_EPOCH + 1
@@ -139,7 +131,6 @@ def fence(current: Transaction, server_version: int, now_ms: int, *, is_raised: 
 def add_partitions(
     current: Transaction, producer: ProducerOf, partitions: frozenset[TopicPartition], version: int, now_ms: int
 ) -> Outcome:
-    """Return the transaction with further partitions; the first partitions begin the transaction."""
     if producer.producer_id != current.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if producer.epoch != current.producer_epoch:
@@ -165,7 +156,6 @@ def add_partitions(
 def verify_partitions(
     current: Transaction, producer: ProducerOf, partitions: Iterable[TopicPartition]
 ) -> Mapping[TopicPartition, ErrorCode]:
-    """Return NONE for each partition in the producer's transaction, and an error for any other partition."""
     error = None
     if producer.producer_id != current.producer_id:
         error = ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -182,7 +172,6 @@ def verify_partitions(
 
 # ------------------------------------------------------------------------------------------------------------------ end
 def end(current: Transaction, producer: ProducerOf, version: int, now_ms: int, *, is_commit: bool) -> Outcome:
-    """Return the transaction after its producer's decision; see `needs_next_producer_id`."""
     if version < EPOCH_BUMPING_VERSION:
         return _end_of_old_client(current, producer, now_ms, is_commit=is_commit)
     is_retry_of_bump = current.producer_epoch == producer.epoch + 1
@@ -229,7 +218,6 @@ def _end_of_old_client(current: Transaction, producer: ProducerOf, now_ms: int, 
 
 
 def _code_of_repeated_end(state: TransactionState, *, is_commit: bool) -> ErrorCode:
-    """Return the error code for a request that repeats or contradicts a decision."""
     decided = {
         TransactionState.COMPLETE_COMMIT: (True, ErrorCode.NONE),
         TransactionState.COMPLETE_ABORT: (False, ErrorCode.NONE),
@@ -255,10 +243,7 @@ def _prepared(current: Transaction, version: int, now_ms: int, *, is_commit: boo
 
 
 def needs_next_producer_id(prepared: Transaction) -> bool:
-    """Return True if `complete` would result in an epoch that no producer may have.
-
-    A fence does not set the next producer id, and records of Kafka 4.2.0 do not contain this id.
-    """
+    """A fence does not set the next producer id, and records of Kafka 4.2.0 do not contain this id."""
     return (
         prepared.client_version >= EPOCH_BUMPING_VERSION
         and prepared.producer_epoch > LAST_USABLE_EPOCH
@@ -267,7 +252,6 @@ def needs_next_producer_id(prepared: Transaction) -> bool:
 
 
 def complete(current: Transaction, now_ms: int) -> Transaction:
-    """Return the prepared transaction after its last marker is written; see `needs_next_producer_id`."""
     is_commit = current.state is TransactionState.PREPARE_COMMIT
     gets_id = current.client_version >= EPOCH_BUMPING_VERSION and current.next_producer_id != NO_PRODUCER_ID
     return replace(

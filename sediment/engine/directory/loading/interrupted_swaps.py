@@ -45,7 +45,6 @@ _INDEX_KINDS = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, Segmen
 
 
 def is_interrupted(names: Collection[str]) -> bool:
-    """Return True if `finish_interrupted` would change a directory with files of these names."""
     return any(_is_leftover(name) or _is_orphan(name, names) for name in names)
 
 
@@ -53,10 +52,10 @@ def finish_interrupted(directory: Path, fs: Fs, *, restored: Collection[str] = (
     """Complete or undo interrupted replacements and deletions in a partition directory, by the rules of Kafka's loader.
 
     `restored` contains the names of `.log.swap` files that a restore wrote and that the caller has compared with their
-    originals.  These files are accepted even if they end in a torn batch: a recovery may have cut off a torn end that a
+    originals. These files are accepted even if they end in a torn batch: a recovery may have cut off a torn end that a
     restore puts back.
 
-    The directory's lock must be held, and no task of this run may have started to write.  The `.part` files of all runs
+    The directory's lock must be held, and no task of this run may have started to write. The `.part` files of all runs
     are deleted: a run that could still commit them would hold the lock.
 
     Beyond Kafka's rules:
@@ -86,7 +85,6 @@ def finish_interrupted(directory: Path, fs: Fs, *, restored: Collection[str] = (
             have been removed.
         UnsupportedDataError: a new segment contains a batch of a later version.  Nothing was changed, except for outer
             suffixes, as above.
-        OSError: the disk failed.
 
     Source: kafka-log 05 §2 passes 1 to 3, orphan indexes of pass 4, §7.1.
     """
@@ -167,7 +165,6 @@ def _check_undone(directory: Path, undone: Sequence[str], old: OldSegments, fs: 
 
 
 def _new_segments(directory: Path, swaps: Sequence[str], old: OldSegments, fs: Fs) -> list[NewSegment]:
-    """Return the new segments among `swaps`, sorted by base offset."""
     found = []
     for name in swaps:
         if not name.endswith(_LOG + SWAP_SUFFIX):
@@ -181,7 +178,6 @@ def _new_segments(directory: Path, swaps: Sequence[str], old: OldSegments, fs: F
 
 
 def _unfit_indexes(directory: Path, swaps: Sequence[str], rest: Sequence[str], fs: Fs) -> dict[str, str]:
-    """Find the indexes in `swaps` that contradict a log under its final name; map their names to the contradictions."""
     unfit = {}
     for name in swaps:
         file = parse_segment_file(name)
@@ -203,11 +199,6 @@ def _old_segments(directory: Path, rest: Sequence[str], fs: Fs) -> OldSegments:
 
 
 def _first_to_undo(directory: Path, new: Sequence[NewSegment], old: OldSegments) -> NewSegment | None:
-    """Return the first new segment that is not whole, if the replacement must be undone; otherwise return None.
-
-    Raises:
-        CorruptDataError: the replacement can be neither completed nor undone without a loss of records.
-    """
     problems = [segment for segment in new if segment.problem is not None]
     if not problems:
         return None
@@ -229,7 +220,6 @@ def _first_to_undo(directory: Path, new: Sequence[NewSegment], old: OldSegments)
 def _replaced_names(
     directory: Path, names: Sequence[str], swaps: Sequence[str], new: Sequence[NewSegment], fs: Fs
 ) -> list[str]:
-    """Return the names of the old files that the complete replacement `swaps` covers."""
     lowest = min((segment.base_offset for segment in new), default=0)
     end = max((segment.next_offset for segment in new), default=0)
     covered = {segment_file_name(segment.base_offset, kind) for segment in new for kind in _INDEX_KINDS}
@@ -292,7 +282,6 @@ _INDEX_KINDS = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, Segmen
 
 
 def _is_orphan(name: str, live: Collection[str]) -> bool:
-    """Return True for an index without a log; its name may have any number of digits."""
     offset = leading_offset(name)
     is_index = offset >= 0 and name.removeprefix(name.partition(".")[0]) in _INDEX_KINDS
     return is_index and segment_file_name(offset, SegmentFileKind.LOG) not in live

@@ -38,10 +38,7 @@ _LOG, _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX, _ = SegmentFileKind
 
 @dataclass(frozen=True, slots=True)
 class LoadCorruption:
-    """Corrupt bytes that a load found in a trusted segment and left unchanged.
-
-    `offset` is the offset after the last good batch that precedes these bytes.
-    """
+    """`offset` is the offset after the last good batch that precedes these bytes."""
 
     name: str
     position: int
@@ -54,31 +51,21 @@ class LoadCorruption:
 
 @dataclass(frozen=True, slots=True)
 class RepeatedBatches:
-    """Offsets that a loaded segment file contains twice, although every batch is readable."""
-
     name: str
     repeated: RepeatedOffsets
 
 
 @dataclass(slots=True, eq=False)
 class LoadingSegment:
-    """The current state of a segment on disk.
-
-    `following_base_offset` is the base offset of the next segment; None for the last one.  `scan` is the result of a
-    recovery scan of the current bytes; None if there was none.
-    """
-
     ref: SegmentRef
     following_base_offset: int | None
     scan: SegmentScan | None = None
 
     @property
     def base_offset(self) -> int:
-        """The base offset of the segment."""
         return self.ref.base_offset
 
     def name(self, kind: SegmentFileKind = _LOG) -> str:
-        """Return the name of a file of the segment."""
         return segment_file_name(self.ref.base_offset, kind)
 
 
@@ -107,8 +94,6 @@ class _ReplayedSegments(Sequence[ReplayedSegment]):
 
 
 class LoadState:
-    """The state of one load; `checkpoints` contains the offsets from the log directory's checkpoint files."""
-
     def __init__(
         self,
         partition: TopicPartition,
@@ -150,14 +135,12 @@ class LoadState:
         """(next offset, end position), keyed by (base offset, bytes of the log, bytes of the offset index)."""
 
     def path(self, segment: LoadingSegment, kind: SegmentFileKind = _LOG) -> Path:
-        """Return the path of a file of the segment."""
         return self.directory / segment.name(kind)
 
     def put(self, segment: LoadingSegment, kind: SegmentFileKind, content: bytes, why: str) -> None:
-        """Write `content` to a file of the segment, durably, unless the file already has this content.
+        """An index of the active segment is preallocated, so the file may be longer than `content`.
 
-        An index of the active segment is preallocated, so the file may be longer than `content`.  Only the beginning is
-        compared with `content`; the rest is checked for zeros, without reading holes.
+        Only the beginning is compared with `content`; the rest is checked for zeros, without reading holes.
         """
         path = self.path(segment, kind)
         entry = self.fs.entry(path)
@@ -182,7 +165,6 @@ class LoadState:
         segment.ref = replace(segment.ref, **{sizes[kind]: len(content)})
 
     def put_epochs(self, epochs: Epochs, *, is_routine: bool = False) -> None:
-        """Replace the leader epochs, in memory and on disk."""
         if epochs == self.epochs:
             return
         path = self.directory / LEADER_EPOCH_FILE
@@ -191,17 +173,13 @@ class LoadState:
         self.epochs = epochs
 
     def like(self) -> Path:
-        """Return the path whose owner, group and mode new files get.
-
-        It is the path of a file in the directory, or of the directory itself if it contains no file.
-        """
+        """It is the path of a file in the directory, or of the directory itself if it contains no file."""
         if self.segments:
             return self.path(self.segments[0])
         files = [entry.name for entry in self.fs.scan(self.directory) if entry.is_file]
         return self.directory / files[0] if files else self.directory
 
     def create_segment(self, base_offset: int) -> None:
-        """Create an empty segment, durably; its log is created last."""
         path = self.directory / segment_file_name(base_offset, _LOG)
         like = self.like()
         for kind in (_TIME_INDEX, _OFFSET_INDEX, _LOG):
@@ -212,14 +190,11 @@ class LoadState:
         self.segments.append(LoadingSegment(SegmentRef(base_offset, 0, 0, 0, None, mtime_ns), None))
 
     def mtime_ns(self, path: Path) -> int:
-        """Return the modification time of a file; 0 if it does not exist."""
         entry = self.fs.entry(path)
         return 0 if entry is None else entry.mtime_ns
 
     def remove_segments(self, removed: list[LoadingSegment], why: str) -> None:
-        """Rename the files of segments to `.deleted`, the last segment first; the next start removes them.
-
-        Their producer snapshots are also dropped, unless this recovery wrote them.
+        """Their producer snapshots are also dropped, unless this recovery wrote them.
 
         Source: kafka-log 05 §3 step 2.
         """
@@ -240,16 +215,13 @@ class LoadState:
         )
 
     def all_replayed(self) -> Sequence[ReplayedSegment]:
-        """Return all segments as `replayed` does."""
         return _ReplayedSegments(self)
 
     def replayed(self, segment: LoadingSegment) -> ReplayedSegment:
-        """Return the segment in the form that a replay of producers reads."""
         return ReplayedSegment(segment.base_offset, self.path(segment), segment.ref.log_bytes, self.fs)
 
     @contextmanager
     def naming_partition(self) -> Iterator[None]:
-        """Add the partition to errors about batches."""
         try:
             yield
         except (CorruptBatchError, UnsupportedDataError) as error:
@@ -264,11 +236,6 @@ class LoadState:
         *,
         stop_if_offsets_go_back: bool,
     ) -> SegmentScan:
-        """Scan every batch of a segment.
-
-        Raises:
-            CorruptBatchError, UnsupportedDataError, IndexOffsetOverflowError: see `scan_segment`.
-        """
         with self.naming_partition():
             scan = scan_segment(
                 self.path(segment),

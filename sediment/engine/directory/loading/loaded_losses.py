@@ -22,10 +22,9 @@ from sediment.segment_io.fs import Fs
 
 
 def losses_of(log: LoadedLog, known: KnownOfLog, orphans: Mapping[int, str], fs: Fs) -> LogLosses:
-    """Compare the segments of a loaded log with each other and with checkpoints.
+    """`orphans` are the indexes without a log that were there before the load (`orphans_of`).
 
-    `orphans` are the indexes without a log that were there before the load (`orphans_of`).  A log with a hole that may
-    be a loss is read again, because its batches show whether it was ever compacted.
+    A log with a hole that may be a loss is read again, because its batches show whether it was ever compacted.
     """
     ends = [SegmentEnd(segment.base_offset, segment.next_offset) for segment in log.segments]
     was_cleaned = partial(records_were_removed, log.path, fs=fs)

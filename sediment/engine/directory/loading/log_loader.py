@@ -92,10 +92,9 @@ _Result = TypeVar("_Result")
 # --------------------------------------------------------------------------------------------------------------- result
 @dataclass(frozen=True, slots=True)
 class LoadedSegment:
-    """A segment of a loaded log, in Kafka's terms.
+    """`largest_timestamp_ms` comes from the last time index entry, or from the batches if the index was rebuilt.
 
-    `largest_timestamp_ms` comes from the last time index entry, or from the batches if the index was rebuilt.  If no
-    record has a timestamp, the value is the file's modification time.
+    If no record has a timestamp, the value is the file's modification time.
     """
 
     base_offset: int
@@ -108,14 +107,10 @@ class LoadedSegment:
 
 @dataclass(frozen=True, slots=True)
 class LoadedLog:
-    """A partition in the state after a broker's start.
-
-    Offsets are absolute, and ends are exclusive.  `high_watermark` comes from the checkpoint, limited to the log's
-    range; without a checkpoint it is the log start offset.  `recovery_point` is the recovery point after the start;
-    only a flush raises it.  `repairs` lists the changes in order; `damage` lists the corruption that was left in place.
-    Every batch at or after `verified_from_offset` was verified; None means that no batch was verified.  `cuts` are
-    the ends of segments that the load has cut off.  `repeated` lists verified segments with offsets that occur twice.
-    """
+    # `high_watermark` comes from the checkpoint, limited to the log's range; without a checkpoint it is the log start
+    # offset. `recovery_point` is the recovery point after the start; only a flush raises it. Every batch at or after
+    # `verified_from_offset` was verified; None means that no batch was verified. `cuts` are the ends of segments that
+    # the load has cut off. `repeated` lists verified segments with offsets that occur twice.
 
     partition: TopicPartition
     path: Path
@@ -135,12 +130,10 @@ class LoadedLog:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """The first offset of the first transaction that is open or has its marker at or above the high watermark."""
         return self.producers.first_unstable_offset(self.high_watermark, log_start_offset=self.log_start_offset)
 
     @property
     def last_stable_offset(self) -> int:
-        """The end offset for read_committed consumers."""
         return self.producers.last_stable_offset(self.high_watermark, log_start_offset=self.log_start_offset)
 
 
@@ -158,18 +151,11 @@ def load_log(
     on_cut: Callable[[LogCut], None] | None = None,
     repairs: list[Repair] | None = None,
 ) -> LoadedLog:
-    """Load the log in `directory` and repair it; the log directory's lock must be held.
+    """After a clean stop, a broker reads only a few batches; with `verify_trusted`, every batch is checked.
 
-    After a clean stop, a broker reads only a few batches; with `verify_trusted`, every batch is checked.  Up to
-    `threads` segments are verified in parallel.  `on_cut` is called before the end of the log is cut off; if it raises,
-    no log is cut.  Each repair is added to `repairs` when it is made, so that they are known after an error, too.  The
-    returned state is durable.
-
-    Raises:
-        CorruptDataError: a broker would refuse to load this partition; repairs made before this error remain.
-        UnsupportedDataError: a batch or an index is of a later version; no log was cut.
-        CorruptCheckpointError: the leader epochs are malformed.
-        OSError: a file operation failed.
+    Up to `threads` segments are verified in parallel. `on_cut` is called before the end of the log is cut off; if it
+    raises, no log is cut. Each repair is added to `repairs` when it is made, so that they are known after an error,
+    too. The returned state is durable.
 
     Source: kafka-log 05 §2.
     """
@@ -256,13 +242,10 @@ def _remove_temporary_files(state: LoadState) -> None:
 
 
 def _load_segment_files(state: LoadState) -> None:
-    """List the segments in ascending order; recover a segment immediately if its offset index is missing.
+    """A segment is also recovered immediately if its transaction index ends below the segment's base offset.
 
-    A segment is also recovered immediately if its transaction index ends below the segment's base offset.  The recovery
-    of a segment needs the producers of all earlier segments.  If an earlier segment is corrupt and not verified yet,
-    this recovery is postponed.  A broker does not load such a log.
-
-    Source: kafka-log 05 §2 pass 4.
+    The recovery of a segment needs the producers of all earlier segments. If an earlier segment is corrupt and not
+    verified yet, this recovery is postponed. A broker does not load such a log.
     """
     listing = list_log(state.partition, state.directory, state.fs)
     state.segments = []
@@ -288,7 +271,6 @@ def _load_segment_files(state: LoadState) -> None:
 
 
 def _why_recover(state: LoadState, segment: LoadingSegment) -> str | None:
-    """Return the reason why a broker recovers this segment regardless of the recovery point; None without a reason."""
     if segment.ref.offset_index_bytes is None:
         return "the segment had no offset index"
     path = state.path(segment, SegmentFileKind.TRANSACTION_INDEX)
@@ -302,7 +284,6 @@ def _why_recover(state: LoadState, segment: LoadingSegment) -> str | None:
 
 
 def _trim_indexes(state: LoadState, segment: LoadingSegment) -> None:
-    """Cut off the last entry of trusted indexes if it is incomplete, as a broker does when it stops."""
     for kind, size_bytes, entry_bytes in (
         (SegmentFileKind.OFFSET_INDEX, segment.ref.offset_index_bytes, OFFSET_ENTRY_BYTES),
         (SegmentFileKind.TIME_INDEX, segment.ref.time_index_bytes, TIME_ENTRY_BYTES),
@@ -342,10 +323,6 @@ def _aborted_in(state: LoadState, segment: LoadingSegment) -> tuple[AbortedTxn, 
 
 
 def _rebuild_producers(state: LoadState, log_start_offset: int, log_end_offset: int) -> ProducerStateManager:
-    """Rebuild the producers at the end of the log, and leave the snapshots that a broker's start would leave.
-
-    Source: kafka-log 05 §2, §6.
-    """
     manager = state.producer_manager()
     manager.remove_stray_snapshots([segment.base_offset for segment in state.segments])
     *earlier, last = state.segments
@@ -361,10 +338,6 @@ def _rebuild_producers(state: LoadState, log_start_offset: int, log_end_offset: 
 
 
 def _split_and_retry(state: LoadState, step: Callable[[], _Result]) -> _Result:
-    """Run `step`; if a segment contains offsets that do not fit into it, split the segment and run `step` again.
-
-    Source: kafka-log 05 §2 pass 4.
-    """
     found: set[tuple[int, int | None]] = set()
     while True:
         try:
@@ -419,7 +392,6 @@ def _check_segment_files(partition: TopicPartition, path: Path, fs: Fs) -> None:
 
 
 def _stands_for_another(name: str, kind: SegmentFileKind, names: set[str]) -> bool:
-    """Return True if `name` is an index, or if `names` contains a file with the same offset in 20 digits."""
     digits = name.removesuffix(kind)
     if not (digits.isascii() and digits.isdigit()) or int(digits) > INT64_MAX:
         return False

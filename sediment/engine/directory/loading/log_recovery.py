@@ -63,20 +63,16 @@ class _TooManyBatchesError(Exception):
 
 
 def unverified_from(state: LoadState, base_offsets: list[int]) -> int:
-    """Return the index of the first segment that a broker would verify; the number of segments if it would verify none.
-
-    After an unclean stop, this is the segment that contains the recovery point.
-    """
+    # Return the index of the first segment that a broker would verify; the number of segments if it would verify none.
     if state.is_clean:
         return len(base_offsets)
     return max(bisect_right(base_offsets, state.recovery_point_checkpoint) - 1, 0)
 
 
 def recover_unverified(state: LoadState) -> None:
-    """Verify the segment that contains the recovery point and all later ones.
+    """The segments after a corrupt one are removed before the corrupt one is cut.
 
-    End the log before the first corrupt batch.  The segments after a corrupt one are removed before the corrupt one is
-    cut.  So after a crash between these steps, the next start finds the corruption again.
+    So after a crash between these steps, the next start finds the corruption again.
 
     Source: kafka-log 05 §3.
     """

@@ -32,10 +32,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NewSegment:
-    """A `.log.swap` file; `next_offset` is the offset after the last batch to which the batch lengths lead.
+    """`good_bytes` counts the bytes before the first bad batch.
 
-    `good_bytes` counts the bytes before the first bad batch.  `problem` is a clause that describes the first problem;
-    None for a whole segment.
+    `problem` is a clause that describes the first problem; None for a whole segment.
     """
 
     name: str
@@ -48,12 +47,6 @@ class NewSegment:
 
 
 def read_new_segment(directory: Path, base_offset: int, fs: Fs, *, replaces_records: bool) -> NewSegment:
-    """Read all of a `.log.swap`; `replaces_records` is True if a log with the same base offset contains records.
-
-    Raises:
-        UnsupportedDataError: a batch with a correct checksum is of a later version.
-        OSError: a file cannot be read.
-    """
     path = directory / (segment_file_name(base_offset, SegmentFileKind.LOG) + SWAP_SUFFIX)
     size_bytes = _size_bytes(path, fs)
     good_bytes, problem = 0, None
@@ -79,7 +72,6 @@ def read_new_segment(directory: Path, base_offset: int, fs: Fs, *, replaces_reco
 
 
 def _scan(path: Path, base_offset: int, fs: Fs) -> SegmentScan:
-    """Verify a segment file without indexing it."""
     # Imported late, because the module compiles kernels that are needed only after an interrupted replacement.
     from sediment.segment_io.segment.recovery_scan import scan_segment
 
@@ -95,7 +87,6 @@ def _scan(path: Path, base_offset: int, fs: Fs) -> SegmentScan:
 
 
 def _framed_end(path: Path, base_offset: int, fs: Fs) -> tuple[int, int]:
-    """Go from batch to batch by their lengths, and return (offset, position) after the last batch found."""
     offset, position = base_offset, 0
     with suppress(CorruptBatchError):
         for last_offset, end in batch_ends(path, fs):
@@ -121,7 +112,6 @@ def _has_empty_indexes(directory: Path, base_offset: int, fs: Fs) -> bool:
 def _index_problem(
     path: Path, kind: SegmentFileKind, base_offset: int, next_offset: int, log_bytes: int, fs: Fs
 ) -> str | None:
-    """Return how the last entry of an offset or time index contradicts the end of its log, or None."""
     entry = OFFSET_ENTRY_STRUCT if kind is SegmentFileKind.OFFSET_INDEX else TIME_ENTRY_STRUCT
     count = _size_bytes(path, fs) // entry.size
     if not count:
@@ -135,11 +125,10 @@ def _index_problem(
 
 
 def index_mismatch(directory: Path, base_offset: int, kind: SegmentFileKind, fs: Fs) -> str | None:
-    """Return how an index still named `.swap` contradicts its log, which already has its final name.
+    """If a log has a torn end, its index may describe batches in that end.
 
-    Return None if both agree.  If a log has a torn end, its index may describe batches in that end.  A broker keeps
-    such an index, and so does Sediment.  The recovery that cuts the log also rebuilds the index and removes the later
-    segments.  If the index were deleted, the log would be cut earlier, and the later segments would remain after a gap.
+    The recovery that cuts the log also rebuilds the index and removes the later segments. If the index were deleted,
+    the log would be cut earlier, and the later segments would remain after a gap.
     """
     log = directory / segment_file_name(base_offset, SegmentFileKind.LOG)
     next_offset, framed_bytes = _framed_end(log, base_offset, fs)
@@ -150,8 +139,6 @@ def index_mismatch(directory: Path, base_offset: int, kind: SegmentFileKind, fs:
 
 
 class OldSegments:
-    """The live logs of a directory by base offset; each log is read on demand, at most once."""
-
     def __init__(self, directory: Path, names: Mapping[int, str], fs: Fs) -> None:
         self._directory = directory
         self._names = names
@@ -163,12 +150,10 @@ class OldSegments:
         return sorted(self._names)
 
     def have_records(self, base_offset: int) -> bool:
-        """Return True if the log at this base offset exists and is not empty."""
         name = self._names.get(base_offset)
         return name is not None and _size_bytes(self._directory / name, self._fs) > 0
 
     def have_records_of(self, new: NewSegment) -> bool:
-        """Return True if a non-empty old log begins in the range of a new segment."""
         bases = [base for base in self._bases if base == new.base_offset or new.base_offset < base < new.next_offset]
         return any(self.have_records(base) for base in bases)
 
@@ -183,11 +168,10 @@ class OldSegments:
         )
 
     def hold(self, new: NewSegment) -> bool:
-        """Return True if the old logs contain good batches for the whole range of the new segment's good batches.
+        """A cleaning copies a corrupt batch unchanged, so the first batch of a new segment may be bad.
 
-        A cleaning copies a corrupt batch unchanged, so the first batch of a new segment may be bad.  In this case, also
-        return True if an old log with the same base offset reaches the new segment's end offset.  This log is followed
-        from batch to batch by the lengths in the batch headers alone.
+        In this case, also return True if an old log with the same base offset reaches the new segment's end offset.
+        This log is followed from batch to batch by the lengths in the batch headers alone.
         """
         if new.good_bytes == 0 and new.base_offset in self._names:
             path = self._directory / self._names[new.base_offset]
@@ -205,7 +189,6 @@ class OldSegments:
         return index > 0 and self._good_end(self._bases[index - 1]) > offset
 
     def _good_end(self, base_offset: int) -> int:
-        """Return the offset after the last good batch of an old log; its base offset if no batch is good."""
         if base_offset not in self._ends:
             self._ends[base_offset] = base_offset
             with suppress(CorruptBatchError, IndexOffsetOverflowError):

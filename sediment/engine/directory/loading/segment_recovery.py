@@ -7,9 +7,6 @@
                                    makes their entries, and `index_appends.end_time_index` adds the last time entry
                      5 cut         cut off the bytes after the last good batch
 
-`log_loader` recovers a segment without an offset index or with a corrupt transaction index; `log_recovery` recovers
-segments after an unclean stop.
-
 Invariants
 * The offset index is written last, so if a crash interrupts the recovery, the next load completes it.
 * In a trusted segment, only a tail without a batch is cut off; other corruption is reported and left in place.
@@ -51,25 +48,18 @@ class ScannedAhead:
     tables: tuple[Rows, ...]
 
     def after_epoch(self, known_leader_epoch: int) -> SegmentScan:
-        """Return the scan with only the epochs above `known_leader_epoch`."""
         epochs = tuple(found for found in self.scan.leader_epochs if found[0] > known_leader_epoch)
         return replace(self.scan, leader_epochs=epochs)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VerifiedSegment:
-    """The good batches of a verified segment; `cuts` is True if the recovery cuts off the bytes after them."""
-
     scan: SegmentScan
     aborted: tuple[AbortedTxn, ...]
     cuts: bool
 
 
 def recover_segment(state: LoadState, segment: LoadingSegment, *, cut: bool, reason: str) -> None:
-    """Verify one segment, rebuild its indexes and cut off its end; see `verify_segment`.
-
-    Source: kafka-log 05 §4.
-    """
     verified = verify_segment(state, segment, cut=cut)
     if verified.cuts:
         announce_cut(state, segment, verified.scan, ())
@@ -79,10 +69,7 @@ def recover_segment(state: LoadState, segment: LoadingSegment, *, cut: bool, rea
 def announce_cut(
     state: LoadState, segment: LoadingSegment, scan: SegmentScan, following: Sequence[LoadingSegment]
 ) -> None:
-    """Record what a cut after the good batches of a segment loses, and call `on_cut` before anything is cut off.
-
-    `following` are the later segments that are removed too.
-    """
+    """`following` are the later segments that are removed too."""
     least_offset = segment.base_offset if scan.goes_back else scan.next_offset
     size_bytes = segment.ref.log_bytes
     lost = find_batches_after(state.path(segment), scan.good_bytes, size_bytes, least_offset, state.fs)
@@ -106,10 +93,9 @@ def announce_cut(
 def verify_segment(
     state: LoadState, segment: LoadingSegment, *, cut: bool, ahead: ScannedAhead | None = None
 ) -> VerifiedSegment:
-    """Verify the batches of one segment, and update leader epochs and producers from the good batches.
+    """With `cut`, the log ends before the first bad batch.
 
-    With `cut`, the log ends before the first bad batch.  Without `cut`, only a tail without a batch is cut off; other
-    corruption is recorded, and the indexes end before it.
+    Without `cut`, only a tail without a batch is cut off; other corruption is recorded, and the indexes end before it.
     """
     manager = state.producer_manager()
     counted = state.snapshots.offsets()
@@ -143,7 +129,6 @@ def verify_segment(
 
 
 def repair_segment(state: LoadState, segment: LoadingSegment, verified: VerifiedSegment, reason: str) -> None:
-    """Write the indexes of a verified segment, and cut off its end if necessary; `reason` explains index repairs."""
     scan = verified.scan
     aborted = encode_transaction_index(verified.aborted)
     if aborted or segment.ref.transaction_index_bytes is not None:
@@ -157,11 +142,10 @@ def repair_segment(state: LoadState, segment: LoadingSegment, verified: Verified
 
 
 def cut_log(state: LoadState, segment: LoadingSegment, scan: SegmentScan) -> None:
-    """Cut a log after its last good batch.
+    """The file is truncated in place, because the disk may not have space for a copy of the good batches.
 
-    The file is truncated in place, because the disk may not have space for a copy of the good batches.  If the file has
-    a second link, this link is the backup of a run.  The file is then replaced instead, so that the backup keeps its
-    bytes.  A symbolic link is replaced too, because its target may be any file of the machine.
+    If the file has a second link, this link is the backup of a run. The file is then replaced instead, so that the
+    backup keeps its bytes. A symbolic link is replaced too, because its target may be any file of the machine.
     """
     path, before = state.path(segment), segment.ref.log_bytes
     why = f"{scan.stop}; the log ends at offset {scan.next_offset}"
@@ -187,10 +171,7 @@ def _replace_by_copy(state: LoadState, path: Path, size_bytes: int) -> None:
 
 
 def is_torn_tail(state: LoadState, segment: LoadingSegment, scan: SegmentScan) -> bool:
-    """Return True if the bytes after the good batches contain no batch, so that nothing is lost if they are cut off.
-
-    If another segment follows, that segment must begin at the next offset.
-    """
+    """If another segment follows, that segment must begin at the next offset."""
     if not scan.is_torn or segment.following_base_offset not in (None, scan.next_offset):
         return False
     path = state.path(segment)
@@ -198,7 +179,6 @@ def is_torn_tail(state: LoadState, segment: LoadingSegment, scan: SegmentScan) -
 
 
 def note_corruption(state: LoadState, segment: LoadingSegment, scan: SegmentScan) -> None:
-    """Record corruption that is not removed from a trusted segment, with the number of good batches after it."""
     path = state.path(segment)
     after = find_batches_after(path, scan.good_bytes, segment.ref.log_bytes, scan.next_offset, state.fs)
     what = f"{scan.stop}; {after.good_batches} good batches follow in this segment"
@@ -206,7 +186,6 @@ def note_corruption(state: LoadState, segment: LoadingSegment, scan: SegmentScan
 
 
 def _beginning(path: Path, size_bytes: int) -> Iterator[bytes]:
-    """Yield the first `size_bytes` of a file, in chunks."""
     with path.open("rb") as file:
         while size_bytes > 0 and (chunk := file.read(min(size_bytes, _COPIED_BYTES))):
             yield chunk

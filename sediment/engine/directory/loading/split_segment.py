@@ -41,15 +41,9 @@ def split_segment(
     config: CompactionConfig,
     fs: Fs,
 ) -> Repair:
-    """Replace the segment at `base_offset` by as many segments as its offsets need; the directory's lock must be held.
+    """`overflow` is the error that the scan raised.
 
-    `overflow` is the error that the scan raised.  The whole segment is read into memory, which is acceptable because
-    such segments are rare.
-
-    Raises:
-        CorruptBatchError: offsets descend, or overlap the next segment; nothing changed.
-        UnsupportedDataError: the segment contains messages of magic 0 or 1, whose wrappers do not contain their first
-            offset.
+    The whole segment is read into memory, which is acceptable because such segments are rare.
 
     Source: kafka-log 02 §8.2.
     """
@@ -90,7 +84,6 @@ def _no_overflow(
 def _check_batches(
     partition: TopicPartition, path: Path, source: SegmentRef, overflow: IndexOffsetOverflowError, fs: Fs
 ) -> int:
-    """Check that the complete batches have magic 2 and ascending offsets; return the position after the last one."""
     scan = HeaderScan(path, size_bytes=source.log_bytes, fs=fs)
     last_offset = source.base_offset - 1
     for rows in _whole_batches(scan):
@@ -110,10 +103,7 @@ def _check_batches(
 
 
 def _whole_batches(scan: HeaderScan) -> Iterator[Rows]:
-    """Yield header rows up to a torn tail.
-
-    The tail becomes part of the last new segment, where recovery cuts it off.
-    """
+    """The tail becomes part of the last new segment, where recovery cuts it off."""
     with suppress(CorruptBatchError):
         yield from scan
 

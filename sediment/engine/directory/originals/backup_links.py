@@ -70,11 +70,8 @@ _MARKS = (
 def backup_directory(target: Path, log_dir: Path, fs: Fs) -> Iterator[None]:
     """Create `target` and check, before any other change, that files of `log_dir` can be linked into it.
 
-    A new directory is as private as `log_dir`.  At the end, remove every directory that was created here and is still
+    A new directory is as private as `log_dir`. At the end, remove every directory that was created here and is still
     empty.
-
-    Raises:
-        UsageError: `target` is on another filesystem, or is not a directory.
     """
     missing = [each for each in (target, *target.parents) if not fs.is_directory(each)]
     try:
@@ -96,12 +93,7 @@ def backup_directory(target: Path, log_dir: Path, fs: Fs) -> Iterator[None]:
 
 @contextmanager
 def originals_directory(target: Path, log_dir: Path, fs: Fs) -> Iterator[None]:
-    """Check that `target` is outside log directories and snapshots, then do the same as `backup_directory`.
-
-    Raises:
-        UsageError: the path is a log directory or snapshot, is inside one, is on another filesystem, or is not a
-            directory.
-    """
+    """Check that `target` is outside log directories and snapshots, then do the same as `backup_directory`."""
     path = target.resolve()
     for above in (path, *path.parents):
         found = next((name for name in _MARKS if fs.exists(above / name)), None)
@@ -116,11 +108,6 @@ def originals_directory(target: Path, log_dir: Path, fs: Fs) -> Iterator[None]:
 
 
 def link_replaced_files(swap: PreparedSwap, target: Path, fs: Fs) -> tuple[Path, ...]:
-    """Link the files that `commit(swap)` replaces or removes, as `link_files` does.
-
-    Raises:
-        UsageError: see `link_files`.
-    """
     return link_files(Path(swap.directory), _replaced_names(swap, fs), target, fs)
 
 
@@ -133,10 +120,6 @@ def link_files(source: Path, names: Sequence[str], target: Path, fs: Fs) -> tupl
     """Link files of the partition directory `source` into target/<its name>, durably; return the links.
 
     A second call for the same files changes nothing.
-
-    Raises:
-        UsageError: other files have the same names there, a file is a symbolic link, or the filesystem cannot create
-            links in that directory.
     """
     if not names:
         return ()
@@ -174,10 +157,9 @@ def link_files(source: Path, names: Sequence[str], target: Path, fs: Fs) -> tupl
 
 
 class BackupLinks:
-    """The originals of one run in `target` and their catalogue; the lock of every log directory must be held.
+    """Call `begin` before the first `keep`.
 
-    Call `begin` before the first `keep`.  Call `keep` for files before they are removed.  Call `end` after the last
-    `keep`.
+    Call `keep` for files before they are removed. Call `end` after the last `keep`.
     """
 
     def __init__(self, target: Path, catalogue: Catalogue, fs: Fs) -> None:
@@ -189,35 +171,22 @@ class BackupLinks:
 
     @property
     def path(self) -> Path:
-        """The path of the catalogue."""
         return catalogue_file(self._target, self._catalogue.run_id)
 
     def begin(self) -> None:
-        """Write the catalogue durably, with the state `planned`.
-
-        Raises:
-            OSError: the catalogue could not be written; the caller must then remove no file.
-        """
+        """Write the catalogue durably, with the state `planned`."""
         write_catalogue(self._catalogue, self._target, self._fs)
 
     def add(self, partition: OriginalPartition) -> None:
-        """Add a partition to the catalogue, durably, before its first `keep`.
-
-        Raises:
-            OSError: the catalogue could not be written; the caller must then remove no file of the partition.
-        """
+        """Add a partition to the catalogue, durably, before its first `keep`."""
         added = replace(self._catalogue, partitions=(*self._catalogue.partitions, partition))
         write_catalogue(added, self._target, self._fs)
         self._catalogue = added
 
     def keep(self, source: Path, names: Sequence[str], new_files: Sequence[OriginalFile] = ()) -> None:
-        """Link files of the partition directory `source` for this run, as `link_files` does.
+        """`new_files` are the files that will replace the linked files; they are already in their final state.
 
-        `new_files` are the files that will replace the linked files; they are already in their final state.  Their list
-        is written durably.
-
-        Raises:
-            UsageError: see `link_files`.
+        Their list is written durably.
         """
         link_files(source, names, self._folder, self._fs)
         if new_files:
@@ -227,27 +196,17 @@ class BackupLinks:
             self._new[source] = tuple(new_files)
 
     def keep_swap(self, swap: PreparedSwap) -> None:
-        """Link the files that a swap replaces for this run, as `link_replaced_files` does.
-
-        Raises:
-            UsageError: see `link_files`.
-            OSError: a part file is missing.
-        """
         source = Path(swap.directory)
         # A rename changes neither the inode nor the modification time of a file.
         new = [original_file(source / part.part_name, name=part.final_name) for part in swap.parts()]
         self.keep(source, _replaced_names(swap, self._fs), new)
 
     def end(self, statuses: Mapping[tuple[str, str], str], finished_ms: int) -> Path | None:
-        """Write the catalogue as `done` and return its path.
+        """If no file was removed, delete the catalogue and return None.
 
-        If no file was removed, delete the catalogue and return None.  `statuses` are keyed by log directory and
-        partition.  The link of a file that was not removed is deleted.  But the link is kept if the file's directory
-        contains an interrupted replacement.  In this case, the next start completes the replacement and removes the
-        file.
-
-        Raises:
-            OSError: the catalogue could not be written; its state is still `planned`.
+        `statuses` are keyed by log directory and partition. The link of a file that was not removed is deleted. But
+        the link is kept if the file's directory contains an interrupted replacement. In this case, the next start
+        completes the replacement and removes the file.
         """
         ended = [self._ended(each, statuses) for each in self._catalogue.partitions]
         changed = tuple(each for each in ended if each.files or each.new_files)
@@ -314,10 +273,7 @@ def _is_same(path: Path, file: OriginalFile) -> bool:
 def snapshot_log_dir(log_dir: Path, target: Path, now_ms: int, fs: Fs) -> None:
     """Link the files of `log_dir` outside the partitions, such as checkpoints, into `target`; keep existing links.
 
-    `now_ms` is the clock of the run.  If an earlier run has used `target`, its mark keeps the clock of that run.
-
-    Raises:
-        UsageError: `target` is a snapshot of another log directory, is not empty, or is on another filesystem.
+    `now_ms` is the clock of the run. If an earlier run has used `target`, its mark keeps the clock of that run.
     """
     path = target / BEFORE_OF_FILE
     mark = read_mark(path, fs)
@@ -342,11 +298,6 @@ def snapshot_log_dir(log_dir: Path, target: Path, now_ms: int, fs: Fs) -> None:
 
 
 def snapshot_partition(partition: TopicPartition, log_dir: Path, target: Path, fs: Fs) -> None:
-    """Link all files of a partition into target/<topic-partition>, unless the links already exist.
-
-    Raises:
-        UsageError: the filesystem cannot link to that directory.
-    """
     source, folder = log_dir / str(partition), target / str(partition)
     if fs.exists(folder):
         return

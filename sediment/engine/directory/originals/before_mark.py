@@ -28,10 +28,9 @@ from sediment.segment_io.partition.sources import find_sources
 
 @dataclass(frozen=True, slots=True)
 class BeforeMark:
-    """The resolved path of the log directory, and the fingerprints of its partitions before the first run.
+    """`now_ms` is the clock of the first run, or None if an earlier version of Sediment wrote the mark.
 
-    `now_ms` is the clock of the first run, or None if an earlier version of Sediment wrote the mark.  `is_reused` is
-    True if a later run has used the directory.
+    `is_reused` is True if a later run has used the directory.
     """
 
     log_dir: str
@@ -40,12 +39,10 @@ class BeforeMark:
     is_reused: bool = False
 
     def to_bytes(self) -> bytes:
-        """Return the content of the file."""
         return json.dumps(asdict(self)).encode()
 
 
 def make_mark(log_dir: Path, now_ms: int, fs: Fs) -> BeforeMark:
-    """Return the mark for the current state of `log_dir`; no other process may write to the directory."""
     try:
         sources = find_sources([log_dir], fs)
     except NotALogDirectoryError:
@@ -55,7 +52,6 @@ def make_mark(log_dir: Path, now_ms: int, fs: Fs) -> BeforeMark:
 
 
 def read_mark(path: Path, fs: Fs) -> BeforeMark | None:
-    """Return the mark in the file `path`; None if the file does not exist."""
     if not fs.exists(path):
         return None
     text = fs.read_bytes(path, follow_links=False).decode(errors="surrogateescape")
@@ -71,9 +67,9 @@ def read_mark(path: Path, fs: Fs) -> BeforeMark | None:
 
 
 def fingerprint(directory: Path, fs: Fs) -> str:
-    """Return a hash of the name, size, inode and modification time of each file of a partition.
+    """A replaced file has a new inode, even if its size and time are the same.
 
-    A replaced file has a new inode, even if its size and time are the same.  Uncommitted `.part` files are ignored.
+    Uncommitted `.part` files are ignored.
     """
     files = [
         (entry.name, entry.size_bytes, (directory / entry.name).stat().st_ino, entry.mtime_ns)

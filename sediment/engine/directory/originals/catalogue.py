@@ -14,16 +14,15 @@
                       unchanged
 
 `checkpoints` contains the partition's offset in each checkpoint file before the run, or null if the file did not list
-the partition.  `leader_epochs` is the content of leader-epoch-checkpoint before the run, or null if the file did not
-exist.  A file is described by name, size_bytes, mtime_ns and inode.  `files` are the files that the run replaced or
-deleted.  `new_files` are the segment files that the run wrote, or null while the state is planned.  `unchanged` are the
-logs that the run did not change.  So the log consisted of `files` and `unchanged` before the run, and consists of
-`new_files` and `unchanged` after it.
+the partition. `leader_epochs` is the content of leader-epoch-checkpoint before the run, or null if the file did not
+exist. A file is described by name, size_bytes, mtime_ns and inode. `files` are the files that the run replaced or
+deleted. `new_files` are the segment files that the run wrote, or null while the state is planned. `unchanged` are the
+logs that the run did not change.
 
-Invariants: the catalogue is durable as `planned` before the first original is removed.  A `planned` catalogue lists
-every file that may be removed, and each removed file has a link with the same inode in the run's folder.  The files
-that replace the removed ones are durably listed in `new-files.json` before their first rename.  A `done` catalogue
-lists exactly the removed files.
+Invariants: the catalogue is durable as `planned` before the first original is removed. A `planned` catalogue lists
+every file that may be removed, and each removed file has a link with the same inode in the run's folder. The files that
+replace the removed ones are durably listed in `new-files.json` before their first rename. A `done` catalogue lists
+exactly the removed files.
 """
 
 from __future__ import annotations
@@ -66,11 +65,6 @@ _FOLDER = re.compile(r"[0-9A-Za-z._-]{1,255}")
 
 @dataclass(frozen=True, slots=True)
 class OriginalFile:
-    """A file of a partition; `mtime_ns` is the modification time in ns since the epoch.
-
-    If `inode` is 0, the file was listed before the run wrote it.
-    """
-
     name: str
     size_bytes: int
     mtime_ns: int
@@ -79,8 +73,6 @@ class OriginalFile:
 
 @dataclass(frozen=True, slots=True)
 class OriginalLogDir:
-    """A log directory before the run; `clean_shutdown` is True after a clean stop."""
-
     path: str
     checkpoint_files: tuple[str, ...]
     clean_shutdown: bool
@@ -88,8 +80,6 @@ class OriginalLogDir:
 
 @dataclass(frozen=True, slots=True)
 class OriginalPartition:
-    """A partition before the run, and its outcome: `status` and `new_files`, which are None while planned."""
-
     partition: str
     log_dir: str
     checkpoints: Mapping[str, int | None]
@@ -102,7 +92,7 @@ class OriginalPartition:
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """One run.  The caller has removed secrets from `arguments`.  Times are milliseconds since the epoch."""
+    """The caller has removed secrets from `arguments`."""
 
     run_id: str
     command: str
@@ -117,29 +107,20 @@ class Catalogue:
 
     @property
     def is_done(self) -> bool:
-        """True if the run has ended."""
         return self.state == DONE
 
 
 def catalogue_file(target: Path, run_id: str) -> Path:
-    """Return the path of the catalogue of run `run_id` in a directory of originals."""
     return target / f"catalogue-{run_id}.json"
 
 
 def run_folder(target: Path, run_id: str) -> Path:
-    """Return the folder with the originals of run `run_id` in a directory of originals."""
     return target / run_id
 
 
 # ---------------------------------------------------------------------------------------------------------------- write
 def write_catalogue(catalogue: Catalogue, target: Path, fs: Fs) -> Path:
-    """Write or replace the catalogue of a run, durably; return its path.
-
-    The file is as private as the most private log directory of the run.
-
-    Raises:
-        OSError: the file could not be written; an earlier catalogue of the run is still intact.
-    """
+    """The file is as private as the most private log directory of the run."""
     path = catalogue_file(target, catalogue.run_id)
     started = datetime.fromtimestamp(catalogue.started_ms / 1000, tz=UTC).isoformat(timespec="milliseconds")
     fields = {"catalogue": CATALOGUE_VERSION, "state": catalogue.state, "started": started, **asdict(catalogue)}
@@ -150,13 +131,11 @@ def write_catalogue(catalogue: Catalogue, target: Path, fs: Fs) -> Path:
 
 
 def write_new_files(folder: Path, files: Iterable[OriginalFile], fs: Fs) -> None:
-    """Write to `folder` a durable list of the files that replace the originals in this folder."""
     content = json.dumps([asdict(file) for file in files]).encode() + b"\n"
     fs.replace_file(folder / NEW_FILES_FILE, content, like=folder)
 
 
 def log_dir_before(log_dir: Path, checkpoints: LogDirCheckpoints) -> OriginalLogDir:
-    """Return the entry of a log directory with these `checkpoints`."""
     names = (name for name, offsets in offsets_by_file(checkpoints).items() if offsets is not None)
     return OriginalLogDir(str(log_dir), tuple(names), checkpoints.clean_shutdown)
 
@@ -169,11 +148,6 @@ def partition_before(
     new_files: Sequence[str] | None,
     fs: Fs,
 ) -> OriginalPartition:
-    """Return the entry of a partition in `directory`; `names` are the files that may be removed.
-
-    Raises:
-        OSError: a file is missing or cannot be read.
-    """
     epochs = directory / LEADER_EPOCH_FILE
     listed = frozenset(names)
     logs = [name for name in segment_file_names(directory, fs) if name.endswith(SegmentFileKind.LOG)]
@@ -189,27 +163,19 @@ def partition_before(
 
 
 def segment_file_names(directory: Path, fs: Fs) -> list[str]:
-    """Return the names of the live segment files of a partition directory, including producer snapshots."""
     parsed = [(entry.name, parse_segment_file(entry.name)) for entry in fs.scan(directory) if entry.is_file]
     return [name for name, found in parsed if found is not None and not found.state]
 
 
 def original_file(path: Path, *, name: str | None = None) -> OriginalFile:
-    """Describe the file at `path`; give `name` if the file will be renamed.
-
-    Raises:
-        OSError: it is missing.
-    """
     return described(name or path.name, path.stat())
 
 
 def described(name: str, status: os.stat_result) -> OriginalFile:
-    """Describe the file with this status."""
     return OriginalFile(name, status.st_size, status.st_mtime_ns, status.st_ino)
 
 
 def offsets_by_file(checkpoints: LogDirCheckpoints) -> dict[str, Mapping[TopicPartition, int] | None]:
-    """Return the offsets in each checkpoint file by file name; None if the file does not exist."""
     return {
         CLEANER_FILE: checkpoints.first_dirty,
         LOG_START_FILE: checkpoints.log_start,
@@ -220,18 +186,12 @@ def offsets_by_file(checkpoints: LogDirCheckpoints) -> dict[str, Mapping[TopicPa
 
 # ----------------------------------------------------------------------------------------------------------------- read
 def run_ids(target: Path, fs: Fs) -> list[str]:
-    """Return the ids of the runs that have a catalogue in `target`."""
     found = (_CATALOGUE_FILE.fullmatch(entry.name) for entry in fs.scan(target) if entry.is_file)
     return [match[1] for match in found if match is not None]
 
 
 def read_catalogue(target: Path, run_id: str, fs: Fs) -> Catalogue:
-    """Return the catalogue of a run; while the run is planned, `new_files` come from `new-files.json`.
-
-    Raises:
-        CorruptDataError: the catalogue is malformed, or of another version.
-        OSError: the catalogue cannot be read.
-    """
+    """Return the catalogue of a run; while the run is planned, `new_files` come from `new-files.json`."""
     path = catalogue_file(target, run_id)
     catalogue: Catalogue = _parsed(path, _catalogue, fs)
     if catalogue.run_id != run_id:

@@ -33,8 +33,6 @@ _LOG_DIRECTORY_FILES = (*sorted(LOG_DIRECTORY_FILES), CLEAN_SHUTDOWN_FILE)
 
 
 class History:
-    """The runs that have a catalogue in a directory of originals, oldest first."""
-
     def __init__(self, runs: Iterable[Catalogue]) -> None:
         self.runs: tuple[Catalogue, ...] = tuple(sorted(runs, key=lambda run: (run.started_ms, run.run_id)))
         self._by_id = {run.run_id: run for run in self.runs}
@@ -44,15 +42,12 @@ class History:
                 self._entries.setdefault((entry.log_dir, entry.partition), []).append((run, entry))
 
     def run(self, run_id: str) -> Catalogue | None:
-        """Return a run by its id; None if it has no catalogue."""
         return self._by_id.get(run_id)
 
     def partitions(self) -> Iterable[tuple[str, str]]:
-        """Return the log directory and name of every partition that a run changed."""
         return self._entries.keys()
 
     def runs_of(self, log_dir: str, partition: str) -> Sequence[tuple[Catalogue, OriginalPartition]]:
-        """Return the runs that changed a partition, oldest first, with its entry in each."""
         return self._entries.get((log_dir, partition), ())
 
     def is_erasure(self, run: Catalogue) -> bool:
@@ -64,14 +59,12 @@ class History:
         return found is not None and found.command == ERASE and restores % 2 == 0
 
     def holds_erased(self, run: Catalogue, entry: OriginalPartition) -> bool:
-        """Return True if this run's originals of a partition contain records that this run or a later run erased."""
         found = [each for each, _ in self.runs_of(entry.log_dir, entry.partition)]
         return any(self.is_erasure(each) for each in found[found.index(run) :])
 
     def to_undo(
         self, wanted: Iterable[Catalogue], log_dir: str, partition: str
     ) -> list[tuple[Catalogue, OriginalPartition]]:
-        """Return the `wanted` runs that must be undone in a partition, newest first, without pairs that cancel out."""
         ids = {run.run_id for run in wanted}
         undone: set[str] = set()
         chain = []
@@ -86,13 +79,6 @@ class History:
 
 
 def read_history(target: Path, fs: Fs) -> History:
-    """Return the runs with a catalogue in `target`; links in the paths of log directories are resolved.
-
-    Raises:
-        UsageError: `target` is not a directory, or is a directory of --keep-before or a log directory.
-        CorruptDataError: a catalogue is malformed, or of another version.
-        OSError: a catalogue cannot be read.
-    """
     if not fs.is_directory(target):
         raise UsageError("no such directory of originals", path=str(target), advice="give the DIR of --keep-originals")
     resolve = functools.cache(lambda path: str(Path(path).resolve()))

@@ -26,7 +26,6 @@ from sediment.segment_io.fs import only_zeros, open_to_read
 
 
 def regular_file(path: Path) -> os.stat_result | None:
-    """Return the status of the file at `path`; None if it is missing, or is a link or another kind of file."""
     try:
         status = path.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -35,11 +34,6 @@ def regular_file(path: Path) -> os.stat_result | None:
 
 
 def kept_files(folder: Path) -> dict[str, OriginalFile]:
-    """Return the segment files in a folder of originals, by name; empty if the folder does not exist.
-
-    Raises:
-        OSError: the folder cannot be read.
-    """
     found = {}
     try:
         names = sorted(os.listdir(folder))
@@ -54,7 +48,6 @@ def kept_files(folder: Path) -> dict[str, OriginalFile]:
 
 
 def foreign_entry(target: Path, run_id: str, partition: str, names: tuple[str, ...]) -> Path | None:
-    """Return the first path of a run's originals that is a link or another kind of file; None if there is none."""
     folder = target / run_id
     for directory in (folder, folder / partition):
         if os.path.lexists(directory) and not stat.S_ISDIR(directory.lstat().st_mode):
@@ -64,11 +57,6 @@ def foreign_entry(target: Path, run_id: str, partition: str, names: tuple[str, .
 
 
 def begins_with_batch(path: Path, base_offset: int) -> bool:
-    """Return True if a log is empty, or begins with the header of a batch that its segment can contain.
-
-    Raises:
-        OSError: the file is a link, or cannot be read.
-    """
     descriptor = open_to_read(path, follow_links=False)
     try:
         size_bytes = os.fstat(descriptor).st_size

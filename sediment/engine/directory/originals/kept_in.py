@@ -13,15 +13,10 @@ LOG_DIR = "{log_dir}"
 
 @dataclass(frozen=True, slots=True)
 class KeptIn:
-    """A directory, or a pattern in which `{log_dir}` stands for the path of a log directory."""
-
     pattern: str
 
     def of(self, log_dir: Path) -> Path:
-        """Return the directory that keeps files of `log_dir`, without links: two log directories may share it.
-
-        `{log_dir}` is the directory itself, not a link to it: a neighbour of the link may be on another filesystem.
-        """
+        # `{log_dir}` is the directory itself, not a link to it: a neighbour of the link may be on another filesystem.
         return Path(self.pattern.replace(LOG_DIR, str(log_dir.resolve()))).resolve()
 
     def __str__(self) -> str:
@@ -36,11 +31,8 @@ def kept_in(given: Path | None, log_dirs: Sequence[Path], *, shares: bool) -> Ke
     """Return the places that `given`, a directory or a pattern, means for `log_dirs`; None if it is not given.
 
     Where one directory cannot serve all of them, a name without a slash means a neighbour of each: `before` keeps
-    /d1/kafka-logs in /d1/kafka-logs-before.  `shares` is True if one directory may keep files of several log
+    /d1/kafka-logs in /d1/kafka-logs-before. `shares` is True if one directory may keep files of several log
     directories; it then must be on the filesystem of all of them.
-
-    Raises:
-        UsageError: `given` is a path, not a name, and cannot serve all log directories.
     """
     if given is None:
         return None

@@ -80,8 +80,6 @@ _OF_DAMAGED_LOGS = ("recover", "restore")
 
 @dataclass(frozen=True, slots=True)
 class PartitionRestore:
-    """A partition to restore: its entry in the run's catalogue, the folder with its originals, and the plan."""
-
     partition: TopicPartition
     directory: Path
     entry: OriginalPartition
@@ -89,7 +87,6 @@ class PartitionRestore:
     plan: RestorePlan
 
     def removed_names(self, fs: Fs) -> tuple[str, ...]:
-        """Return the names of the files that the restore removes or replaces."""
         listing = list_log(self.partition, self.directory, fs)
         names = [name for group in _groups(self, listing, {}) for name in replaced_files(self.directory, group, fs)]
         for base in (*self.plan.removed, *self.plan.emptied):
@@ -98,19 +95,12 @@ class PartitionRestore:
         return tuple(name for name in dict.fromkeys(names) if fs.exists(self.directory / name))
 
     def new_names(self) -> tuple[str, ...]:
-        """Return the names of the files that the restore puts back."""
         files = [each for segment in self.plan.segments() for each in segment.files]
         return tuple(each.file.name for each in (*files, *self.plan.snapshots))
 
 
 def listed_files(directory: Path, fs: Fs) -> dict[str, OriginalFile]:
-    """Return the segment files of a directory by name, without files of interrupted changes.
-
-    The result is empty if the directory does not exist.
-
-    Raises:
-        OSError: the directory cannot be read.
-    """
+    """The result is empty if the directory does not exist."""
     if not fs.is_directory(directory):
         return {}
     return {name: original_file(directory / name) for name in segment_file_names(directory, fs)}
@@ -125,13 +115,9 @@ def plan_partition_restore(
     *,
     log_start_checkpoint: int | None,
 ) -> RestorePlan | Refusal:
-    """Plan how to undo a run in the partition of `entry`, whose segment files are `live`.
+    """Originals that are links, or that do not begin with a batch, are refused.
 
-    Originals that are links, or that do not begin with a batch, are refused.  A run that accepts damaged logs may have
-    removed a log without a batch; its originals are put back as they are.
-
-    Raises:
-        OSError: the originals cannot be read.
+    A run that accepts damaged logs may have removed a log without a batch; its originals are put back as they are.
     """
     folder = run_folder(target, catalogue.run_id) / entry.partition
     foreign = foreign_entry(target, catalogue.run_id, entry.partition, tuple(file.name for file in entry.files))
@@ -164,7 +150,6 @@ def _accepts_damage(catalogue: Catalogue) -> bool:
 
 
 def _copies(live: Files, kept: Files, directory: Path, folder: Path, fs: Fs) -> frozenset[str]:
-    """Return the names of live files that are copies of their originals; files that cannot be copies are not read."""
     return frozenset(
         name
         for name, file in kept.items()
@@ -180,15 +165,6 @@ def _copies(live: Files, kept: Files, directory: Path, folder: Path, fs: Fs) -> 
 def restore_partition(
     restore: PartitionRestore, run_id: str, originals: BackupLinks | None, lock: DirectoryLock, fs: Fs
 ) -> None:
-    """Carry out a plan; `run_id` names the part files, and `originals` keeps the removed files.
-
-    Raises:
-        SourceChangedError: the partition changed since the plan was made.
-        CommitStateUnknownError: see `commit`; the next start completes or undoes the group.
-        LockLostError: the lock of the directory was lost.
-        CorruptCheckpointError: the leader epochs are malformed; nothing was changed.
-        OSError: an operation failed; the steps before it are complete.
-    """
     directory, plan, partition = restore.directory, restore.plan, restore.partition
     epochs = _epochs_to_write(restore, fs)
     listing = list_log(partition, directory, fs)
@@ -229,11 +205,6 @@ def _prepare(segment: RestoredSegment, restore: PartitionRestore, run_id: str, f
 def _prepare_file(
     each: RestoredFile, restore: PartitionRestore, run_id: str, fs: Fs, *, may_link: bool = True
 ) -> PartFile:
-    """Give a file a part name: link a closed log or an existing file of the directory, and copy any other file.
-
-    Raises:
-        SourceChangedError: the original is not the file that the plan found.
-    """
     parsed = parse_segment_file(each.file.name)
     assert parsed is not None, each.file.name
     part = restore.directory / part_file_name(parsed.base_offset, parsed.kind, run_id, _ATTEMPT)
@@ -265,7 +236,6 @@ def _chunks(path: Path) -> Iterator[bytes]:
 
 
 def _groups(restore: PartitionRestore, listing: LogListing, parts: dict[int, PartSegment]) -> tuple[CleanedGroup, ...]:
-    """Return the groups of the swap; a new segment that is not in `parts` gets no files."""
     sources = {segment.base_offset: segment for segment in listing.segments}
     return tuple(
         CleanedGroup(
@@ -279,7 +249,6 @@ def _groups(restore: PartitionRestore, listing: LogListing, parts: dict[int, Par
 
 # ------------------------------------------------------------------------------------------------- snapshots and epochs
 def _settle_snapshots(restore: PartitionRestore, parts: Iterable[PartFile], fs: Fs) -> None:
-    """Put back the snapshots from before the run, and remove the snapshots that the run made."""
     directory = restore.directory
     found = (parse_segment_file(name) for name in restore.plan.stray_snapshots)
     names = mark_deleted(directory, [parsed.base_offset for parsed in found if parsed], fs, kinds=(_SNAPSHOT,))
@@ -293,7 +262,6 @@ def _settle_snapshots(restore: PartitionRestore, parts: Iterable[PartFile], fs: 
 
 
 def _epochs_to_write(restore: PartitionRestore, fs: Fs) -> bytes | None:
-    """Return the leader epochs to write, as file content; None if the file already has this content."""
     text = restore.entry.leader_epochs
     if text is None or not restore.plan.restores_epochs:
         return None
@@ -309,10 +277,7 @@ def _epochs_to_write(restore: PartitionRestore, fs: Fs) -> bytes | None:
 
 @dataclass(frozen=True, slots=True)
 class InterruptedRestore:
-    """A restore that was interrupted in a partition: the run that it undoes, and the new logs that are complete.
-
-    `entry` is the partition's entry in `run`.  `new_logs` names `.log.swap` files that equal their originals.
-    """
+    """`new_logs` names `.log.swap` files that equal their originals."""
 
     run: Catalogue
     entry: OriginalPartition
@@ -320,16 +285,10 @@ class InterruptedRestore:
 
 
 def interrupted_restores(history: History, directory: Path, target: Path, fs: Fs) -> tuple[InterruptedRestore, ...]:
-    """Return the interrupted restores that left complete new logs in a partition directory.
+    """A restore also puts back a log that a recovery had cut, so the new log may have a torn end or a wrong checksum.
 
-    A restore also puts back a log that a recovery had cut, so the new log may have a torn end or a wrong checksum.  A
-    load cannot distinguish such a log from a file that has lost data, so it refuses the partition.  A new log with the
+    A load cannot distinguish such a log from a file that has lost data, so it refuses the partition. A new log with the
     same bytes as its original is complete; every byte is compared, unless the log is a link to its original.
-
-    `history` is the history of the originals in `target`.
-
-    Raises:
-        OSError: a new log or an original cannot be read.
     """
     runs = history.runs_of(str(directory.parent.resolve()), directory.name)
     by_id = {run.run_id: (run, entry) for run, entry in runs}
@@ -349,7 +308,6 @@ def interrupted_restores(history: History, directory: Path, target: Path, fs: Fs
 
 
 def _is_equal(directory: Path, originals: Path, name: str, fs: Fs) -> bool:
-    """Return True if the `.swap` file of this name exists, and is a link to its original or has the same bytes."""
     new, original = directory / (name + SWAP_SUFFIX), originals / name
     entry = fs.entry(new)
     if entry is None or not entry.is_file or regular_file(original) is None:

@@ -37,24 +37,18 @@ Files = Mapping[str, OriginalFile]
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The reason why a partition is not restored, as a code and as text."""
-
     reason_code: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class RestoredFile:
-    """A file to put back; `is_kept` is True if it is among the originals, False if it is already in place."""
-
     file: OriginalFile
     is_kept: bool
 
 
 @dataclass(frozen=True, slots=True)
 class RestoredSegment:
-    """A segment to put back, with its log first; `is_active` is True if a broker will append to the segment."""
-
     base_offset: int
     files: tuple[RestoredFile, ...]
     is_active: bool = False
@@ -62,19 +56,16 @@ class RestoredSegment:
 
 @dataclass(frozen=True, slots=True)
 class RestoredGroup:
-    """Segments to put back, in ascending order, and the base offsets of the segments that they replace."""
-
     sources: tuple[int, ...]
     segments: tuple[RestoredSegment, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """The changes of a partition; all lists are sorted, and empty if nothing is left to do.
+    """`log_start_first` must be durable before the segments change.
 
-    `log_start_first` must be durable before the segments change.  `log_start_last` is written after the change.  None
-    means no entry.  Both values are used only if `moves_log_start` is True.  `emptied` are empty segments at the log
-    end.  `is_appended` is True if records were appended after the run.
+    `log_start_last` is written after the change. Both values are used only if `moves_log_start` is True. `emptied` are
+    empty segments at the log end. `is_appended` is True if records were appended after the run.
     """
 
     inserted: tuple[RestoredSegment, ...] = ()
@@ -91,16 +82,13 @@ class RestorePlan:
 
     @property
     def is_empty(self) -> bool:
-        """True if every segment file is in its state before the run."""
         changes = (self.inserted, self.groups, self.removed, self.emptied, self.snapshots, self.stray_snapshots)
         return not any(changes)
 
     def segments(self) -> tuple[RestoredSegment, ...]:
-        """Return every segment to put back."""
         return (*self.inserted, *(segment for group in self.groups for segment in group.segments))
 
     def applied(self, live: Files) -> dict[str, OriginalFile]:
-        """Return the segment files that result when the plan is carried out on `live`."""
         gone = {*self.removed, *self.emptied, *(base for group in self.groups for base in group.sources)}
         wanted = {segment.base_offset for segment in self.segments()}
         left = {
@@ -124,10 +112,9 @@ def plan_restore(
 ) -> RestorePlan | Refusal:
     """Return the plan that undoes a run in a partition, or the reason to leave the partition unchanged.
 
-    `live` are the current segment files, without files of interrupted changes; `kept` are the originals of this run;
-    `log_start_checkpoint` is the current entry.  `copies` contains the names of the `live` files that have the same
-    bytes as their originals.  Such files exist because a restore copies all files except closed logs.  `is_done` is
-    False for a killed run; its catalogue may list files that it did not remove.
+    `copies` contains the names of the `live` files that have the same bytes as their originals. Such files exist
+    because a restore copies all files except closed logs. `is_done` is False for a killed run; its catalogue may list
+    files that it did not remove.
     """
     if not is_done:
         entry = _with_linked_files(entry, kept)
@@ -139,7 +126,6 @@ def plan_restore(
 
 
 def _with_linked_files(planned: OriginalPartition, kept: Files) -> OriginalPartition:
-    """Return the entry of a killed run with all linked files: the run may have removed any of these."""
     linked = tuple(file for file in planned.files if _is_same(kept.get(file.name), file))
     others = tuple(file for file in planned.files if file not in linked and file.name.endswith(_LOG))
     return replace(planned, files=linked, unchanged=(*planned.unchanged, *others))
@@ -154,7 +140,6 @@ def _is_same(file: OriginalFile | None, other: OriginalFile) -> bool:
 
 
 def _is_copy(file: OriginalFile | None, other: OriginalFile) -> bool:
-    """Return True if both have the same size and mtime: they are one file in the same state, or a file and its copy."""
     return file is not None and (file.size_bytes, file.mtime_ns) == (other.size_bytes, other.mtime_ns)
 
 
@@ -165,8 +150,6 @@ class _RefusedError(Exception):
 
 
 class _Planner:
-    """The input of one plan: the logs by base offset, in three states: before the run, after the run, and on disk."""
-
     def __init__(
         self,
         entry: OriginalPartition,
@@ -236,7 +219,6 @@ class _Planner:
 
     # ------------------------------------------------------------------------------------------------------- divergence
     def _check_unchanged(self) -> None:
-        """Refuse if a log that the run did not change has changed after the run; only the last log may have grown."""
         last = max(self._after, default=-1)
         for base, file in sorted(self._unchanged.items()):
             found = self._found.get(base)
@@ -250,7 +232,6 @@ class _Planner:
                 raise _RefusedError(CHANGED_SINCE, f"segment {base} was created after the run, between its segments")
 
     def _keep_what_was_appended(self) -> None:
-        """Keep a segment that the run created empty, if it has grown after the run."""
         last = max(self._after, default=-1)
         found, made = self._found.get(last), self._after.get(last)
         if last in self._unchanged or found is None or made is None or found.size_bytes <= made.size_bytes:
@@ -266,7 +247,6 @@ class _Planner:
             del self._new[name]
 
     def _check_span(self, bases: Sequence[int]) -> None:
-        """Refuse unless the logs at `bases` are in their state before the run or in their state after the run."""
         before = [(base, self._before[base]) for base in bases if base in self._before]
         after = [(base, self._after[base]) for base in bases if base in self._after]
         if not any(all(self._is_found(base, file) for base, file in logs) for logs in (before, after)):
@@ -279,7 +259,6 @@ class _Planner:
                 raise _changed(base, found)
 
     def _is_as_before(self, found: OriginalFile | None) -> bool:
-        """Return True if a file is in its state before the run, or is a copy that a restore put back."""
         before = None if found is None else self._removed_by_run.get(found.name)
         if found is None or before is None or found == before:
             return found is not None and before is not None
@@ -303,7 +282,6 @@ class _Planner:
     def _plan_prefix(
         self, bases: Sequence[int]
     ) -> tuple[tuple[RestoredSegment, ...], tuple[int, ...], tuple[int, ...]]:
-        """Return the segments to insert, and the base offsets to remove at the start and at the end."""
         if not bases:
             return (), (), ()
         self._check_span(bases)
@@ -318,7 +296,6 @@ class _Planner:
         return inserted, (), left
 
     def _plan_group(self, bases: Sequence[int]) -> RestoredGroup | None:
-        """Return the replacement of a group; None if the run did not change the group, or if the group is restored."""
         names = [name for name in (*self._removed_by_run, *self._new) if not name.endswith(_SNAPSHOT)]
         if not any(_base_of(name) in bases for name in names):
             return None
@@ -370,10 +347,9 @@ class _Planner:
         raise _RefusedError(ORIGINALS_MISSING, f"{file.name} {what}")
 
     def _plan_snapshots(self, gone: Collection[int]) -> tuple[tuple[RestoredFile, ...], tuple[str, ...]]:
-        """Return the producer snapshots to put back, and the names of the snapshots to remove.
+        """The removal of the segments at the bases `gone` also removes their snapshots.
 
-        The removal of the segments at the bases `gone` also removes their snapshots.  A snapshot that the run found
-        there, at the log end, must be put back.
+        A snapshot that the run found there, at the log end, must be put back.
         """
         wanted = [
             self._original(file)
@@ -391,7 +367,6 @@ class _Planner:
         return tuple(wanted), tuple(stray)
 
     def _plan_log_start(self, has_prefix: bool) -> tuple[bool, int | None]:
-        """Return whether the log start entry changes, and the entry to write before the segments change."""
         wanted = self._entry.checkpoints.get(LOG_START_FILE)
         now = self._log_start_checkpoint
         first = min(self._found, default=0)

@@ -35,8 +35,6 @@ PINS_FILE = "pins.json"
 
 @dataclass(frozen=True, slots=True)
 class HeldFiles:
-    """The originals of a partition: their number, their bytes, and the bytes of the originals without another link."""
-
     files: int = 0
     bytes: int = 0
     only_here_bytes: int = 0
@@ -48,11 +46,6 @@ class HeldFiles:
 
 
 def held_files(run: Catalogue, entry: OriginalPartition, target: Path) -> HeldFiles:
-    """Return the number and bytes of the originals of a run in a partition; removed files are not counted.
-
-    Raises:
-        OSError: the files cannot be read.
-    """
     held = HeldFiles()
     for path, file in _listed(run, entry, target):
         status = regular_file(path)
@@ -78,13 +71,9 @@ def held_without_catalogue(target: Path, fs: Fs) -> dict[str, HeldFiles]:
 
 
 def bytes_only_in(history: History, target: Path) -> int:
-    """Return the bytes of the originals of all runs, without those that a log directory shares.
+    """A removal of the originals of all runs would free these bytes.
 
-    A removal of the originals of all runs would free these bytes.  Files that no catalogue lists are left out, because
-    no vacuum removes them.
-
-    Raises:
-        OSError: the files cannot be read.
+    Files that no catalogue lists are left out, because no vacuum removes them.
     """
     paths = [path for run in history.runs for entry in run.partitions for path, _ in _listed(run, entry, target)]
     links: dict[int, int] = {}
@@ -105,7 +94,6 @@ def _is_partition(name: str) -> bool:
 
 
 def is_running(run: Catalogue) -> bool:
-    """Return True if a run has not ended and a process holds the lock of one of its log directories."""
     if run.is_done:
         return False
     for log_dir in run.log_dirs:
@@ -116,13 +104,7 @@ def is_running(run: Catalogue) -> bool:
 
 
 def remove_originals(run: Catalogue, target: Path, fs: Fs) -> None:
-    """Remove the originals of a run, then its catalogue; the lock of `target` must be held.
-
-    Files and folders that the catalogue does not list are not removed.
-
-    Raises:
-        OSError: a file could not be removed; the catalogue is not removed.
-    """
+    """Files and folders that the catalogue does not list are not removed."""
     folder = run_folder(target, run.run_id)
     for entry in run.partitions:
         place = folder / entry.partition
@@ -141,7 +123,6 @@ def remove_originals(run: Catalogue, target: Path, fs: Fs) -> None:
 
 
 def _listed(run: Catalogue, entry: OriginalPartition, target: Path) -> Iterator[tuple[Path, OriginalFile]]:
-    """Yield the path of each file in the catalogue; leave out folders that are symbolic links."""
     folder = run_folder(target, run.run_id)
     if not folder.is_symlink() and not (folder / entry.partition).is_symlink():
         yield from ((folder / entry.partition / file.name, file) for file in entry.files)
@@ -160,11 +141,6 @@ def _remove_if_empty(folder: Path, fs: Fs) -> None:
 
 # ----------------------------------------------------------------------------------------------------------------- pins
 def read_pins(target: Path, fs: Fs) -> dict[str, str]:
-    """Return the run that each pin keeps, by the name of the pin.
-
-    Raises:
-        CorruptDataError: the file is malformed; in this case, do not remove any original.
-    """
     path = target / PINS_FILE
     if not fs.exists(path):
         return {}
@@ -180,6 +156,5 @@ def read_pins(target: Path, fs: Fs) -> dict[str, str]:
 
 
 def write_pins(pins: Mapping[str, str], target: Path, fs: Fs) -> None:
-    """Replace the list of pins, durably; the lock of `target` must be held."""
     content = json.dumps({"pins": dict(pins)}, indent=1).encode() + b"\n"
     fs.replace_file(target / PINS_FILE, content, like=target)

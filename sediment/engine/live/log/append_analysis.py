@@ -92,22 +92,18 @@ class BatchFields(NamedTuple):
 
     @property
     def codec(self) -> int:
-        """The codec of the batch's records."""
         return self.attributes & CODEC_MASK
 
     @property
     def is_control(self) -> bool:
-        """True if the batch contains control records."""
         return self.magic >= MAGIC_V2 and bool(self.attributes & CONTROL_BIT)
 
     @property
     def is_transactional(self) -> bool:
-        """True if the batch belongs to a transaction."""
         return self.magic >= MAGIC_V2 and bool(self.attributes & TRANSACTIONAL_BIT)
 
     @property
     def is_append_time(self) -> bool:
-        """True if the timestamps are of type LogAppendTime."""
         return self.magic > 0 and bool(self.attributes & TIMESTAMP_TYPE_BIT)
 
 
@@ -132,12 +128,10 @@ class CompleteBatches:
     rows: Rows
 
     def fields(self) -> Iterator[BatchFields]:
-        """Yield the headers as plain numbers."""
         for row in self.rows.tolist():
             yield BatchFields(*row)
 
     def first(self) -> BatchFields:
-        """Return the header of the first batch."""
         return BatchFields(*self.rows[0].item())
 
     def summary(self) -> Summary:
@@ -175,7 +169,6 @@ class AppendBuffers:
         self.address = self._buffer.ctypes.data
 
     def copy_of(self, records: Buffer) -> tuple[ByteArray, int]:
-        """Return a copy of `records` in a padded buffer, and their size in bytes."""
         source = np.frombuffer(records, dtype=np.uint8)
         if source.size > _MOST_KEPT_BYTES:
             return padded_copy(records), source.size
@@ -185,7 +178,6 @@ class AppendBuffers:
         return self._buffer, source.size
 
     def more_rows(self) -> None:
-        """Replace the array of header rows with an array that is twice as long."""
         self.rows = np.zeros(2 * self.rows.size, dtype=BATCH_ROW)
 
     def records(self, count: int) -> npt.NDArray[np.int64]:
@@ -199,18 +191,8 @@ class AppendBuffers:
 def read_batches(
     records: Buffer, buffers: AppendBuffers, *, origin: AppendOrigin, leader_epoch: int, max_message_bytes: int
 ) -> CompleteBatches:
-    """Return the complete batches of an append; leave out a partial batch at the end.
-
-    For a follower, also leave out the first batch with a leader epoch above `leader_epoch`, and all batches after it.
-
-    Raises:
-        CorruptBatchError: a checksum, a length or a magic is wrong.
-        InvalidRecordError: a header contradicts itself, a client sets offsets, or an epoch differs from the leader's.
-        RecordTooLargeError: a batch is larger than `max_message_bytes`; never raised for a follower.
-        OffsetsOutOfOrderError: the offsets of a follower or a Raft leader do not ascend.
-
-    Source: kafka-log 04 §1.1.
-    """
+    # For a follower, also leave out the first batch with a leader epoch above `leader_epoch`, and all batches after it.
+    # Source: kafka-log 04 §1.1.
     is_follower = origin is AppendOrigin.REPLICATION
     first_bytes = _first_size_bytes(records)
     if not is_follower and max_message_bytes < first_bytes <= len(records):
@@ -241,7 +223,6 @@ def read_batches(
 
 
 def _first_size_bytes(records: Buffer) -> int:
-    """Return the size of the first batch as it is stated, or 0 if its header is incomplete."""
     if len(records) < LOG_OVERHEAD_BYTES:
         return 0
     length = int.from_bytes(memoryview(records)[BATCH_LENGTH : BATCH_LENGTH + 4], "big", signed=True)
@@ -266,7 +247,6 @@ def _refuse_batch(status: int, buffer: ByteArray, position: int, origin: AppendO
 
 
 def too_large(size_bytes: int, max_message_bytes: int) -> RecordTooLargeError:
-    """Return the error for a batch above the limit."""
     return RecordTooLargeError(
         f"a batch of {size_bytes} bytes is larger than max.message.bytes, {max_message_bytes}",
         advice="produce smaller batches or raise max.message.bytes",

@@ -17,8 +17,6 @@ from enum import Enum
 
 
 class AppendOrigin(Enum):
-    """The origin of an append (kafka-log 04)."""
-
     CLIENT = "client"
     COORDINATOR = "coordinator"
     """An append by the group or transaction coordinator, of its own records or of transaction markers."""
@@ -28,5 +26,4 @@ class AppendOrigin(Enum):
 
     @property
     def assigns_offsets(self) -> bool:
-        """True if this append assigns the offsets of the batches."""
         return self in (AppendOrigin.CLIENT, AppendOrigin.COORDINATOR)

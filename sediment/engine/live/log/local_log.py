@@ -49,18 +49,13 @@ _SNAPSHOT = SegmentFileKind.SNAPSHOT
 
 
 class TaskScheduler(Protocol):
-    """The method of `scheduler.Scheduler` that a log calls."""
-
-    def schedule_once(self, name: str, task: Callable[[], None], *, delay_ms: int = 0) -> object:
-        """Run `task` after `delay_ms`."""
-        ...
+    def schedule_once(self, name: str, task: Callable[[], None], *, delay_ms: int = 0) -> object: ...
 
 
 class LocalLog:
-    """The shared state of one live log.
+    """`on_failure` is called with the OSError that takes the log offline.
 
-    `on_failure` is called with the OSError that takes the log offline.  `random_jitter(n)` returns a random number for
-    the jitter of a new segment (`LogConfig.random_segment_jitter_ms`).
+    `random_jitter(n)` returns a random number for the jitter of a new segment (`LogConfig.random_segment_jitter_ms`).
     """
 
     def __init__(
@@ -109,7 +104,6 @@ class LocalLog:
     # ------------------------------------------------------------------------------------------------------------ guard
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock of a usable log; an OSError in the block takes the log offline."""
         with self.lock:
             self.check_usable()
             try:
@@ -133,24 +127,12 @@ class LocalLog:
             raise
 
     def check_usable(self) -> None:
-        """Check that the log is open.
-
-        Raises:
-            StorageError: the log is offline.
-            UsageError: the log is closed.
-        """
         if self.failure is not None:
             raise self._offline_error(self.failure)
         if self.is_closed:
             raise UsageError("the log is closed", partition=str(self.partition), path=str(self.directory))
 
     def fail(self, error: OSError) -> NoReturn:
-        """Take the log offline because of `error`.
-
-        Raises:
-            OpenFilesLimitError: the process may open no more files; the log stays online.
-            StorageError: the disk failed.
-        """
         if is_out_of_descriptors(error):
             raise open_files_limit(error, str(self.partition)) from error
         is_first = self.failure is None
@@ -173,7 +155,6 @@ class LocalLog:
         )
 
     def out_of_range(self, offset: int) -> OffsetOutOfRangeError:
-        """Return the error for an offset outside the log."""
         return OffsetOutOfRangeError(
             f"the log contains offsets {self.offsets.log_start} to {self.offsets.log_end - 1}",
             partition=str(self.partition),
@@ -197,7 +178,6 @@ class LocalLog:
         return True
 
     def put_epochs(self, epochs: Epochs) -> None:
-        """Replace the leader epochs, in memory and on disk."""
         if epochs != self.epochs:
             self.epochs = epochs
             like = self.segments.active.path()
@@ -205,7 +185,6 @@ class LocalLog:
 
     # --------------------------------------------------------------------------------------------------------- segments
     def segment(self, base_offset: int, *, size_bytes: int, now_ms: int, is_new: bool = False) -> Segment:
-        """Return a segment of this log, with its own jitter."""
         return Segment(
             self.directory,
             base_offset,
@@ -230,7 +209,7 @@ class LocalLog:
         return self.config.compaction.segment_bytes if self.config.preallocate else 0
 
     def remove_segments(self, base_offsets: Sequence[int], *, snapshots: bool = True) -> None:
-        """Remove segments; their files are deleted after `file.delete.delay.ms`.  Source: kafka-log 03 §3."""
+        """Source: kafka-log 03 §3."""
         self.segments.remove(base_offsets)
         names = [*mark_deleted(self.directory, base_offsets, self.fs)]
         if snapshots:
@@ -248,13 +227,11 @@ class LocalLog:
                 self.fail(error)
 
     def release(self) -> None:
-        """Release the files and refuse every further call."""
         self.segments.release()
         self.is_closed = True
 
     # -------------------------------------------------------------------------------------------------------- producers
     def set_producers(self, state: ProducerState) -> None:
-        """Replace the producers with those of `state`."""
         self.producers = LogProducers(
             state,
             expiration_ms=self.config.compaction.producer_id_expiration_ms,
@@ -263,7 +240,6 @@ class LocalLog:
         self.producers.on_high_watermark(self.offsets.high_watermark)
 
     def set_snapshots(self, offsets: Sequence[int]) -> None:
-        """Record the offsets of the snapshots on disk."""
         self.snapshots = set(offsets)
         self.last_snapshot_offset = max(self.snapshots, default=self.offsets.log_start)
 

@@ -72,10 +72,9 @@ THREAD_LOCAL = _ThreadLocalBuffers()
 
 
 class AppendRequest(NamedTuple):
-    """The arguments of an append, without the records.
+    """`guard` is used for the first batch of a transaction, and `transaction_version` for a marker.
 
-    `guard` is used for the first batch of a transaction, and `transaction_version` for a marker.  With `only_quick`, a
-    large batch is not appended, because others wait for this thread.
+    With `only_quick`, a large batch is not appended, because others wait for this thread.
     """
 
     leader_epoch: int
@@ -86,15 +85,6 @@ class AppendRequest(NamedTuple):
 
 
 def append(log: LocalLog, records: Buffer, request: AppendRequest) -> AppendInfo:
-    """Append the batches of `records`, without changing them.
-
-    Raises:
-        RejectedAppendError: a batch or record may not be appended; nothing changed.
-        CorruptBatchError: a batch fails its checksum or is malformed; nothing changed.
-        StorageError: the disk failed.
-        OpenFilesLimitError: the process may open no more files; nothing changed.
-        LongWorkError: the batch is large, and `request` allows only quick work; nothing changed.
-    """
     try:
         log.check_usable()
         while True:
@@ -107,7 +97,6 @@ def append(log: LocalLog, records: Buffer, request: AppendRequest) -> AppendInfo
 
 
 def _append(log: LocalLog, records: Buffer, request: AppendRequest) -> AppendInfo | None:
-    """Append the batches, or return None if the config of the log has changed meanwhile."""
     config, buffers = log.config, THREAD_LOCAL.buffers
     # The lock is not held here, because checksums, decompression and checks take most of the time of a large append.
     batches = read_batches(
@@ -165,7 +154,7 @@ def _check_given_offsets(log: LocalLog, batches: CompleteBatches) -> None:
 def _write(
     log: LocalLog, batches: CompleteBatches, append_time_ms: int, now_ms: int, request: AppendRequest
 ) -> AppendInfo:
-    """Write batches whose offsets are assigned.  Source: kafka-log 04 §1 steps 5 to 13."""
+    """Source: kafka-log 04 §1 steps 5 to 13."""
     rows = batches.rows
     first_offset, last_offset, max_timestamp_ms, has_producer = batches.summary()
     if batches.size_bytes > log.config.compaction.segment_bytes:
@@ -219,13 +208,7 @@ def _write(
 
 
 def _assign_epochs(entries: Epochs, rows: Rows) -> Epochs:
-    """Return the leader epochs of the log after an append of `rows`; return the same object if nothing changes.
-
-    Raises:
-        UsageError: a batch of magic 2 has a negative leader epoch.
-
-    Source: kafka-log 04 §1 step 5.
-    """
+    """Source: kafka-log 04 §1 step 5."""
     found = rows["leader_epoch"]
     if len(rows) == 1:
         starts: Sequence[int] = (0,)
@@ -264,10 +247,7 @@ def _duplicate(log: LocalLog, batch: RememberedBatch) -> AppendInfo:
 
 
 def _has_first_offset(batches: CompleteBatches) -> bool:
-    """Return True if the first header contains the first offset.
-
-    In the header of a compressed message of magic 0 or 1, the first offset is missing.
-    """
+    """In the header of a compressed message of magic 0 or 1, the first offset is missing."""
     return int(batches.rows["magic"][0]) >= MAGIC_V2 or batches.first().codec == CODEC_NONE
 
 

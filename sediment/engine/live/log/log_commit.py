@@ -25,12 +25,7 @@ _LOCK_YIELD_SECONDS = 0.0005
 
 
 def replace_segments(log: LocalLog, swap: PreparedSwap, before_group: Callable[[], None] | None) -> None:
-    """Commit `swap`; before each group, `before_group` is called without the log's lock.
-
-    Raises:
-        SourceChangedError, UsageError: as in `engine.directory.swap.commit`; earlier groups stay committed.
-        StorageError: the disk failed.
-    """
+    """Commit `swap`; before each group, `before_group` is called without the log's lock."""
     groups = iter([group for group in swap.groups if group.parts])
     replaced: CleanedGroup | None = None
     with ExitStack() as held:
@@ -68,7 +63,6 @@ def _check_replaceable(log: LocalLog, swap: PreparedSwap) -> None:
 
 
 def _open_replacements(log: LocalLog, group: CleanedGroup) -> None:
-    """Replace the segments of a committed group in memory."""
     sources = {source.base_offset for source in group.sources}
     bases = {part.base_offset for part in group.parts}
     log.segments.replace(

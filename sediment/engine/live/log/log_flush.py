@@ -24,16 +24,11 @@ from sediment.segment_io.fs import OpenFile
 
 
 def should_flush(offsets: LogOffsets, log_end: int, config: LogConfig) -> bool:
-    """Return True if a flush must follow an append that ends at `log_end` (flush.messages)."""
     return log_end - offsets.recovery_point >= config.flush_messages
 
 
 def flush(log: LocalLog, up_to: int | None, *, force_last_segment: bool) -> None:
-    """Make batches below `up_to` durable, by default all batches; the files are synced without the lock.
-
-    Raises:
-        StorageError: the disk failed.
-    """
+    """Make batches below `up_to` durable, by default all batches; the files are synced without the lock."""
     with log.locked():
         offset = log.offsets.log_end if up_to is None else up_to
         files, has_new_names = _unflushed_files(log, offset, force_last_segment)
@@ -50,7 +45,6 @@ def flush(log: LocalLog, up_to: int | None, *, force_last_segment: bool) -> None
 
 
 def flush_locked(log: LocalLog, offset: int) -> None:
-    """Make batches below `offset` durable; the caller holds the lock."""
     files, has_new_names = _unflushed_files(log, offset, force_last_segment=False)
     if files:
         _sync(log, files, has_new_names)

@@ -32,11 +32,7 @@ class _Offsets(NamedTuple):
 
 
 class LogOffsets(_Offsets):
-    """Log start, high watermark, recovery point and log end of one log; offsets are absolute, and ends are exclusive.
-
-    Raises:
-        UsageError: the offsets break an invariant.
-    """
+    # Log start, high watermark, recovery point and log end of one log; offsets are absolute, and ends are exclusive.
 
     __slots__ = ()
 
@@ -52,22 +48,15 @@ class LogOffsets(_Offsets):
 
     @classmethod
     def within(cls, log_start: int, high_watermark: int, recovery_point: int, log_end: int) -> LogOffsets:
-        """Return the offsets, with high watermark and recovery point moved into the range of the log."""
         return cls(log_start, min(max(high_watermark, log_start), log_end), min(recovery_point, log_end), log_end)
 
     def appended_to(self, log_end: int) -> LogOffsets:
-        """Return the offsets after an append up to `log_end`.
-
-        Raises:
-            UsageError: `log_end` is below the high watermark or the recovery point.
-        """
         log_start, high_watermark, recovery_point, _ = self
         if high_watermark <= log_end >= recovery_point:
             return _new_tuple(LogOffsets, (log_start, high_watermark, recovery_point, log_end))
         return LogOffsets(log_start, high_watermark, recovery_point, log_end)  # raises
 
     def flushed_to(self, offset: int) -> LogOffsets:
-        """Return the offsets after a flush up to `offset`; the recovery point never falls and stays within the log."""
         recovery_point = max(self.recovery_point, min(offset, self.log_end))
         return LogOffsets(self.log_start, self.high_watermark, recovery_point, self.log_end)
 
@@ -78,40 +67,20 @@ class LogOffsets(_Offsets):
         return LogOffsets.within(min(self.log_start, offset), self.high_watermark, self.recovery_point, offset)
 
     def emptied_at(self, offset: int, log_start: int | None = None) -> LogOffsets:
-        """Return the offsets of an emptied log that ends at `offset` and starts at `log_start`, by default at `offset`.
-
-        Raises:
-            UsageError: `log_start` is above `offset`.
-        """
         log_start = offset if log_start is None else log_start
         return LogOffsets.within(log_start, self.high_watermark, self.recovery_point, offset)
 
     def started_at(self, offset: int) -> LogOffsets:
-        """Return the offsets after the log start rose to `offset`; a recovery point below `offset` rises with it.
-
-        Raises:
-            UsageError: `offset` is above the high watermark.
-
-        Source: Kafka's UnifiedLog.updateLogStartOffset.
-        """
+        """Source: Kafka's UnifiedLog.updateLogStartOffset."""
         if offset <= self.log_start:
             return self
         return LogOffsets(offset, self.high_watermark, max(self.recovery_point, offset), self.log_end)
 
     def replicated_to(self, offset: int) -> LogOffsets:
-        """Return the offsets after the high watermark rose to `offset`.
-
-        The offsets are unchanged if the high watermark is already at `offset` or above.
-
-        Raises:
-            UsageError: `offset` is above the log end.
-
-        Source: Kafka's UnifiedLog.maybeIncrementHighWatermark.
-        """
+        """Source: Kafka's UnifiedLog.maybeIncrementHighWatermark."""
         if offset <= self.high_watermark:
             return self
         return LogOffsets(self.log_start, offset, self.recovery_point, self.log_end)
 
     def with_high_watermark(self, offset: int) -> LogOffsets:
-        """Return the offsets with the high watermark at `offset`, or at the nearest offset within the log."""
         return LogOffsets.within(self.log_start, offset, self.recovery_point, self.log_end)

@@ -13,9 +13,6 @@
     aborted              `transaction_index.collect_aborted` searches up to the next offset index entry after the slice
 
 The last stable offset is the first offset of the earliest undecided transaction, but at most the high watermark.
-
-Invariants: a read finds its position under the lock, and reads its bytes without the lock; no function here changes the
-log.
 """
 
 from __future__ import annotations
@@ -50,14 +47,6 @@ from sediment.segment_io.segment.timestamp_search import FoundRecord, TimestampS
 def read(
     log: LocalLog, start_offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
 ) -> FetchedData:
-    """Return at most `max_bytes` from the segment that contains `start_offset`, or from the next segment with data.
-
-    Raises:
-        OffsetOutOfRangeError: `start_offset` is outside the log.
-        UsageError: `max_bytes` is negative.
-        CorruptBatchError: the segment is corrupt.
-        StorageError: the disk failed.
-    """
     if max_bytes < 0:
         raise UsageError(f"max_bytes is {max_bytes}; give at least 0", partition=str(log.partition))
     with log.locked():
@@ -98,7 +87,6 @@ def _limit(log: LocalLog, isolation: Isolation) -> int:
 
 
 def _end_position(log: LocalLog, segment: Segment, limit: int) -> int:
-    """Return the byte position in `segment` at which a read up to offset `limit` ends."""
     if limit >= log.offsets.log_end:
         return segment.size_bytes
     found = segment.find(limit)
@@ -106,10 +94,7 @@ def _end_position(log: LocalLog, segment: Segment, limit: int) -> int:
 
 
 def _aborted(log: LocalLog, segment: Segment, start_offset: int, end_position: int) -> tuple[AbortedTxn, ...]:
-    """Return aborted transactions that overlap a read from `start_offset` to byte `end_position` of `segment`.
-
-    Source: kafka-log 04 §8 step 7.
-    """
+    """Source: kafka-log 04 §8 step 7."""
     bound = segment.upper_bound(end_position)
     upper = log.segments.base_offset_after(segment) if bound is None else bound.offset
     return collect_aborted(
@@ -118,10 +103,10 @@ def _aborted(log: LocalLog, segment: Segment, start_offset: int, end_position: i
 
 
 def first_unstable_offset(log: LocalLog) -> int | None:
-    """Return the first offset of the first undecided transaction.
+    """A transaction is undecided if it is open, or if its marker is at or above the high watermark.
 
-    A transaction is undecided if it is open, or if its marker is at or above the high watermark.  If that transaction
-    began below the log start, return the base offset of the first batch that a read at the log start returns.
+    If that transaction began below the log start, return the base offset of the first batch that a read at the log
+    start returns.
     """
     with log.lock:
         unstable = log.producers.first_unstable_offset()
@@ -134,18 +119,12 @@ def first_unstable_offset(log: LocalLog) -> int | None:
 
 
 def last_stable_offset(log: LocalLog) -> int:
-    """Return the end offset for read_committed consumers."""
     unstable = first_unstable_offset(log)
     high_watermark = log.offsets.high_watermark
     return high_watermark if unstable is None else min(unstable, high_watermark)
 
 
 def offset_metadata(log: LocalLog, offset: int) -> LogOffsetMetadata:
-    """Return the location of the first batch that ends at or above `offset`.
-
-    Raises:
-        OffsetOutOfRangeError: `offset` is outside the log.
-    """
     with log.locked():
         if not log.offsets.log_start <= offset <= log.offsets.log_end:
             raise log.out_of_range(offset)
@@ -157,7 +136,6 @@ def offset_metadata(log: LocalLog, offset: int) -> LogOffsetMetadata:
 
 
 def segment_refs(log: LocalLog) -> tuple[SegmentRef, ...]:
-    """Return the segments in their current state; their sizes exclude preallocated bytes of the active segment."""
     with log.locked():
         found = list_log(log.partition, log.directory, log.fs).segments
         sizes = log.segments.sizes_bytes()
@@ -165,7 +143,6 @@ def segment_refs(log: LocalLog) -> tuple[SegmentRef, ...]:
 
 
 def view(log: LocalLog, *, first_dirty_checkpoint: int | None, now_ms: int) -> LogView:
-    """Return the view of the log that the rules of compaction use."""
     with log.locked():
         segments = list(log.segments)
         has_lag = log.config.compaction.max_compaction_lag_ms < INT64_MAX
@@ -205,14 +182,11 @@ def lookup_timestamp(log: LocalLog, target_ms: int, *, only_quick: bool = False)
         largest time (-3)     the first record with the largest timestamp (`Segment.largest_timestamp_search`)
         tiered (-5, -6)       unknown: -1
 
-    Records below the log start are skipped (`Segment.timestamp_search`).  The epoch of a record is the epoch of its
-    batch.  The lock is held only until it is known where to search, because a batch may expand to many bytes.  If the
-    log was truncated meanwhile, the search begins again.
+    Records below the log start are skipped (`Segment.timestamp_search`). The epoch of a record is the epoch of its
+    batch. The lock is held only until it is known where to search, because a batch may expand to many bytes. If the log
+    was truncated meanwhile, the search begins again.
 
     Raises:
-        UsageError: the time is negative and not one of these constants.
-        CorruptBatchError: the segment is corrupt.
-        StorageError: the disk failed.
         LongWorkError: `only_quick` is True, and a large batch must be searched.
     """
     while True:
@@ -250,7 +224,6 @@ def _special(log: LocalLog, target_ms: int) -> TimestampOffsetEpoch:
 
 
 def _search(log: LocalLog, target_ms: int) -> TimestampSearch | None:
-    """Return where to search; only the first segment with a timestamp at or above the target is searched."""
     if target_ms == MAX_TIMESTAMP:
         latest = max(log.segments, key=lambda segment: segment.largest.timestamp_ms)
         return None if latest.largest.timestamp_ms < 0 else latest.largest_timestamp_search()

@@ -27,11 +27,6 @@ HIGH_WATERMARK = -1
 
 
 def maybe_increment_log_start_offset(log: LocalLog, offset: int) -> bool:
-    """Raise the log start to `offset`; return False if it is already at `offset` or above.
-
-    Raises:
-        OffsetOutOfRangeError: `offset` is above the high watermark.
-    """
     with log.locked():
         if offset > log.offsets.high_watermark:
             raise OffsetOutOfRangeError(
@@ -44,13 +39,6 @@ def maybe_increment_log_start_offset(log: LocalLog, offset: int) -> bool:
 
 
 def delete_records(log: LocalLog, before_offset: int) -> int:
-    """Raise the log start to `before_offset`, which may be HIGH_WATERMARK; return the log start.
-
-    Raises:
-        InvalidTopicError: the topic is internal.
-        PolicyViolationError: the topic is compacted only.
-        OffsetOutOfRangeError: the offset is below -1 or above the high watermark.
-    """
     if log.partition.topic in INTERNAL_TOPICS:
         raise InvalidTopicError("records of an internal topic cannot be deleted", partition=str(log.partition))
     with log.locked():
@@ -68,17 +56,16 @@ def delete_records(log: LocalLog, before_offset: int) -> int:
 
 
 def delete_old_segments(log: LocalLog) -> int:
-    """Delete the segments past their retention limits; return their number.
+    """Segments with offsets at or above the last stable offset are kept.
 
-    Segments with offsets at or above the last stable offset are kept.  Kafka would also delete these segments.  A
-    consumer would then miss the first records of a transaction that is committed later.
+    Kafka would also delete these segments. A consumer would then miss the first records of a transaction that is
+    committed later.
     """
     with log.locked():  # so that the limits are not replaced before they are used
         return _delete(log, log.config.retention)
 
 
 def delete_segments_below_log_start(log: LocalLog) -> int:
-    """Delete the segments below the log start, regardless of retention limits; return their number."""
     with log.locked():
         return _delete(log, replace(log.config.retention, cleanup_policy=()))
 

@@ -9,9 +9,9 @@
     roll          complete and trim the old segment (`Segment.become_inactive`), create the new one, write a snapshot of
                   the producers, and flush snapshot and old segment in the background
 
-`LogConfig` computes the maximum age and its jitter.  `LocalLog.add_segment` creates the `.log`; with preallocate, the
-file has segment.bytes bytes, otherwise 0.  An append rolls a log; if every segment expires, retention also rolls it.
-Stray files with the base offset are removed first; an empty active segment with this base offset is replaced.
+`LogConfig` computes the maximum age and its jitter. `LocalLog.add_segment` creates the `.log`; with preallocate, the
+file has segment.bytes bytes, otherwise 0. Stray files with the base offset are removed first; an empty active segment
+with this base offset is replaced.
 """
 
 from __future__ import annotations
@@ -35,12 +35,7 @@ def should_roll(
     last_offset: int,
     now_ms: int,
 ) -> bool:
-    """Return True if an append must start a new segment after `active`.
-
-    `segment_bytes` and `max_segment_ms` come from the config of the log.
-
-    Source: kafka-log 04 §6.
-    """
+    """Source: kafka-log 04 §6."""
     if active.size_bytes > segment_bytes - append_bytes:
         return True
     if active.size_bytes:
@@ -54,10 +49,7 @@ def should_roll(
 def roll(log: LocalLog, expected_offset: int) -> int:
     """Start a segment at the log end, or at `expected_offset` if it is higher; return the segment's base offset.
 
-    The caller holds the lock.  An empty active segment with that base offset is replaced.
-
-    Raises:
-        UsageError: the active segment begins at this offset or above and is not empty.
+    An empty active segment with that base offset is replaced.
     """
     base_offset = max(expected_offset, log.offsets.log_end)
     old = log.segments.active
@@ -84,7 +76,6 @@ def _remove_stray_files(log: LocalLog, base_offset: int) -> None:
 
 
 def _flush_rolled(log: LocalLog, base_offset: int) -> None:
-    """Make the snapshot and all segments below the new segment durable after a roll, in the background."""
     if log.is_closed or log.failure is not None:
         return
     try:

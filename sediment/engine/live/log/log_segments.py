@@ -49,41 +49,33 @@ class LogSegments:
 
     @property
     def base_offsets(self) -> tuple[int, ...]:
-        """The base offsets, ascending."""
         return tuple(self._bases)
 
     @property
     def first_base_offset(self) -> int:
-        """The base offset of the first segment."""
         return self._bases[0]
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all `.log` files."""
         return sum(segment.size_bytes for segment in self._segments.values())
 
     def sizes_bytes(self) -> dict[int, int]:
-        """Return the bytes of each `.log` file, by base offset."""
         return {base_offset: segment.size_bytes for base_offset, segment in self._segments.items()}
 
     def states(self) -> tuple[SegmentState, ...]:
-        """Return the segments in the form that the retention policy reads."""
         return tuple(SegmentState(s.base_offset, s.size_bytes, s.largest_timestamp_ms) for s in self)
 
     # ----------------------------------------------------------------------------------------------------------- change
     def add(self, segment: Segment) -> None:
-        """Add a segment; the segment with the largest base offset is active."""
         self._segments[segment.base_offset] = segment
         self._reorder()
         self._note_aborted(segment)
 
     def remove(self, base_offsets: Iterable[int]) -> None:
-        """Remove segments and release their files."""
         self._discard(base_offsets)
         self._reorder()
 
     def replace(self, base_offsets: Iterable[int], replacements: Iterable[Segment]) -> None:
-        """Replace segments with others, and release the files of the old ones."""
         self._discard(base_offsets)
         added = {segment.base_offset: segment for segment in replacements}
         self._segments.update(added)
@@ -99,7 +91,6 @@ class LogSegments:
             self._with_aborted = [base_offset for base_offset in self._with_aborted if base_offset not in removed]
 
     def add_aborted(self, transactions: tuple[AbortedTxn, ...]) -> None:
-        """Record transactions whose ABORT marker was appended to the active segment."""
         self.active.add_aborted(transactions)
         self._note_aborted(self.active)
 
@@ -110,14 +101,12 @@ class LogSegments:
 
     # ------------------------------------------------------------------------------------------------------------- find
     def between(self, from_offset: int, to_offset: int) -> list[Segment]:
-        """Return the segments with offsets at or above `from_offset` and below `to_offset`."""
         if from_offset >= to_offset:
             return []
         first = max(bisect_right(self._bases, from_offset) - 1, 0)
         return [self._segments[base_offset] for base_offset in self._bases[first:] if base_offset < to_offset]
 
     def find(self, offset: int) -> tuple[Segment, FoundBatch] | None:
-        """Return the first batch whose last offset is at least `offset`, and the segment of this batch."""
         for base_offset in islice(self._bases, max(bisect_right(self._bases, offset) - 1, 0), None):
             found = self._segments[base_offset].find(offset)
             if found is not None:
@@ -125,12 +114,10 @@ class LogSegments:
         return None
 
     def base_offset_after(self, segment: Segment) -> int | None:
-        """Return the base offset of the next segment; None for the active segment."""
         index = bisect_right(self._bases, segment.base_offset)
         return self._bases[index] if index < len(self._bases) else None
 
     def transaction_indexes_from(self, segment: Segment) -> Iterator[TransactionIndex]:
-        """Return the non-empty transaction indexes of `segment` and all later segments, in ascending order."""
         if self._with_aborted is None:
             self._with_aborted = [each.base_offset for each in self if len(each.transaction_index.index())]
         later = islice(self._with_aborted, bisect_left(self._with_aborted, segment.base_offset), None)
@@ -138,6 +125,5 @@ class LogSegments:
 
     # -------------------------------------------------------------------------------------------------------------- end
     def release(self) -> None:
-        """Release all files."""
         for segment in self._segments.values():
             segment.release()

@@ -24,7 +24,6 @@ from sediment.segment_io.partition.producer_state import ProducerState
 
 
 def truncate_to(log: LocalLog, offset: int) -> bool:
-    """Truncate the log, under its lock, to end at `offset`; return False if it already ends at `offset` or below."""
     if offset >= log.offsets.log_end:
         log.put_epochs(truncate_from_end(log.epochs, log.offsets.log_end))
         return False
@@ -43,11 +42,7 @@ def truncate_to(log: LocalLog, offset: int) -> bool:
 
 
 def truncate_fully(log: LocalLog, offset: int, log_start_offset: int | None) -> None:
-    """Delete every segment, and start an empty segment at `offset`.  The caller holds the lock.
-
-    Raises:
-        UsageError: `log_start_offset` is above `offset`; nothing changed.
-    """
+    """The caller holds the lock."""
     offsets = log.offsets.emptied_at(offset, log_start_offset)
     log.truncations += 1
     snapshots = sorted(log.snapshots)
@@ -64,7 +59,7 @@ def truncate_fully(log: LocalLog, offset: int, log_start_offset: int | None) -> 
 
 
 def _rebuild_producers(log: LocalLog, end_offset: int) -> None:
-    """Rebuild the producers at `end_offset` from snapshots and batches.  Source: kafka-log 05 §6."""
+    """Source: kafka-log 05 §6."""
     found = list_log(log.partition, log.directory, log.fs).snapshots
     snapshots = Snapshots(log.directory, found, log.fs, like=log.segments.active.path, repairs=[])
     manager = ProducerStateManager(snapshots, now_ms=log.clock(), expiration_ms=log.producers.expiration_ms)

@@ -49,8 +49,6 @@ _SHORT_BYTES = 32 << 10
 
 
 class _Rules(NamedTuple):
-    """The rules of a topic for plain batches; they are derived from `config` once, for many appends."""
-
     config: LogConfig
     max_bytes: int
     """The size of the largest batch; 0 if an append changes the records, because of another codec or LogAppendTime."""
@@ -78,28 +76,18 @@ class _Rules(NamedTuple):
 
 
 class AppendedRun(NamedTuple):
-    """The result of appending the first `batches` batches of a run."""
-
     batches: int
     first_offset: int
     log_start_offset: int
 
 
 class PlainAppends:
-    """The appends of plain batches to one log."""
-
     def __init__(self, log: LocalLog) -> None:
         self._log = log
         self._rules = _Rules.of(log.config)
 
     def append(self, records: Buffer, leader_epoch: int) -> AppendInfo | None:
-        """Append `records` of a client if they are a plain batch; return None if `log_append.append` must decide.
-
-        Raises:
-            StorageError: the disk failed.
-            OpenFilesLimitError: the process may open no more files; nothing changed.
-            UsageError: the log is closed.
-        """
+        """Append `records` of a client if they are a plain batch; return None if `log_append.append` must decide."""
         log, buffers = self._log, THREAD_LOCAL.buffers
         size_bytes = len(records)
         rules = self._rules
@@ -170,11 +158,8 @@ class PlainAppends:
     def append_run(self, address: int, rows: RunRows, count: int, leader_epoch: int) -> AppendedRun | None:
         """Append the batches of `count` requests, but stop before the first batch for which `append` would return None.
 
-        The requests are at `address`; `repeated_requests` has filled `rows`.  If `append` must decide on the first
+        The requests are at `address`; `repeated_requests` has filled `rows`. If `append` must decide on the first
         batch, change nothing and return None.
-
-        Raises:
-            StorageError, OpenFilesLimitError, UsageError: see `append`.
         """
         log, buffers = self._log, THREAD_LOCAL.buffers
         config = log.config

@@ -95,16 +95,13 @@ class ProducerStateEntry(NamedTuple):
 
     @property
     def has_open_transaction(self) -> bool:
-        """True between the first data of a transaction and its marker."""
         return self.txn_first_offset >= 0
 
     @property
     def last_sequence(self) -> int:
-        """The sequence of the last batch; -1 if the producer wrote no batch under this epoch."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def duplicate_of(self, fields: BatchFields) -> RememberedBatch | None:
-        """Return the stored batch that the batch in `fields` repeats; None if that batch is new."""
         if fields.producer_epoch != self.epoch:
             return None
         last = last_sequence(fields.base_sequence, fields.last_offset - fields.base_offset)
@@ -114,7 +111,6 @@ class ProducerStateEntry(NamedTuple):
         return None
 
     def entry(self) -> ProducerEntry:
-        """Return the producer as a snapshot entry."""
         last = self.batches[-1] if self.batches else RememberedBatch(NO_SEQUENCE, NO_OFFSET, 0, -1)
         return ProducerEntry(
             self.producer_id,
@@ -129,7 +125,6 @@ class ProducerStateEntry(NamedTuple):
 
     @classmethod
     def of(cls, entry: ProducerEntry, batches: tuple[RememberedBatch, ...]) -> ProducerStateEntry:
-        """Return the producer of a snapshot entry, with its last batches."""
         return cls(
             entry.producer_id,
             entry.producer_epoch,
@@ -157,8 +152,6 @@ class _Verification:
 
 @dataclass(frozen=True, slots=True)
 class _EndedTransaction:
-    """A transaction whose marker is being appended."""
-
     producer_id: int
     first_offset: int
     last_offset: int
@@ -177,8 +170,6 @@ class ProducerUpdate:
 
 
 class LogProducers:
-    """The producers of a log up to its end."""
-
     def __init__(self, state: ProducerState, *, expiration_ms: int | None, verifies_transactions: bool) -> None:
         self.expiration_ms = expiration_ms
         self._verifies = verifies_transactions
@@ -195,10 +186,7 @@ class LogProducers:
 
     # ------------------------------------------------------------------------------------------------------------ state
     def state(self, end_offset: int) -> ProducerState:
-        """Return an immutable copy of the state of all producers.
-
-        In the copy, `completed` contains the ended transactions whose marker is at or above the high watermark.
-        """
+        """In the copy, `completed` contains the ended transactions whose marker is at or above the high watermark."""
         entries = {key: producer.entry() for key, producer in self._producers.items()}
         remembered = {
             key: producer.batches
@@ -208,19 +196,15 @@ class LogProducers:
         return ProducerState(end_offset, entries, tuple(self._unreplicated), remembered)
 
     def entries(self) -> Iterable[ProducerEntry]:
-        """Return the producers as snapshot entries."""
         return [producer.entry() for producer in self._producers.values()]
 
     def producer(self, producer_id: int) -> ProducerStateEntry | None:
-        """Return the state of one producer; None if it is unknown."""
         return self._producers.get(producer_id)
 
     def first_undecided_offset(self) -> int | None:
-        """Return the first offset of the earliest open transaction."""
         return next(iter(self._open), None)
 
     def first_unstable_offset(self) -> int | None:
-        """Return the first offset of the first transaction that is open or whose marker is not yet replicated."""
         undecided = self.first_undecided_offset()
         if not self._unreplicated:
             return undecided
@@ -228,7 +212,6 @@ class LogProducers:
         return first if undecided is None else min(undecided, first)
 
     def on_high_watermark(self, high_watermark: int) -> None:
-        """Remove the ended transactions whose marker is below `high_watermark`."""
         while self._unreplicated and self._unreplicated[0].last_offset < high_watermark:
             self._unreplicated.popleft()
         firsts = self._unreplicated_firsts
@@ -236,12 +219,11 @@ class LogProducers:
             heappop(firsts)
 
     def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
-        """Return True if the producer has an open transaction under this epoch."""
         producer = self._producers.get(producer_id)
         return producer is not None and producer.has_open_transaction and producer.epoch == epoch
 
     def has_late_transaction(self, now_ms: int, max_timeout_ms: int) -> bool:
-        """Return True if the oldest open transaction is older than the largest timeout.  Source: kafka-log 04 §3."""
+        """Source: kafka-log 04 §3."""
         oldest = next(iter(self._open.values()), None)
         if oldest is None:
             return False
@@ -249,12 +231,7 @@ class LogProducers:
         return timestamp_ms > 0 and now_ms - timestamp_ms > max_timeout_ms + _LATE_TRANSACTION_GRACE_MS
 
     def remove_expired(self, now_ms: int) -> None:
-        """Remove producers and verifications that were idle for `producer.id.expiration.ms`.
-
-        A producer with an open transaction is not removed.  Without that setting, nothing is removed.
-
-        Source: kafka-log 04 §3 (PeriodicProducerExpirationCheck).
-        """
+        """Source: kafka-log 04 §3 (PeriodicProducerExpirationCheck)."""
         expiration_ms = self.expiration_ms
         if expiration_ms is None:
             return
@@ -268,14 +245,12 @@ class LogProducers:
         }
 
     def __len__(self) -> int:
-        """Return the number of producers."""
         return len(self._producers)
 
     def forget(self, count: int) -> None:
-        """Remove the `count` producers whose last batches have the lowest offsets.
+        """A producer with an open transaction, or with one that is being verified, is not removed.
 
-        A producer with an open transaction, or with one that is being verified, is not removed.  A removed producer is
-        treated like one that has expired: its next batch may have any sequence.
+        A removed producer is treated like one that has expired: its next batch may have any sequence.
         """
         idle = (
             (producer.batches[-1].last_offset if producer.batches else NO_OFFSET, key)
@@ -289,11 +264,7 @@ class LogProducers:
     def start_verification(
         self, producer_id: int, sequence: int, epoch: int, *, supports_epoch_bump: bool, now_ms: int
     ) -> VerificationGuard | None:
-        """Return a guard for the first batch of a transaction; None if the transaction is already open.
-
-        Raises:
-            InvalidProducerEpochError: a later epoch of that producer was seen.
-        """
+        """Return a guard for the first batch of a transaction; None if the transaction is already open."""
         producer = self._producers.get(producer_id)
         if producer is not None and epoch < producer.epoch:
             raise _old_epoch(producer_id, epoch, producer.epoch)
@@ -318,13 +289,6 @@ class LogProducers:
         guard: VerificationGuard | None,
         transaction_version: int,
     ) -> ProducerUpdate:
-        """Return the changes that an append of `batches` makes; each of these batches has a producer.
-
-        Raises:
-            OutOfOrderSequenceError, InvalidProducerEpochError, InvalidTransactionStateError,
-            TransactionCoordinatorFencedError: a batch may not be appended.
-            UsageError: a marker has no transaction version, or a control record is not a marker.
-        """
         update = ProducerUpdate()
         for fields in batches:
             known = self._producers.get(fields.producer_id)
@@ -354,10 +318,9 @@ class LogProducers:
         timestamp_ms: int,
         before: ProducerStateEntry | None = None,
     ) -> ProducerStateEntry | None:
-        """Return the state of a producer after its next batch, which a client sends outside a transaction.
+        """`before` is a state that is not stored yet.
 
-        `before` is a state that is not stored yet.  Return None if the batch does not follow the producer's last one,
-        or if only `check` can decide.
+        Return None if the batch does not follow the producer's last one, or if only `check` can decide.
         """
         known = before or self._producers.get(producer_id)
         if known is None or producer_id in self._verifications:
@@ -377,10 +340,7 @@ class LogProducers:
         return _new_tuple(ProducerStateEntry, (producer_id, epoch, batches, coordinator_epoch, timestamp_ms, NO_OFFSET))
 
     def after_run(self, rows: memoryview, count: int, base_offset: int) -> tuple[int, dict[int, ProducerStateEntry]]:
-        """Return how many of `count` batches follow their producer's last batch, and the producers' states after these.
-
-        `rows` are the rows of `check_plain_run`; the first batch gets `base_offset`.  See `next_state`.
-        """
+        """`rows` are the rows of `check_plain_run`; the first batch gets `base_offset`."""
         states: dict[int, ProducerStateEntry] = {}
         for index in range(count):
             records = rows[index, RUN_RECORDS]
@@ -422,7 +382,6 @@ class LogProducers:
     def _check_transaction(
         self, known: ProducerStateEntry | None, fields: BatchFields, guard: VerificationGuard | None
     ) -> None:
-        """Check that the first batch of a transaction has the producer's epoch and is verified."""
         if self.has_open_transaction(fields.producer_id, fields.producer_epoch):
             return
         if known is not None and fields.producer_epoch < known.epoch:
@@ -467,7 +426,7 @@ class LogProducers:
         )
 
     def _check_sequence(self, producer: ProducerStateEntry, fields: BatchFields) -> None:
-        """Check that a batch follows the last one of its producer.  Source: kafka-log 04 §3 step 3b."""
+        """Source: kafka-log 04 §3 step 3b."""
         sequence = fields.base_sequence
         verification = self._verifications.get(fields.producer_id)
         if verification is not None:
@@ -492,7 +451,7 @@ class LogProducers:
         transaction_version: int,
         update: ProducerUpdate,
     ) -> ProducerStateEntry:
-        """Return the producer's state after the append of a transaction marker.  Source: kafka-log 04 §3 step 4."""
+        """Source: kafka-log 04 §3 step 4."""
         if fields.control_type not in (CONTROL_ABORT, CONTROL_COMMIT):
             raise UsageError(
                 f"control record of producer {fields.producer_id} has type {fields.control_type}, "
@@ -529,13 +488,7 @@ class LogProducers:
         )
 
     def apply(self, update: ProducerUpdate) -> tuple[AbortedTxn, ...]:
-        """Apply an update whose batches were written.
-
-        Returns:
-            Transaction index entries for the segment that contains the markers.
-
-        Source: kafka-log 04 §1 step 10.
-        """
+        # Returns transaction index entries for the segment that contains the markers. Source: kafka-log 04 §1 step 10.
         self._producers.update(update.producers)
         if len(self._producers) > MAX_PRODUCERS:
             self.forget(_FORGOTTEN_AT_ONCE)

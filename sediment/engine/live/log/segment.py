@@ -81,11 +81,8 @@ class CheckedRun(NamedTuple):
 
 
 class Segment:
-    """One segment, identified by its base offset.
-
-    If the records have no timestamps, the age of the segment is measured from `created_ms`, the time at which this
-    object was created.
-    """
+    # If the records have no timestamps, the age of the segment is measured from `created_ms`, the time at which this
+    # object was created.
 
     def __init__(
         self,
@@ -122,12 +119,10 @@ class Segment:
         self._first_timestamp_ms: int | None = None
 
     def path(self, kind: SegmentFileKind = _LOG) -> Path:
-        """Return the path of a file of the segment, whether it exists or not."""
         return self.directory / segment_file_name(self.base_offset, kind)
 
     @property
     def file(self) -> OpenFile:
-        """The `.log`, opened on first use."""
         self._was_used = True
         file = self._file
         if file is None:
@@ -140,20 +135,17 @@ class Segment:
         self.preallocate(preallocated_bytes)
 
     def preallocate(self, size_bytes: int) -> None:
-        """Extend the file of an empty segment with zeros, which `become_inactive` later removes; 0 means no change."""
         if size_bytes:
             self.file.resize(size_bytes)
 
     def reserve_indexes(self) -> None:
-        """Extend both indexes to their full size, for appends."""
         self.offset_index.reserve()
         self.time_index.reserve()
 
     def open_to_append(self, last_offset: int) -> bool:
-        """Open every file that an append needs, so that a lack of descriptors cannot stop the append halfway.
+        """Return False if the segment must be rolled before an append that ends at `last_offset`.
 
-        Return False if the segment must be rolled before an append that ends at `last_offset`.  This is so if an index
-        is full, or if the offset is out of the segment's range.
+        This is so if an index is full, or if the offset is out of the segment's range.
         """
         offset_index, time_index = self.offset_index, self.time_index
         if not (offset_index.room and time_index.room and self._file is not None):
@@ -165,10 +157,7 @@ class Segment:
         return fits_segment(last_offset, self.base_offset)
 
     def close_idle(self, *, is_durable: bool) -> None:
-        """Close the files of a segment that has not been used since the last call; the next use opens them again.
-
-        The `.log` and `.txnindex` are closed only if `is_durable` is True, which means that the segment was flushed.
-        """
+        # The `.log` and `.txnindex` are closed only if `is_durable` is True, which means that the segment was flushed.
         if self._was_used:
             self._was_used = False
             return
@@ -196,7 +185,6 @@ class Segment:
         self.size_bytes = position + batches.size_bytes
 
     def append_one(self, batch: memoryview, last_offset: int, timestamp_ms: int) -> None:
-        """Append one batch and its index entries; `timestamp_ms` is the largest timestamp of the batch."""
         if not self._knows_timestamps:
             self._learn_timestamps()
         position, size_bytes, fields = self.size_bytes, len(batch), self._fields
@@ -212,18 +200,13 @@ class Segment:
         self.size_bytes = position + size_bytes
 
     def has_index_room(self, batches: int, size_bytes: int) -> bool:
-        """Return True if both indexes have room for the entries of `batches` batches with a total of `size_bytes`.
-
-        `open_to_append` has opened the indexes.
-        """
         most = min(batches, size_bytes // max(self._interval_bytes, 1) + 1)
         return self.offset_index.room >= most and self.time_index.room >= most
 
     def append_run(self, buffers: AppendBuffers, rows: RunRows, run: CheckedRun, leader_epoch: int) -> None:
-        """Set offsets and leader epochs of the checked run in `buffers`, and write the run with its index entries.
+        """Call this only after `has_index_room` has returned True.
 
-        Call this only after `has_index_room` has returned True.  If the append raises an error, the log goes offline,
-        so the state of this object is not used any more.
+        If the append raises an error, the log goes offline, so the state of this object is not used any more.
         """
         if not self._knows_timestamps:
             self._learn_timestamps()
@@ -283,12 +266,10 @@ class Segment:
             time_index.extend(time_entries[:time_bytes].tobytes())
 
     def add_aborted(self, transactions: tuple[AbortedTxn, ...]) -> None:
-        """Record transactions whose ABORT marker was appended here."""
         self.transaction_index.append(transactions)
 
     # ------------------------------------------------------------------------------------------------------- timestamps
     def _learn_timestamps(self) -> None:
-        """Read the largest timestamp from the time index of a segment that existed before this object."""
         if not self._knows_timestamps:
             last = self.time_index.last_entry
             self._progress[LARGEST_TIMESTAMP] = self._progress[INDEXED_TIMESTAMP] = last.timestamp_ms
@@ -309,10 +290,7 @@ class Segment:
         return largest_timestamp_or_mtime_ms(largest_ms, 0 if entry is None else entry.mtime_ns)
 
     def first_timestamp_ms(self) -> int:
-        """Return the largest timestamp of the first batch; -1 if there is none.
-
-        Source: kafka-log 04 §6 (rolling based timestamp).
-        """
+        """Source: kafka-log 04 §6 (rolling based timestamp)."""
         if self._first_timestamp_ms is None:
             if not self.size_bytes:
                 return NO_TIMESTAMP
@@ -326,7 +304,6 @@ class Segment:
 
     # ------------------------------------------------------------------------------------------------------------- roll
     def become_inactive(self) -> None:
-        """Write the time index entry of the largest timestamp, then trim log and indexes to their content."""
         self._end_time_index()
         self.offset_index.trim()
         self.time_index.trim()
@@ -342,18 +319,13 @@ class Segment:
             self._progress[INDEXED_TIMESTAMP] = largest.timestamp_ms
 
     def files(self) -> list[OpenFile]:
-        """Return the files that must be synced to make the segment durable."""
         files = [self.file, self.offset_index.open(), self.time_index.open()]
         transactions = self.transaction_index.changed_file()
         return files if transactions is None else [*files, transactions]
 
     # ------------------------------------------------------------------------------------------------------------- read
     def find(self, offset: int, *, from_position: int | None = None) -> FoundBatch | None:
-        """Return the first batch whose last offset is at least `offset`; None if there is none.
-
-        Raises:
-            CorruptBatchError: a header before this batch is malformed.
-        """
+        """Return the first batch whose last offset is at least `offset`; None if there is none."""
         start = self.offset_index.lookup(offset).position if from_position is None else from_position
         return self._scan(start, BY_LAST_OFFSET, offset)
 
@@ -361,16 +333,13 @@ class Segment:
         return find_in_file(self.file, position, self.size_bytes, what, target)
 
     def timestamp_search(self, target_ms: int, start_offset: int) -> TimestampSearch:
-        """Return where to search for the first record at or above `start_offset` with at least a timestamp.
-
-        Source: kafka-log 04 §9.
-        """
+        """Source: kafka-log 04 §9."""
         indexed = self.time_index.lookup(target_ms).offset
         position = self.offset_index.lookup(max(indexed, start_offset)).position
         return TimestampSearch(self.file, position, self.size_bytes, WantedTime(target_ms, start_offset))
 
     def largest_timestamp_search(self) -> TimestampSearch:
-        """Return where to search for the first record with the largest timestamp.  Source: kafka-log 04 §9."""
+        """Source: kafka-log 04 §9."""
         largest = self.largest
         position = self.offset_index.lookup(largest.offset).position
         wanted = WantedTime(largest.timestamp_ms, is_exact=True)
@@ -382,10 +351,7 @@ class Segment:
 
     # --------------------------------------------------------------------------------------------------------- truncate
     def truncate_to(self, offset: int, *, now_ms: int) -> None:
-        """Truncate before the first batch that ends at or above `offset`, and prepare the segment for appends.
-
-        Source: kafka-log 04 §10 step 2.
-        """
+        """Source: kafka-log 04 §10 step 2."""
         batch = self.find(offset)
         largest_known = self.largest.timestamp_ms >= 0
         self.offset_index.truncate_to(offset)
@@ -436,7 +402,6 @@ class Segment:
 
     # -------------------------------------------------------------------------------------------------------------- end
     def moved(self, directory: Path) -> None:
-        """Use the new path of the partition's directory."""
         self.directory = directory
         if self._file is not None:
             self._file.path = self.path()

@@ -16,12 +16,11 @@
 
 Source: Kafka's LogValidator, and kafka-log 04 §2.
 
-`validate_batches` does all of this without a lock of the log.  `CheckedAppend.assigned` then sets the offsets and the
-append time.
+`validate_batches` does all of this without a lock of the log.
 
 Invariants: nothing is written to a file, and the caller's bytes are not changed, because each thread works in its own
-buffers.  If only offsets and timestamps of a batch change, they are written into the copy of the batch.  All other
-batches are rebuilt.  For batches of magic 2, no Python loop runs over the records, and the memory for decoded records
+buffers. If only offsets and timestamps of a batch change, they are written into the copy of the batch. All other
+batches are rebuilt. For batches of magic 2, no Python loop runs over the records, and the memory for decoded records
 does not depend on their number.
 """
 
@@ -153,17 +152,7 @@ def validate_batches(
     now_ms: int,
     only_quick: bool = False,
 ) -> CheckedAppend:
-    """Check the batches (one or more) of a leader's append, and convert them to the batch that the log stores.
-
-    Raises:
-        InvalidRecordError: a batch or record may not be appended; RecordValidationError names records.
-        UnsupportedForFormatError: a batch has producer fields, but its format does not have such fields.
-        CorruptBatchError: compressed records cannot be decompressed, or an inner checksum is wrong.
-        RecordTooLargeError: a rebuilt batch is larger than max.message.bytes.
-        LongWorkError: `only_quick` is True, and the batch is large.
-
-    Source: kafka-log 04 §2.
-    """
+    """Source: kafka-log 04 §2."""
     first = batches.first()
     source_codec = _source_codec(batches, first)
     if len(batches.rows) > 1 and (first.magic >= MAGIC_V2 or source_codec != CODEC_NONE):
@@ -216,7 +205,7 @@ def _level(config: LogConfig, codec: int) -> int | None:
 
 
 def _check_batch(fields: BatchFields, first: BatchFields, origin: AppendOrigin) -> None:
-    """Check the header of one batch.  Source: kafka-log 04 §2.1."""
+    """Source: kafka-log 04 §2.1."""
     if fields.magic != first.magic:
         raise InvalidRecordError(f"batches of magic {first.magic} and {fields.magic} are mixed in one append")
     if origin is AppendOrigin.CLIENT and fields.magic >= MAGIC_V2:
@@ -239,12 +228,6 @@ def _check_records(
     config: LogConfig,
     now_ms: int,
 ) -> tuple[int, bool]:
-    """Return the largest timestamp of the records, and True if their offset deltas are 0, 1, 2 ….
-
-    If there are not more records than rows of `records`, the rows contain them afterwards.
-
-    Source: kafka-log 04 §2.2.
-    """
     earliest_ms, latest_ms = _time_range(config, now_ms)
     status, bad, bad_timestamps, largest_ms, consecutive = check_payload(
         payload.ctypes.data,
@@ -273,7 +256,6 @@ def _time_range(config: LogConfig, now_ms: int) -> tuple[int, int]:
 def _record_errors(
     first_errors: Sequence[Sequence[int]], count: int, *, has_invalid_timestamp: bool
 ) -> RecordValidationError:
-    """Return the error for `count` bad records; `first_errors` has pairs (index, reason) of the first ones."""
     errors = tuple((index, _REASON_TEXT[reason]) for index, reason in first_errors)
     index, what = errors[0]
     return RecordValidationError(
@@ -287,7 +269,6 @@ def _record_errors(
 def _stamped(
     batches: CompleteBatches, base_offset: int, leader_epoch: int, append_time_ms: int, max_timestamp_ms: int
 ) -> ValidatedAppend:
-    """Write offsets, leader epoch and timestamps into a single batch of magic 2."""
     row = batches.rows[0]
     is_append_time = append_time_ms != NO_TIMESTAMP
     stamp_batch(
@@ -317,10 +298,7 @@ class _Assembled:
 
 
 def _sealed(assembled: _Assembled, config: LogConfig, buffers: AppendBuffers, gets_append_time: bool) -> CheckedAppend:
-    """Return the assembled records as a batch with header and checksum.
-
-    Source: kafka-log 04 §2.4, §2.5 step 4, §1 step 4.
-    """
+    """Source: kafka-log 04 §2.4, §2.5 step 4, §1 step 4."""
     max_message_bytes = config.compaction.max_message_bytes
     uncompressed_bytes = BATCH_HEADER_BYTES + len(assembled.payload)
     if assembled.head.codec == CODEC_NONE and uncompressed_bytes > max_message_bytes:
@@ -346,10 +324,7 @@ def _rebuilt(
     config: LogConfig,
     codec: int,
 ) -> _Assembled:
-    """Encode the records of a batch of magic 2 again, with consecutive offsets, for compression with another codec.
-
-    `records` contains the checked records; if it has too few rows for them, they are decoded again, in parts.
-    """
+    """`records` contains the checked records; if it has too few rows for them, they are decoded again, in parts."""
     count, size_bytes = fields.record_count, payload.size - PADDING_BYTES
     target = unfilled_buffer(rebuilt_bound(payload.size, count))
     header = batches.buffer.ctypes.data + fields.position
@@ -378,7 +353,6 @@ def _rebuilt(
 
 
 def _convert(batches: CompleteBatches, config: LogConfig, codec: int, now_ms: int) -> _Assembled:
-    """Convert messages of magic 0 and 1 to the records of one batch of magic 2."""
     earliest_ms, latest_ms = _time_range(config, now_ms)
     new: list[NewRecord] = []
     errors: list[tuple[int, int]] = []
@@ -412,7 +386,6 @@ def _convert(batches: CompleteBatches, config: LogConfig, codec: int, now_ms: in
 def _legacy_records(
     batches: CompleteBatches, fields: BatchFields, config: LogConfig
 ) -> Iterator[tuple[NewRecord, int]]:
-    """Yield the messages of an entry of magic 0 or 1, each with its magic."""
     if fields.codec == CODEC_NONE:
         buffer = batches.buffer
         records = np.zeros((1, RECORD_FIELDS), dtype=np.int64)

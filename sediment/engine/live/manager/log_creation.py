@@ -34,7 +34,6 @@ def create_log(
     log_dir: Path | None = None,
     topic_id: str | None = None,
 ) -> PartitionLog:
-    """Return the log of a partition, and create it if it is missing; see `LogManager.create_log`."""
     check_partition(partition)
     if topic_id is not None:
         check_topic_id(topic_id)
@@ -66,7 +65,6 @@ def create_log(
 def create_logs(
     manager: ManagerState, topic_ids: Mapping[TopicPartition, str], log_dirs: Mapping[TopicPartition, Path]
 ) -> None:
-    """Create the missing logs of partitions together; see `LogManager.create_logs`."""
     for partition, topic_id in topic_ids.items():
         check_partition(partition)
         check_topic_id(topic_id)
@@ -90,7 +88,6 @@ def create_logs(
 
 
 def check_ready(manager: ManagerState, new: Iterable[TopicPartition] = ()) -> None:
-    """Check that logs can be created and deleted; see `LogManager.check_ready`."""
     with manager.administration:
         manager.check_not_stopping()
         require_spare_descriptors(manager.fs)
@@ -113,12 +110,6 @@ def _check_free(manager: ManagerState, directory: LogDirectory, partitions: Iter
 
 
 def _create_in(manager: ManagerState, directory: LogDirectory, topic_ids: Mapping[TopicPartition, str | None]) -> None:
-    """Create logs in a directory; if the directory fails, take it offline.
-
-    Raises:
-        OpenFilesLimitError: the limit on open files is too low.
-        StorageError: the manager stops.
-    """
     new: list[TopicPartition] = []
     try:
         with manager.failures.failing(directory):
@@ -143,8 +134,7 @@ def _create_in(manager: ManagerState, directory: LogDirectory, topic_ids: Mappin
 def _free_names(manager: ManagerState, directory: LogDirectory, new: Iterable[TopicPartition]) -> None:
     """Rename new folders that have no log to -delete, and remove them later; this opens no file.
 
-    The renames are not synced.  If a crash undoes a rename, the folder has its old name again.  But the folder is
-    complete and contains its topic id.
+    If a crash undoes a rename, the folder has its old name again. But the folder is complete and contains its topic id.
     """
     for partition in new:
         folder = directory.path / str(partition)

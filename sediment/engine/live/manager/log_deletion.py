@@ -36,7 +36,6 @@ _LOGGER = logging.getLogger(__name__)
 
 
 def delete_logs(manager: ManagerState, partitions: Iterable[TopicPartition]) -> None:
-    """Delete logs; see `LogManager.delete_logs`."""
     with manager.administration:
         manager.check_not_stopped()
         wanted = frozenset(partitions)
@@ -55,11 +54,7 @@ def delete_logs(manager: ManagerState, partitions: Iterable[TopicPartition]) -> 
 
 
 def delete_future_log(manager: ManagerState, partition: TopicPartition) -> None:
-    """Delete the future log of a partition, if there is one; the caller holds `administration`.
-
-    Raises:
-        StorageError: the disk of the future log failed.
-    """
+    """Delete the future log of a partition, if there is one; the caller holds `administration`."""
     with manager.guard:
         log = manager.future.pop(partition, None)
     if log is not None:
@@ -72,7 +67,6 @@ def delete_future_log(manager: ManagerState, partition: TopicPartition) -> None:
 
 
 def check_deleted(manager: ManagerState, partitions: Iterable[TopicPartition]) -> None:
-    """Try again to complete all deletions, and check that earlier logs of `partitions` are completely deleted."""
     if manager.to_delete or manager.listing_deleted:
         with suppress(StorageError):
             rename_deleted(manager)
@@ -85,11 +79,6 @@ def check_deleted(manager: ManagerState, partitions: Iterable[TopicPartition]) -
 
 
 def rename_deleted(manager: ManagerState) -> None:
-    """Rename the folders of the logs to delete, durably, and then remove the logs from the checkpoints.
-
-    Raises:
-        OpenFilesLimitError, StorageError: see `delete_logs`.
-    """
     by_directory: dict[LogDirectory, list[PartitionLog]] = {}
     for log in manager.values(manager.to_delete):
         by_directory.setdefault(manager.directory_of(log), []).append(log)
@@ -130,7 +119,6 @@ def _delete_in(manager: ManagerState, directory: LogDirectory, logs: Sequence[Pa
 def rename_aside(
     manager: ManagerState, logs: Iterable[PartitionLog], directory: LogDirectory, state: DirectoryState
 ) -> None:
-    """Rename the folders of logs, durably; if a folder is already renamed, only the directory is synced."""
     for log in logs:
         if log.directory.name == str(log.partition):
             log.rename_directory(directory.path / folder_aside(log.partition, state))
@@ -145,11 +133,7 @@ def delete_folder(manager: ManagerState, directory: LogDirectory, folder: Path, 
 
 
 def retire(manager: ManagerState, log: PartitionLog, directory: LogDirectory) -> DeletedFolder:
-    """Rename the folder of a log to -delete, durably; the log refuses every further call.
-
-    Raises:
-        StorageError: the disk failed.
-    """
+    """Rename the folder of a log to -delete, durably; the log refuses every further call."""
     log.go_offline("the partition was moved, or its move was cancelled")
     aside = log.directory.with_name(folder_aside(log.partition, DirectoryState.DELETE))
     with manager.failures.failing(directory):
@@ -160,7 +144,6 @@ def retire(manager: ManagerState, log: PartitionLog, directory: LogDirectory) ->
 
 
 def put_away(manager: ManagerState, folders: Iterable[Path]) -> None:
-    """Take unloaded folders out of use; see `LogManager.put_away`."""
     with manager.administration:
         by_path = {directory.path.absolute(): directory for directory in manager.directories}
         by_directory: dict[LogDirectory, list[Path]] = {}
@@ -194,10 +177,7 @@ def _put_away_in(manager: ManagerState, directory: LogDirectory, folders: Iterab
 
 
 def remove_overdue(manager: ManagerState) -> None:
-    """Remove the renamed logs after their delay; an error in one log does not affect the others.
-
-    First try again to complete earlier deletions that failed.
-    """
+    """First try again to complete earlier deletions that failed."""
     delay_ms = manager.config.log_segment_delete_delay_ms
     if manager.to_delete or manager.listing_deleted:
         try:
@@ -214,7 +194,6 @@ def remove_overdue(manager: ManagerState) -> None:
 
 
 def remove_renamed(manager: ManagerState, deleted: DeletedFolder) -> None:
-    """Remove a renamed folder with its files; an error is logged."""
     if deleted.directory.is_offline:
         if deleted.log is not None:
             deleted.log.close_handlers()
@@ -228,7 +207,6 @@ def remove_renamed(manager: ManagerState, deleted: DeletedFolder) -> None:
 
 
 def log_is_not_deleted(log: PartitionLog) -> StorageError:
-    """Return the error for a partition whose earlier log could not be deleted."""
     return StorageError(
         "the log of a deleted topic with this name could not be renamed",
         partition=str(log.partition),

@@ -36,8 +36,6 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
-    """The progress after a log was loaded: `loaded` of the `total` logs in its directory are loaded."""
-
     log_dir: Path
     name: str
     loaded: int
@@ -46,8 +44,6 @@ class LoadProgress:
 
 @dataclass(frozen=True, slots=True)
 class _ToLoad:
-    """A partition directory to load."""
-
     directory: LogDirectory
     name: str
     partition: TopicPartition
@@ -56,7 +52,6 @@ class _ToLoad:
 
 
 def load_logs(manager: ManagerState, progress: Callable[[LoadProgress], None], stop: threading.Event) -> None:
-    """Load the logs of each directory in its own threads (kafka-log 05 §1 steps 2 to 4)."""
     work = {directory: _find_logs(manager, directory) for directory in manager.online()}
     pools = []
     try:
@@ -91,7 +86,6 @@ def load_logs(manager: ManagerState, progress: Callable[[LoadProgress], None], s
 
 
 def _find_logs(manager: ManagerState, directory: LogDirectory) -> list[_ToLoad]:
-    """Return the partition directories of a log directory; the marker of a clean stop is removed."""
     found: list[_ToLoad] = []
     try:
         with manager.failures.failing(directory):
@@ -167,8 +161,6 @@ def _load(manager: ManagerState, item: _ToLoad, counted: _Counted, stop: threadi
 
 
 class _Counted:
-    """A thread-safe counter of the loaded logs of one directory."""
-
     def __init__(self, log_dir: Path, total: int, progress: Callable[[LoadProgress], None]) -> None:
         self._log_dir = log_dir
         self._total = total

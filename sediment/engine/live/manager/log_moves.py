@@ -29,7 +29,6 @@ from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 
 
 def create_future_log(manager: ManagerState, partition: TopicPartition, log_dir: Path) -> PartitionLog:
-    """Return the future log of a partition; see `LogManager.create_future_log`."""
     with manager.administration:
         manager.check_not_stopping()
         existing = manager.get_future_log(partition)
@@ -60,7 +59,6 @@ def replace_current_with_future_log(
     assign: Callable[[LogDirectory], None],
     on_replaced: Callable[[PartitionLog], None],
 ) -> bool:
-    """Replace the log of a partition with its future log; see `LogManager.replace_current_with_future_log`."""
     with manager.administration:
         manager.check_not_stopping()
         current, future = manager.get_log(partition), manager.get_future_log(partition)
@@ -108,9 +106,6 @@ def _switch(manager: ManagerState, current: PartitionLog | None, future: Partiti
     """Rename the folders, and use the future log; `current` is None if its folder was already renamed.
 
     If this fails, the partition is offline, because the metadata names a directory whose folder is not in use.
-
-    Raises:
-        StorageError: a disk failed.
     """
     partition, target = future.partition, manager.directory_of(future)
     deleted = None
@@ -144,7 +139,6 @@ def _after_switch(manager: ManagerState, partition: TopicPartition, source: LogD
 
 
 def promote_future_logs(manager: ManagerState, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-    """Complete interrupted replacements; see `LogManager.promote_future_logs`."""
     promoted = set()
     with manager.administration:
         for partition in partitions:

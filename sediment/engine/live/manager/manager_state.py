@@ -90,55 +90,38 @@ class ManagerState:
 
     # ------------------------------------------------------------------------------------------------------------ logs
     def get_log(self, partition: TopicPartition) -> PartitionLog | None:
-        """Return the live log of a partition; None if there is none, or if its directory is offline."""
         with self.guard:
             return self.logs.get(partition)
 
     def get_future_log(self, partition: TopicPartition) -> PartitionLog | None:
-        """Return the future log of a partition, which will replace the live one; None if there is none."""
         with self.guard:
             return self.future.get(partition)
 
     def future_logs(self) -> list[PartitionLog]:
-        """Return the future logs."""
         return self.values(self.future)
 
     def all_logs(self) -> list[PartitionLog]:
-        """Return the live logs, sorted by partition."""
         return sorted(self.values(self.logs), key=lambda log: log.partition)
 
     def directory_of(self, log: PartitionLog) -> LogDirectory:
-        """Return the log directory of a log.
-
-        Raises:
-            UsageError: the log does not belong to this engine.
-        """
         for directory in self.directories:
             if directory.path == log.directory.parent:
                 return directory
         raise UsageError("this is not a log of the engine", partition=str(log.partition), path=str(log.directory))
 
     def online(self) -> list[LogDirectory]:
-        """Return the directories that have not failed."""
         return [directory for directory in self.directories if not directory.is_offline]
 
     def values(self, logs: Mapping[TopicPartition, PartitionLog]) -> list[PartitionLog]:
-        """Return the logs of one of the maps; other threads may change the map during the call."""
         with self.guard:
             return list(logs.values())
 
     def logs_in(self, directory: LogDirectory) -> list[PartitionLog]:
-        """Return the logs of a directory: live, future and to be deleted."""
         with self.guard:
             every = (*self.logs.values(), *self.future.values(), *self.to_delete.values())
         return [log for log in every if _is_in(log, directory)]
 
     def candidates(self, log_dir: Path | None) -> list[LogDirectory]:
-        """Return the online directories for a new log, sorted by their number of logs; or only `log_dir`, if given.
-
-        Raises:
-            UsageError: `log_dir` does not belong to this engine.
-        """
         if log_dir is None:
             with self.guard:
                 parents = [log.directory.parent for log in (*self.logs.values(), *self.future.values())]
@@ -149,7 +132,6 @@ class ManagerState:
         return [directory for directory in chosen if not directory.is_offline]
 
     def config_of(self, topic: str) -> LogConfig:
-        """Return the config of a topic; if `LogManager.update_topic_config` has set one, return that config."""
         return self.overrides.get(topic) or self.topic_config(topic)
 
     def open_log(
@@ -162,7 +144,6 @@ class ManagerState:
         recovery_threads: int = 1,
         announces: bool = True,
     ) -> PartitionLog:
-        """Load a log; with `announces`, changes of its readable range are passed to `on_readable_change`."""
         return PartitionLog.open(
             partition,
             path,
@@ -190,7 +171,6 @@ class ManagerState:
             raise _stopped()
 
     def handle_directory_failure(self, directory: LogDirectory, error: OSError) -> None:
-        """Take a directory and its logs offline; the other directories continue."""
         self.failures.report(directory, error)
 
     def _log_failed(self, log: PartitionLog, error: OSError) -> None:
@@ -210,7 +190,6 @@ class ManagerState:
 
 
 def attempt(log: PartitionLog, action: Callable[[], int | None]) -> int | None:
-    """Call `action` on a log whose disk may fail; the log itself reports a failure."""
     try:
         return action()
     except StorageError as error:
@@ -223,11 +202,6 @@ def attempt(log: PartitionLog, action: Callable[[], int | None]) -> int | None:
 
 
 def check_online(directory: LogDirectory) -> None:
-    """Check that a directory has not failed.
-
-    Raises:
-        StorageError: it has failed.
-    """
     if directory.is_offline:
         raise StorageError(f"the log directory failed: {directory.failure}", path=str(directory))
 

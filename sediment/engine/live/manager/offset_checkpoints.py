@@ -27,27 +27,19 @@ _LOGGER = logging.getLogger(__name__)
 
 
 def write_recovery_points(manager: ManagerState, directories: Iterable[LogDirectory] | None = None) -> None:
-    """Write the recovery points of `directories`, by default of every directory."""
     _write(manager, LogDirectory.write_recovery_points, _recovery_points, directories)
 
 
 def write_log_starts(manager: ManagerState, log_dirs: Collection[Path] | None = None) -> frozenset[Path]:
-    """Write the log start offsets of the logs that do not start at the base of their first segment (LM-06).
-
-    Return the directories in which these offsets could not be written.  If `log_dirs` is None, write them in every
-    directory.
-    """
     wanted = [each for each in manager.directories if log_dirs is None or each.path in log_dirs]
     return _write(manager, LogDirectory.write_log_starts, _log_starts, wanted)
 
 
 def write_high_watermarks(manager: ManagerState) -> None:
-    """Write the high watermarks of every directory."""
     _write(manager, LogDirectory.write_high_watermarks, _high_watermarks)
 
 
 def write_all(manager: ManagerState, directories: Collection[LogDirectory]) -> frozenset[Path]:
-    """Write all three checkpoints; return the directories in which one of them could not be written."""
     return (
         _write(manager, LogDirectory.write_recovery_points, _recovery_points, directories)
         | _write(manager, LogDirectory.write_log_starts, _log_starts, directories)
@@ -56,7 +48,6 @@ def write_all(manager: ManagerState, directories: Collection[LogDirectory]) -> f
 
 
 def write_recovery_points_of(manager: ManagerState, partitions: Iterable[TopicPartition]) -> None:
-    """Write the recovery points of the directories that contain the logs of `partitions`."""
     logs = [log for partition in partitions if (log := manager.get_log(partition)) is not None]
     touched = {directory.path: directory for directory in map(manager.directory_of, logs)}
     write_recovery_points(manager, touched.values())
@@ -68,7 +59,6 @@ def _write(
     offsets: Callable[[Iterable[PartitionLog]], Mapping[TopicPartition, int]],
     directories: Iterable[LogDirectory] | None = None,
 ) -> frozenset[Path]:
-    """Write a checkpoint in each directory; return the directories in which it could not be written."""
     failed = set()
     for directory in manager.directories if directories is None else directories:
         try:
@@ -83,11 +73,6 @@ def _write(
 
 
 def write_offsets(directory: LogDirectory, logs: Iterable[PartitionLog]) -> None:
-    """Write the three checkpoints of a directory with these logs; the caller holds its `checkpoint_guard`.
-
-    Raises:
-        OSError: the disk failed.
-    """
     logs = tuple(logs)
     directory.write_recovery_points(_recovery_points(logs))
     directory.write_log_starts(_log_starts(logs))

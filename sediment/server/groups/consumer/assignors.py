@@ -25,8 +25,6 @@ _MAX_ROUNDS = 16  # Kafka's limit on balancing rounds
 
 @dataclass(frozen=True, slots=True)
 class Subscriber:
-    """A member with the topics that it subscribes to, and the partitions of its last target assignment."""
-
     member_id: str
     instance_id: str | None
     topic_ids: frozenset[UUID]
@@ -38,7 +36,6 @@ Assignor: TypeAlias = Callable[[Sequence[Subscriber], Mapping[UUID, int]], dict[
 
 
 def assign_range(members: Sequence[Subscriber], partition_counts: Mapping[UUID, int]) -> dict[str, Assignment]:
-    """Divide each topic into ranges; static members come first."""
     ordered = sorted(members, key=lambda each: (each.instance_id is None, each.instance_id or each.member_id))
     found: dict[str, dict[UUID, range]] = {member.member_id: {} for member in members}
     for topic_id, count in partition_counts.items():
@@ -53,7 +50,6 @@ def assign_range(members: Sequence[Subscriber], partition_counts: Mapping[UUID, 
 
 
 def assign_uniform(members: Sequence[Subscriber], partition_counts: Mapping[UUID, int]) -> dict[str, Assignment]:
-    """Balance the partitions; a balanced result is more important than unchanged owners."""
     balance = _Balance(sorted(members, key=lambda each: each.member_id), partition_counts)
     balance.keep_partitions()
     balance.assign_the_rest()
@@ -64,8 +60,6 @@ def assign_uniform(members: Sequence[Subscriber], partition_counts: Mapping[UUID
 
 
 class _Balance:
-    """The owner of each partition, as an index into the members, which are sorted by id."""
-
     def __init__(self, members: Sequence[Subscriber], partition_counts: Mapping[UUID, int]) -> None:
         self._members = members
         subscribers: dict[UUID, list[int]] = defaultdict(list)
@@ -84,10 +78,7 @@ class _Balance:
         self._loads = [0] * len(members)
 
     def keep_partitions(self) -> None:
-        """Let each member keep the partitions of its last target.
-
-        It does not keep missing partitions, or partitions of topics to which it no longer subscribes.
-        """
+        """It does not keep missing partitions, or partitions of topics to which it no longer subscribes."""
         for index, member in enumerate(self._members):
             for topic_id, numbers in member.partitions.items():
                 owners = self._owners.get(topic_id, []) if topic_id in member.topic_ids else []
@@ -97,7 +88,6 @@ class _Balance:
                         self._loads[index] += 1
 
     def assign_the_rest(self) -> None:
-        """Give each partition without an owner to the subscriber with the fewest partitions."""
         for topic_id in self._topics:
             owners = self._owners[topic_id]
             least = [(self._loads[index], index) for index in self._subscribers[topic_id]]
@@ -146,7 +136,6 @@ class _Balance:
         return moved
 
     def result(self) -> dict[str, Assignment]:
-        """Return the assignments."""
         found: list[dict[UUID, set[int]]] = [defaultdict(set) for _ in self._members]
         for topic_id, owners in self._owners.items():
             for number, owner in enumerate(owners):

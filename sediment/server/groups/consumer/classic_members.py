@@ -69,8 +69,6 @@ _DOWNGRADES = ("bidirectional", "downgrade")
 
 @dataclass(frozen=True, slots=True)
 class MemberSubscription:
-    """The subscription of a classic consumer."""
-
     version: int
     topics: frozenset[str]
     owned: tuple[tuple[str, tuple[int, ...]], ...]
@@ -78,11 +76,7 @@ class MemberSubscription:
 
     @classmethod
     def decode(cls, data: bytes) -> MemberSubscription:
-        """Decode a ConsumerProtocolSubscription; fields that a later version adds at the end are ignored.
-
-        Raises:
-            ProtocolError: the subscription is malformed.
-        """
+        """Decode a ConsumerProtocolSubscription; fields that a later version adds at the end are ignored."""
         version = _version(data)
         found: Any = m.ConsumerProtocolSubscription.decode(data[_VERSION.size :], version)
         owned = tuple((each.topic, tuple(each.partitions)) for each in found.owned_partitions)
@@ -105,7 +99,6 @@ def _by_id(topics: SubscribableTopics, partitions: Iterable[tuple[str, Iterable[
 
 
 def encode_assignment(assignment: Assignment, topics: SubscribableTopics, subscription: bytes) -> bytes:
-    """Encode an assignment for a classic consumer, in the version of the consumer's subscription."""
     version = _version(subscription)
     message = m.ConsumerProtocolAssignment
     named = {topics.topic_by_id(topic_id): numbers for topic_id, numbers in assignment.items()}
@@ -126,9 +119,6 @@ def join(
     """Return the change and the response for a JoinGroup; also return the classic group if the group became classic.
 
     `new_id` is used if the request has no member id.
-
-    Raises:
-        ApiError: the request is refused, and changes nothing.
     """
     change = Change(group)
     is_new = request.member_id == NO_MEMBER_ID
@@ -170,7 +160,6 @@ def join(
 
 
 def _supports(group: ConsumerGroup, request: JoinRequest) -> bool:
-    """Return True if the request has a protocol that all classic members support."""
     if request.protocol_type != CONSUMER_PROTOCOL or not request.protocols:
         return False
     supported = [_names(member) for member in group.classic_members]
@@ -192,11 +181,6 @@ def _joining_member(change: Change, request: JoinRequest, member_id: str, *, is_
 
 
 def sync(group: ConsumerGroup, request: SyncRequest, now: Circumstances) -> tuple[Change, SyncAnswer]:
-    """Return the change that a SyncGroup makes, and the response with the member's partitions.
-
-    Raises:
-        ApiError: the request is refused.  With REBALANCE_IN_PROGRESS, the member must join again.
-    """
     member, classic = _classic_member(group, request.member_id, request.group_instance_id, request.generation)
     name, subscription = classic.protocols[0]
     if request.protocol_type not in (None, CONSUMER_PROTOCOL) or request.protocol_name not in (None, name):
@@ -213,11 +197,6 @@ def sync(group: ConsumerGroup, request: SyncRequest, now: Circumstances) -> tupl
 def classic_heartbeat(
     group: ConsumerGroup, identity: MemberIdentity, generation: int, now: Circumstances
 ) -> tuple[Change, ErrorCode]:
-    """Return the change that a Heartbeat makes, and its error (REBALANCE_IN_PROGRESS if the member must rejoin).
-
-    Raises:
-        ApiError: the request is refused.
-    """
     member, classic = _classic_member(group, identity.member_id, identity.group_instance_id, generation)
     change = Change(group)
     change.set_deadline(Timeout.SESSION, member.member_id, now.now_ms + classic.session_timeout_ms)
@@ -259,7 +238,6 @@ def _classic_member(
 
 
 def leaving_members(group: ConsumerGroup, identities: Sequence[MemberIdentity]) -> tuple[list[str], list[ErrorCode]]:
-    """Return the ids of the members that a LeaveGroup removes, and an error for each identity."""
     found: list[str] = []
     errors: list[ErrorCode] = []
     for identity in identities:
@@ -277,13 +255,7 @@ def leaving_members(group: ConsumerGroup, identities: Sequence[MemberIdentity]) 
 
 # ---------------------------------------------------------------------------------------------------------- conversions
 def upgraded(group_id: str, classic: StableGroup, protocols: dict[str, Protocols], now: Circumstances) -> Change:
-    """Return the change that turns a classic group into a consumer group; its members keep their partitions.
-
-    `protocols` contains the protocols of each member, by member id.
-
-    Raises:
-        ApiError: GROUP_ID_NOT_FOUND: the group cannot be upgraded.
-    """
+    """Return the change that turns a classic group into a consumer group; its members keep their partitions."""
     config = now.config
     if config.group_consumer_migration_policy not in _UPGRADES:
         raise _not_upgraded(group_id, "online upgrade is disabled")
@@ -342,7 +314,6 @@ def _not_upgraded(group_id: str, reason: str) -> ApiError:
 
 
 def is_downgraded(group: ConsumerGroup, leaving: Collection[str], config: ServerConfig, *, joining: int = 0) -> bool:
-    """Return True if the group becomes classic when the `leaving` members leave and `joining` classic members join."""
     staying = [member for member in group.members.values() if member.member_id not in leaving]
     return (
         any(group.members[each].classic is None for each in leaving)
@@ -353,7 +324,6 @@ def is_downgraded(group: ConsumerGroup, leaving: Collection[str], config: Server
 
 
 def downgraded(group: ConsumerGroup, leaving: Collection[str], topics: SubscribableTopics) -> StableGroup:
-    """Return a classic group with the remaining members and their target assignments."""
     staying = [(each, each.classic) for each in group.members.values() if each.member_id not in leaving]
     members = [(member, classic) for member, classic in staying if classic is not None]
     name = _common_protocol([classic for _, classic in members])
@@ -383,6 +353,5 @@ def _downgraded_member(
 
 
 def _common_protocol(members: Sequence[ClassicMember]) -> str:
-    """Return the first of the first member's protocols that is supported by all members."""
     names = [frozenset(name for name, _ in each.protocols) for each in members]
     return next(name for name, _ in members[0].protocols if all(name in supported for supported in names))

@@ -11,8 +11,6 @@ from sediment.server.topic_catalog import ServedTopic, TopicCatalog
 
 
 class NumberedTopic(NamedTuple):
-    """A topic with its number of partitions."""
-
     name: str
     id: UUID
     partition_count: int
@@ -29,7 +27,6 @@ class ClusterTopics:
 
     @property
     def version(self) -> int:
-        """A number that rises with each change of the cluster metadata; it is not stored."""
         with self._guard:
             metadata = self._catalog.metadata
             if metadata is not self._metadata:
@@ -44,15 +41,12 @@ class ClusterTopics:
         return 0 if metadata is None else max(metadata.end_offset, 0)
 
     def names(self) -> Sequence[str]:
-        """Return the names of all topics."""
         return [topic.name for topic in self._catalog.topics()]
 
     def topic(self, name: str) -> NumberedTopic | None:
-        """Return a topic by name."""
         return _numbered(self._catalog.topic(name))
 
     def topic_by_id(self, topic_id: UUID) -> NumberedTopic | None:
-        """Return a topic by id."""
         return _numbered(self._catalog.topic_by_id(topic_id))
 
 

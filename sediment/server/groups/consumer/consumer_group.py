@@ -46,8 +46,6 @@ _NO_TOPICS_VERSION = -1
 
 
 class ConsumerGroupState(Enum):
-    """The state of a group; the value is Kafka's name."""
-
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
     RECONCILING = "Reconciling"
@@ -56,8 +54,6 @@ class ConsumerGroupState(Enum):
 
 
 class Timeout(Enum):
-    """The kinds of deadlines of a member."""
-
     SESSION = "session"
     REBALANCE = "rebalance"
     JOIN = "join"
@@ -66,10 +62,7 @@ class Timeout(Enum):
 
 @dataclass(slots=True)
 class ConsumerGroup:
-    """The members of a group, their target assignment, and their deadlines in ms.
-
-    `topics_version` is the version of the topics for which `metadata_hash` was last computed; it is not stored.
-    """
+    """`topics_version` is the version of the topics for which `metadata_hash` was last computed; it is not stored."""
 
     group_id: str
     epoch: int = 0
@@ -87,7 +80,6 @@ class ConsumerGroup:
     deadlines_ms: dict[tuple[Timeout, str], int] = field(default_factory=dict)
 
     def copy(self) -> ConsumerGroup:
-        """Return a copy whose changes do not affect this group; the deadlines are shared until they are replaced."""
         return replace(
             self,
             members=dict(self.members),
@@ -99,7 +91,6 @@ class ConsumerGroup:
 
     # --------------------------------------------------------------------------------------------------------- replay
     def replay(self, record: GroupRecord) -> None:
-        """Apply a record."""
         _REPLAYS[record.key.API_KEY](self, record.key, record.value)
 
     def _replay_epoch(self, _key: Any, value: Any | None) -> None:
@@ -188,7 +179,6 @@ class ConsumerGroup:
     # ---------------------------------------------------------------------------------------------------------- views
     @property
     def state(self) -> ConsumerGroupState:
-        """State of the group."""
         if not self.members:
             return ConsumerGroupState.EMPTY
         if self.epoch > self.assignment_epoch:
@@ -199,12 +189,10 @@ class ConsumerGroup:
 
     @property
     def subscribed_regexes(self) -> frozenset[str]:
-        """The regular expressions of the members."""
         return frozenset(member.topic_regex for member in self.members.values() if member.topic_regex)
 
     @property
     def subscribed_topics(self) -> frozenset[str]:
-        """The names of the topics to which a member subscribes, by name or by regular expression."""
         return frozenset().union(
             *(member.topic_names for member in self.members.values()),
             *(self.regexes[regex].topics for regex in self.subscribed_regexes & self.regexes.keys()),
@@ -212,30 +200,24 @@ class ConsumerGroup:
 
     @property
     def classic_members(self) -> list[ConsumerMember]:
-        """The members that use the classic protocol."""
         return [member for member in self.members.values() if member.classic is not None]
 
     def subscribed_ids(self, member: ConsumerMember, topics: SubscribableTopics) -> frozenset[UUID]:
-        """Return the ids of a member's subscribed topics, without those of an unresolved regular expression."""
         resolved = self.regexes.get(member.topic_regex)
         names = member.topic_names if resolved is None else member.topic_names | resolved.topics
         return frozenset(topic.id for topic in map(topics.topic, names) if topic is not None)
 
     def preferred_assignor(self, default: str) -> str:
-        """Return the assignor that most members request; `default` if no member requests one."""
         votes = Counter(member.assignor for member in self.members.values() if member.assignor is not None)
         return max(votes, key=lambda name: (votes[name], name)) if votes else default
 
     def static_member(self, instance_id: str) -> ConsumerMember | None:
-        """Return the member with an instance id."""
         return self.members.get(self.static_members.get(instance_id, ""))
 
     def is_free(self, topic_id: UUID, number: int) -> bool:
-        """Return True if no member has a partition."""
         return (topic_id, number) not in self.owners
 
     def tombstones(self) -> list[GroupRecord]:
-        """Return the records that delete the group."""
         member_ids = dict.fromkeys([*self.members, *self.targets])
         return group_tombstones(self.group_id, member_ids, self.regexes)
 
@@ -243,14 +225,10 @@ class ConsumerGroup:
     def commit_error(
         self, identity: MemberIdentity, epoch: int, *, transactional: bool = False, knows_epochs: bool = True
     ) -> ErrorCode:
-        """Return NONE if the client may commit offsets.
-
-        A member may commit.  A client that is not a member may commit if the group has no members, or if the commit is
-        `transactional` and has no member id.  `knows_epochs` is True if the request's version has member epochs.
-        Members of the new protocol need such a version, except for `transactional` commits.
-
-        Source: Kafka's ConsumerGroup.validateOffsetCommit.
-        """
+        # A client that is not a member may commit if the group has no members, or if the commit is `transactional` and
+        # has no member id. `knows_epochs` is True if the request's version has member epochs. Members of the new
+        # protocol need such a version, except for `transactional` commits. Source: Kafka's
+        # ConsumerGroup.validateOffsetCommit.
         if epoch < 0 and not self.members:
             return ErrorCode.NONE
         if transactional and identity == MemberIdentity("") and epoch == _NO_EPOCH:

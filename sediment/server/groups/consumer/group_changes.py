@@ -80,7 +80,6 @@ class Heartbeat:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of memory that the request may add to a group."""
         names = (self.member_id, self.instance_id, self.rack_id, self.topic_regex, self.client_id, self.client_host)
         topics = sum(len(name) for name in self.topic_names or ())
         return MEMBER_BYTES + sum(len(name or "") for name in names) + topics + assignment_bytes(self.owned or {})
@@ -106,10 +105,9 @@ class HeartbeatAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """The input of a change, apart from the group: configs, times and topics.
+    """`now_ms` is monotonic, and `wall_ms` is the time of day.
 
-    `now_ms` is monotonic, and `wall_ms` is the time of day.  `topics_version` is the version of `topics`; it is read
-    before the topics themselves.  `metadata_version` is stored in the records of regular expressions.
+    `topics_version` is the version of `topics`; it is read before the topics themselves.
     """
 
     config: ServerConfig
@@ -124,11 +122,7 @@ class Circumstances:
 
 @dataclass(slots=True)
 class Change:
-    """A change to a group.
-
-    `before` is the group before the change, and `records` are the records that the change writes.  `deadlines_ms` has
-    the new deadlines by kind and member; None removes a deadline.
-    """
+    """`deadlines_ms` has the new deadlines by kind and member; None removes a deadline."""
 
     before: ConsumerGroup
     records: list[GroupRecord] = field(default_factory=list)
@@ -139,16 +133,13 @@ class Change:
 
     @property
     def after(self) -> ConsumerGroup:
-        """The group in the state that results from the records added so far."""
         return self._after or self.before
 
     @property
     def growth_bytes(self) -> int:
-        """The memory that the change adds."""
         return self.after.size_bytes - self.before.size_bytes
 
     def add(self, *records: GroupRecord) -> None:
-        """Add records."""
         for record in records:
             if self._after is None:
                 self._after = self.before.copy()
@@ -156,7 +147,6 @@ class Change:
             self.records.append(record)
 
     def set_deadline(self, timeout: Timeout, member_id: str, time_ms: int | None) -> None:
-        """Set or remove a deadline."""
         self.deadlines_ms[timeout, member_id] = time_ms
 
     def apply(self) -> ConsumerGroup:
@@ -183,11 +173,6 @@ class Change:
 
 # ----------------------------------------------------------------------------------------------------------- heartbeats
 def check_heartbeat(request: Heartbeat, group_id: str, version: int, assignors: Collection[str]) -> None:
-    """Check the fields of a heartbeat.
-
-    Raises:
-        ApiError: INVALID_REQUEST or UNSUPPORTED_ASSIGNOR.
-    """
     needs_id = version >= _FIRST_VERSION_WITH_CLIENT_IDS or request.epoch > 0 or request.epoch == LEAVE_EPOCH
     if needs_id and not request.member_id.strip():
         raise ApiError(ErrorCode.INVALID_REQUEST, "MemberId can't be empty.")
@@ -216,11 +201,6 @@ def check_heartbeat(request: Heartbeat, group_id: str, version: int, assignors: 
 
 
 def heartbeat(group: ConsumerGroup, request: Heartbeat, now: Circumstances) -> tuple[Change, HeartbeatAnswer]:
-    """Return the change and the response for a heartbeat of a member or of a joining client.
-
-    Raises:
-        ApiError: the request is refused, and changes nothing.
-    """
     change = Change(group)
     check_room(group, request.member_id, now.config)
     member = _member_of(change, request)
@@ -252,11 +232,6 @@ def heartbeat(group: ConsumerGroup, request: Heartbeat, now: Circumstances) -> t
 
 
 def check_room(group: ConsumerGroup, member_id: str, config: ServerConfig) -> None:
-    """Check that a group may have one more member.
-
-    Raises:
-        ApiError: GROUP_MAX_SIZE_REACHED.
-    """
     if len(group.members) >= config.group_consumer_max_size and member_id not in group.members:
         raise ApiError(
             ErrorCode.GROUP_MAX_SIZE_REACHED,
@@ -265,10 +240,6 @@ def check_room(group: ConsumerGroup, member_id: str, config: ServerConfig) -> No
 
 
 def _member_of(change: Change, request: Heartbeat) -> ConsumerMember:
-    """Return the member that sent a heartbeat.
-
-    A joining static member replaces the earlier member with the same instance id.
-    """
     group, joins = change.before, request.epoch == JOIN_EPOCH
     if request.instance_id is None:
         member = group.members.get(request.member_id)
@@ -295,7 +266,6 @@ def _member_of(change: Change, request: Heartbeat) -> ConsumerMember:
 
 
 def replace_static_member(change: Change, existing: ConsumerMember, member_id: str) -> ConsumerMember:
-    """Give the partitions and the target of a static member to a new member."""
     group_id = change.before.group_id
     target = change.after.targets.get(existing.member_id, {})
     member = replace(existing, member_id=member_id, epoch=JOIN_EPOCH, previous_epoch=0)
@@ -309,12 +279,6 @@ def replace_static_member(change: Change, existing: ConsumerMember, member_id: s
 
 
 def existing_static_member(group: ConsumerGroup, instance_id: str, member_id: str) -> ConsumerMember:
-    """Return the member with an instance id.
-
-    Raises:
-        ApiError: UNKNOWN_MEMBER_ID if no member has this instance id; FENCED_INSTANCE_ID if the member with this
-            instance id has another member id than `member_id`.
-    """
     member = group.static_member(instance_id)
     if member is None:
         raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
@@ -399,14 +363,12 @@ def update_member(
 
 
 def _forget_regexes(change: Change) -> None:
-    """Delete the regular expressions to which no member subscribes."""
     group = change.after
     for regex in sorted(group.regexes.keys() - group.subscribed_regexes):
         change.add(regex_tombstone(group.group_id, regex))
 
 
 def _check_topics(change: Change, now: Circumstances, *, raises: bool) -> None:
-    """Raise the group's epoch if `raises` is set, or if the subscribed topics have changed."""
     group = change.after
     if not raises and group.topics_version == now.topics_version:
         return
@@ -419,7 +381,6 @@ def _check_topics(change: Change, now: Circumstances, *, raises: bool) -> None:
 
 
 def _assign(change: Change, now: Circumstances) -> None:
-    """Compute the target assignment for the group's epoch."""
     group = change.after
     subscribers = [
         Subscriber(
@@ -443,11 +404,6 @@ def _assign(change: Change, now: Circumstances) -> None:
 
 # --------------------------------------------------------------------------------------------------------------- leaves
 def leaving_member(group: ConsumerGroup, request: Heartbeat) -> ConsumerMember:
-    """Return the member that leaves with this heartbeat.
-
-    Raises:
-        ApiError: UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID.
-    """
     if request.instance_id is not None:
         return existing_static_member(group, request.instance_id, request.member_id)
     member = group.members.get(request.member_id)
@@ -464,7 +420,6 @@ def leave_for_a_while(group: ConsumerGroup, member: ConsumerMember) -> Change:
 
 
 def remove_members(group: ConsumerGroup, member_ids: Collection[str], now: Circumstances) -> Change:
-    """Return the change that removes members."""
     change = Change(group)
     for member_id in member_ids:
         change.add(*member_tombstones(group.group_id, member_id))
@@ -474,13 +429,11 @@ def remove_members(group: ConsumerGroup, member_ids: Collection[str], now: Circu
 
 
 def expired_members(group: ConsumerGroup, now_ms: int) -> list[str]:
-    """Return the members with a deadline that has passed."""
     due = [member_id for (_, member_id), time_ms in group.deadlines_ms.items() if time_ms <= now_ms]
     return list(dict.fromkeys(due))
 
 
 def restore_deadlines(group: ConsumerGroup, now: Circumstances) -> None:
-    """Start the sessions and revocation timeouts of a loaded group."""
     for member in group.members.values():
         session_ms = now.session_timeout_ms if member.classic is None else member.classic.session_timeout_ms
         group.deadlines_ms[Timeout.SESSION, member.member_id] = now.now_ms + session_ms
@@ -490,7 +443,6 @@ def restore_deadlines(group: ConsumerGroup, now: Circumstances) -> None:
 
 # -------------------------------------------------------------------------------------------------- regular expressions
 def needs_resolution(group: ConsumerGroup, now: Circumstances) -> bool:
-    """Return True if it is time to match the regular expressions with the topics again."""
     regexes = group.subscribed_regexes
     if not regexes:
         return False

@@ -28,13 +28,10 @@ _VALUE_VERSION = 0
 
 
 class GroupRecord(NamedTuple):
-    """The key and the value of a record, as messages."""
-
     key: Any
     value: Any | None
 
     def encoded(self) -> tuple[bytes, bytes | None]:
-        """Return the encoded key and value."""
         value = None if self.value is None else encode_coordinator_value(self.value, _VALUE_VERSION)
         return encode_coordinator_key(self.key), value
 
@@ -49,13 +46,11 @@ class ResolvedRegex:
 
 
 def group_epoch(group_id: str, epoch: int, metadata_hash: int) -> GroupRecord:
-    """Return the record of a group's epoch."""
     value = m.ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash)
     return GroupRecord(m.ConsumerGroupMetadataKey(group_id=group_id), value)
 
 
 def member_metadata(group_id: str, member: ConsumerMember) -> GroupRecord:
-    """Return the record of a member's subscription and settings."""
     value = m.ConsumerGroupMemberMetadataValue
     return GroupRecord(
         m.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member.member_id),
@@ -82,13 +77,11 @@ def _classic_metadata(classic: ClassicMember) -> Any:
 
 
 def target_epoch(group_id: str, epoch: int) -> GroupRecord:
-    """Return the record of the epoch of the target assignment."""
     value = m.ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch)
     return GroupRecord(m.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), value)
 
 
 def target_member(group_id: str, member_id: str, partitions: Assignment) -> GroupRecord:
-    """Return the record of a member's target assignment."""
     value = m.ConsumerGroupTargetAssignmentMemberValue
     return GroupRecord(
         m.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id),
@@ -97,7 +90,6 @@ def target_member(group_id: str, member_id: str, partitions: Assignment) -> Grou
 
 
 def current_member(group_id: str, member: ConsumerMember) -> GroupRecord:
-    """Return the record of a member's current assignment."""
     value = m.ConsumerGroupCurrentMemberAssignmentValue
     return GroupRecord(
         m.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member.member_id),
@@ -112,7 +104,6 @@ def current_member(group_id: str, member: ConsumerMember) -> GroupRecord:
 
 
 def regex_topics(group_id: str, regex: str, resolved: ResolvedRegex) -> GroupRecord:
-    """Return the record of the topics that a regular expression matches."""
     value = m.ConsumerGroupRegularExpressionValue(
         topics=sorted(resolved.topics), version=resolved.version, timestamp=resolved.timestamp_ms
     )
@@ -120,7 +111,6 @@ def regex_topics(group_id: str, regex: str, resolved: ResolvedRegex) -> GroupRec
 
 
 def member_tombstones(group_id: str, member_id: str) -> list[GroupRecord]:
-    """Return the records that delete a member."""
     return [
         GroupRecord(key(group_id=group_id, member_id=member_id), None)
         for key in (
@@ -132,17 +122,14 @@ def member_tombstones(group_id: str, member_id: str) -> list[GroupRecord]:
 
 
 def regex_tombstone(group_id: str, regex: str) -> GroupRecord:
-    """Return the record that deletes a regular expression."""
     return GroupRecord(m.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex), None)
 
 
 def partition_metadata_tombstone(group_id: str) -> GroupRecord:
-    """Return the record that deletes a ConsumerGroupPartitionMetadata, which Kafka wrote up to version 4.0."""
     return GroupRecord(m.ConsumerGroupPartitionMetadataKey(group_id=group_id), None)
 
 
 def group_tombstones(group_id: str, member_ids: Iterable[str], regexes: Iterable[str]) -> list[GroupRecord]:
-    """Return the records that delete a group."""
     members = list(member_ids)
     return [
         *(
@@ -159,7 +146,6 @@ def group_tombstones(group_id: str, member_ids: Iterable[str], regexes: Iterable
 
 
 def topic_partitions(structure: Any, partitions: Assignment) -> list[Any]:
-    """Return an assignment as structures of a message, sorted."""
     return [
         structure(topic_id=topic_id, partitions=sorted(partitions[topic_id]))
         for topic_id in sorted(partitions, key=_order)

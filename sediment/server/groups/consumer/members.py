@@ -34,19 +34,15 @@ Assignment: TypeAlias = Mapping[UUID, frozenset[int]]
 
 
 def assignment_of(topics: Iterable[tuple[UUID, Iterable[int]]]) -> Assignment:
-    """Return an assignment from pairs of a topic id and partition numbers."""
     found = ((topic_id, frozenset(numbers)) for topic_id, numbers in topics)
     return {topic_id: numbers for topic_id, numbers in found if numbers}
 
 
 def assignment_bytes(assignment: Assignment) -> int:
-    """Return the memory that an assignment uses."""
     return PARTITION_BYTES * sum(1 + len(numbers) for numbers in assignment.values())
 
 
 class MemberState(IntEnum):
-    """The state of a member; the value is the number in the member's record."""
-
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
     UNRELEASED_PARTITIONS = 2
@@ -60,8 +56,6 @@ class MemberState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ClassicMember:
-    """Additional fields of a member that uses the classic protocol, from its JoinGroup."""
-
     session_timeout_ms: int
     protocols: Protocols
 
@@ -92,7 +86,6 @@ class ConsumerMember:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of memory that the member uses."""
         names = (self.member_id, self.instance_id, self.rack_id, self.client_id, self.client_host, self.topic_regex)
         protocols = () if self.classic is None else self.classic.protocols
         return (
@@ -105,47 +98,28 @@ class ConsumerMember:
         )
 
     def is_reconciled(self, assignment_epoch: int) -> bool:
-        """Return True if the member has every partition of its assignment in this epoch."""
         return self.state is MemberState.STABLE and self.epoch == assignment_epoch
 
 
 class SubscribableTopic(Protocol):
-    """A topic of the cluster."""
-
     @property
-    def name(self) -> str:
-        """Name of the topic."""
-
+    def name(self) -> str: ...
     @property
-    def id(self) -> UUID:
-        """Id of the topic."""
-
+    def id(self) -> UUID: ...
     @property
-    def partition_count(self) -> int:
-        """Number of its partitions."""
+    def partition_count(self) -> int: ...
 
 
 class SubscribableTopics(Protocol):
-    """The topics of the cluster."""
-
     @property
-    def version(self) -> int:
-        """A number that rises whenever a topic changes; it is not stored."""
-
-    def topic(self, name: str) -> SubscribableTopic | None:
-        """Return a topic by name."""
-
-    def topic_by_id(self, topic_id: UUID) -> SubscribableTopic | None:
-        """Return a topic by id."""
+    def version(self) -> int: ...
+    def topic(self, name: str) -> SubscribableTopic | None: ...
+    def topic_by_id(self, topic_id: UUID) -> SubscribableTopic | None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The target of a member: the partitions that the member must have in an epoch.
-
-    `subscribed` contains the ids of the topics that the member subscribes to.  `is_free` returns True if no member has
-    the partition.  `owned` contains the partitions that the member reported; None if it reported none.
-    """
+    """`owned` contains the partitions that the member reported; None if it reported none."""
 
     epoch: int
     partitions: Assignment
@@ -156,13 +130,9 @@ class Target:
 
 
 def reconciled(member: ConsumerMember, target: Target) -> ConsumerMember:
-    """Return the member, moved one step closer to its target.
+    """A partition is revoked before another member gets it.
 
-    A partition is revoked before another member gets it.  A member's epoch rises only after the member has revoked its
-    partitions.
-
-    Raises:
-        ApiError: FENCED_MEMBER_EPOCH: the state of the member is unknown, and the member has partitions.
+    A member's epoch rises only after the member has revoked its partitions.
     """
     if member.state is MemberState.STABLE:
         if member.epoch != target.epoch:
@@ -217,7 +187,6 @@ def _next(member: ConsumerMember, target: Target, epoch: int) -> ConsumerMember:
 
 
 def _only_subscribed(member: ConsumerMember, target: Target) -> ConsumerMember:
-    """Revoke the partitions of topics to which the member does not subscribe any more; keep its epoch."""
     kept = {topic: numbers for topic, numbers in member.assigned.items() if topic in target.subscribed}
     if len(kept) == len(member.assigned):
         return member
@@ -228,7 +197,6 @@ def _only_subscribed(member: ConsumerMember, target: Target) -> ConsumerMember:
 
 
 def _owns(owned: Assignment | None, partitions: Assignment) -> bool:
-    """Return True if the member still has one of the partitions, or did not report its partitions."""
     if owned is None:
         return True
     return any(not numbers.isdisjoint(owned.get(topic, frozenset())) for topic, numbers in partitions.items())

@@ -26,7 +26,6 @@ _CACHED_TOPICS = 10_000
 
 @lru_cache(maxsize=_CACHED_TOPICS)
 def topic_hash(name: str, topic_id: UUID, partition_count: int) -> int:
-    """Return the hash of a topic as an unsigned number."""
     units = name.encode("utf-16-le")
     low = topic_id.int & ((1 << 64) - 1)
     head = struct.pack("<bQQ", 0, topic_id.int >> 64, low)
@@ -35,7 +34,6 @@ def topic_hash(name: str, topic_id: UUID, partition_count: int) -> int:
 
 
 def metadata_hash(names: Iterable[str], topics: SubscribableTopics) -> int:
-    """Return the hash of the subscribed topics, in the form that a group's record contains."""
     found = [topic for topic in map(topics.topic, sorted(set(names))) if topic is not None]
     if not found:
         return 0
