@@ -4,20 +4,18 @@
     chunks    |        chunk 0        |        chunk 1        |     whole batches of about CHUNK_BYTES, or
                                                                     twice that if they are not compressed
 
-The chunks of a segment are read forward or backward.  A thread prepares the next chunk while the caller works on the
-current one.  Chunk boundaries come from one of two sources:
+A thread prepares the next chunk while the caller works on the current one.  Chunk boundaries come from one of two
+sources:
 * the offset index; the scan of each chunk then checks that a batch begins at each of these boundaries;
 * a forward scan, which also finds the flags of each batch and the unreadable bytes.
-A chunk always contains whole batches, even a batch that is larger than CHUNK_BYTES or max.message.bytes.  Messages of
-magic 0 and 1 become equivalent batches of magic 2.  Kafka's I/O buffers, with their sizes and limits, do not exist
-here.
+A chunk always contains whole batches, even a batch that is larger than CHUNK_BYTES or max.message.bytes.  Kafka's I/O
+buffers, with their sizes and limits, do not exist here.
 
-Invariants: the lengths and the checksums of all batches in a chunk were verified.  Every file is checked against the
-listing before it is read.
+Invariants: the lengths and the checksums of all batches in a chunk were verified.
 
-Memory: two chunks, and for each of them up to _AHEAD_CHUNKS * CHUNK_BYTES of decompressed records.  If a chunk has
-messages of magic 0 or 1, both the original and the converted batches are in memory.  Most records are decompressed by
-kernels, which release the interpreter lock; these kernels run on the reading thread and on one more thread.
+Memory: two chunks, and for each of them up to _AHEAD_CHUNKS * CHUNK_BYTES of decompressed records.  Most records are
+decompressed by kernels, which release the interpreter lock; these kernels run on the reading thread and on one more
+thread.
 """
 
 from __future__ import annotations
@@ -114,8 +112,8 @@ class Chunk:
     the converted batches.  There, a compressed message is only a header without records.
 
     `payloads`, int64[batches, 2], contains the address and the size in bytes of each batch's decompressed records;
-    NOT_DECOMPRESSED marks a batch without an address.  `payloads` is empty if no batch is compressed.  If a batch
-    without an address is already decompressed, `decompressed` maps its ordinal to its records.
+    NOT_DECOMPRESSED marks a batch without an address.  If a batch without an address is already decompressed,
+    `decompressed` maps its ordinal to its records.
     """
 
     segment: SegmentRef
@@ -130,16 +128,13 @@ class Chunk:
     decompressed: dict[int, Buffer]
 
     def source_of(self, ordinal: int) -> ByteArray:
-        """Return the bytes from which batch `ordinal` was read."""
         following = self.origins[ordinal + 1] if ordinal + 1 < self.origins.size else self.size_bytes
         return self.source[self.origins[ordinal] : following]
 
     def ordinal_at(self, position: int) -> int:
-        """Return the ordinal of the batch at `position` of the buffer."""
         return int(np.searchsorted(self.positions, position, side="right")) - 1
 
     def payload_at(self, position: int) -> tuple[int, memoryview]:
-        """Return the codec and the compressed payload of the batch at `position` of the buffer."""
         view = self.buffer.data
         size_bytes = int.from_bytes(view[position + BATCH_LENGTH : position + BATCH_LENGTH + 4], "big")
         codec = view[position + ATTRIBUTES + 1] & CODEC_MASK
@@ -184,14 +179,9 @@ class ChunkReader:
         self._records = 0
 
     def skip_batches_without_survivors(self, survivors: ByteArray) -> None:
-        """Skip the decompression of batches without survivors from now on.
-
-        `survivors` is the bitmap that is passed to `sweep_chunk`.
-        """
         self._survivors = survivors
 
     def size_bytes(self) -> int:
-        """Return the total size of the buffers."""
         read_bytes = sum(buffer.nbytes for buffer in self._buffers)
         positions_bytes = sum(found.nbytes for found in self._positions)
         return read_bytes + positions_bytes + sum(self._upgraded_bytes) + sum(self._area_bytes)
@@ -199,7 +189,6 @@ class ChunkReader:
     def chunks(
         self, segments: Sequence[SegmentRef], boundaries: dict[int, ChunkBoundaries], *, newest_first: bool
     ) -> Iterator[Chunk]:
-        """Yield the scanned chunks of `segments`; prepare the next chunk while the caller works on the current one."""
         jobs = [
             (segment, which, index)
             for segment in segments
@@ -230,10 +219,6 @@ class ChunkReader:
         return self._decompress_ahead(chunk, number, newest_first)
 
     def _upgrade(self, chunk: Chunk, newest_first: bool) -> Chunk:
-        """Return the chunk with all messages converted to magic 2.
-
-        Also decompress the messages that the caller will read first.
-        """
         starts = chunk.origins
         sizes = np.diff(starts, append=chunk.size_bytes)
         batch_flags = chunk.batch_flags.copy() if chunk.batch_flags.size else np.zeros(starts.size, dtype=np.uint8)
@@ -271,7 +256,6 @@ class ChunkReader:
             raise self._located(error, chunk, int(chunk.positions[ordinal])) from error
 
     def _decompress_ahead(self, chunk: Chunk, number: int, newest_first: bool) -> Chunk:
-        """Decompress batches in the order in which the caller reads them; _AHEAD_CHUNKS limits the bytes."""
         wanted = chunk.buffer[chunk.positions + (ATTRIBUTES + 1)] & CODEC_MASK != 0
         has_compressed = wanted.any()
         if self._survivors is not None:
@@ -369,7 +353,6 @@ class ChunkReader:
         return chunk, status == LEGACY_MET
 
     def _boundaries_from_index(self, segment: SegmentRef) -> ChunkBoundaries:
-        """Return boundaries at batches with an offset index entry; the scan of each chunk checks these boundaries."""
         positions = [0]
         if segment.log_bytes > CHUNK_BYTES and segment.offset_index_bytes:
             name = segment_file_name(segment.base_offset, SegmentFileKind.OFFSET_INDEX)
@@ -393,7 +376,6 @@ class ChunkReader:
         return bool(header[MAGIC] >= MAGIC_V2 and header[ATTRIBUTES + 1] & CODEC_MASK == 0)
 
     def error(self, status: int, chunk: Chunk, position: int) -> SedimentError:
-        """Return the error for a kernel's `status` about the batch at `position` of the chunk's buffer."""
         if status == CUT_MISSED:
             status = BAD_LENGTH
         at = position if chunk.buffer is chunk.source else int(chunk.origins[chunk.ordinal_at(position)])
@@ -406,11 +388,6 @@ class ChunkReader:
         )
 
     def decompress(self, chunk: Chunk, ordinal: int) -> Buffer:
-        """Decompress the records of batch `ordinal` of a chunk.
-
-        Raises:
-            CorruptBatchError: the records cannot be decompressed, or expand beyond the limit.
-        """
         if chunk.buffer is not chunk.source and chunk.batch_flags[ordinal] & LEGACY:
             return self._unwrapped(chunk, ordinal).payload
         position = int(chunk.positions[ordinal])
@@ -429,10 +406,7 @@ def _scan_readable(
     with_flags: bool,
     positions: npt.NDArray[np.int64],
 ) -> tuple[int, int, int]:
-    """Scan the readable parts of the first `size_bytes` of `buffer`.
-
-    `offsets` is the range (first, end) of offsets that batches of the segment may have.
-    """
+    """`offsets` is the range (first, end) of offsets that batches of the segment may have."""
     done, count, start = DONE, 0, 0
     for low, high in (*unreadable, (size_bytes, size_bytes)):
         status, found, position = scan_chunk(buffer.ctypes.data, start, low, *offsets, with_flags, positions[count:])
@@ -463,15 +437,10 @@ class SourceFiles:
         stack.callback(self._close)
 
     def path(self, segment: SegmentRef) -> Path:
-        """Return the path of the segment's log."""
         return self._directory / segment_file_name(segment.base_offset, SegmentFileKind.LOG)
 
     def file(self, segment: SegmentRef) -> ReadableFile:
-        """Return the segment's log, which stays open until another segment is requested.
-
-        Raises:
-            SourceChangedError: the file differs from the listed one.
-        """
+        """Return the segment's log, which stays open until another segment is requested."""
         if self._open is not None and self._open[0] == segment:
             return self._open[1]
         self._close()
@@ -493,7 +462,6 @@ class SourceFiles:
 
 
 def lazy_pool(stack: ExitStack, name: str) -> Callable[[], ThreadPoolExecutor]:
-    """Return a function that creates a pool of one thread at its first call; `stack` shuts the pool down."""
     made: list[ThreadPoolExecutor] = []
 
     def pool() -> ThreadPoolExecutor:

@@ -1,7 +1,5 @@
 """The cleaner's entry points: they run a cleaning plan and, if one kind of pass fails, try another kind.
 
-`cleaner` runs one pass.  Its docstring lists the module for each step of Kafka's Cleaner.doClean.
-
 There are three kinds of pass:
 
     plain      chunks begin at batches that the offset index lists; this pass cannot clean transactions
@@ -10,29 +8,7 @@ There are three kinds of pass:
 
 The plain pass is the default.  The scanned pass is used if the partition may contain transactions, or if the plain pass
 finds a transaction or an invalid chunk boundary.  The filled pass is used if offsets in the log do not increase.  It is
-also used if the config limits the size of the map, because Kafka's rule for a full map needs a forward pass.  If the
-caller keeps unreadable batches, the scanned pass follows rules that drop fewer records (`corrupt_regions`).
-
-Several tasks can clean one large partition: each task cleans a part of the log, a split.  Each split is swept twice.
-In the first sweep, `collect_split_keys` collects the keys of the split.  When the survivors among the keys of all
-splits are known, `clean_split` does the second sweep.  Each sweep is a plain or a scanned pass.
-
-If the caller does not want to rely on 128-bit hashes, whole keys are compared before each chunk is swept
-(`exact_keys`).  After a collision, the pass is repeated with another seed.
-
-A caller that cleans several partitions in turn may sweep the next partition while the last output of the previous
-partition is being written.
-
-The upper bound of a cleaning, set in `kernel_driver`, is the first uncleanable offset, even if the map ends at a lower
-offset.  The last batch below the upper bound keeps its header (`kernels.batch_retention`).  An empty dirty range has no
-groups (`grouping.plan_cleaning`).
-
-Invariants
-* Nothing is renamed here.  Every file that is read is checked against the plan.
-* If `task_memory_bytes` is set, memory use stays within this limit; a partition that needs more memory is skipped and
-  stays unchanged.
-* Files are read by `chunk_reader`, `transaction_scan`, `corrupt_regions` and `group_output`.  `group_output` also
-  writes files, and `partition_splits` writes a temporary spill file.  Other modules of this package do no I/O.
+also used if the config limits the size of the map, because Kafka's rule for a full map needs a forward pass.
 """
 
 from __future__ import annotations
@@ -76,10 +52,8 @@ _MOST_SEEDS = 8  # collisions under so many seeds in a row are not accidental
 class SplitWork:
     """The plan of a partition that is cleaned in splits, and the parameters that all of its tasks share.
 
-    `boundaries` come from a forward scan and are keyed by the base offset of the segment.  Without such a scan,
-    `boundaries` is empty.  `seed` is the seed of the keys' hashes.  `run_limit` is the largest number of keys in a run,
-    and `ranges` is the number of hash ranges; `partition_splits` explains both.  `encoding` is the new encoding of the
-    survivors; if it is None, each batch keeps its codec.
+    `run_limit` is the largest number of keys in a run, and `ranges` is the number of hash ranges; `partition_splits`
+    explains both.
     """
 
     plan: CleaningPlan
@@ -115,7 +89,6 @@ class SweptLog:
         return PreparedSwap(self._listing.partition, str(self._listing.path), groups, self._next_dirty_offset)
 
     def discard(self) -> None:
-        """Remove the written `.part` files, because the caller will not commit them."""
         self._writer.remove_all()
 
 
@@ -130,10 +103,6 @@ def clean_log(
     exact_keys: bool = False,
     encoding: Encoding | None = None,
 ) -> PreparedSwap:
-    """Clean the groups of `plan` into synced `.part` files next to their sources; wait until all files are written.
-
-    Arguments and errors are the same as for `sweep_log`.
-    """
     with WriteBehind() as write_behind:
         return sweep_log(
             plan,
@@ -167,18 +136,10 @@ def sweep_log(
     With `keep_unreadable`, unreadable batches are kept unchanged.  A record is also kept if dropping it would be wrong
     for some possible content of these batches.  Each group lists its unreadable batches in `unreadable`, and the
     checkpoint is not raised above them.  With `exact_keys`, two keys are equal only if their bytes are equal, and all
-    keys are kept in memory.  Otherwise two keys are equal if their hashes are equal.  With `encoding`, the batches of
-    cleaned segments are re-encoded with this codec or batch size.
+    keys are kept in memory.  With `encoding`, the batches of cleaned segments are re-encoded with this codec or batch
+    size.
 
     On any error, all `.part` files of the partition are removed.
-
-    Raises:
-        CorruptBatchError: a batch fails its CRC or is malformed, and `keep_unreadable` is False.
-        CorruptIndexError: the transaction index contradicts a marker.
-        SourceChangedError: the segments differ from the planned ones.
-        MapFullError: the bounded offset map has no room for the first batch of the dirty range.
-        MemoryBudgetError: the keys and the survivors do not fit into `task_memory_bytes`.
-        HashCollisionError: two keys have the same hash under every seed that was tried.
 
     Source: kafka-log 02 §3-§6.
     """
@@ -212,8 +173,6 @@ def sweep_log(
 
 
 class _Attempts:
-    """The retry policy of one partition: the errors of earlier passes decide which pass is next."""
-
     def __init__(self, plan: CleaningPlan, fs: Fs, progress: Progress, keep_unreadable: bool) -> None:
         self.filter_by = BY_OCCURRENCE if plan.config.dedupe_buffer_bytes is None else BY_OFFSET
         self.corrupt = NOTHING_CORRUPT
@@ -225,10 +184,7 @@ class _Attempts:
         self._seeds_left = _MOST_SEEDS
 
     def scan(self) -> tuple[dict[int, ChunkBoundaries], int]:
-        """If the next pass needs a forward scan, do the scan.
-
-        Return chunk boundaries, and the offset below which corruption does not change the result.
-        """
+        """Return chunk boundaries, and the offset below which corruption does not change the result."""
         if self.corrupt.by_segment:
             scan = scan_corrupt_log(self._plan, self.corrupt, self._fs, self._progress)
             return scan.boundaries, scan.certain_end_offset
@@ -237,7 +193,6 @@ class _Attempts:
         return {}, INT64_MAX
 
     def fall_back(self, error: Exception) -> None:
-        """Choose the next pass after `error`; raise an error if no kind of pass is left."""
         match error:
             case FallbackRequiredError():
                 self._is_scanned = True
@@ -271,9 +226,6 @@ def scan_log(
     """Run only the forward scan, for splits; return each segment's chunk boundaries, keyed by its base offset.
 
     With `only_if_needed`, skip the scan and return an empty dict if no file of the partition mentions transactions.
-
-    Raises:
-        CorruptBatchError, CorruptIndexError, SourceChangedError: as in `sweep_log`.
     """
     if only_if_needed and not plan.may_hold_transactions:
         return {}
@@ -288,7 +240,6 @@ def collect_split_keys(
 
     Raises:
         SplitNotApplicableError: the log needs a forward scan first, or cannot be split.
-        CorruptBatchError, SourceChangedError: as in `sweep_log`.
     """
     with ExitStack() as stack, _errors_of_split(work.plan.view.listing.partition):
         cleaning = CleaningPass(
@@ -336,7 +287,6 @@ def clean_split(
 
 @contextmanager
 def _errors_of_split(partition: TopicPartition) -> Iterator[None]:
-    """Do the same as `errors_of_partition`; also translate the error of a split that cannot be cleaned."""
     try:
         with errors_of_partition(partition):
             yield

@@ -11,11 +11,9 @@
     dirty segments          Kafka's nonActiveLogSegmentsFrom, here `_Segments.rolled_from`
 
 Invariants
-* The module is pure; `now_ms` is its only clock.
 * `first_uncleanable_offset` is the base of a segment.  It is at most the base offset of the active segment, and at most
   the last stable offset (and so at most the high watermark).  After an unclean stop, it is also at most the base offset
   of the segment that contains the recovery point.
-* The passing of time never shrinks the cleanable range.
 """
 
 from __future__ import annotations
@@ -54,11 +52,10 @@ class BlockingRule(StrEnum):
 class CleanableRange:
     """The cleanable part of a log; offsets are absolute, and the end of a range is exclusive.
 
-    `first_uncleanable_offset` is a segment base.  If `first_dirty_offset` is in the middle of a segment, both
-    `clean_bytes` and `cleanable_bytes` include the whole segment.  `must_compact` is True if the maximum compaction lag
-    is exceeded.  If `force_checkpoint` is not None, this cleaner checkpoint is written even if the log is not cleaned.
-    `unblocks_at_ms` is the time at which the log becomes cleanable if nothing else changes.  It is None if time alone
-    does not make the log cleanable.  `reason` explains the result to an operator.
+    If `first_dirty_offset` is in the middle of a segment, both `clean_bytes` and `cleanable_bytes` include the whole
+    segment.  `must_compact` is True if the maximum compaction lag is exceeded.  If `force_checkpoint` is not None, this
+    cleaner checkpoint is written even if the log is not cleaned.  `unblocks_at_ms` is the time at which the log becomes
+    cleanable if nothing else changes.  It is None if time alone does not make the log cleanable.
     """
 
     first_dirty_offset: int
@@ -101,7 +98,6 @@ def filthiest_first(logs: Iterable[tuple[_Log, CleanableRange]]) -> list[_Log]:
 
 
 def _explain(cleanable: CleanableRange, view: LogView, config: CompactionConfig, now_ms: int) -> str:
-    """Return a sentence for an operator; it names the blocking rule or the range that can be cleaned."""
     match cleanable.blocked_by:
         case None:
             cleaned = (
@@ -144,13 +140,11 @@ def _explain(cleanable: CleanableRange, view: LogView, config: CompactionConfig,
 
 
 def _newest_ms(view: LogView, base_offset: int) -> int:
-    """Return the largest timestamp of the segment that begins at `base_offset`."""
     bases = [segment.base_offset for segment in view.listing.segments]
     return view.segment_times[bases.index(base_offset)].largest_timestamp_ms
 
 
 def _ends_at_unstable(cleanable: CleanableRange, view: LogView) -> bool:
-    """Return True if an undecided transaction alone keeps the cleanable range from reaching the active segment."""
     bases = _Segments.of(view).bases
     is_undecided = view.high_watermark is not None and view.last_stable_offset < view.high_watermark
     first = cleanable.first_uncleanable_offset
@@ -158,7 +152,6 @@ def _ends_at_unstable(cleanable: CleanableRange, view: LogView) -> bool:
 
 
 def _explain_unstable(view: LogView, now_ms: int) -> str:
-    """Name the transaction that begins at the last stable offset, and say what ends it."""
     listing = view.listing
     undecided = [entry for entry in view.producers if entry.has_open_transaction]
     first = min(undecided, key=lambda entry: entry.current_txn_first_offset, default=None)
@@ -184,14 +177,11 @@ def _first_dirty(view: LogView, *, from_start: bool) -> tuple[int, int | None]:
 
 @dataclass(frozen=True, slots=True)
 class _Segments:
-    """Base offsets and sizes of a log's segments, with Kafka's look-ups of segments by offset."""
-
     bases: list[int]
     bytes_below: list[int]  # bytes_below[n]: sum of the sizes of the first n segments
 
     @classmethod
     def of(cls, view: LogView) -> _Segments:
-        """Return the segments of `view`; if `view` has none, return the empty segment that a loader would create."""
         sizes = {segment.base_offset: segment.log_bytes for segment in view.listing.segments}
         sizes = sizes or {view.log_start_offset: 0}
         return cls(list(sizes), [0, *accumulate(sizes.values())])
@@ -201,29 +191,21 @@ class _Segments:
         return len(self.bases) - 1
 
     def holding(self, offset: int) -> int:
-        """Return the index of the segment that contains `offset`; 0 if no segment does."""
         return max(bisect_right(self.bases, offset) - 1, 0)
 
     def rolled_from(self, offset: int) -> range:
-        """Return the indexes of the segment that contains `offset` and of all later inactive segments.
-
-        Source: Kafka's LogSegments.nonActiveLogSegmentsFrom.
-        """
+        """Source: Kafka's LogSegments.nonActiveLogSegmentsFrom."""
         return range(self.holding(offset), self.active)
 
     def bytes_between(self, offset: int, end: int) -> int:
-        """Return the size of the segments from the one that contains `offset` to the one before index `end`."""
         return max(self.bytes_below[end] - self.bytes_below[self.holding(offset)], 0)
 
     def clean_bytes(self, first_dirty_offset: int) -> int:
-        """Return the bytes of the segments whose base lies below `first_dirty_offset`."""
         return self.bytes_below[bisect_left(self.bases, first_dirty_offset)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    """The cleaning rules of one log, which `at` applies at a given time."""
-
     view: LogView
     config: CompactionConfig
     force: bool
@@ -290,7 +272,6 @@ class _Rules:
         return BlockingRule.DIRTY_RATIO
 
     def _blocking_bound(self, bounds: dict[BlockingRule, int]) -> BlockingRule:
-        """Return the rule to report if no byte is cleanable."""
         first, segments = self.first_dirty_offset, self.segments
         if first >= self.view.log_end_offset or segments.bytes_between(first, len(segments.bases)) == 0:
             return BlockingRule.NOTHING_DIRTY

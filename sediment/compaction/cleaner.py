@@ -4,12 +4,6 @@
     (a reader thread          (this thread)                               (a writer thread, one group later)
      reads one chunk ahead)
 
-`CleaningPass.run` cleans a whole partition:
-1. If records are filtered by offset, read forward and fill a map with offsets.
-2. Sweep the groups, newest first; each output is written while the next group is swept.
-
-A split needs two passes: `collect_keys`, then `clean_split` with the survivors among the keys of all splits.
-
 Kafka's Cleaner.doClean, step by step:
 
     legacyDeleteHorizonMs     `delete_horizon.legacy_horizon_ms`
@@ -23,7 +17,6 @@ Kafka's Cleaner.doClean, step by step:
                               applied in `batch_retention.keeps_header`)
 
 Memory: the map, two chunks with some of their records decompressed, the largest batch, and two outputs of survivors.
-The sweep fills one output while the other is written.
 """
 
 from __future__ import annotations
@@ -54,12 +47,10 @@ from sediment.segment_io.fs import Fs
 
 
 class CleaningPass:
-    """One attempt to clean a partition or a split.
+    """`boundaries` come from a forward scan and are keyed by the base offset of the segment.
 
-    `boundaries` come from a forward scan and are keyed by the base offset of the segment.  Without such a scan,
-    `boundaries` is empty.  `filter_by` selects how records are filtered: BY_OCCURRENCE, BY_OFFSET or, for a split,
-    BY_BITMAP.  `seed` is the seed of the key hashes; None means a random seed.  A pass that writes nothing needs no
-    `writer`.
+    Without such a scan, `boundaries` is empty.  `filter_by` selects how records are filtered: BY_OCCURRENCE, BY_OFFSET
+    or, for a split, BY_BITMAP.  `seed` is the seed of the key hashes; None means a random seed.
     """
 
     def __init__(
@@ -107,12 +98,7 @@ class CleaningPass:
 
     # ------------------------------------------------------------------------------------------------ a whole partition
     def run(self) -> tuple[list[Future[CleanedGroup]], int]:
-        """Clean the groups of the plan; return a future for each group, and the next dirty offset.
-
-        Raises:
-            FallbackRequiredError: the pass needs a forward scan or a filled map.
-            MapFullError: the bounded map has no room for the first batch of the dirty range.
-        """
+        """Clean the groups of the plan; return a future for each group, and the next dirty offset."""
         plan, end_offset, groups = self._plan, self._plan.end_offset, self._plan.groups
         if self._is_filled:
             end_offset = self._fill_map()
@@ -145,7 +131,6 @@ class CleaningPass:
         return end_offset
 
     def _clean_groups(self, groups: Sequence[SegmentGroup]) -> list[Future[CleanedGroup]]:
-        """Sweep the groups, newest first; each is written while the next is swept.  Return futures in log order."""
         pending: list[Future[CleanedGroup]] = []
         try:
             for group in reversed(groups):
@@ -177,7 +162,6 @@ class CleaningPass:
 
     # ------------------------------------------------------------------------------------------------------ a split
     def collect_keys(self, split: Split, splits: int, run_limit: int) -> Iterator[KeyRun]:
-        """Yield the runs of `split`, one of `splits`; yield each run after the chunk that completes it."""
         kernels, above, number = self._kernels, splits - 1 - split.number, 0
         kernels.begin_split(split.end_offset, run_limit)
         without_key: list[int] = []
@@ -192,11 +176,6 @@ class CleaningPass:
         yield KeyRun(RunNumber(above, number), *kernels.end_run(), kernels.met(tuple(reversed(without_key))))
 
     def clean_split(self, split: Split, survivors: SurvivorBitmap) -> tuple[CleanedGroup, ...]:
-        """Clean the groups of a split.
-
-        Raises:
-            SourceChangedError: `survivors` was computed from other batches.
-        """
         self._kernels.begin_split(split.end_offset, INT64_MAX)
         self._kernels.use_survivors(survivors.bits)
         cleaned = tuple(future.result() for future in self._clean_groups(split.groups))
@@ -206,11 +185,7 @@ class CleaningPass:
         return tuple(starmap(_with_records_without_key, zip(cleaned, survivors.of.without_key, strict=True)))
 
     def _check_split_start(self, split: Split) -> None:
-        """Check that no offset of the split is below its first segment; the next older split ends at that segment.
-
-        Raises:
-            FallbackRequiredError: such an offset exists, so offsets do not increase from split to split.
-        """
+        """Check that no offset of the split is below its first segment; the next older split ends at that segment."""
         if self._kernels.state[registers.LAST_BASE_OFFSET] < split.groups[0].base_offset:
             raise FallbackRequiredError(OFFSETS_NOT_INCREASING)
 

@@ -1,8 +1,6 @@
 """The part of a topic's config that compaction uses, and the size of the offset map of a Kafka cleaner thread.
 
-Fields are named like Kafka's keys, with underscores, and have Kafka's defaults (kafka-log 06 §1, §3, §4).  The tests of
-`jobs/settings` compare the defaults with the table of Kafka's keys.  They also compare this table with Kafka's
-ConfigDefs.  The code that parses a value checks that Kafka allows it.
+Fields are named like Kafka's keys, with underscores, and have Kafka's defaults (kafka-log 06 §1, §3, §4).
 
 The offset map (`kernels.offset_map`, which `kernels.fill_map` fills) has a size in bytes, slots and keys:
 
@@ -30,10 +28,7 @@ def dedupe_buffer_bytes_per_thread(dedupe_buffer_bytes: int, threads: int) -> in
 
 
 def offset_map_slots(dedupe_buffer_bytes: int) -> int:
-    """Return the number of slots in an offset map.
-
-    The size of Kafka's map is a Java int, so bytes above 2^31 - 1 add no slots.
-    """
+    """The size of Kafka's map is a Java int, so bytes above 2^31 - 1 add no slots."""
     return min(dedupe_buffer_bytes, INT32_MAX) // MAP_SLOT_BYTES
 
 
@@ -51,8 +46,6 @@ def holds_several_keys(dedupe_buffer_bytes: int, load_factor: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CompactionConfig:
-    """The effective compaction config of one topic."""
-
     cleanup_policy: tuple[str, ...] = ("delete",)
     """Any of `compact` and `delete`, without duplicates."""
 
@@ -105,10 +98,8 @@ class CompactionConfig:
 
     @property
     def compacts(self) -> bool:
-        """Return True if the cleanup policy includes compaction."""
         return COMPACT in self.cleanup_policy
 
     @property
     def offset_map_keys(self) -> int:
-        """Return the largest number of keys in the offset map of one round; INT64_MAX if the map is unlimited."""
         return offset_map_keys(self.dedupe_buffer_bytes, self.dedupe_load_factor)

@@ -6,12 +6,12 @@
 docs/trust/corruption.md explains why.  This module is used if the cleaner finds a corrupt batch and the caller wants to
 keep such batches.
 
-Every batch is read as a consumer reads it.  After an unreadable region, reading continues at:
+After an unreadable region, reading continues at:
 1. the next good batch, if the lengths in the bad batches lead to it
 2. otherwise, the next good batch that has an offset index entry
 3. otherwise, the end of the segment
 
-Invariants: this module only reads files.  It trusts nothing in an unreadable batch, not even the header.
+It trusts nothing in an unreadable batch, not even the header.
 """
 
 from __future__ import annotations
@@ -82,7 +82,6 @@ class CorruptRegions:
     untouchable: frozenset[int]
 
     def of(self, segments: Sequence[SegmentRef]) -> tuple[UnreadableBatch, ...]:
-        """Return the unreadable batches of `segments`."""
         return tuple(batch for segment in segments for batch in self.by_segment.get(segment.base_offset, ()))
 
 
@@ -93,8 +92,8 @@ NOTHING_CORRUPT = CorruptRegions({}, frozenset())
 class CorruptLogScan:
     """The result of a forward scan of a partition with corrupt regions.
 
-    `boundaries` are keyed by the base offset of the segment.  `certain_end_offset` is the base offset of a segment.
-    Below this offset, corruption does not change the result, so a later round need not read the records below it again.
+    `certain_end_offset` is the base offset of a segment.  Below this offset, corruption does not change the result, so
+    a later round need not read the records below it again.
     """
 
     boundaries: dict[int, ChunkBoundaries]
@@ -103,11 +102,6 @@ class CorruptLogScan:
 
 # ------------------------------------------------------------------------------------------ finding corrupt regions
 def find_corrupt_regions(plan: CleaningPlan, fs: Fs, progress: Progress) -> CorruptRegions:
-    """Read every batch of the plan's segments; check CRCs, records and compressed streams; return the corrupt regions.
-
-    Raises:
-        OSError: a segment cannot be read from its disk.
-    """
     every = plan.view.listing.segments
     ends = {segment.base_offset: following.base_offset for segment, following in pairwise(every)}
     found, untouchable = {}, set()
@@ -126,7 +120,6 @@ def find_corrupt_regions(plan: CleaningPlan, fs: Fs, progress: Progress) -> Corr
 
 
 def first_error(plan: CleaningPlan, corrupt: CorruptRegions) -> CorruptBatchError:
-    """Return the error of the first unreadable batch; `corrupt` must contain at least one batch."""
     first = corrupt.by_segment[min(corrupt.by_segment)][0]
     return CorruptBatchError(
         first.what,
@@ -162,8 +155,6 @@ class _BatchCheck:
 
 @dataclass(slots=True)
 class _SegmentReading:
-    """A reader that reads the batches of one segment one by one; all offsets of the segment are below `end_offset`."""
-
     segment: SegmentRef
     end_offset: int
     file: ReadableFile
@@ -177,10 +168,7 @@ class _SegmentReading:
     records: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((1024, RECORD_FIELDS), dtype=np.int64))
 
     def unreadable(self) -> Iterator[UnreadableBatch]:
-        """Yield the unreadable batches in log order.
-
-        Set `is_scannable` to False if the lengths of the batches do not lead to a good last batch.
-        """
+        """Set `is_scannable` to False if the lengths of the batches do not lead to a good last batch."""
         position, next_offset = 0, self.segment.base_offset
         while position < self.segment.log_bytes:
             check = self._check_batch(position)
@@ -197,10 +185,7 @@ class _SegmentReading:
                 position = end
 
     def _chain_from(self, position: int) -> list[int]:
-        """Return the ends of the bad batches from `position` to the next good batch or to the segment's end.
-
-        The list is empty if the length of a bad batch cannot be trusted.
-        """
+        """The list is empty if the length of a bad batch cannot be trusted."""
         ends: list[int] = []
         while position < self.segment.log_bytes:
             check = self._check_batch(position)
@@ -213,7 +198,6 @@ class _SegmentReading:
         return ends
 
     def _indexed_after(self, position: int) -> int:
-        """Return the position of the first good batch after `position` that is in the index, else the segment's end."""
         if self.index is not None:
             for slot in range(len(self.index)):
                 offset, indexed = self.index[slot].offset, self.index[slot].position
@@ -224,7 +208,6 @@ class _SegmentReading:
         return self.segment.log_bytes
 
     def _hold(self, position: int, count: int) -> int:
-        """Read `count` bytes from `position`, or up to the file's end; return where they begin in the buffer."""
         count = min(count, self.segment.log_bytes - position)
         if not self.start <= position <= position + count <= self.start + self.filled:
             if self.buffer.size < count + padding.PADDING_BYTES:
@@ -250,11 +233,7 @@ class _SegmentReading:
         return _BatchCheck(size_bytes, last)
 
     def _read(self, at: int, size_bytes: int) -> tuple[int, int]:
-        """Return (first, last offset) of a batch of magic 2.
-
-        Raises:
-            CorruptBatchError, UnsupportedDataError: the batch cannot be read.
-        """
+        """Return (first, last offset) of a batch of magic 2."""
         address = self.buffer.ctypes.data
         _raise_unless_ok(check_crc(address + at, size_bytes))
         status, filled, _, _ = batch_headers.read_headers(address, at, at + size_bytes, 0, self.row)
@@ -306,11 +285,7 @@ class _Event:
 
 
 def scan_corrupt_log(plan: CleaningPlan, corrupt: CorruptRegions, fs: Fs, progress: Progress) -> CorruptLogScan:
-    """Scan a partition in which only the `corrupt` regions are unreadable; return chunk boundaries and flags.
-
-    Raises:
-        CorruptBatchError: the segments have changed since the regions were found.
-    """
+    """Scan a partition in which only the `corrupt` regions are unreadable; return chunk boundaries and flags."""
     scans: dict[int, _SegmentScan] = {}
     events: list[_Event] = []
     is_after_corruption = False

@@ -1,12 +1,9 @@
 """An estimate of the log after a cleaning, from a sample of its records.
 
-The number of different keys is estimated with the hybrid estimator of Haas and others.  Databases use this estimator to
-estimate the number of distinct values of a column from a sample of rows.  A chi-square test of the sample shows whether
-keys are about equally frequent.  If they are, the first-order jackknife is used.  Otherwise, Shlosser's estimator is
-used.  Both are exact if the sample is the whole log.  The jackknife is also exact if no key occurs twice, or if every
-key occurs many times.
-
-Invariant: only `estimate_segments` and `estimate_uncleaned` read files; all other functions take and return values.
+The number of different keys is estimated with the hybrid estimator of Haas and others.  A chi-square test of the sample
+shows whether keys are about equally frequent.  If they are, the first-order jackknife is used.  Otherwise, Shlosser's
+estimator is used.  Both are exact if the sample is the whole log.  The jackknife is also exact if no key occurs twice,
+or if every key occurs many times.
 
 Source: Haas, Naughton, Seshadri, Stokes: Sampling-based estimation of the number of distinct values of an attribute,
 VLDB 1995; for the parts of a batch that are kept, kafka-log 02 §6.4.
@@ -59,7 +56,6 @@ class SampledBatches:
     key_bytes: int = 0
 
     def without_key(self) -> Int64s:
-        """Return the number of records without a key in each batch; a control batch has none."""
         is_control = (self.rows["attributes"] & CONTROL_BIT) != 0
         return np.where(is_control, 0, self.records - self.keyed)
 
@@ -96,11 +92,6 @@ def estimate_segments(
     now_ms: int,
     sample_bytes: int,
 ) -> Estimate:
-    """Estimate the result of cleaning `segments`, from a sample of about `sample_bytes`.
-
-    Raises:
-        CorruptBatchError: the log is small enough to be read completely, and a batch is malformed.
-    """
     sample = collect_sample(sampled_batches(directory, segments, fs, budget_bytes=sample_bytes))
     log_bytes = sum(segment.log_bytes for segment in segments)
     return estimate_cleaning(
@@ -110,10 +101,7 @@ def estimate_segments(
 
 @dataclass(frozen=True, slots=True)
 class UncleanedRecords:
-    """Expected numbers of records without a key, and of tombstones, in segments that were never cleaned.
-
-    The numbers are estimated from `sampled_bytes`.
-    """
+    """Expected numbers of records without a key, and of tombstones, in segments that were never cleaned."""
 
     records_without_key: int
     tombstones: int
@@ -123,10 +111,7 @@ class UncleanedRecords:
 def estimate_uncleaned(
     directory: Path, segments: Sequence[SegmentRef], fs: Fs, *, sample_bytes: int
 ) -> UncleanedRecords:
-    """Estimate the records of `segments` that a cleaning treats specially; what cannot be read is left out.
-
-    `segments` may contain the active segment, whose last batch may be incomplete.
-    """
+    """`segments` may contain the active segment, whose last batch may be incomplete."""
     sample = collect_sample(_readable(sampled_batches(directory, segments, fs, budget_bytes=sample_bytes)))
     log_bytes, sampled_bytes = sum(segment.log_bytes for segment in segments), int(sample.rows["size_bytes"].sum())
     scale = log_bytes / sampled_bytes if log_bytes > sample_bytes and sampled_bytes else 1.0
@@ -143,7 +128,6 @@ def _readable(spans: Iterable[BatchSpan]) -> Iterator[BatchSpan]:
 
 
 def collect_sample(spans: Iterable[BatchSpan]) -> SampledBatches:
-    """Return the sample of the batches in `spans`; leave out unreadable batches."""
     tables = list(readable_tables(spans, WANT_KEY | WANT_VALUE))
     if not tables:
         nothing = np.zeros(0, dtype=np.int64)
@@ -169,10 +153,7 @@ def collect_sample(spans: Iterable[BatchSpan]) -> SampledBatches:
 
 
 def _count_keys(keys: Sequence[tuple[pa.Array, npt.NDArray[np.bool_]]]) -> tuple[Int64s, int]:
-    """Return how often each key occurs in the records whose mask is True, and the total size of the different keys.
-
-    The buffers are shared with NumPy directly, because `pyarrow.array` and `to_numpy` would import pandas.
-    """
+    """The buffers are shared with NumPy directly, because `pyarrow.array` and `to_numpy` would import pandas."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -187,7 +168,6 @@ def _count_keys(keys: Sequence[tuple[pa.Array, npt.NDArray[np.bool_]]]) -> tuple
 
 
 def estimate_distinct(counts: Int64s, total: float) -> float:
-    """Estimate the number of different keys among `total` records, given how often each key occurs in a sample."""
     seen = float(counts.sum())
     if seen == 0 or seen >= total:
         return float(counts.size)

@@ -6,7 +6,7 @@
 
 The rest of the cleaner identifies a key by its 128-bit hash.  This module looks up each key of a chunk before the chunk
 is swept or put into a map.  If another key has the same hash, the pass ends with HashCollisionError, and the cleaner
-starts a new pass with a new seed.  So a finished pass has never treated two keys as one.
+starts a new pass with a new seed.
 
 Invariants
 * Every key that a sweep looks up is checked, in the order of the sweep.  Every key that the sweep adds to its map is
@@ -84,7 +84,6 @@ _FIRST_RECORDS = 4096
 
 @kernel
 def _is_key(stored: int, address: int, length: int) -> bool:
-    """Return True if the key stored at `stored` equals the `length` bytes at `address`."""
     return load_i32(stored) == length and equal_bytes(stored + _LENGTH_BYTES, address, length)
 
 
@@ -168,8 +167,6 @@ def prove_chunk(
 
 
 class ExactKeys:
-    """The keys that one pass over a partition has read; `seed` and `secrets` determine their hashes."""
-
     def __init__(self, seed: int, secrets: npt.NDArray[np.uint8], reader: ChunkReader) -> None:
         self._seed = np.uint64(seed)
         self._secrets = secrets
@@ -182,18 +179,12 @@ class ExactKeys:
         self._state = np.zeros(_REGISTERS, dtype=np.int64)
 
     def size_bytes(self) -> int:
-        """Return the total size of slots, blocks and buffers."""
         return self._slots.size_bytes() + self._block_bytes + self._payload.nbytes + self._records.nbytes
 
     def check(self, chunk: Chunk, first_mapped_offset: int, check_memory: Callable[[int], None]) -> None:
         """Compare the keys of a chunk with earlier keys that have the same hash, then store the keys of the chunk.
 
-        Before each allocation, `check_memory` is called with the total size after the allocation.  An exception from
-        `check_memory` ends the check.
-
-        Raises:
-            HashCollisionError: two keys have the same hash.
-            CorruptBatchError: records cannot be decoded.
+        Before each allocation, `check_memory` is called with the total size after the allocation.
         """
         state = self._state
         state[CURSOR] = chunk.positions.size

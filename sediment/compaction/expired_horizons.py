@@ -67,10 +67,7 @@ def clean_again(
 
 
 def _has_expired(view: LogView, end_offset: int, fs: Fs, now_ms: int, progress: Callable[[int], None] | None) -> bool:
-    """Return True if a cleaning of the rolled segments below `end_offset` would drop something by its horizon.
-
-    An unreadable batch ends the search, because a log with such a batch needs more than another cleaning.
-    """
+    """An unreadable batch ends the search, because a log with such a batch needs more than another cleaning."""
     for segment in view.listing.segments[:-1]:
         if segment.base_offset >= end_offset:
             break

@@ -1,14 +1,9 @@
 """The output of a group: a buffer that the sweep fills downward, then the files of the cleaned segments.
 
-If another encoding is requested, the batches are re-encoded while they are written.  A group with unreadable batches
-keeps its encoding.
+A group with unreadable batches keeps its encoding.
 
 New files get the modification time of the group's last source.  If no batch survives, the cleaned segment is an empty
 log with empty indexes.
-
-`segment.writer` completes and trims the indexes, and syncs the files.  The names of these files end in `.part`.  Only
-the commit renames them to `.cleaned` (`swap`).  After an interrupted commit, the next load of the log completes or
-undoes the commit (`loading.interrupted_swaps`).
 
 Invariant: parts are written only if the log or an index differs from the source.
 """
@@ -49,11 +44,6 @@ OUTPUT_PAGES = PageReserve(in_large_pages=False)  # shared by all groups of this
 
 @dataclass(frozen=True, slots=True)
 class PartWriter:
-    """The writer of one partition's parts; `written` lists all parts, including incomplete parts.
-
-    `encoding` is the new encoding of the batches; if it is None, each batch keeps its codec.
-    """
-
     directory: Path
     config: CompactionConfig
     fs: Fs
@@ -72,10 +62,9 @@ class PartWriter:
         stats: CleanStats,
         unreadable: Sequence[tuple[int, int]] = (),
     ) -> CleanedGroup:
-        """Index the survivors of `group`; write the new files unless they equal the source files.
+        """`unreadable` are byte ranges [from, to) of `batches` that cannot be parsed.
 
-        `unreadable` are byte ranges [from, to) of `batches` that cannot be parsed.  If a write fails, all parts of
-        the partition are removed, because the next writer needs the disk space.
+        If a write fails, all parts of the partition are removed, because the next writer needs the disk space.
         """
         if self.encoding is not None and not unreadable:
             encoded = self._encoded(group, batches, aborted, stats, self.encoding)
@@ -107,7 +96,7 @@ class PartWriter:
         stats: CleanStats,
         encoding: Encoding,
     ) -> CleanedGroup | None:
-        """Write the survivors of `group` in `encoding`.  If no batch changes, return None and remove the parts."""
+        """If no batch changes, return None and remove the parts."""
         # Imported late, because these kernels are rarely needed.
         from sediment.compaction.reencode.cleaned_batches import CleanedBatches
         from sediment.compaction.reencode.scans import ReencodingScans
@@ -147,7 +136,6 @@ class PartWriter:
         return CleanedGroup(group.segments, parts, replace(stats, bytes_written=written_bytes, batches_encoded=encoded))
 
     def remove_all(self) -> None:
-        """Remove the parts written so far."""
         for path in self.written:
             self.fs.unlink(path, missing_ok=True)
 
@@ -219,7 +207,6 @@ class GroupOutput:
         state[registers.FIRST_HORIZON_MS], state[registers.LAST_HORIZON_MS] = INT64_MAX, 0
 
     def grow(self, needed: int) -> None:
-        """Move the output to the end of a larger buffer with at least `needed` free bytes."""
         state = self._state
         start = int(state[registers.OUT_START])
         used = self.buffer[start:]
@@ -229,7 +216,6 @@ class GroupOutput:
         self.buffer = larger
 
     def place_original(self, source: ByteArray, *, is_unreadable: bool) -> None:
-        """Copy the original bytes of the batch at the sweep's cursor to the output; move the cursor past the batch."""
         state = self._state
         if state[registers.OUT_START] < source.size:
             self.grow(source.size)
@@ -241,7 +227,6 @@ class GroupOutput:
         state[registers.CURSOR] -= 1
 
     def take(self) -> None:
-        """Read the results of the sweep from its registers."""
         state = self._state
         self._start = int(state[registers.OUT_START])
         self._changed = bool(state[registers.CHANGED])
@@ -265,7 +250,6 @@ class GroupOutput:
         return self.buffer.size - self._start + encoder_bytes
 
     def finish(self) -> CleanedGroup:
-        """Write the group's files and free the memory."""
         batches, self.buffer = self.buffer[self._start :], np.zeros(0, dtype=np.uint8)
         if self._is_untouchable:
             kept = replace(

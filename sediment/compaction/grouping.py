@@ -7,10 +7,7 @@ that fit.  Kafka fails in this case.
     index size     the offset index entries of a group have at most segment.index.bytes; so do its time index entries
     offsets        no offset of a group is more than 2^31 - 1 above the group's base offset
 
-An empty dirty range yields no group (`plan_cleaning`).
-
-Invariants: groups are in log order and cover the log from its start.  All sources of a group fit into one segment file.
-All functions are pure.
+Invariants: groups are in log order and cover the log from its start.
 """
 
 from __future__ import annotations
@@ -28,10 +25,9 @@ from sediment.segment_io.partition.log_view import LogView
 
 @dataclass(frozen=True, slots=True)
 class SegmentGroup:
-    """One or more neighbouring segments that become one segment.
+    """`last_offset` is the largest offset that the last segment can contain.
 
-    `last_offset` is the largest offset that the last segment can contain.  It is one less than the base offset of the
-    next segment.  If the range ends with the group, it is one less than the first uncleanable offset.
+    If the range ends with the group, it is one less than the first uncleanable offset.
     """
 
     segments: tuple[SegmentRef, ...]
@@ -39,23 +35,15 @@ class SegmentGroup:
 
     @property
     def base_offset(self) -> int:
-        """Return the base offset of the first segment, which is also the base offset of the cleaned segment."""
         return self.segments[0].base_offset
 
     @property
     def log_bytes(self) -> int:
-        """Return the sum of the `.log` sizes."""
         return sum(segment.log_bytes for segment in self.segments)
 
 
 @dataclass(frozen=True, slots=True)
 class CleaningPlan:
-    """The input for cleaning one partition.
-
-    `end_offset` is the end of the range that the offset map covers.  If a bounded map becomes full before this offset,
-    the cleaner groups the segments again, up to the last offset in the map.
-    """
-
     view: LogView
     range: CleanableRange
     end_offset: int
@@ -65,23 +53,19 @@ class CleaningPlan:
 
     @property
     def segments(self) -> tuple[SegmentRef, ...]:
-        """Return the segments of all groups, in log order."""
         return tuple(segment for group in self.groups for segment in group.segments)
 
     @property
     def dirty_base_offset(self) -> int:
-        """Return the base offset of the segment that contains the first dirty offset; 0 if no segment does."""
         first = self.range.first_dirty_offset
         return max((s.base_offset for s in self.segments if s.base_offset <= first), default=0)
 
     @property
     def dirty_segments(self) -> tuple[SegmentRef, ...]:
-        """Return the segment that contains the first dirty offset, and all later segments."""
         return tuple(s for s in self.segments if s.base_offset >= self.dirty_base_offset)
 
     @property
     def log_bytes(self) -> int:
-        """Return the sum of the `.log` sizes of all groups."""
         return sum(group.log_bytes for group in self.groups)
 
     @property
@@ -95,9 +79,7 @@ class CleaningPlan:
 
 
 def plan_cleaning(view: LogView, cleanable: CleanableRange, config: CompactionConfig, *, now_ms: int) -> CleaningPlan:
-    """Group the segments of a cleanable range.
-
-    An empty dirty range results in no groups and leaves the checkpoint unchanged.
+    """An empty dirty range results in no groups and leaves the checkpoint unchanged.
 
     Source: kafka-log 02 §3.
     """
@@ -113,9 +95,7 @@ def group_segments(
 ) -> tuple[SegmentGroup, ...]:
     """Group segments greedily, from the log's first segment through the segment that contains `end_offset` - 1.
 
-    A segment joins the group if three limits are kept.  The logs fit into `segment.bytes`.  The indexes fit into
-    `segment.index.bytes`.  All offsets of the segment, relative to the group's base, fit into 31 bits.  For an empty
-    segment, only the sizes matter, because it has no offsets.
+    For an empty segment, only the sizes matter, because it has no offsets.
 
     Source: kafka-log 02 §5.
     """
@@ -138,7 +118,6 @@ def group_segments(
 
 
 def isolate(groups: Sequence[SegmentGroup], bases: Container[int]) -> tuple[SegmentGroup, ...]:
-    """Return `groups`, with a separate group for each segment whose base offset is in `bases`."""
     isolated: list[SegmentGroup] = []
     for group in groups:
         runs: list[list[SegmentRef]] = []
@@ -164,17 +143,13 @@ def _with_last_offsets(
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """The sizes of a segment's log and of its two indexes."""
-
     log_bytes: int
     offset_index_bytes: int
     time_index_bytes: int
 
     @classmethod
     def of(cls, segment: SegmentRef) -> _Sizes:
-        """Return the sizes of `segment`.
-
-        Count only whole index entries, because trimming an index removes all other bytes.
+        """Count only whole index entries, because trimming an index removes all other bytes.
 
         The size of a missing index is 0.  The new index may then become too large, so the writer keeps only the entries
         that fit.

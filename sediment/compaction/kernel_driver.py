@@ -71,8 +71,8 @@ _NO_COMPRESSORS = np.zeros(COMPRESSOR_REGISTERS, dtype=np.int64)
 class KernelDriver:
     """The state of the kernels in one pass over one partition.
 
-    `seed` is the seed of the key hashes.  `being_written_bytes` is the size of an output that another thread is still
-    writing; it counts towards the memory budget.
+    `being_written_bytes` is the size of an output that another thread is still writing; it counts towards the memory
+    budget.
     """
 
     def __init__(
@@ -126,20 +126,11 @@ class KernelDriver:
         self._begin_run()
 
     def use_survivors(self, bits: ByteArray) -> None:
-        """Filter the split's records by `bits`, and do not decompress batches without survivors."""
         self._survivor_bits = bits
         self._reader.skip_batches_without_survivors(bits)
 
     # ----------------------------------------------------------------------------------- kernels applied to one chunk
     def sweep_chunk(self, chunk: Chunk, output: GroupOutput) -> None:
-        """Filter the records of a chunk into `output`.
-
-        Raises:
-            FallbackRequiredError: offsets do not increase.
-            CorruptBatchError: records cannot be decoded.
-            SourceChangedError: the split has more records than when its keys were collected.
-            HashCollisionError, MemoryBudgetError: see `sweep_log`.
-        """
         self._check_keys(chunk, output)
         self.state[registers.CURSOR] = chunk.positions.size
 
@@ -174,7 +165,6 @@ class KernelDriver:
         return self._drive(chunk, call, forward=True)
 
     def collect_keys(self, chunk: Chunk) -> list[RunKeys]:
-        """Collect the keys of a chunk; return the runs that became complete, newest first."""
         self.state[registers.CURSOR] = chunk.positions.size
 
         def call(batches: CheckedBatches) -> int:
@@ -187,18 +177,15 @@ class KernelDriver:
         return runs
 
     def end_run(self) -> RunKeys:
-        """Return the keys of the current run, and start the next one."""
         keys = self._memory.collected(int(self.state[registers.RUN_KEYS]))
         self._begin_run()
         return keys
 
     def met(self, without_key: tuple[int, ...] = ()) -> SplitContents:
-        """Return the number of records that the sweep has read, and the digest of the split's batches."""
         assert self._digest is not None
         return SplitContents(int(self.state[registers.RECORDS]), int(self._digest), without_key)
 
     def changed(self) -> SourceChangedError:
-        """Return the error for segments that have changed since an earlier sweep."""
         return SourceChangedError(
             "the segments no longer contain the batches that an earlier sweep read from them",
             path=self._path,
@@ -295,7 +282,6 @@ class KernelDriver:
         return ExactKeys(self._seed, self._secrets, self._reader)
 
     def _check_keys(self, chunk: Chunk, output: GroupOutput | None = None) -> None:
-        """Check, before a chunk is used, that no key of the chunk has the same hash as a different key."""
         if self._exact_keys is not None:
             self._exact_keys.check(
                 chunk,
@@ -305,11 +291,6 @@ class KernelDriver:
 
     # ------------------------------------------------------------------------------------------------ the memory budget
     def check_memory(self, output: GroupOutput | None, *, more_keys: int = 0, keys_bytes: int | None = None) -> None:
-        """Check that the memory for the current keys and `more_keys` stays within the task's limit, if there is one.
-
-        Raises:
-            MemoryBudgetError: the memory exceeds the limit.
-        """
         limit_bytes = self._config.task_memory_bytes
         if limit_bytes == INT64_MAX:
             return
@@ -336,8 +317,6 @@ def release_shared_memory() -> None:
 
 
 class WorkingMemory:
-    """Buffers of the kernels; each grows to the size that the largest batch needs."""
-
     def __init__(self) -> None:
         self.payload = padded_buffer(0)
         self.raw = padded_buffer(0)
@@ -345,7 +324,6 @@ class WorkingMemory:
         self.reserve_rows(_FIRST_RECORDS)
 
     def reserve_rows(self, count: int) -> None:
-        """Make room for the rows of `count` records."""
         count = 1 << (count - 1).bit_length()
         self.rows = BatchMemory(
             np.zeros((count, record_decoder.RECORD_FIELDS), dtype=np.int64),
@@ -362,12 +340,10 @@ class WorkingMemory:
         self.run = larger
 
     def collected(self, keys: int) -> RunKeys:
-        """Return a copy of the first `keys` keys of the run."""
         run = self.run
         return RunKeys(run.hashes[:keys].copy(), run.mapped[:keys].copy(), run.numbers[:keys].copy())
 
     def reserve_raw(self, size_bytes: int) -> None:
-        """Reserve twice `size_bytes` for records that will be compressed."""
         self.raw = padded_buffer(2 * size_bytes)
 
     def hold_payload(self, content: Buffer) -> tuple[int, int]:

@@ -11,7 +11,6 @@ KEYLESS_RECORDS = "keyless-records"
 
 
 def loses_mostly_keyless(records_without_key: int, dropped: int) -> bool:
-    """Return True if more than half of the `dropped` records have no key."""
     return 2 * records_without_key > dropped
 
 

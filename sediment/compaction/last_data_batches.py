@@ -41,9 +41,6 @@ def with_data_offsets(view: LogView, fs: Fs) -> tuple[ProducerEntry, ...]:
     """Return the producers of `view`; entries that name a marker name the producer's last data batch instead.
 
     If that batch is not in the log any more, or cannot be read, the entry stays as it is.
-
-    Raises:
-        OSError: the disk failed.
     """
     of_markers = {entry.producer_id: entry for entry in _of_markers(view, fs)}
     if not of_markers:
@@ -64,7 +61,6 @@ def may_name_marker(entry: ProducerEntry) -> bool:
 
 
 def _of_markers(view: LogView, fs: Fs) -> Iterator[ProducerEntry]:
-    """Yield the entries whose last offset is that of a marker of the producer."""
     waiting = sorted(filter(may_name_marker, view.producers), key=lambda entry: entry.last_offset)
     for segment, end_offset in _with_ends(view.listing.segments):
         here = [entry for entry in waiting if segment.base_offset <= entry.last_offset < end_offset]
@@ -91,7 +87,6 @@ def _with_ends(segments: Iterable[SegmentRef]) -> Iterator[tuple[SegmentRef, flo
 
 
 def _is_marker(file: ReadableFile, segment: SegmentRef, start: int, entry: ProducerEntry) -> bool:
-    """Return True if the batch at the entry's last offset is a control batch of its producer."""
     for position in dict.fromkeys((start, 0)):  # an index entry may be wrong
         try:
             found = find_in_file(file, position, segment.log_bytes, BY_LAST_OFFSET, entry.last_offset)
@@ -109,7 +104,6 @@ def _is_marker(file: ReadableFile, segment: SegmentRef, start: int, entry: Produ
 
 
 def _of_data(view: LogView, waiting: dict[int, ProducerEntry], fs: Fs) -> Iterator[ProducerEntry]:
-    """Yield the entries with the offsets of their data batches; the segments are scanned from the newest one."""
     left = dict(waiting)
     for segment in reversed(view.listing.segments):
         if not left:

@@ -20,7 +20,6 @@ Keys and values never leave their split.
 Invariants
 * The records of a split are numbered from its end.  Two sweeps of the same batches assign the same numbers;
   `SplitContents` proves that the batches are the same.
-* Only `fold_range` does I/O: it writes a temporary spill file.
 """
 
 from __future__ import annotations
@@ -74,10 +73,9 @@ class SplitNotApplicableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Adjacent groups of one partition that one task sweeps.
+    """All offsets of this split are below `end_offset`, the base offset of the next newer split.
 
-    All offsets of this split are below `end_offset`, the base offset of the next newer split.  For the newest split,
-    `end_offset` is None.
+    For the newest split, `end_offset` is None.
     """
 
     number: int
@@ -86,7 +84,6 @@ class Split:
 
     @property
     def log_bytes(self) -> int:
-        """Return the sum of the `.log` sizes."""
         return sum(group.log_bytes for group in self.groups)
 
 
@@ -150,7 +147,6 @@ def cut_into_splits(groups: Sequence[SegmentGroup], splits: int) -> tuple[Split,
 
 
 def splits_at(groups: Sequence[SegmentGroup], bounds: Sequence[int]) -> tuple[Split, ...]:
-    """Return the splits that begin at group 0 and at each of `bounds`, which are ascending group indexes."""
     edges = [0, *bounds, len(groups)]
     parts = [tuple(groups[start:end]) for start, end in pairwise(edges)]
     above = [*(part[0].base_offset for part in parts[1:]), None]
@@ -207,7 +203,7 @@ def _sort_by_range(
 ) -> None:
     """Sort the indexes of the keys by range into `order`; write the start of each range to `edges`, int64[ranges + 1].
 
-    Keys of a range keep their order.  `edges` must be all zeros; `following`, int64[ranges], is working memory.
+    `edges` must be all zeros; `following`, int64[ranges], is working memory.
     """
     ranges = edges.size - 1
     for index in range(order.size):
@@ -289,8 +285,6 @@ def _fold(
 
 @dataclass(frozen=True, slots=True, order=True)
 class _SpilledBlob:
-    """A blob at `position` of the spill file; blobs are sorted by run, then by their `index` in the run."""
-
     number: RunNumber
     index: int
     keys: int
@@ -299,7 +293,6 @@ class _SpilledBlob:
 
     @property
     def steps_start(self) -> int:
-        """Return the position in the blob at which the steps begin."""
         return _BLOB_HEAD.size + 16 * self.keys + -(-self.keys // 8)
 
 
@@ -356,7 +349,6 @@ def _mark(address: int, count: int, bits: npt.NDArray[np.uint8]) -> None:
 
 
 def collect_survivors(answers: Iterable[bytes], contents: SplitContents) -> SurvivorBitmap:
-    """Return the survivors of one split, joined from the results for all ranges."""
     bits = np.zeros(-(-contents.records // 8), dtype=np.uint8)
     for answer in answers:
         (count,) = _COUNT.unpack_from(answer)

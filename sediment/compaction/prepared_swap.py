@@ -100,8 +100,7 @@ class UnreadableBatch:
 class CleanedGroup:
     """Source segments, and the parts that replace them; without `parts`, the sources are kept.
 
-    Usually one new segment is enough.  Several are needed if the result does not fit into one segment file (2 GiB, or
-    2^31 offsets).
+    Several are needed if the result does not fit into one segment file (2 GiB, or 2^31 offsets).
     """
 
     sources: tuple[SegmentRef, ...]
@@ -120,17 +119,14 @@ class PreparedSwap:
     next_dirty_offset: int
 
     def stats(self) -> CleanStats:
-        """Return the counts of all groups together."""
         return sum((group.stats for group in self.groups), CleanStats())
 
     def parts(self) -> tuple[PartFile, ...]:
-        """Return every prepared file, in the order of the groups."""
         return tuple(part for group in self.groups for segment in group.parts for part in segment.files)
 
 
 # ----------------------------------------------------------------------------------------------------------------- JSON
 def swap_to_json(swap: PreparedSwap) -> str:
-    """Convert `swap` to a JSON object, for the engine that owns the directory."""
     groups = [
         {
             "sources": [asdict(source) for source in group.sources],
@@ -159,9 +155,6 @@ def swap_from_json(content: str | bytes, *, path: str | None = None) -> Prepared
 
     The check does not prove that the content of the files is correct; `commit` compares names and sizes with the
     directory.
-
-    Raises:
-        CorruptDataError: `content` is not a prepared swap; the error names `path`.
     """
     try:
         document = json.loads(content)
@@ -225,7 +218,6 @@ def _part_file(entry: Any, base_offset: int) -> PartFile:
 
 
 def _row(kind: type[_Row], entry: Any) -> _Row:
-    """Parse a dataclass of 64-bit numbers; the index size of a segment is None if the index does not exist."""
     _expect_keys(entry, {field.name for field in fields(kind)})
     optional = {field.name for field in fields(kind) if "None" in str(field.type)}
     values: dict[str, Any] = {

@@ -11,7 +11,6 @@ from sediment.segment_io.format.names import TopicPartition
 
 @contextmanager
 def errors_of_partition(partition: TopicPartition) -> Iterator[None]:
-    """Add `partition` to errors that name no partition; translate errors about missing files."""
     try:
         yield
     except FileNotFoundError as error:

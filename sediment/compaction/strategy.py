@@ -36,15 +36,13 @@ class Strategy(StrEnum):
 
 
 class KeyEquality(StrEnum):
-    """The meaning of equal keys: equal 128-bit hashes, or equal bytes."""
-
     HASH = "hash"
     EXACT = "exact"
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """The inputs of the choice, apart from the partition.  `asked` is the strategy that the caller requests, or None.
+    """`asked` is the strategy that the caller requests, or None.
 
     `all_bytes` is the size of all partitions of the run.  `slots` is the number of tasks that run at the same time.
     `task_memory_bytes` is the memory limit of one task.
@@ -59,18 +57,11 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class StrategyChoice:
-    """The chosen strategy, and its reason as one clause for an operator."""
-
     strategy: Strategy
     reason: str
 
 
 def choose_strategy(plan: CleaningPlan, resources: Resources, estimate: Callable[[], Estimate]) -> StrategyChoice:
-    """Choose the strategy for `plan`; `estimate` estimates the number of keys from a sample.
-
-    Raises:
-        MemoryBudgetError: whole keys must be compared, but only splits would fit into memory.
-    """
     log_bytes = plan.log_bytes
     if plan.config.dedupe_buffer_bytes is not None:
         return StrategyChoice(Strategy.WHOLE, "one task must fill a bounded offset map in log order")

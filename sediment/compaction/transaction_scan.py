@@ -1,9 +1,7 @@
 """The forward scan of a partition with control or transactional batches; it reads only headers and control keys.
 
 The scan finds verified chunk boundaries, flags for each batch, and the surviving entries of the transaction index
-(kafka-log 02 §7).  A backward sweep cannot find these.
-
-`aborted_of_round` selects the aborted transactions that concern a range.  `cleaned_transaction_metadata` decides.
+(kafka-log 02 §7).
 """
 
 from __future__ import annotations
@@ -40,10 +38,6 @@ def scan_segments(plan: CleaningPlan, fs: Fs, progress: Progress) -> dict[int, C
     """Return chunk boundaries, batch flags and surviving transaction index entries of the plan's segments.
 
     The keys of the result are base offsets of segments.
-
-    Raises:
-        CorruptBatchError: a header is malformed, or a segment ends inside a batch.
-        CorruptIndexError: the transaction index contradicts a marker.
     """
     directory, log_start_offset = plan.view.listing.path, plan.view.log_start_offset
     dirty_from = _mapped_position(plan, fs)
@@ -126,10 +120,7 @@ def _scan_segment(
 
 
 def _contradiction(path: Path, marker: np.void) -> CorruptIndexError:
-    """Return the error for a marker that contradicts the transaction index.
-
-    Without this error, the cleaner could keep aborted records as the latest values, or drop committed records.
-    """
+    """Without this error, the cleaner could keep aborted records as the latest values, or drop committed records."""
     return CorruptIndexError(
         f"a transaction marker of producer {marker['producer_id']} contradicts the transaction index",
         path=str(path),

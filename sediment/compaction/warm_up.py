@@ -36,10 +36,7 @@ _END_OFFSET = 21
 
 
 def warm_up(*, everything: bool = False) -> None:
-    """Run each kind of pass over the tiny log; remove all files afterwards.
-
-    With `everything`, also compile kernels that only an explicit option needs.
-    """
+    """With `everything`, also compile kernels that only an explicit option needs."""
     with tempfile.TemporaryDirectory(prefix="sediment-warm-up-") as folder:
         directory = Path(folder)
         (directory / segment_file_name(0, SegmentFileKind.LOG)).write_bytes(_PLAIN + _LZ4 + _COMMIT)
@@ -70,7 +67,6 @@ def _clean(directory: Path, config: CompactionConfig, *, exact_keys: bool = Fals
 
 
 def _rewrite(directory: Path, config: CompactionConfig) -> None:
-    """Rewrite the log without some records, re-encode it, and search it for a key."""
     # Imported here, because workers that only clean do not need these modules.
     from sediment.compaction.reencode.plan import Encoding, plan_reencode
     from sediment.compaction.reencode.segment_reencode import reencode_segment

@@ -5,7 +5,7 @@ once for all of them.  So several small outputs are written at the same time.
 
 Invariant: an output is submitted if no other output is being written.  Otherwise it is submitted only if it and the
 outputs that are being written have at most SMALL_BYTES in total.  So a process has at most two large outputs in memory,
-even if several partitions share the threads.  The sweep fills one output while the other is written.
+even if several partitions share the threads.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ class WriteBehind:
             self._threads.shutdown()
 
     def submit(self, write: Callable[[], Written], size_bytes: int) -> Future[Written]:
-        """Wait until an output of `size_bytes` may be written, then submit `write`; return its future."""
         while not self._has_room(size_bytes):
             wait(self._running, return_when=FIRST_COMPLETED)
         if self._threads is None:

@@ -1,7 +1,5 @@
 """The batches of one chunk in the form that kernels read: header fields, addresses of records, and hashes of keys.
 
-`fill_map` and `collect_keys` both begin with `decode_keys`; the sweep calls the two steps of `decode_keys` separately.
-
 Invariants: `scan_chunk` has checked every batch; this module adds nothing to the map.
 """
 
@@ -51,11 +49,10 @@ from sediment.segment_io.format.timestamps import has_delete_horizon
 
 
 class CheckedBatches(NamedTuple):
-    """The checked batches of one chunk.
+    """`flags` is uint8[batches], or empty if all flags are zero.
 
-    `flags` is uint8[batches], or empty if all flags are zero.  `payloads`, int64[batches, 2], contains the address and
-    size of each compressed batch's decompressed records, or NOT_DECOMPRESSED.  `payloads` is empty if no batch is
-    compressed.
+    `payloads`, int64[batches, 2], contains the address and size of each compressed batch's decompressed records, or
+    NOT_DECOMPRESSED.  `payloads` is empty if no batch is compressed.
     """
 
     buffer: npt.NDArray[np.uint8]
@@ -73,9 +70,8 @@ class KeyMap(NamedTuple):
 
 
 class BatchMemory(NamedTuple):
-    """Working memory for the records of one batch.
+    """`records`, int64[n, RECORD_FIELDS], are the decoded rows; `hashes`, uint64[n, 2], are the hashes of their keys.
 
-    `records`, int64[n, RECORD_FIELDS], are the decoded rows; `hashes`, uint64[n, 2], are the hashes of their keys.
     `kept`, uint8[n], is 1 for each kept record.
     """
 
@@ -85,8 +81,6 @@ class BatchMemory(NamedTuple):
 
 
 class Header(NamedTuple):
-    """The header fields of one batch that the kernels use."""
-
     address: int
     size_bytes: int
     base_offset: int
@@ -121,7 +115,6 @@ def read_header(address: int) -> Header:
 
 @inlined_kernel
 def flags_of(batches: CheckedBatches, ordinal: int) -> int:
-    """Return the flags of batch `ordinal`."""
     return np.int64(batches.flags[ordinal]) if batches.flags.size else 0
 
 
@@ -231,7 +224,6 @@ def offsets_increase(records: npt.NDArray[np.int64], count: int, last_delta: int
 
 @inlined_kernel
 def prefetch_ahead(batches: CheckedBatches, base: int, ahead: int, keys: KeyMap, slot_bytes: int) -> None:
-    """Prefetch the map slot for the first key of the batch with index `ahead`."""
     if batches.flags.size == 0 or batches.flags[ahead] & UNREADABLE == 0:
         secrets = keys.secrets.ctypes.data
         _prefetch_first_key(base + batches.positions[ahead], keys.seed, secrets, keys.tables, slot_bytes)

@@ -7,10 +7,6 @@
 3. A batch of magic 2 that keeps all its records is copied byte for byte, unless it gets a delete horizon
    (`is_copied`).
 
-`delete_horizon` decides on delete horizons.  `batch_rebuild` writes rebuilt batches.  Its `write_empty_batch` writes
-the headers that are kept without records, and these have no horizon.  `record_retention` has the rules for records.
-`sweep` applies the rules of this module and of `record_retention`.
-
 Invariant: a rule depends only on header fields, batch flags and the last batches of active producers.
 """
 
@@ -32,7 +28,6 @@ from sediment.segment_io.partition.producer_state import ProducerEntry
 
 @kernel
 def is_discarded(flags: int, is_control: bool, horizon_passed: bool) -> bool:
-    """Return True if a whole batch is dropped: aborted data, or a marker after its horizon."""
     return (flags & DISCARD) != 0 and (not is_control or horizon_passed)
 
 
@@ -48,7 +43,6 @@ class ActiveProducers(NamedTuple):
 
 
 def active_producers(producers: Iterable[ProducerEntry]) -> ActiveProducers:
-    """Return the arrays for `is_last_of_producer`, from the producers that a view of the log found."""
     entries = sorted(producers, key=lambda entry: entry.producer_id)
     return ActiveProducers(
         np.array([entry.producer_id for entry in entries], dtype=np.int64),
@@ -59,9 +53,8 @@ def active_producers(producers: Iterable[ProducerEntry]) -> ActiveProducers:
 
 @inlined_kernel
 def keeps_header(header: Header, flags: int, first_uncleanable_offset: int, producers: ActiveProducers) -> bool:
-    """Return True if the header of a batch is kept even if all its records are dropped (kafka-log 02 §6.2).
+    """The header of the last batch before the first uncleanable offset preserves the last offset of the cleaned range.
 
-    The header of the last batch before the first uncleanable offset preserves the last offset of the cleaned range.
     The header of the last batch of an active producer preserves the producer's sequence numbers.
     """
     if header.last_offset + 1 == first_uncleanable_offset or (flags & LEAVES_HEADER) != 0:
@@ -75,7 +68,6 @@ def keeps_header(header: Header, flags: int, first_uncleanable_offset: int, prod
 
 @inlined_kernel
 def is_copied(header: Header, flags: int, retained: int, gets_horizon: bool) -> bool:
-    """Return True if a rebuild would not change a batch that keeps `retained` records, so that the batch is copied."""
     return retained == header.record_count and not gets_horizon and flags & LEGACY == 0
 
 
@@ -83,7 +75,6 @@ def is_copied(header: Header, flags: int, retained: int, gets_horizon: bool) -> 
 def is_last_of_producer(
     producers: ActiveProducers, producer_id: int, epoch: int, last_offset: int, is_control: bool
 ) -> bool:
-    """Return True if a batch is the last known batch of an active producer (kafka-log 02 §6.2)."""
     low = 0
     high = producers.producer_ids.size
     while low < high:

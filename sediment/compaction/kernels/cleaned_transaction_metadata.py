@@ -1,23 +1,19 @@
 """Kafka's transaction state machine, run forward over batch headers before the backward sweep.
 
 A backward sweep reads a marker before the data of its transaction.  When the sweep reaches the marker, it does not know
-yet if any batch of the transaction survives.  So the sweep cannot decide whether to drop the marker.  Therefore a
-partition with control or transactional batches is first scanned forward.  The scan reads only headers and control keys,
-and sets flags for each batch; the sweep needs no other information about transactions.
+yet if any batch of the transaction survives.  Therefore a partition with control or transactional batches is first
+scanned forward.  The scan reads only headers and control keys, and sets flags for each batch; the sweep needs no other
+information about transactions.
 
 State (kafka-log 02 §7):
 * the aborted transactions that have not begun yet, sorted by first offset
 * for each producer, its current aborted transaction, and whether a batch of this transaction was read
 * the producers with an unfinished committed transaction.
 
-If a transaction has no data left, its marker is dropped after the delete horizon of the marker (`delete_horizon`).  The
-header of the marker is kept if its producer has written nothing else (`batch_retention`).
-
 `classify_batches` implements Kafka's onBatchRead and onControlBatchRead.  A non-transactional batch is never discarded.
 
-`transaction_scan` feeds the state with the aborted transactions of the segments, and keeps the index entries that
-survive.  `segment.writer` writes each entry into the cleaned segment that has its marker.  The entries keep the order
-of their markers, so the last offsets in a transaction index increase.
+`segment.writer` writes each entry into the cleaned segment that has its marker.  The entries keep the order of their
+markers, so the last offsets in a transaction index increase.
 
 Kafka fills its offset map in a separate pass over the dirty range.  For that pass, the scan keeps a second state of the
 same kind, which starts at the first dirty segment.  If a batch is aborted according to the second state, the keys in
@@ -76,7 +72,6 @@ def _slot_of(states: npt.NDArray[np.int64], producer_id: int) -> int:
 
 @kernel
 def _state_of(states: npt.NDArray[np.int64], producer_id: int) -> int:
-    """Return the row of a producer; if the producer has no row, add one."""
     row = _slot_of(states, producer_id)
     if states[row, _PRODUCER] == _EMPTY:
         states[row, _PRODUCER] = producer_id
@@ -163,10 +158,7 @@ def _empty_states(rows: int) -> npt.NDArray[np.int64]:
 
 
 class TransactionScan:
-    """The state machine over one pass; call `classify` with header rows in log order.
-
-    `aborted` are the aborted transactions that concern the pass, in any order; duplicates are allowed.
-    """
+    """`aborted` are the aborted transactions that concern the pass, in any order; duplicates are allowed."""
 
     def __init__(self, aborted: Iterable[AbortedTxn]) -> None:
         self._transactions = sorted(set(aborted), key=lambda entry: (entry.first_offset, entry.last_offset))
@@ -177,11 +169,7 @@ class TransactionScan:
         self._states = _empty_states(64)
 
     def classify(self, rows: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.uint8], tuple[AbortedTxn, ...], int]:
-        """Return the flags, the transaction index entries that survive with these batches, and a row number.
-
-        The flags are uint8[rows].  The row number is the row of the last marker that contradicts the transaction index,
-        or -1.
-        """
+        """Return the flags, the transaction index entries that survive with these batches, and a row number."""
         self._reserve(rows.size)
         batch_flags = np.zeros(rows.size, dtype=np.uint8)
         kept_aborts = np.zeros((rows.size, 2), dtype=np.int64)

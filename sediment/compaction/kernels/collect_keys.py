@@ -136,8 +136,7 @@ def _collect_latest(
 ) -> tuple[int, int]:
     """Collect the records that `keep_latest` would keep, in the same order.
 
-    `run_hashes`, uint64[n, 2], `run_mapped`, uint8[n], and `run_numbers`, int64[n], already contain `keys` keys.  For
-    each new key, the three arrays receive the key's hash, 1 if the key enters the map, and the number of its record.
+    `run_hashes`, uint64[n, 2], `run_mapped`, uint8[n], and `run_numbers`, int64[n], already contain `keys` keys.
     Number `first` belongs to the last record of the batch.  Return the new number of keys, and the number of records
     without a key.
     """

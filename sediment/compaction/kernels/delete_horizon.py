@@ -63,35 +63,26 @@ def legacy_horizon_ms(segments: Sequence[SegmentRef], first_dirty_offset: int, d
 
 
 def legacy_tombstones_have_expired(segment: SegmentRef, horizon_ms: int) -> bool:
-    """Return True if the cleaner drops the tombstones of magic 0 and 1 in `segment`."""
     return segment.mtime_ns // NS_PER_MS <= horizon_ms
 
 
 @kernel
 def horizon_has_passed(has_horizon: bool, base_timestamp: int, now_ms: int) -> bool:
-    """Return True if a batch has a delete horizon (bit 6) that has been reached."""
     return has_horizon and base_timestamp <= now_ms
 
 
 @kernel
 def tombstones_expire(flags: int, horizon_passed: bool) -> bool:
-    """Return True if the tombstones of a batch are dropped, because of the batch's horizon or the segment's age."""
     return (horizon_passed or (flags & TOMBSTONES_GO) != 0) and (flags & TOMBSTONES_STAY) == 0
 
 
 @kernel
 def needs_horizon(flags: int, is_control: bool, has_horizon: bool, tombstones: int) -> bool:
-    """Return True if a batch that keeps `tombstones` tombstones needs a new delete horizon.
-
-    A marker gets a horizon if no batch of its transaction is left; any other batch gets a horizon if it keeps a
-    tombstone.
-    """
     return not has_horizon and ((is_control and (flags & MARKS_NOTHING) != 0) or tombstones > 0)
 
 
 @inlined_kernel
 def keeps_horizon(header: Header, gets_horizon: bool) -> bool:
-    """Return True if a rebuilt batch has a horizon (bit 6), new or old, even if no tombstone is left."""
     return gets_horizon or header.has_horizon
 
 
@@ -103,7 +94,6 @@ def horizon_of(header: Header, rules: npt.NDArray[np.int64]) -> int:
 
 @kernel
 def count_tombstones(records: npt.NDArray[np.int64], count: int) -> int:
-    """Return the number of null values among the first `count` of the decoded rows `records`."""
     total = 0
     for index in range(count):
         total += records[index, VALUE_BYTES] < 0

@@ -1,9 +1,8 @@
 """The kernel that maps each key to its latest offset (buildOffsetMapForSegment); a later sweep filters by the map.
 
 The kernel reads the dirty range forward, because a later offset of a key replaces the earlier one.  A bounded map may
-become full before the end of the range; the round then ends at that point (kafka-log 02 §4.2).  The loop over segments
-(Kafka's buildOffsetMap) is in `cleaner`.  The position at which Kafka begins in the first segment matters only to
-transactions, so only `transaction_scan` calls `start_position`.
+become full before the end of the range; the round then ends at that point (kafka-log 02 §4.2).  The position at which
+Kafka begins in the first segment matters only to transactions, so only `transaction_scan` calls `start_position`.
 
     not in the map     control batches, aborted batches (`cleaned_transaction_metadata`), records without a key
     full map           the pass also stops at a key that the map already contains (`offset_map.put_bounded`)
@@ -98,7 +97,7 @@ def fill_map(
 def end_segment(state: npt.NDArray[np.int64], end_offset: int) -> None:
     """Set LATEST_OFFSET after the last batch of a segment: the map covers all offsets below `end_offset`.
 
-    `end_offset` is the base offset of the next segment, or the end of the cleanable range.  No record has an offset
-    between the segment's last record and `end_offset`, so the next round need not read the segment again.
+    No record has an offset between the segment's last record and `end_offset`, so the next round need not read the
+    segment again.
     """
     state[LATEST_OFFSET] = end_offset - 1

@@ -50,7 +50,6 @@ def home_of(tables: npt.NDArray[np.int64], slot_bytes: int, low: np.uint64) -> i
 
 @kernel
 def prefetch_slot(tables: npt.NDArray[np.int64], slot_bytes: int, low: np.uint64) -> None:
-    """Prefetch the first cache line that a look-up of `low` reads."""
     prefetch(home_of(tables, slot_bytes, low))
 
 
@@ -130,7 +129,6 @@ def put_bounded(
 
 @kernel
 def get_offset(tables: npt.NDArray[np.int64], low: np.uint64, high: np.uint64) -> int:
-    """Return the offset of a key, or NOT_FOUND."""
     found, address = find_slot(tables, OFFSET_SLOT_BYTES, low, high)
     return load_i64(address + 16) if found else NOT_FOUND
 
@@ -180,21 +178,17 @@ class OffsetMap:
         return int(self.tables[:, USED].sum())
 
     def size_bytes(self) -> int:
-        """Return the size of the tables and of the pages that they share."""
         return sum({id(block): block.size for block in self._blocks}.values())
 
     def size_bytes_with(self, keys: int) -> int:
-        """Return the size in bytes of the map after a call of `reserve(keys)`."""
         return int(self._sizes_with(keys).sum())
 
     def reserve(self, keys: int) -> None:
-        """Grow each table that has no room for `keys` more keys."""
         sizes = self._sizes_with(keys)
         for table in map(int, np.flatnonzero(sizes > self._sizes_with(0))):
             self._grow(table, int(sizes[table]))
 
     def _sizes_with(self, keys: int) -> npt.NDArray[np.int64]:
-        """Return int64[TABLES]: for each table, the size in bytes at which it has room for `keys` more keys."""
         sizes = (self.tables[:, MASK] + 1) * self.slot_bytes
         limits, wanted = self.tables[:, LIMIT].copy(), self.tables[:, USED] + keys
         while (short := limits < wanted).any():
@@ -203,7 +197,6 @@ class OffsetMap:
         return sizes
 
     def _allocate(self, table: int, size_bytes: int) -> npt.NDArray[np.uint8]:
-        """Return zeroed memory from the newest block, or from a new block."""
         if self._newest_block.size - self._newest_used_bytes < size_bytes:
             self._newest_block = TABLE_PAGES.take_zeroed(max(size_bytes, LARGE_PAGE_BYTES))
             self._newest_used_bytes = 0

@@ -8,9 +8,6 @@ In order (kafka-log 02 §6.3):
 5. All other records survive.
 
 All records of a control batch are kept; `batch_retention` decides on the batch.
-
-Invariant: a rule depends only on header fields, batch flags, decoded rows, key hashes, and the map or the bitmap of
-survivors.
 """
 
 from __future__ import annotations
@@ -52,8 +49,8 @@ def filter_records(
 ) -> int:
     """Mark the surviving records in `kept`; return their number.
 
-    `expired` is True if the tombstones of the batch have expired.  WITHOUT_KEY counts the records that rule 2 drops,
-    except BY_BITMAP: the first sweep of the split has counted these records.
+    WITHOUT_KEY counts the records that rule 2 drops, except BY_BITMAP: the first sweep of the split has counted these
+    records.
     """
     records, hashes, kept = rows.records, rows.hashes, rows.kept
     if header.is_control:
@@ -89,8 +86,8 @@ def keep_latest(
 ) -> tuple[int, int]:
     """Mark in `kept` the latest occurrence of each key, from the last record to the first.
 
-    If a key is already in the map, it occurs again nearer to the log's end.  Keys at or above `first_mapped_offset`
-    enter the map; keys below it are only looked up.  Return the number of records kept, and of records without a key.
+    Keys at or above `first_mapped_offset` enter the map; keys below it are only looked up.  Return the number of
+    records kept, and of records without a key.
     """
     total = 0
     without_key = 0
@@ -112,7 +109,6 @@ def keep_latest(
 
 @kernel
 def count_without_key(records: npt.NDArray[np.int64], count: int) -> int:
-    """Return how many of the first `count` decoded rows have no key."""
     total = 0
     for index in range(count):
         total += records[index, KEY_BYTES] < 0
@@ -121,13 +117,11 @@ def count_without_key(records: npt.NDArray[np.int64], count: int) -> int:
 
 @kernel
 def survives(survivors: npt.NDArray[np.uint8], number: int) -> bool:
-    """Return bit `number` of the bitmap `survivors`."""
     return bool((survivors[number >> 3] >> (number & 7)) & 1)
 
 
 @kernel
 def count_survivors(survivors: npt.NDArray[np.uint8], first: int, count: int) -> int:
-    """Return the number of set bits among the `count` bits of `survivors` that start at bit `first`."""
     total = 0
     number = first
     while number < first + count:
@@ -224,10 +218,7 @@ def keep_by_offset(
     tables: npt.NDArray[np.int64],
     kept: npt.NDArray[np.uint8],
 ) -> tuple[int, int]:
-    """Filter by a filled map: mark the records that the rules above keep.
-
-    Return the number of records kept, and of records dropped because they have no key.
-    """
+    """Return the number of records kept, and of records dropped because they have no key."""
     total = 0
     without_key = 0
     for index in range(count):
@@ -248,7 +239,6 @@ def keep_by_offset(
 
 @kernel
 def keep_all(count: int, kept: npt.NDArray[np.uint8]) -> int:
-    """Mark every record of a control batch, because its records are not filtered one by one; return `count`."""
     for index in range(count):
         kept[index] = 1
     return count

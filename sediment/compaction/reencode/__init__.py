@@ -9,5 +9,5 @@
     cleaned_batches   the batches of a cleaned group, which are encoded before they are written
     estimate          an estimate of the log's size after a re-encoding, from a sample of batches
 
-`plan` and `merging` open no file.  No module here renames a file; the result is a prepared swap.
+No module here renames a file; the result is a prepared swap.
 """

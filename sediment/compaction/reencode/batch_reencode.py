@@ -64,7 +64,6 @@ class BatchEncoder:
 
     @property
     def batches_after(self) -> int:
-        """The number of batches written so far."""
         return int(self._state[kernels.BATCHES_AFTER])
 
     @property
@@ -75,14 +74,10 @@ class BatchEncoder:
     def encode(self, span: BatchSpan, wanted: Flags, joins: Flags) -> ByteArray:
         """Encode a checked chunk; return the new batches of the open group and of the chunk.
 
-        The open group is the group that the previous call left open.  The result is valid until the next call.
+        The result is valid until the next call.
 
-        `wanted` and `joins` are bool[batches].  `wanted` marks the batches that may change, and `joins` marks the
-        batches that may join the previous batch.  The last group of the chunk remains open; the call for the next
-        chunk, or `finish`, returns this group.
-
-        Raises:
-            CorruptBatchError: records cannot be decompressed or decoded.
+        `wanted` marks the batches that may change, and `joins` marks the batches that may join the previous batch.  The
+        last group of the chunk remains open; the call for the next chunk, or `finish`, returns this group.
         """
         state = self._state
         batches = self._opener.begin(span, wanted)
@@ -106,7 +101,7 @@ class BatchEncoder:
                 raise self._source.error(status, span, ordinal)
 
     def finish(self) -> ByteArray:
-        """Return the last group.  The result is valid until the next call."""
+        """The result is valid until the next call."""
         self._state[kernels.OUT_END] = 0
         while True:
             status = kernels.end_group(self._rules, self._memory, self._output, self._compressors, self._state)
@@ -133,7 +128,6 @@ class BatchEncoder:
         return True
 
     def _compress(self) -> None:
-        """Compress and write the group."""
         if not self._compressors.any():
             # These tools are loaded at the first request. Then the kernel compresses groups itself, if possible.
             self._compressors = find_compressors(self._encoding.codec, self._encoding.level)
@@ -146,7 +140,6 @@ class BatchEncoder:
             self._reserve_output(int(self._state[kernels.NEEDED]))
 
     def _reserve_output(self, size_bytes: int) -> None:
-        """Make room for twice `size_bytes`; the output that already exists is kept."""
         self._output = _enlarged(self._output, size_bytes)
 
 

@@ -22,33 +22,24 @@ class CleanedBatches:
         self._path = path
 
     def spans(self) -> Iterator[BatchSpan]:
-        """Yield the chunks, each copied to a padded buffer, because kernels may read past the end of a batch.
-
-        Raises:
-            CorruptBatchError: the bytes are not whole batches.
-        """
+        """Yield the chunks, each copied to a padded buffer, because kernels may read past the end of a batch."""
         scan = HeaderScan(self._path)
         yield from scan.spans(self._file)
         if scan.end_position != self._file.size_bytes():
             raise CorruptBatchError("the cleaned segment ends inside a batch", path=str(self._path))
 
     def checked_spans(self) -> Iterator[BatchSpan]:
-        """Yield the chunks."""
         return self.spans()
 
     def locate(self, error: SedimentError, span: BatchSpan, ordinal: int) -> None:
-        """Set path and offset of an error about batch `ordinal` of a chunk."""
         error.path, error.offset = str(self._path), int(span.rows["base_offset"][ordinal])
 
     def error(self, status: int, span: BatchSpan, ordinal: int) -> CorruptBatchError:
-        """Return the error for a decoder's `status` at batch `ordinal` of a chunk."""
         position = int(span.rows["position"][ordinal])
         return batch_error(status, self._path, position, span.buffer, span.start + position - span.position)
 
 
 class _InMemory(ReadableFile):
-    """Bytes in memory that are read like a file."""
-
     __slots__ = ("_content",)
 
     def __init__(self, content: ByteArray, path: Path) -> None:
@@ -56,11 +47,9 @@ class _InMemory(ReadableFile):
         self._content = content
 
     def size_bytes(self) -> int:
-        """Return the number of bytes."""
         return self._content.size
 
     def read_into(self, target: memoryview, position: int) -> int:
-        """Fill `target` with the bytes at `position`; return the number of bytes read, fewer at the end."""
         found = self._content[position : position + len(target)]
         target[: found.size] = found.data
         return found.size

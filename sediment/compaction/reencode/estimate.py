@@ -41,11 +41,7 @@ class ReencodeEstimate:
 def estimate_reencode(
     view: LogView, encoding: Encoding, config: CompactionConfig, fs: Fs, *, sample_bytes: int
 ) -> ReencodeEstimate:
-    """Estimate the size of the log: encode a sample of about `sample_bytes`, or all of a smaller log.
-
-    Raises:
-        OSError: a file cannot be read.
-    """
+    """Estimate the size of the log: encode a sample of about `sample_bytes`, or all of a smaller log."""
     tasks = plan_reencode(view, encoding, config)
     segments = [task.segment for task in tasks]
     bases = [segment.base_offset for segment in segments]
@@ -69,8 +65,6 @@ def estimate_reencode(
 
 
 class _SampledChunk:
-    """Neighbouring batches of one segment, with their size in bytes before and after the re-encoding."""
-
     def __init__(self, task: ReencodeTask, fs: Fs, stack: ExitStack) -> None:
         encoding, config = task.encoding, task.config
         self._task = task
@@ -86,11 +80,9 @@ class _SampledChunk:
         self.bytes_after = 0
 
     def continues(self, span: BatchSpan) -> bool:
-        """Return True if the batches of `span` follow the batches of the chunk in the same segment."""
         return span.position == self._end_position
 
     def add(self, span: BatchSpan) -> None:
-        """Encode the batches of `span`, unless a batch of the chunk is unreadable."""
         self._end_position = span.position + span.end - span.start
         if not self.is_readable:
             return
@@ -104,6 +96,5 @@ class _SampledChunk:
         self._before = span.rows[-1:].copy()
 
     def finish(self) -> None:
-        """Add the last group of batches."""
         if self.is_readable:
             self.bytes_after += self._encoder.finish().size

@@ -1,7 +1,5 @@
 """The rule that selects the batches to re-encode, and the neighbours to merge.
 
-The rule reads only headers.
-
 A batch may change if it is a data batch of magic 2 with records, and all its offsets are below the bound.  Such a batch
 may be merged with the previous batch under three conditions.  Both batches may change.  Neither batch is among the last
 five data batches of its producer in the segment.  These header fields are equal:
@@ -16,8 +14,7 @@ five data batches of its producer in the segment.  These header fields are equal
 Offsets and sequence numbers must continue without a gap, because a header contains only the first of each.
 
 A broker that loads the log keeps the last five batches of each producer in memory, to recognise a duplicate from a
-client.  Therefore the last five batches of each producer in a segment are not merged.  So the producer state at the
-segment's end does not change.
+client.  Therefore the last five batches of each producer in a segment are not merged.
 """
 
 from __future__ import annotations
@@ -92,10 +89,7 @@ class MergeRule:
         return marks
 
     def chosen(self, rows: Rows, before: Rows) -> tuple[Flags, Flags]:
-        """Return two bool[rows]: the batches to open, and the batches that may join the previous batch.
-
-        `rows` are the batches of one chunk; `before`, BATCH_ROW[0 or 1], is the batch before them.
-        """
+        """Return two bool[rows]: the batches to open, and the batches that may join the previous batch."""
         marks = self.marks(rows, before)
         # The last batch is opened, because the first batch of the next chunk may join it.
         is_joined = np.append(marks.joins[1:], self.encoding.batch_bytes is not None)
@@ -113,10 +107,9 @@ def mark_batches(
     merges: bool,
     marks: BatchMarks,
 ) -> None:
-    """Set the marks of `rows`; `before`, BATCH_ROW[0 or 1], is the batch before them.
+    """No position in `last_of_producers` is before these batches.
 
-    No position in `last_of_producers` is before these batches.  `codec` is the new codec, or -1 if each batch keeps its
-    codec.
+    `codec` is the new codec, or -1 if each batch keeps its codec.
     """
     last = 0
     is_mergeable = False
@@ -139,7 +132,6 @@ def mark_batches(
 
 @kernel
 def _skip_to(position: int, positions: Int64s, index: int) -> int:
-    """Search the ascending `positions` from `index` on; return the index of the first one at or after `position`."""
     while index < positions.size and positions[index] < position:
         index += 1
     return index
@@ -164,7 +156,6 @@ def _may_change(row: np.void, bound: int) -> bool:
 
 @kernel
 def _agree(first: np.void, second: np.void, keeps_codec: bool) -> bool:
-    """Return True if the headers of two neighbours permit a merge."""
     same_flags = TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT | DELETE_HORIZON_BIT | (CODEC_MASK if keeps_codec else 0)
     has_append_time = second["attributes"] & TIMESTAMP_TYPE_BIT != 0
     has_horizon = has_delete_horizon(second["attributes"])

@@ -35,12 +35,6 @@ _LEVELS = {CODEC_GZIP: GZIP_LEVELS, CODEC_LZ4: LZ4_LEVELS, CODEC_ZSTD: ZSTD_LEVE
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """The requested encoding.
-
-    Raises:
-        UsageError: no change is requested, or the values contradict each other.
-    """
-
     codec: int | None = None
     """The codec.  If it is None, each batch keeps its codec, and only batches with the same codec are merged."""
 
@@ -52,7 +46,6 @@ class Encoding:
 
     @property
     def codec_name(self) -> str | None:
-        """The name of the codec."""
         return None if self.codec is None else CODEC_NAMES[self.codec]
 
     def __post_init__(self) -> None:
@@ -73,11 +66,7 @@ class Encoding:
 
 @dataclass(frozen=True, slots=True)
 class ReencodeTask:
-    """The re-encoding of one segment.
-
-    `end_offset` is the base offset of the next segment, or INT64_MAX for the active segment.  Batches that end at or
-    above `bound` are not changed.
-    """
+    """`end_offset` is the base offset of the next segment, or INT64_MAX for the active segment."""
 
     partition: TopicPartition
     directory: Path
@@ -90,8 +79,6 @@ class ReencodeTask:
 
 @dataclass(frozen=True, slots=True)
 class ReencodeStats:
-    """Counts of one segment: batches before and after, and the number of batches that were re-encoded."""
-
     batches_before: int = 0
     batches_after: int = 0
     batches_encoded: int = 0

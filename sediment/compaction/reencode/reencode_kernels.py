@@ -26,8 +26,7 @@ A group consists of batches that become one batch.  A group may extend from one 
 The records of the first batch do not change.  The records of the other batches get new offset and timestamp deltas;
 their bytes after the offset delta are copied.
 
-The loop is resumable.  If the caller must do some work, the loop returns a status that requests this work.  At the next
-call, the loop continues.
+The loop is resumable.
 
 Invariants
 * The records of a batch are decoded before another batch joins it.
@@ -110,10 +109,7 @@ class MergeMemory(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Batches that become one batch: addresses and sizes of their uncompressed records, and of the original batches.
-
-    The other fields describe the merged batch.
-    """
+    """Batches that become one batch: addresses and sizes of their uncompressed records, and of the original batches."""
 
     records: int
     records_bytes: int
@@ -233,7 +229,6 @@ def reencode_batches(
 
 @kernel
 def _note_batch(address: int, size_bytes: int, last_offset: int, count: int, state: Int64s) -> None:
-    """Count a batch that was added to the group."""
     state[GROUP_BATCHES] += 1
     state[GROUP_RECORDS] += count
     state[GROUP_LAST_OFFSET] = last_offset
@@ -287,7 +282,6 @@ def place_compressed(
 
 @kernel
 def _codec_of(group: Group, rules: Int64s) -> int:
-    """Return the new codec of the group."""
     return rules[CODEC] if rules[CODEC] != KEEP_CODEC else load_i16(group.originals + ATTRIBUTES) & CODEC_MASK
 
 

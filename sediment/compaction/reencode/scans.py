@@ -42,7 +42,7 @@ class BatchSource(BatchLocator, Protocol):
 
 
 class ReencodingScans:
-    """The scans over `source`: `scan_headers`, then `pieces`.  Batches that end at or above `bound` are not changed."""
+    """The scans over `source`: `scan_headers`, then `pieces`."""
 
     def __init__(self, source: BatchSource, encoding: Encoding, bound: int, config: CompactionConfig) -> None:
         self._source = source
@@ -72,13 +72,7 @@ class ReencodingScans:
         return may_change
 
     def pieces(self) -> Iterator[ByteArray]:
-        """Do the second scan: yield the new batches, one piece for each chunk.
-
-        A piece is valid until the next piece is yielded.
-
-        Raises:
-            CorruptBatchError: a batch fails its CRC, or its records cannot be decompressed or decoded.
-        """
+        """A piece is valid until the next piece is yielded."""
         before = np.zeros(0, dtype=BATCH_ROW)
         rule = self._rule()
         self._batches = 0

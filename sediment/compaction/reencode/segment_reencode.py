@@ -1,9 +1,6 @@
 """The task of one segment: two forward scans of its file, and one new segment under `.part` names.
 
-1. Scan the headers (`scans`), and check whether any batch may change.
-2. Scan again: check every checksum, encode and merge the batches that may change, and copy all others.
-
-Invariants: the checksum of every batch is checked before the batch is copied.  An unchanged segment gets no parts.
+Invariants: the checksum of every batch is checked before the batch is copied.
 """
 
 from __future__ import annotations
@@ -25,12 +22,6 @@ def reencode_segment(
     """Write the new segment of `task` to synced `.part` files next to its source; after a failure, remove the files.
 
     In both scans, `progress` is called with the size of each chunk; an exception from `progress` ends the task.
-
-    Raises:
-        CorruptBatchError: a batch fails its CRC or is malformed, or the segment ends inside a batch.
-        CorruptIndexError: the transaction index cannot be read.
-        SourceChangedError: the segment differs from the planned one.
-        OwnerNotKeptError, OSError: a part could not be written.
     """
     with ExitStack() as stack, errors_of_partition(task.partition):
         source = SourceSegment(task.directory, task.segment, task.end_offset, fs, stack, progress)

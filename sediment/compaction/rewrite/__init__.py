@@ -5,5 +5,5 @@
     segment_rewrite  one task for each segment: it scans the file and writes a new segment under `.part` names
     batch_rewrite    the driver of the loop that drops or replaces records of batches
 
-`plan` and `verdicts` open no file.  No module here renames a file; the result is a prepared swap.
+No module here renames a file; the result is a prepared swap.
 """

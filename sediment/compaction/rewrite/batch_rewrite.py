@@ -52,22 +52,18 @@ class BatchRewriter:
 
     @property
     def changed(self) -> bool:
-        """True if a record has changed so far."""
         return bool(self.dropped or self.tombstoned or self.replaced)
 
     @property
     def dropped(self) -> int:
-        """The number of records dropped so far."""
         return int(self._state[kernels.DROPPED])
 
     @property
     def tombstoned(self) -> int:
-        """The number of records turned into tombstones so far."""
         return int(self._state[kernels.TOMBSTONED])
 
     @property
     def replaced(self) -> int:
-        """The number of records that got a new key or value so far."""
         return int(self._state[kernels.REPLACED])
 
     def rewrite(
@@ -81,13 +77,8 @@ class BatchRewriter:
 
         The result is valid until the next call.
 
-        `wanted` and `keeps_header` are bool[batches].  `wanted` marks the batches with verdicts.  `keeps_header` marks
-        the batches that keep their header even if they lose all records.
-
-        Raises:
-            CorruptBatchError: records cannot be decompressed or decoded.
-            UnsupportedDataError: a compressed message of magic 0 or 1 has an unknown codec.
-            UsageError: the replacements would make a batch larger than a segment can be.
+        `wanted` marks the batches with verdicts.  `keeps_header` marks the batches that keep their header even if they
+        lose all records.
         """
         state = self._state
         batches = self._opener.begin(span, wanted)
@@ -110,7 +101,6 @@ class BatchRewriter:
             self._provide(status, span, batches)
 
     def _provide(self, status: int, span: BatchSpan, batches: ChunkBatches) -> None:
-        """Do the work that the kernel's status requests."""
         ordinal, needed = int(self._state[kernels.CURSOR]), int(self._state[kernels.NEEDED])
         if status == NEEDS_PAYLOAD:
             try:
@@ -153,7 +143,6 @@ class BatchRewriter:
         )
 
     def _reserve_output(self, size_bytes: int) -> None:
-        """Make room for twice `size_bytes`; the output that already exists is kept."""
         larger = np.empty(2 * size_bytes, dtype=np.uint8)
         used = int(self._state[kernels.OUT_END])
         larger[:used] = self._output[:used]

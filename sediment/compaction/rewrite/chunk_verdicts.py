@@ -21,11 +21,7 @@ from sediment.segment_io.segment.reader import BatchSpan
 
 
 class VerdictTable:
-    """Verdicts in the form that kernels read, with marks.
-
-    `excluded`, bool[verdicts], marks the verdicts on batches that must not change.  The marks of `columns` are set by
-    the kernel.
-    """
+    """`excluded`, bool[verdicts], marks the verdicts on batches that must not change."""
 
     def __init__(self, verdicts: Verdicts) -> None:
         self.offsets = verdicts.offsets
@@ -57,18 +53,11 @@ class VerdictTable:
 
 
 class SegmentVerdicts(Protocol):
-    """The verdicts of one segment."""
-
     zeros_may_follow: bool
     """True if zeros may follow the last batch of a segment in which nothing changes."""
 
     def on(self, span: BatchSpan) -> VerdictTable:
-        """Return the table for a checked chunk; the caller passes every chunk once, in log order.
-
-        Raises:
-            CorruptBatchError: records cannot be decompressed or decoded.
-            UnsupportedDataError: a compressed message of magic 0 or 1 has an unknown codec.
-        """
+        """Return the table for a checked chunk; the caller passes every chunk once, in log order."""
         ...
 
     def not_applied(self) -> NotReached:
@@ -81,19 +70,15 @@ class SegmentVerdicts(Protocol):
 
 
 class GivenVerdicts:
-    """Verdicts by offset."""
-
     zeros_may_follow = False
 
     def __init__(self, verdicts: Verdicts) -> None:
         self._table = VerdictTable(verdicts)
 
     def on(self, _span: BatchSpan) -> VerdictTable:
-        """Return the table of the segment."""
         return self._table
 
     def not_applied(self) -> NotReached:
-        """Return the verdicts that were not applied, except verdicts on batches that must not change."""
         return self._table.not_applied()
 
     def matches(self) -> None:
@@ -112,7 +97,6 @@ class SearchedVerdicts:
         self._tables: list[VerdictTable] = []
 
     def on(self, span: BatchSpan) -> VerdictTable:
-        """Search the chunk, and return the table of its matches."""
         offsets = self._search.add(span)
         if not offsets.size:
             return self._no_verdicts
@@ -126,6 +110,5 @@ class SearchedVerdicts:
         return NotReached.joined([table.not_applied() for table in self._tables])
 
     def matches(self) -> MatchedRecords:
-        """Return the records that the search found."""
         found = self._search.matches()
         return MatchedRecords(np.unique(found.offsets), found.scanned)

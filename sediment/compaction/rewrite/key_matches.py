@@ -5,8 +5,7 @@
     records   --decode--> hash --look up--> compare the bytes --> offset, index of the key
 
 The search reads the segment once, checks every checksum, and uses the cleaner's kernels to decode and hash keys.
-Control batches contain no data and are skipped.  Data of aborted transactions is included.  Zeros after the last batch,
-as in a preallocated file, end the search.
+Control batches contain no data and are skipped.  Data of aborted transactions is included.
 
 Invariant: a record is found only if its key equals a key in the set byte for byte; equal hashes are not enough.
 """
@@ -57,10 +56,9 @@ _ALL_ENTERED = -1
 # --------------------------------------------------------------------------------------------------------------- values
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyMatches:
-    """The records found in one segment, in log order.
+    """`keys`, int64[n], has the index of each record's key in the set.
 
-    `offsets` is int64[n].  `keys`, int64[n], has the index of each record's key in the set.  `tombstones`, bool[n], is
-    True for records without a value.  `scanned` is the number of data records in the segment.
+    `tombstones`, bool[n], is True for records without a value.  `scanned` is the number of data records in the segment.
     """
 
     offsets: Int64s
@@ -196,23 +194,6 @@ def find_key_matches(
     limit_bytes: int,
     progress: Progress | None = None,
 ) -> KeyMatches:
-    """Return the data records of `segment` whose keys are in `keys`.
-
-    Args:
-        partition: its name appears in errors.
-        directory: contains the segment.
-        segment: the segment as listed.
-        end_offset: the base offset of the next segment, or INT64_MAX for the active segment.
-        keys: the keys to search for.
-        fs: opens the segment.
-        limit_bytes: limit for the decompressed records of one batch.
-        progress: called with the size of each chunk; an exception from `progress` ends the search.
-
-    Raises:
-        CorruptBatchError: a batch fails its CRC or is malformed, or the segment ends inside a batch.
-        UnsupportedDataError: a compressed message of magic 0 or 1 has an unknown codec.
-        SourceChangedError: the segment differs from the listed one.
-    """
     with ExitStack() as stack, errors_of_partition(partition):
         source = SourceSegment(directory, segment, end_offset, fs, stack, progress)
         search = KeySearch(source, keys, limit_bytes)
@@ -235,18 +216,12 @@ class KeySearch:
         self._matches = _columns_of(_FIRST_ROWS)
 
     def matches(self) -> KeyMatches:
-        """Return the records found so far."""
         found = int(self._state[MATCHES])
         offsets, keys, tombstones = self._matches
         return KeyMatches(offsets[:found], keys[:found], tombstones[:found], int(self._state[SCANNED]))
 
     def add(self, span: BatchSpan) -> Int64s:
-        """Search a checked chunk; return the offsets of its matches, int64[n], in log order.
-
-        Raises:
-            CorruptBatchError: records cannot be decompressed or decoded.
-            UnsupportedDataError: a compressed message of magic 0 or 1 has an unknown codec.
-        """
+        """Search a checked chunk; return the offsets of its matches, int64[n], in log order."""
         rows, state, before = span.rows, self._state, int(self._state[MATCHES])
         is_control = (rows["magic"] >= MAGIC_V2) & (rows["attributes"] & CONTROL_BIT != 0)
         batches = self._opener.begin(span, (rows["record_count"] != 0) & ~is_control)
@@ -267,7 +242,6 @@ class KeySearch:
         return self._matches.offsets[before : int(state[MATCHES])]
 
     def _requests(self, batches: ChunkBatches) -> Iterator[tuple[int, int]]:
-        """Call the kernel until the chunk is done; yield each request and the ordinal of its batch."""
         while True:
             status = match_keys(batches, self._table, self._records, self._hashes, self._matches, self._state)
             if status == DONE:

@@ -20,10 +20,9 @@ from sediment.segment_io.errors import UsageError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeySet:
-    """A set of keys in ascending order; `repr` does not show the keys.
+    """Key n is `contents`[edges[n] : edges[n + 1]].
 
-    Key n is `contents`[edges[n] : edges[n + 1]].  `contents` is uint8[bytes] with padding, and `edges` is int64[keys +
-    1].
+    `contents` is uint8[bytes] with padding, and `edges` is int64[keys + 1].
     """
 
     contents: ByteArray = field(repr=False)
@@ -31,11 +30,7 @@ class KeySet:
 
     @classmethod
     def of(cls, keys: Iterable[bytes]) -> KeySet:
-        """Return the set of `keys`; duplicates are allowed.
-
-        Raises:
-            UsageError: a key is not bytes.
-        """
+        """Return the set of `keys`; duplicates are allowed."""
         different = set(keys)
         if not all(isinstance(key, bytes) for key in different):
             raise UsageError("a key to search for is not bytes", advice="encode it as the producer did")
@@ -48,5 +43,4 @@ class KeySet:
         return self.edges.size - 1
 
     def key(self, number: int) -> bytes:
-        """Return key `number`."""
         return self.contents[self.edges[number] : self.edges[number + 1]].tobytes()

@@ -7,8 +7,7 @@
 
 Uncompressed batches are open from the start.  If a kernel reaches a wanted batch without a payload, the kernel returns
 NEEDS_PAYLOAD, and the caller opens the batch.  At the same time, kernels decompress the next batches, until a buffer of
-the size of a CPU cache is full.  Batches that kernels cannot decompress are decompressed one at a time; messages of
-magic 0 and 1 are converted one at a time.
+the size of a CPU cache is full.
 
 Invariant: the payload of a batch is valid until a later batch is opened.
 """
@@ -72,7 +71,6 @@ class BatchOpener:
         """Set the payloads of batch `ordinal` and some of the next batches; batch `ordinal` must have no payload yet.
 
         Raises:
-            CorruptBatchError: the records cannot be decompressed or decoded.
             UnsupportedDataError: the batch has an unknown codec.
         """
         payloads = self.batches.payloads
@@ -112,7 +110,6 @@ class BatchOpener:
         self._kernels_reached = max(ordinal, int(opened[-1]) if opened.size else -1)
 
     def _convert(self, ordinal: int) -> None:
-        """Convert a message of magic 0 or 1 to a batch of magic 2, and set its header and payload."""
         start, size_bytes = int(self._positions[ordinal]), int(self._span.rows["size_bytes"][ordinal])
         message = padded_copy(self._span.buffer[start : start + size_bytes].data)
         wrappers, payload = no_wrappers(1), None
@@ -138,6 +135,5 @@ class BatchOpener:
         self._hold(ordinal, payload)
 
     def _hold(self, ordinal: int, payload: ByteArray) -> None:
-        """Set padded records as the payload of a batch, and keep them until the next batch is opened."""
         self._held.append(payload)
         self.batches.payloads[ordinal] = payload.ctypes.data, payload.size - PADDING_BYTES

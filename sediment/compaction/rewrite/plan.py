@@ -10,8 +10,6 @@ of an open transaction.  Records below the log start offset that are still on di
 
 If the records are selected by key, no offset is known yet.  Then every segment has a task, which searches and rewrites
 the segment in one scan.
-
-Invariant: a task needs only its segment, so tasks may run anywhere and in any order.
 """
 
 from __future__ import annotations
@@ -47,7 +45,6 @@ class Reach:
 
     @classmethod
     def of(cls, view: LogView) -> Reach:
-        """Return the offsets of a view."""
         return cls(
             view.last_stable_offset,
             view.log_start_offset if view.high_watermark is None else view.high_watermark,
@@ -80,10 +77,9 @@ class KeyVerdicts:
 
 @dataclass(frozen=True, slots=True)
 class SegmentRewriteTask:
-    """The rewrite of one segment.
+    """`end_offset` is the base offset of the next segment, or INT64_MAX for the active segment.
 
-    `end_offset` is the base offset of the next segment, or INT64_MAX for the active segment.  `verdicts` is None if the
-    records are selected by key.
+    `verdicts` is None if the records are selected by key.
     """
 
     partition: TopicPartition
@@ -111,12 +107,7 @@ class RewritePlan:
 
 @dataclass(frozen=True, slots=True)
 class RewriteStats:
-    """Counts of records in one segment.
-
-    A compressed message of magic 0 or 1 counts as one record if no verdict concerns it.
-
-    `matched` are all changed records: `dropped`, `tombstoned` and `replaced`.
-    """
+    """A compressed message of magic 0 or 1 counts as one record if no verdict concerns it."""
 
     scanned: int = 0
     dropped: int = 0
@@ -125,7 +116,6 @@ class RewriteStats:
 
     @property
     def matched(self) -> int:
-        """All changed records."""
         return self.dropped + self.tombstoned + self.replaced
 
 
@@ -152,15 +142,12 @@ class RewrittenSegment:
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """The result of all tasks of a partition, ready to commit; `segments` are in ascending order."""
-
     swap: PreparedSwap
     segments: tuple[RewrittenSegment, ...]
     not_reached: NotReached
 
 
 def plan_rewrite(view: LogView, verdicts: Verdicts, config: CompactionConfig) -> RewritePlan:
-    """Return the plan that carries out `verdicts` on the partition of `view`."""
     reach, listing, offsets = Reach.of(view), view.listing, verdicts.offsets
     tasks = []
     for task in plan_key_rewrite(view, config):
@@ -179,7 +166,6 @@ def plan_rewrite(view: LogView, verdicts: Verdicts, config: CompactionConfig) ->
 
 
 def plan_key_rewrite(view: LogView, config: CompactionConfig) -> tuple[SegmentRewriteTask, ...]:
-    """Return a task without verdicts for every segment of `view`, for a rewrite by key; the tasks are ascending."""
     reach, listing = Reach.of(view), view.listing
     ends = [*(segment.base_offset for segment in listing.segments), INT64_MAX][1:]
     return tuple(
@@ -189,7 +175,6 @@ def plan_key_rewrite(view: LogView, config: CompactionConfig) -> tuple[SegmentRe
 
 
 def collect_rewrite(plan: RewritePlan, segments: Iterable[RewrittenSegment]) -> Rewrite:
-    """Join the results of all tasks of `plan`, in any order."""
     ordered = tuple(sorted(segments, key=lambda done: done.group.sources[0].base_offset))
     groups = tuple(done.group for done in ordered)
     return Rewrite(

@@ -22,9 +22,8 @@
 A batch with a new tombstone loses its delete horizon, so that the cleaner writes a new horizon.  With the old horizon,
 the tombstone could be dropped before consumers have read it.
 
-The loop is resumable.  If the caller must do some work, the loop returns a status that requests this work.  At the next
-call, the loop continues.  If this call processes a batch a second time, the only effect is that marks of verdicts are
-set again.
+The loop is resumable.  At the next call, the loop continues.  If this call processes a batch a second time, the only
+effect is that marks of verdicts are set again.
 
 Invariant: a batch without changed records is copied byte for byte.
 """
@@ -135,8 +134,6 @@ class RewriteMemory(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """The changes to one batch: numbers of changed records, and the size of the replacements."""
-
     kept: int
     dropped: int
     tombstoned: int
@@ -157,9 +154,9 @@ def rewrite_batches(
 ) -> int:
     """Write the batches at and after CURSOR to the output; return DONE, a request, or the status of a bad batch.
 
-    `keeps_header` is bool[batches].  If a batch loses all its records, its header is kept if `keeps_header` is True for
-    the batch; otherwise the batch is dropped.  `raw` is working memory for records to be compressed; `compressors`
-    comes from `find_compressors`, or is all zeros.
+    If a batch loses all its records, its header is kept if `keeps_header` is True for the batch; otherwise the batch is
+    dropped.  `raw` is working memory for records to be compressed; `compressors` comes from `find_compressors`, or is
+    all zeros.
     """
     out = np.int64(output.ctypes.data)
     while state[CURSOR] < batches.headers.size:
@@ -230,7 +227,6 @@ def rewrite_batches(
 def _apply_verdicts(
     payload: int, count: int, base_offset: int, verdicts: VerdictColumns, records: Int64s, edits: Int64s
 ) -> Changes:
-    """Move the surviving records to the front, and note their edits."""
     kept, dropped, tombstoned, replaced, replacement_bytes = 0, 0, 0, 0, 0
     at, previous = 0, INT64_MIN
     for index in range(count):

@@ -1,11 +1,5 @@
 """The task of one segment: one forward scan of its file, and one new segment under `.part` names.
 
-For each chunk of the segment:
-
-1. Check every checksum.
-2. Find the verdicts on the chunk's batches.  If the records are selected by key, search the chunk for the keys.
-3. Rewrite the batches with verdicts.
-
 Nothing is written until a record changes.  At the first changed record, the chunks before it are read, checked and
 copied.  Each later chunk is written as soon as it is rewritten.  So a segment without a changed record is read once,
 and not written.
@@ -22,8 +16,6 @@ lose all its records.
 
 Memory: two chunks, the blocks of the file that is being written (8 MiB), the largest decompressed batch, and a few
 bytes for each verdict.
-
-Invariants: the checksum of every batch is checked before the batch is copied.  An unchanged segment gets no parts.
 """
 
 from __future__ import annotations
@@ -58,10 +50,7 @@ from sediment.segment_io.segment.reader import BatchSpan, Rows
 
 
 def rewrite_log(plan: RewritePlan, fs: Fs, *, run_id: str, attempt: str, progress: Progress | None = None) -> Rewrite:
-    """Carry out the tasks of `plan` one after another; after a failure, remove all part files of the partition.
-
-    Arguments and errors are the same as for `rewrite_segment`.
-    """
+    """Carry out the tasks of `plan` one after another; after a failure, remove all part files of the partition."""
     done: list[RewrittenSegment] = []
     try:
         for task in plan.tasks:
@@ -86,13 +75,6 @@ def rewrite_segment(
 
     `by_key` selects the records of a task without verdicts.  `progress` is called with the size of each chunk that is
     read; an exception from `progress` ends the rewrite.
-
-    Raises:
-        CorruptBatchError: a batch fails its CRC or is malformed, or the segment ends inside a batch.
-        CorruptIndexError: the transaction index cannot be read.
-        SourceChangedError: the segment differs from the planned one.
-        UsageError: the replacements would make a batch larger than a segment can be.
-        OwnerNotKeptError, OSError: a part could not be written.
     """
     with ExitStack() as stack, errors_of_partition(task.partition):
         source = SourceSegment(task.directory, task.segment, task.end_offset, fs, stack, progress)
@@ -100,8 +82,6 @@ def rewrite_segment(
 
 
 class _SegmentRewrite:
-    """The scan of one segment."""
-
     def __init__(self, task: SegmentRewriteTask, source: SourceSegment, by_key: KeyVerdicts | None) -> None:
         limit_bytes = task.config.max_decompressed_batch_bytes
         self._task = task
@@ -118,7 +98,6 @@ class _SegmentRewrite:
         self._not_reached: list[NotReached] = []
 
     def run(self, run_id: str, attempt: str) -> RewrittenSegment:
-        """Scan the segment, and write a new segment if a record changes."""
         task, rewriter = self._task, self._rewriter
         pieces = self._pieces()
         first = next(pieces, None)

@@ -30,15 +30,9 @@ Progress = Callable[[int], None]
 
 
 class BatchLocator(Protocol):
-    """An object that adds the position of a batch to errors."""
+    def locate(self, error: SedimentError, span: BatchSpan, ordinal: int) -> None: ...
 
-    def locate(self, error: SedimentError, span: BatchSpan, ordinal: int) -> None:
-        """Set path, position and offset of an error about batch `ordinal` of a chunk."""
-        ...
-
-    def error(self, status: int, span: BatchSpan, ordinal: int) -> CorruptBatchError:
-        """Return the error for a decoder's `status` at batch `ordinal` of a chunk."""
-        ...
+    def error(self, status: int, span: BatchSpan, ordinal: int) -> CorruptBatchError: ...
 
 
 class SourceSegment:
@@ -72,10 +66,6 @@ class SourceSegment:
 
         Checksums are not checked.  With `zeros_may_follow`, the last batch may be followed by zeros, as in a
         preallocated file.
-
-        Raises:
-            CorruptBatchError: a header is malformed, or the segment ends inside a batch.
-            SourceChangedError: the segment differs from the listed one.
         """
         size_bytes = self._segment.log_bytes if end_position is None else end_position
         scan = HeaderScan(self.path, size_bytes=size_bytes)
@@ -99,22 +89,12 @@ class SourceSegment:
             self.zeros_at_end = error
 
     def checked_spans(self, *, zeros_may_follow: bool = False, end_position: int | None = None) -> Iterator[BatchSpan]:
-        """Yield the chunks as `spans` does; the lengths, checksums and offsets of their batches are checked.
-
-        Raises:
-            CorruptBatchError: a batch is malformed or fails its CRC, or the segment ends inside a batch.
-            SourceChangedError: the segment differs from the listed one.
-        """
+        """Yield the chunks as `spans` does; the lengths, checksums and offsets of their batches are checked."""
         for span in self.spans(zeros_may_follow=zeros_may_follow, end_position=end_position):
             self.check(span)
             yield span
 
     def check(self, span: BatchSpan) -> None:
-        """Check lengths, checksums and offsets of the batches of a chunk.
-
-        Raises:
-            CorruptBatchError: a batch is malformed or fails its CRC.
-        """
         positions = np.zeros(span.rows.size, dtype=np.int64)
         status, _, position = scan_chunk(
             span.buffer.ctypes.data,
@@ -130,12 +110,10 @@ class SourceSegment:
             raise batch_error(status, self.path, span.position + position - span.start, span.buffer, position)
 
     def locate(self, error: SedimentError, span: BatchSpan, ordinal: int) -> None:
-        """Set path, position and offset of an error about batch `ordinal` of a chunk."""
         row = span.rows[ordinal]
         error.path, error.position, error.offset = str(self.path), int(row["position"]), int(row["base_offset"])
 
     def error(self, status: int, span: BatchSpan, ordinal: int) -> CorruptBatchError:
-        """Return the error for a decoder's `status` at batch `ordinal` of a chunk."""
         position = int(span.rows["position"][ordinal])
         return batch_error(status, self.path, position, span.buffer, span.start + position - span.position)
 
@@ -146,10 +124,6 @@ class SourceSegment:
         """Write and sync the segments that replace this segment; see `write_segments`.
 
         The new segments keep all entries of the transaction index, so `pieces` must contain every transaction marker.
-
-        Raises:
-            CorruptIndexError: the transaction index cannot be read.
-            OwnerNotKeptError, OSError: a part could not be written.
         """
         return write_segments(
             pieces,
@@ -172,7 +146,6 @@ class SourceSegment:
         return parse_transaction_index(self._fs.read_bytes(path), path=str(path)).transactions()
 
     def remove(self, parts: Iterable[PartSegment]) -> None:
-        """Remove unused parts."""
         for part in parts:
             for file in part.files:
                 self._fs.unlink(self._directory / file.part_name)

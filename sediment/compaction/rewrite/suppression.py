@@ -6,8 +6,7 @@
 
 An entry means that no record with this key may have a value in this topic.  A tombstone of the key is permitted.
 
-Invariants: a list contains neither keys nor the secret.  A list is used only with the secret that made its HMACs.  With
-any other secret, no key would match and no record would be suppressed.
+Invariants: a list contains neither keys nor the secret.  A list is used only with the secret that made its HMACs.
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ _REQUEST = TableRequest(columns=("offset", "control", "key", "value"))
 
 
 def subject_hmac(secret: bytes, subject: bytes) -> str:
-    """Return the HMAC-SHA256 of a data subject's key, in hex."""
     return hmac.digest(secret, subject, "sha256").hex()
 
 
@@ -64,12 +62,10 @@ class SuppressionList:
     topics: Mapping[str, frozenset[str]]
 
     def of_topic(self, topic: str) -> SuppressedKeys | None:
-        """Return the suppressed keys of a topic, or None if the topic has none."""
         hmacs = self.topics.get(topic)
         return SuppressedKeys(self.secret, hmacs) if hmacs else None
 
     def with_keys(self, topics: Iterable[str], keys: Iterable[bytes]) -> SuppressionList:
-        """Return the list with `keys` added to each of `topics`."""
         added = frozenset(subject_hmac(self.secret, key) for key in keys)
         more = {topic: self.topics.get(topic, frozenset()) | added for topic in topics}
         return SuppressionList(self.secret, {**self.topics, **more})
@@ -77,7 +73,6 @@ class SuppressionList:
 
 # ------------------------------------------------------------------------------------------------------------- the file
 def format_suppression_list(suppressed: SuppressionList) -> bytes:
-    """Return the bytes of the file."""
     document = {
         "kind": KIND,
         "schema": SCHEMA,
@@ -89,11 +84,6 @@ def format_suppression_list(suppressed: SuppressionList) -> bytes:
 
 
 def parse_suppression_list(content: bytes, secret: bytes, *, path: str) -> SuppressionList:
-    """Parse the content of a file; `path` appears in errors.
-
-    Raises:
-        UsageError: the content is not a suppression list, or its HMACs were made with another secret.
-    """
     try:
         document = json.loads(content)
         is_ours = (document["kind"], document["schema"], document["algorithm"]) == (KIND, SCHEMA, ALGORITHM)
@@ -125,10 +115,6 @@ def find_suppressed(source: Source, keys: SuppressedKeys, fs: Fs) -> Int64s:
     """Find the data records of `source` with a suppressed key and a value; return their ascending offsets, int64[n].
 
     Data of aborted and of open transactions is included.
-
-    Raises:
-        CorruptBatchError, UnsupportedDataError: a batch cannot be read.
-        SourceChangedError: a segment changed during the search.
     """
     # Imported here, because the import compiles kernels that a driver needs only for a search.
     from sediment.segment_io.tables.readers import read_table

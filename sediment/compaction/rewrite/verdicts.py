@@ -16,8 +16,6 @@ ByteArray = npt.NDArray[np.uint8]
 
 
 class Action(IntEnum):
-    """The change of one record."""
-
     DROP = 0
     TOMBSTONE = 1  # its value becomes null
     REPLACE_VALUE = 2
@@ -25,8 +23,6 @@ class Action(IntEnum):
 
 
 class Reason(IntEnum):
-    """The reason why a record with a verdict is not changed."""
-
     NO_RECORD = 0  # the log has no record at this offset
     CONTROL_RECORD = 1  # transaction markers and leader changes are not data
     NO_KEY = 2  # a tombstone without a key would delete nothing
@@ -56,9 +52,6 @@ class Verdicts:
     `offsets` is int64[n], and `actions` is uint8[n] with the values of `Action`.  Replacement n is
     `replacements`[edges[n] : edges[n + 1]].  `edges` is int64[n + 1], and `replacements` is uint8[m].  For actions that
     replace nothing, the replacement is empty.
-
-    Raises:
-        UsageError: the columns do not match each other, or the offsets are negative or do not increase.
     """
 
     offsets: Int64s
@@ -92,11 +85,7 @@ class Verdicts:
 
     @classmethod
     def of(cls, verdicts: Iterable[Verdict]) -> Verdicts:
-        """Return the columns of `verdicts`, which may be in any order.
-
-        Raises:
-            UsageError: two verdicts have the same offset.
-        """
+        """Return the columns of `verdicts`, which may be in any order."""
         rows = sorted(verdicts, key=lambda verdict: verdict.offset)
         edges = np.zeros(len(rows) + 1, dtype=np.int64)
         np.cumsum([len(row.replacement) for row in rows], out=edges[1:])
@@ -119,11 +108,9 @@ class Verdicts:
         )
 
     def replacement(self, index: int) -> bytes:
-        """Return the new key or value of verdict `index`."""
         return self.replacements[self.edges[index] : self.edges[index + 1]].tobytes()
 
     def between(self, first_offset: int, end_offset: int) -> Verdicts:
-        """Return the verdicts with offsets in [first_offset, end_offset)."""
         low, high = np.searchsorted(self.offsets, [first_offset, end_offset])
         high = max(low, high)
         edges = self.edges[low : high + 1]
@@ -147,12 +134,10 @@ class NotReached:
 
     @classmethod
     def of(cls, offsets: Int64s, reason: Reason) -> NotReached:
-        """Return `offsets`, all with the same reason."""
         return cls(offsets, np.full(offsets.size, reason, dtype=np.uint8))
 
     @classmethod
     def joined(cls, parts: Iterable[NotReached]) -> NotReached:
-        """Return the offsets of all `parts`, sorted."""
         every = list(parts)
         offsets = np.concatenate([np.zeros(0, dtype=np.int64), *(part.offsets for part in every)])
         reasons = np.concatenate([np.zeros(0, dtype=np.uint8), *(part.reasons for part in every)])
@@ -160,6 +145,5 @@ class NotReached:
         return cls(offsets[order], reasons[order])
 
     def by_reason(self) -> dict[Reason, int]:
-        """Return the number of offsets for each reason."""
         reasons, counts = np.unique(self.reasons, return_counts=True)
         return {Reason(reason): int(count) for reason, count in zip(reasons, counts, strict=True)}
