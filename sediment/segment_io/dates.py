@@ -26,7 +26,6 @@ def date_text(timestamp_ms: int) -> str:
 
 
 def at_date(timestamp_ms: int) -> str:
-    """Return `at` with a date, or `in` with a year."""
     text = date_text(timestamp_ms)
     return f"in {text}" if text.startswith("the year") else f"at {text}"
 

@@ -122,7 +122,7 @@ def _rebuild(kind: type[SedimentError], fields: dict[str, Any]) -> SedimentError
 
 
 class CorruptDataError(SedimentError):
-    """Bytes on disk contradict their format."""
+    pass
 
 
 class CorruptBatchError(CorruptDataError):
@@ -130,11 +130,11 @@ class CorruptBatchError(CorruptDataError):
 
 
 class ExpandsTooFarError(CorruptBatchError):
-    """The records of a compressed batch have more bytes than the limit."""
+    pass
 
 
 class CorruptIndexError(CorruptDataError):
-    """An offset, time or transaction index contradicts its format."""
+    pass
 
 
 class IndexOrderError(CorruptIndexError):
@@ -146,7 +146,7 @@ class IndexOffsetOverflowError(CorruptIndexError):
 
 
 class CorruptSnapshotError(CorruptDataError):
-    """A producer snapshot is malformed or fails its checksum."""
+    pass
 
 
 class CorruptCheckpointError(CorruptDataError):
@@ -167,11 +167,11 @@ class ProtocolError(SedimentError):
 
 
 class LongWorkError(SedimentError):
-    """The work would take long, and the caller said that others wait for its thread; nothing was changed."""
+    pass
 
 
 class UnsupportedDataError(SedimentError):
-    """Data looks well-formed, but this version of Sediment cannot read the data."""
+    pass
 
 
 class UsageError(SedimentError):
@@ -183,7 +183,7 @@ class NotALogDirectoryError(UsageError):
 
 
 class SettingsError(UsageError):
-    """A key or value of the settings is wrong."""
+    pass
 
 
 class PolicyViolationError(UsageError):
@@ -195,15 +195,15 @@ class InvalidTopicError(UsageError):
 
 
 class OwnershipError(SedimentError):
-    """This process may not change the directory now."""
+    pass
 
 
 class DirectoryInUseError(OwnershipError):
-    """Another process holds the directory's `.lock`."""
+    pass
 
 
 class LockLostError(OwnershipError):
-    """The `.lock` file was replaced while this process held it."""
+    pass
 
 
 class SourceChangedError(OwnershipError):
@@ -211,11 +211,11 @@ class SourceChangedError(OwnershipError):
 
 
 class UncleanDirectoryError(OwnershipError):
-    """The last stop of the broker was not clean; `sediment recover` repairs the directory."""
+    pass
 
 
 class OwnerNotKeptError(OwnershipError):
-    """New files cannot get the owner, group and mode of the files that they replace."""
+    pass
 
 
 class RejectedAppendError(SedimentError):
@@ -247,11 +247,11 @@ class RecordValidationError(InvalidRecordError):
 
 
 class RecordTooLargeError(RejectedAppendError):
-    """A batch is larger than `max.message.bytes`."""
+    pass
 
 
 class RecordBatchTooLargeError(RejectedAppendError):
-    """An append is larger than `segment.bytes`."""
+    pass
 
 
 class UnsupportedForFormatError(RejectedAppendError):
@@ -259,7 +259,7 @@ class UnsupportedForFormatError(RejectedAppendError):
 
 
 class OffsetsOutOfOrderError(RejectedAppendError):
-    """The assigned offsets of batches do not ascend."""
+    pass
 
 
 class UnexpectedAppendOffsetError(RejectedAppendError):
@@ -275,11 +275,11 @@ class UnexpectedAppendOffsetError(RejectedAppendError):
 
 
 class OutOfOrderSequenceError(RejectedAppendError):
-    """A producer's batch does not follow the producer's last batch."""
+    pass
 
 
 class InvalidProducerEpochError(RejectedAppendError):
-    """A producer uses a fenced epoch."""
+    pass
 
 
 class InvalidTransactionStateError(RejectedAppendError):
@@ -287,11 +287,11 @@ class InvalidTransactionStateError(RejectedAppendError):
 
 
 class TransactionCoordinatorFencedError(RejectedAppendError):
-    """A marker comes from a replaced coordinator."""
+    pass
 
 
 class OffsetOutOfRangeError(SedimentError):
-    """The log does not contain the requested offset."""
+    pass
 
 
 class StorageError(SedimentError):
@@ -299,15 +299,15 @@ class StorageError(SedimentError):
 
 
 class OpenFilesLimitError(SedimentError):
-    """The process or the system has no free file descriptors; no disk failed."""
+    pass
 
 
 class NoSpaceError(SedimentError):
-    """The disk cannot hold the result."""
+    pass
 
 
 class RecordsWouldBeLostError(SedimentError):
-    """A recovery would cut off records, and their files cannot be kept; nothing was cut off."""
+    pass
 
 
 class IndexFullError(SedimentError):
@@ -319,7 +319,7 @@ class MapFullError(SedimentError):
 
 
 class DeclinedError(SedimentError):
-    """The user declined the request for confirmation; nothing was changed."""
+    pass
 
 
 class PartitionFailure(NamedTuple):
@@ -346,7 +346,7 @@ class RunFailedError(SedimentError):
 
 
 class CleaningAbortedError(SedimentError):
-    """Another thread needed the partition during cleaning; nothing was changed."""
+    pass
 
 
 class MemoryBudgetError(SedimentError):
@@ -354,7 +354,7 @@ class MemoryBudgetError(SedimentError):
 
 
 class HashCollisionError(SedimentError):
-    """Two different keys have the same 128-bit hash; only a run that compares whole keys raises this error."""
+    pass
 
 
 class LimitReachedError(SedimentError):

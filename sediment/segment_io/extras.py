@@ -14,7 +14,6 @@ _OWN = re.compile(rf"{DISTRIBUTION}\[(?P<extras>[\w,-]+)\]")
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs the packages of an extra, in the versions that the extra allows."""
     try:
         packages = sorted(dict.fromkeys(_packages(extra)))
     except PackageNotFoundError:

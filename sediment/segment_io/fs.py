@@ -138,7 +138,6 @@ class ReadableFile:
         self.close()
 
     def size_bytes(self) -> int:
-        """Return the length of the file."""
         return os.fstat(self.descriptor).st_size
 
     def change_stamp(self) -> tuple[int, int, int]:
@@ -147,7 +146,6 @@ class ReadableFile:
         return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
     def read(self, position: int, count: int) -> bytes:
-        """Return `count` bytes from `position`, fewer at the end of the file."""
         first = os.pread(self.descriptor, count, position)
         if len(first) == count or not first:
             return first
@@ -171,7 +169,6 @@ class ReadableFile:
         return only_zeros(self.descriptor, position, end)
 
     def send(self, target: socket.socket, position: int, count: int) -> int:
-        """Send a slice to a socket without copying it through this process; return the number of bytes sent."""
         return os.sendfile(target.fileno(), self.descriptor, position, count)
 
     def map(self, size_bytes: int) -> FileMapping:
@@ -182,7 +179,6 @@ class ReadableFile:
         return FileMapping(self.descriptor, size_bytes)
 
     def close(self) -> None:
-        """Close the file; later calls have no effect."""
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -213,7 +209,6 @@ class OpenFile(ReadableFile):
         os.ftruncate(self.descriptor, size_bytes)
 
     def sync(self) -> None:
-        """Make the content and metadata of the file durable."""
         os.fsync(self.descriptor)
 
 
@@ -221,11 +216,9 @@ class Fs:
     """The local filesystem.  Tests use subclasses in which operations fail, stop halfway, or have no lasting effect."""
 
     def is_directory(self, path: Path) -> bool:
-        """Return True if `path` is a directory; links are followed."""
         return path.is_dir()
 
     def exists(self, path: Path) -> bool:
-        """Return True if `path` exists."""
         return path.exists()
 
     def scan(self, directory: Path) -> list[FileEntry]:
@@ -284,7 +277,6 @@ class Fs:
         return created_ns(path)
 
     def file_stamp(self, path: Path) -> FileStamp | None:
-        """Return the state of the file at `path`, without its content, following links; None if it is missing."""
         try:
             status = path.stat()
         except FileNotFoundError:
@@ -309,7 +301,6 @@ class Fs:
             return file.readall()
 
     def read_range(self, path: Path, position: int, count: int) -> bytes:
-        """Return `count` bytes from `position`, fewer at the end of the file."""
         descriptor = self.open_to_read(path)
         try:
             return os.pread(descriptor, count, position)
@@ -329,11 +320,9 @@ class Fs:
         return open_to_read(path)
 
     def open_readable(self, path: Path) -> ReadableFile:
-        """Open a file only for reading."""
         return ReadableFile(path, self.open_to_read(path))
 
     def open_file(self, path: Path) -> OpenFile:
-        """Open a file of a live log for reading and writing."""
         return OpenFile(path, create=False)
 
     def create_file(self, path: Path, *, like: Path) -> OpenFile:
@@ -396,11 +385,9 @@ class Fs:
         return stat.S_ISLNK(status.st_mode) or status.st_nlink > 1
 
     def sync_file(self, path: Path) -> None:
-        """Make the content and metadata of a file durable."""
         _sync(path, os.O_RDONLY)
 
     def sync_directory(self, path: Path) -> None:
-        """Make renames, creations and removals in a directory durable."""
         _sync(path, os.O_RDONLY | os.O_DIRECTORY)
 
     def rename(self, source: Path, target: Path) -> None:
@@ -427,7 +414,6 @@ class Fs:
         self.adopt_owner(path, like)
 
     def link(self, source: Path, target: Path) -> None:
-        """Give the file at `source` the second name `target`, which must not exist."""
         os.link(source, target)
 
     def reflink(self, source: Path, target: Path) -> bool:
@@ -453,7 +439,6 @@ class Fs:
         return True
 
     def unlink(self, path: Path, *, missing_ok: bool = False) -> None:
-        """Remove a file."""
         try:
             os.unlink(path)
         except FileNotFoundError:
@@ -461,11 +446,9 @@ class Fs:
                 raise
 
     def remove_directory(self, path: Path) -> None:
-        """Remove an empty directory."""
         os.rmdir(path)
 
     def set_mtime_ns(self, path: Path, mtime_ns: int) -> None:
-        """Set access and modification time."""
         os.utime(path, ns=(mtime_ns, mtime_ns))
 
     def adopt_owner(self, path: Path, like: Path) -> None:
@@ -505,7 +488,6 @@ class Fs:
         os.chmod(path, _without_secrets(path, mode))
 
     def mode(self, path: Path) -> int | None:
-        """Return the permissions of a file or folder, following links; None if it is missing."""
         try:
             return stat.S_IMODE(path.stat().st_mode)
         except FileNotFoundError:
@@ -526,7 +508,6 @@ class Fs:
                 os.close(descriptor)
 
     def free_bytes(self, path: Path) -> int:
-        """Return the bytes that may still be written to the filesystem of `path`."""
         return shutil.disk_usage(path).free
 
 
@@ -612,10 +593,7 @@ def created_ns(file: Path | int) -> int | None:
 
 
 def only_zeros(descriptor: int, position: int, end: int) -> bool:
-    """Return True if the bytes of an open file in [position, end) are zeros.
-
-    Holes are not read, because a file may be preallocated, or sparse and very large.
-    """
+    """Holes are not read, because a file may be preallocated, or sparse and very large."""
     while position < end:
         try:
             position = os.lseek(descriptor, position, os.SEEK_DATA)
@@ -638,7 +616,7 @@ class _FileWriter:
 
     Small chunks are written at once, through the page cache.  At the first large chunk, the writer tries to set
     O_DIRECT.  If this succeeds, all later bytes are copied to aligned blocks.  A thread writes full blocks while the
-    caller fills another block.  So the device is busy while the caller prepares the next chunks.
+    caller fills another block.
 
     If the device refuses a direct write or writes less than requested, the rest of this block and all later bytes are
     written through the page cache.
@@ -670,11 +648,7 @@ class _FileWriter:
             block.close()
 
     def write(self, content: memoryview) -> None:
-        """Write `content` after the previous bytes; the caller may reuse the memory of `content` after the call.
-
-        Raises:
-            OSError: this or an earlier write failed.
-        """
+        """Write `content` after the previous bytes; the caller may reuse the memory of `content` after the call."""
         if not self._blocks and not (self._may_be_direct and self._is_worth_blocks(content) and self._begin_blocks()):
             self._written += self._write_or_skip(self._descriptor, content)
             return
@@ -687,11 +661,6 @@ class _FileWriter:
             content = content[count:]
 
     def finish(self) -> int:
-        """Write the last bytes and wait until all writes are done; return the size of the file in bytes.
-
-        Raises:
-            OSError: a write failed.
-        """
         if self._filled:
             self._flush()
         while self._pending:
@@ -711,7 +680,6 @@ class _FileWriter:
         return len(content) >= _LARGE_WRITE_BYTES and self._written % _BLOCK_BYTES == 0
 
     def _begin_blocks(self) -> bool:
-        """Allocate the blocks and return True if the filesystem accepts O_DIRECT."""
         self._may_be_direct = _set_direct(self._descriptor, is_direct=True)
         if self._may_be_direct:
             # Each block is a separate mapping, because direct writes need addresses that are multiples of the block
@@ -722,7 +690,6 @@ class _FileWriter:
         return self._may_be_direct
 
     def _flush(self) -> None:
-        """Give the filled block to the thread, and wait until another block is free."""
         assert self._thread is not None
         self._pending.append(self._thread.submit(self._write_block, self._blocks[0], self._filled))
         self._written += self._filled
@@ -786,7 +753,6 @@ def _write_direct(descriptor: int, content: memoryview) -> int:
 
 
 def _write(descriptor: int, chunks: Iterable[Buffer]) -> int:
-    """Write `chunks` to a new file, close it, and return the number of bytes."""
     try:
         with _FileWriter(descriptor) as writer:
             for chunk in chunks:

@@ -40,11 +40,7 @@ _NUMBERS: Mapping[type[OSError], int] = {
 
 
 def open_hdfs(uri: str) -> tuple[FileSystem, str]:
-    """Return the filesystem of an `hdfs://` URI, and the path in it.
-
-    Raises:
-        UsageError: the URI names no namenode, or contains a user or options.
-    """
+    """Return the filesystem of an `hdfs://` URI, and the path in it."""
     parts = urlsplit(uri)
     if not parts.netloc or "@" in parts.netloc or parts.query:
         raise UsageError(
@@ -73,15 +69,12 @@ class _Hdfs(FileSystemHandler):  # type: ignore[misc]
         return self._url
 
     def normalize_path(self, path: str) -> str:
-        """Return the path unchanged."""
         return path
 
     def get_file_info(self, paths: Sequence[str]) -> list[FileInfo]:
-        """Return the state of each path."""
         return [self._info(path) for path in paths]
 
     def get_file_info_selector(self, selector: FileSelector) -> list[FileInfo]:
-        """Return the state of everything in a folder; with `recursive`, also of everything in its subfolders."""
         base = selector.base_dir or "/"
         if self._info(base).type != FileType.Directory:
             if selector.allow_not_found:
@@ -91,30 +84,22 @@ class _Hdfs(FileSystemHandler):  # type: ignore[misc]
             return [_file_info(status) for status in self._client.list_status(base, selector.recursive)]
 
     def create_dir(self, path: str, recursive: bool) -> None:
-        """Create a folder."""
         with _numbered_errors():
             self._client.mkdirs(path, _FOLDER_MODE, recursive)
 
     def delete_dir(self, path: str) -> None:
-        """Remove a folder with its content."""
         self._delete(path, recursive=True)
 
     def delete_dir_contents(self, path: str, missing_dir_ok: bool) -> None:
-        """Remove everything in a folder."""
         with _numbered_errors():
             for status in list(self._client.list_status(path)):
                 self._delete(status.path, recursive=True)
 
     def delete_root_dir_contents(self) -> None:
-        """Refuse, because Sediment never empties a root folder.
-
-        Raises:
-            OSError: always.
-        """
+        """Refuse, because Sediment never empties a root folder."""
         raise OSError(errno.EPERM, os.strerror(errno.EPERM), "/")
 
     def delete_file(self, path: str) -> None:
-        """Remove a file."""
         self._delete(path, recursive=False)
 
     def move(self, source: str, target: str) -> None:
@@ -123,26 +108,21 @@ class _Hdfs(FileSystemHandler):  # type: ignore[misc]
             self._client.rename(source, target, overwrite=True)
 
     def copy_file(self, source: str, target: str) -> None:
-        """Copy a file."""
         with self.open_input_stream(source) as reader, self.open_output_stream(target, {}) as writer:
             reader.download(writer)
 
     def open_input_stream(self, path: str) -> NativeFile:
-        """Open a file to read it from the start."""
         return self.open_input_file(path)
 
     def open_input_file(self, path: str) -> NativeFile:
-        """Open a file to read ranges of it."""
         with _numbered_errors():
             return PythonFile(_InputFile(self._client.read(path)), mode="r")
 
     def open_output_stream(self, path: str, metadata: Mapping[str, Any]) -> NativeFile:
-        """Open a file for writing; an existing file is replaced."""
         with _numbered_errors():
             return PythonFile(_OutputFile(self._client.create(path, WriteOptions(overwrite=True))), mode="w")
 
     def open_append_stream(self, path: str, metadata: Mapping[str, Any]) -> NativeFile:
-        """Open a file to append to it."""
         with _numbered_errors():
             return PythonFile(_OutputFile(self._client.append(path)), mode="w")
 

@@ -5,9 +5,8 @@
     files                      name, size_bytes, sha256; in an incremental copy also held_in and source
 
 The manifest is written last, so a directory without a manifest is not a complete copy.  In an incremental copy, a file
-may still be in an earlier copy.  Then `held_in` names the directory of the earlier copy, which is next to the directory
-of this copy.  `source` is the stamp of the source file: inode, size and times.  A later incremental copy compares the
-stamp with the file in the source.
+may still be in an earlier copy.  `source` is the stamp of the source file: inode, size and times.  A later incremental
+copy compares the stamp with the file in the source.
 
 A copy may have a million files.  So the document is written in pieces, and has one line for each partition and each
 file.
@@ -75,8 +74,6 @@ class ManifestPartition:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The content of a manifest; files and partitions are sorted by name."""
-
     run_id: str
     now_ms: int
     sources: tuple[str, ...]
@@ -86,7 +83,6 @@ class Manifest:
 
 # ------------------------------------------------------------------------------------------------------------- writing
 def format_manifest(manifest: Manifest) -> Iterator[bytes]:
-    """Yield the JSON document in pieces of bounded size."""
     head = {
         "schema": _SCHEMA,
         "run_id": manifest.run_id,
@@ -128,7 +124,6 @@ def read_copy_manifest(copy: Store) -> Manifest:
 
     Raises:
         UsageError: the directory has no manifest, so it is not a complete copy.
-        CorruptDataError: the manifest cannot be read.
     """
     document = copy.read(MANIFEST_FILE)
     if document is None:
@@ -141,11 +136,6 @@ def read_copy_manifest(copy: Store) -> Manifest:
 
 
 def parse_manifest(document: bytes, *, path: str) -> Manifest:
-    """Parse a manifest; errors name its directory, `path`.
-
-    Raises:
-        CorruptDataError: the document is not a manifest, or a name in it leads outside the copies.
-    """
     try:
         content = json.loads(document)
         if content["schema"] != _SCHEMA:

@@ -47,5 +47,4 @@ def filesystem_type(path: Path, mount_table: Path = MOUNT_TABLE) -> str | None:
 
 
 def is_network_filesystem(kind: str) -> bool:
-    """Return True for the type of a network filesystem, including one in user space (`fuse.sshfs`)."""
     return kind in _NETWORK_TYPES or kind.startswith(_FUSE_PREFIX)

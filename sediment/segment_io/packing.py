@@ -34,8 +34,8 @@ def pack_in_order(
     """Return lists of consecutive items, in the order of `items`.
 
     The next item is added to a list if the list's weight stays within `capacity`.  An item heavier than `capacity` is
-    alone in its list.  With `overfill`, items are added to a list until its weight reaches `capacity`.  So only the
-    last list can be lighter than `capacity`.  `most_items` limits the number of items in a list.
+    alone in its list.  With `overfill`, items are added to a list until its weight reaches `capacity`.  `most_items`
+    limits the number of items in a list.
     """
     packed: list[list[_Item]] = []
     total = 0

@@ -31,7 +31,6 @@ def printable_json(text: str) -> str:
 
 
 def error_line(text: str) -> str:
-    """Return the text of an error as one printable line without credentials."""
     return without_credentials(printable(text))
 
 

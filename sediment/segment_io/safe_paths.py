@@ -36,12 +36,7 @@ class UnsafePathError(OSError):
 
 
 def check_path(path: Path, *, is_parent: bool = False) -> Path:
-    """Return `path` without links, after a check that it is safe; `is_parent` if it is only on the way.
-
-    Raises:
-        UnsafePathError: others can change what is at `path`.
-        OSError: `path` does not exist, or cannot be reached.
-    """
+    """Return `path` without links, after a check that it is safe; `is_parent` if it is only on the way."""
     place = Path("/")
     rest = deque(path.absolute().parts[1:])
     links = 0
@@ -69,12 +64,7 @@ def check_path(path: Path, *, is_parent: bool = False) -> Path:
 
 
 def check_tree(folder: Path) -> None:
-    """Check that everything below `folder` is a file or a directory that only this user and root can change.
-
-    Raises:
-        UnsafePathError: others can change something in `folder`.
-        OSError: `folder` cannot be read.
-    """
+    """Check that everything below `folder` is a file or a directory that only this user and root can change."""
     with os.scandir(folder) as entries:
         for entry in entries:
             try:
@@ -93,10 +83,6 @@ def safe_folder(path: Path, *, mode: int = 0o700) -> Path:
     """Return the folder at `path` without links; make it and its missing parents if all existing parents are safe.
 
     The new folders get `mode`, less what the umask takes away.
-
-    Raises:
-        UnsafePathError: others can change what is at `path`; nothing was made.
-        OSError: the folder cannot be made.
     """
     if not path.is_absolute():
         raise FileNotFoundError(f"{path} is not absolute: this user has no home directory")
@@ -112,16 +98,10 @@ def safe_folder(path: Path, *, mode: int = 0o700) -> Path:
 
 
 def own_temporary_folder() -> Path:
-    """Return the path of this user's folder in the temporary directory, which may exist or not."""
     return Path(tempfile.gettempdir()) / f"sediment-{os.geteuid()}"
 
 
 def write_private_file(path: Path, text: str) -> None:
-    """Write a new file that only this user can read.
-
-    Raises:
-        OSError: `path` exists, or cannot be written.
-    """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
         file.write(text)

@@ -39,38 +39,28 @@ class RangeFile(ReadableFile):
         self._window: memoryview = memoryview(b"")
 
     def size_bytes(self) -> int:
-        """Return the length of the file."""
         return self._listed.size_bytes
 
     def change_stamp(self) -> tuple[int, int, int]:
-        """Return the size in bytes and the mtime in ns.  A store has no ctime, so the mtime also takes its place."""
+        """A store has no ctime, so the mtime also takes its place."""
         return self._listed.size_bytes, self._listed.mtime_ns, self._listed.mtime_ns
 
     def read(self, position: int, count: int) -> bytes:
-        """Return `count` bytes from `position`, fewer at the end of the file."""
         return bytes(self._range(position, count))
 
     def read_into(self, target: memoryview, position: int) -> int:
-        """Fill `target` with the bytes at `position`; return the number of bytes read, fewer at the end of the file."""
         found = self._range(position, len(target))
         target[: len(found)] = found
         return len(found)
 
     def has_only_zeros(self, position: int, end: int) -> bool:
-        """Return True if the bytes in [position, end) are zeros."""
         chunks = (self.read(start, min(WINDOW_BYTES, end - start)) for start in range(position, end, WINDOW_BYTES))
         return not any(chunk.strip(b"\0") for chunk in chunks)
 
     def map(self, size_bytes: int) -> FileMapping:
-        """Raise an error, because a stored file cannot be mapped.
-
-        Raises:
-            OSError: always.
-        """
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), str(self.path))
 
     def close(self) -> None:
-        """Close the file and free its window; later calls have no effect."""
         self._ranges.close()
         self._window = memoryview(b"")
 
@@ -106,16 +96,13 @@ class StoreFs(ListedFs):
         self._source_folder = folder
 
     def exists(self, path: Path) -> bool:
-        """Return True if the listing contains the name."""
         return path.name in self._files
 
     def entry(self, path: Path) -> FileEntry | None:
-        """Return the listed entry of a name; None if the name was not listed."""
         file = self._files.get(path.name)
         return None if file is None else FileEntry(path.name, file.size_bytes, file.mtime_ns, False)
 
     def read_bytes(self, path: Path, *, follow_links: bool = True) -> bytes:
-        """Return the whole content of a file."""
         file = self.open_readable(path)
         try:
             return file.read(0, file.size_bytes())
@@ -123,7 +110,6 @@ class StoreFs(ListedFs):
             file.close()
 
     def read_range(self, path: Path, position: int, count: int) -> bytes:
-        """Return `count` bytes from `position`, fewer at the end of the file."""
         file = self.open_readable(path)
         try:
             return file.read(position, count)
@@ -142,7 +128,6 @@ class StoreFs(ListedFs):
         return RangeFile(path, self._source.open_ranges(name), StoredFile(stamp.size_bytes, stamp.mtime_ns))
 
     def free_bytes(self, path: Path) -> int:
-        """Return 2^63 - 1, because nothing is written."""
         return INT64_MAX
 
     # ---------------------------------------------------------------------------------------- nothing is ever written

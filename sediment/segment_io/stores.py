@@ -51,8 +51,6 @@ _SINGLE_PUTS = "allow_delayed_open"
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file in a store's listing; `mtime_ns` is the modification time in nanoseconds since the epoch."""
-
     size_bytes: int
     mtime_ns: int
 
@@ -131,7 +129,6 @@ class Store:
 
     @property
     def local_path(self) -> Path | None:
-        """The local path of the directory; None if the directory is not on this machine."""
         filesystem, base = self._opened
         return Path(base or "/") if filesystem.type_name == _LOCAL else None
 
@@ -142,7 +139,6 @@ class Store:
         return filesystem.type_name, str(Path(base).resolve()) if filesystem.type_name == _LOCAL else base
 
     def beside(self, name: str) -> Store:
-        """Return the store of the directory `../NAME`, relative to this directory."""
         path, mark, query = self.where.partition("?")
         return Store(f"{path.rstrip('/').rpartition('/')[0]}/{name.removeprefix('../')}{mark}{query}")
 
@@ -174,7 +170,6 @@ class Store:
         return sorted(info.base_name for info in found if _has_text_path(info) and info.type == FileType.Directory)
 
     def is_file(self) -> bool:
-        """Return True if the path is a file and not a directory."""
         from pyarrow.fs import FileType
 
         filesystem, base = self._opened
@@ -182,7 +177,6 @@ class Store:
             return bool(filesystem.get_file_info(base or "/").type == FileType.File)
 
     def stamp(self, name: str) -> FileStamp | None:
-        """Return the state of a file without its content; None if it does not exist."""
         from pyarrow.fs import FileType
 
         filesystem, _ = self._opened
@@ -199,25 +193,18 @@ class Store:
         return None if found is None else (found & _ALL_OF_FOLDER) | _OWNER_WRITES_FILE
 
     def read(self, name: str) -> bytes | None:
-        """Return the content of a small file; None if it does not exist."""
         try:
             return b"".join(self.chunks(name))
         except FileNotFoundError:
             return None
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """Yield the content of a file in pieces of at most `CHUNK_BYTES`."""
         filesystem, _ = self._opened
         with self._named_errors(name), filesystem.open_input_stream(self._path(name)) as source:
             while piece := source.read(CHUNK_BYTES):
                 yield piece
 
     def open_ranges(self, name: str) -> RangeReader:
-        """Open a file to read ranges of it.
-
-        Raises:
-            FileNotFoundError: the file does not exist.
-        """
         filesystem, _ = self._opened
         with self._named_errors(name):
             return RangeReader(filesystem.open_input_file(self._path(name)), f"{self}/{name}")
@@ -283,7 +270,6 @@ class Store:
             self._fs.set_mode(self.local_path / name, mode)
 
     def move(self, name: str, target: str) -> None:
-        """Rename a file, replacing an existing `target`."""
         if self.local_path is not None:
             self._fs.rename(self.local_path / name, self.local_path / target)
             return
@@ -294,12 +280,10 @@ class Store:
             filesystem.move(self._path(name), self._path(target))
 
     def set_mtime_ns(self, name: str, mtime_ns: int) -> None:
-        """Set the modification time on a local store; other stores do not support it."""
         if self.local_path is not None:
             self._fs.set_mtime_ns(self.local_path / name, mtime_ns)
 
     def delete(self, name: str) -> None:
-        """Remove a file; do nothing if it does not exist."""
         filesystem, _ = self._opened
         try:
             with self._named_errors(name):
@@ -330,7 +314,6 @@ class Store:
             self._fs.sync_directory(self.local_path / folder)
 
     def allocated_bytes(self, name: str) -> int | None:
-        """Return the bytes of a file that are on a local disk, less than its size if it is sparse; None otherwise."""
         path = self.local_path
         return None if path is None else self._fs.allocated_bytes(path / name)
 
@@ -376,14 +359,12 @@ class RangeReader:
         self._name = name
 
     def read(self, position: int, count: int) -> bytes:
-        """Return `count` bytes from `position`, fewer at the end of the file."""
         try:
             return bytes(self._file.read_at(count, position))
         except OSError as error:
             raise _named(error, self._name) from error
 
     def close(self) -> None:
-        """Close the file; later calls have no effect."""
         self._file.close()
 
 
@@ -401,24 +382,17 @@ class ListedFs(Fs):
         self._files = files
 
     def is_directory(self, path: Path) -> bool:
-        """Return True, because the folder was listed."""
         return True
 
     def scan(self, directory: Path) -> list[FileEntry]:
-        """Return the files in the order of the listing."""
         return [FileEntry(name, file.size_bytes, file.mtime_ns, False) for name, file in self._files.items()]
 
     def special_files(self, directory: Path) -> list[str]:
-        """Return no name, because a store has only files."""
         return []
 
 
 def _check_components(where: str) -> None:
-    """Refuse a URI whose path may be a second name of a directory; an object store does not resolve `.` and `..`.
-
-    Raises:
-        UsageError: a component of the path is empty, `.` or `..`.
-    """
+    """Refuse a URI whose path may be a second name of a directory; an object store does not resolve `.` and `..`."""
     scheme, is_uri, rest = where.partition("?")[0].partition(_SCHEME)
     path = rest.partition("/")[2].removesuffix("/")
     if is_uri and scheme != "file" and path and not {"", ".", ".."}.isdisjoint(unquote(path).split("/")):

@@ -35,8 +35,6 @@ def anonymous_memory(size_bytes: int, *, in_large_pages: bool) -> npt.NDArray[np
 
 @dataclass(frozen=True, slots=True)
 class _Pages:
-    """Bytes [start, start + size_bytes) of `memory`."""
-
     memory: mmap.mmap
     start: int
     size_bytes: int
@@ -59,8 +57,6 @@ def _map_pages(size_bytes: int, *, in_large_pages: bool) -> _Pages:
 
 class PageReserve:
     """Memory that is reused when no array refers to it any more.
-
-    The reserve gets an array's memory back when the last reference to the array disappears.
 
     Invariant: the memory in use plus the kept memory never exceeds the largest amount that was ever in use.
     """
@@ -87,13 +83,11 @@ class PageReserve:
         return memory[memory.size - size_bytes :]
 
     def kept_bytes(self) -> int:
-        """Return the number of bytes kept; pages that were never used occupy no physical memory."""
         with self._lock:
             self._settle()
             return sum(pages.size_bytes for pages in self._kept)
 
     def clear(self) -> None:
-        """Return the kept memory to the system."""
         with self._lock:
             self._settle()
             self._kept.clear()

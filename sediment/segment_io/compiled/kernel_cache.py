@@ -55,8 +55,6 @@ _CHANGED_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 class KernelCache(caching.FunctionCache):
-    """The cached code of one kernel."""
-
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
         self._cache_file = _Files(self._cache_path, self._impl.filename_base, self._impl.locator.get_source_stamp())
@@ -75,8 +73,6 @@ class KernelCache(caching.FunctionCache):
 
 
 class _Locator(caching.InTreeCacheLocator):
-    """numba's locator, for the folder of this cache."""
-
     def __init__(self, function: Callable[..., Any], file: str) -> None:
         super().__init__(function, file)
         folder = cache_folder()
@@ -183,12 +179,7 @@ def _mark_in_tree() -> bool:
 
 
 def _check_in_tree() -> None:
-    """Check that nobody can change the code in the cache who cannot change the sources next to it.
-
-    Raises:
-        UnsafePathError: somebody else can change a file of the cache.
-        OSError: the cache cannot be read.
-    """
+    """Check that nobody can change the code in the cache who cannot change the sources next to it."""
     for sources in sorted({source.parent for source in kernel_files()}):
         like = sources.stat()
         folder = sources / "__pycache__"
@@ -209,7 +200,6 @@ def _digest() -> str:
 
 
 def kernel_files() -> list[Path]:
-    """Return the files that compiled code depends on."""
     root = Path(__file__).resolve().parents[2]
     packages = ("segment_io", "compaction", "verification")
     sources = sorted(source for package in packages for source in (root / package).rglob("*.py"))

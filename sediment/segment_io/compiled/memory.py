@@ -114,8 +114,6 @@ def prefetch(_typing: Any, _address: Any) -> Any:
 
 @_intrinsic
 def swap_word64(_typing: Any, _word: Any) -> Any:
-    """Return a uint64 with its bytes reversed."""
-
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.bswap(arguments[0])
 
@@ -200,7 +198,6 @@ def crc32c_word(_typing: Any, _crc: Any, _word: Any) -> Any:
 
 @kernel
 def equal_bytes(first: int, second: int, count: int) -> bool:
-    """Return True if the `count` bytes at both addresses are equal."""
     whole = count & ~7
     for index in range(0, whole, 8):
         if load_word64(first + index) != load_word64(second + index):

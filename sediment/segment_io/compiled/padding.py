@@ -21,7 +21,6 @@ def unfilled_buffer(size_bytes: int) -> npt.NDArray[np.uint8]:
 
 
 def padded_copy(content: Buffer) -> npt.NDArray[np.uint8]:
-    """Return `content` in a padded buffer."""
     data = np.frombuffer(content, dtype=np.uint8)
     buffer = padded_buffer(data.size)
     buffer[: data.size] = data

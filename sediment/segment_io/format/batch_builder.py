@@ -4,9 +4,6 @@
 
 Invariant: the offset deltas of a new batch are 0, 1, 2 …; its base timestamp is the timestamp of its first record.
 
-`check_timestamps` refuses a record timestamp below -1.  `sediment.records` does Kafka's other checks of a batch that a
-caller builds.  These concern offsets, codec, level, producer id, epoch and sequence.
-
 Source: kafka-log 01 §3, §4.
 """
 
@@ -75,16 +72,13 @@ class RecordContent(Protocol):
         """Milliseconds since 1970; -1 means no timestamp."""
 
     @property
-    def key(self) -> bytes | None:
-        """The key."""
+    def key(self) -> bytes | None: ...
 
     @property
-    def value(self) -> bytes | None:
-        """The value."""
+    def value(self) -> bytes | None: ...
 
     @property
-    def headers(self) -> Headers:
-        """The headers."""
+    def headers(self) -> Headers: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,22 +99,14 @@ class BatchHead:
 
 
 def build_batch(records: Sequence[RecordContent], head: BatchHead | None = None) -> bytes:
-    """Return one batch of `records`, which must not be empty.
-
-    Raises:
-        UsageError: a field of a record has a wrong type or size.
-    """
+    """Return one batch of `records`, which must not be empty."""
     timestamps = [record.timestamp_ms for record in records]
     payload = encode_records(records)
     return batch_of(payload, len(records), timestamps[0], max(timestamps), head or BatchHead())
 
 
 def check_timestamps(records: Sequence[RecordContent]) -> None:
-    """Refuse a timestamp below -1, as Kafka's MemoryRecordsBuilder does (kafka-log 01 §3.2).
-
-    Raises:
-        UsageError: a record has such a timestamp.
-    """
+    """Refuse a timestamp below -1, as Kafka's MemoryRecordsBuilder does (kafka-log 01 §3.2)."""
     try:
         refused = next((record.timestamp_ms for record in records if record.timestamp_ms < NO_TIMESTAMP), None)
     except TypeError:
@@ -133,11 +119,6 @@ def check_timestamps(records: Sequence[RecordContent]) -> None:
 
 
 def encode_records(records: Sequence[RecordContent]) -> Buffer:
-    """Return the records of a batch before compression.
-
-    Raises:
-        UsageError: a field of a record has a wrong type or size.
-    """
     headers = [record.headers for record in records]
     contents = [record.key for record in records]
     contents += [record.value for record in records]
@@ -244,7 +225,6 @@ def _write_sized(address: int, content: int, count: int) -> int:
 
 
 def batch_of(payload: Buffer, count: int, base_timestamp_ms: int, largest_ms: int, head: BatchHead) -> bytes:
-    """Return a batch of `count` encoded records."""
     content = compress(head.codec, payload, level=head.level)
     attributes = (
         head.codec

@@ -6,8 +6,6 @@
     record count below 0, unknown codec                      corrupt                    `check_header`
     wrong checksum                                           corrupt                    `checksum.check_crc`
 
-`segment.batch_boundaries` iterates over a file as Kafka's FileLogInputStream does, and accepts any magic.
-
 The loops do not depend on configs; they return a status and never raise.
 
 Invariants

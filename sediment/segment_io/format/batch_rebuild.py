@@ -91,7 +91,6 @@ def rebuild_room(size_bytes: int, payload_bytes: int, records: int, codec: int) 
 
 @kernel
 def varlong_bytes(value: int) -> int:
-    """Return the encoded size of a zig-zag varlong or varint."""
     raw = np.uint64((value << 1) ^ (value >> 63))
     size = 1
     while raw >= np.uint64(128):
@@ -128,13 +127,11 @@ def write_field(target: int, source: int, size_bytes: int) -> int:
 
 @kernel
 def copy_batch(target: int, header: int, size_bytes: int) -> None:
-    """Copy the first `size_bytes` of the batch at `header`: the whole batch, or only its header."""
     copy_bytes(target, header, size_bytes)
 
 
 @kernel
 def pack_kept(records: npt.NDArray[np.int64], count: int, kept: npt.NDArray[np.uint8]) -> None:
-    """Move the rows of the kept records to the front of the rows of all `count` records, in order."""
     first = records.ctypes.data
     packed = 0
     for index in range(count):
@@ -172,7 +169,6 @@ def begin_at_first_kept(header: int, records: npt.NDArray[np.int64], count: int)
 
 @kernel
 def records_size(header: int, records: npt.NDArray[np.int64], count: int, base_timestamp: int) -> int:
-    """Return the number of bytes that `write_records` will write."""
     total = 0
     for index in range(count):
         body = (
@@ -207,7 +203,6 @@ def write_records(
 
 @kernel
 def edited_bound(payload_bytes: int, records: int, replacement_bytes: int) -> int:
-    """Return the most bytes that `write_edited_records` writes for `records` records of `payload_bytes` in total."""
     # A longer key or value can lengthen its length field, and also the length field of the record.
     return payload_bytes + replacement_bytes + 2 * records * _GROWTH_PER_RECORD_BYTES
 
@@ -257,7 +252,6 @@ def write_edited_records(
 
 @kernel
 def rebased_bound(payload_bytes: int, records: int) -> int:
-    """Return the most bytes that `write_rebased_records` writes for `records` records of `payload_bytes` in total."""
     return payload_bytes + records * _GROWTH_PER_RECORD_BYTES
 
 
@@ -318,7 +312,6 @@ def write_header(
 
 @kernel
 def write_empty_batch(target: int, header: int) -> None:
-    """Write the 61 bytes of an emptied batch: no codec, no delete horizon, base timestamp -1, all else unchanged."""
     copy_batch(target, header, BATCH_HEADER_BYTES)
     attributes = with_delete_horizon(load_i16(header + ATTRIBUTES) & 0xFF & ~CODEC_MASK, has_horizon=False)
     store_i32(target + BATCH_LENGTH, BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES)

@@ -8,7 +8,6 @@ and one line for each entry.
     partition.metadata                          it has a version and a topic id; the all-zero id is refused
 
 Invariants: every file that a broker accepts can be parsed.  An entry that a broker could not read back is refused.
-`partition.checkpoint_files` reads and replaces the files, and selects the logs that the log start checkpoint lists.
 """
 
 from __future__ import annotations
@@ -114,10 +113,6 @@ def _format_checkpoint(entries: list[str]) -> bytes:
 def parse_offset_checkpoint(content: bytes, *, path: str | None = None) -> dict[TopicPartition, int]:
     """Return offsets by partition, in file order; if several lines list a partition, the last line is used.
 
-    Raises:
-        CorruptCheckpointError: the version is unknown, a line is malformed, or the count is wrong.  An empty file is
-            valid and has no entries.
-
     Source: kafka-log 01 §9.
     """
 
@@ -167,9 +162,6 @@ class EpochEntry:
 def parse_leader_epochs(content: bytes, *, path: str | None = None) -> tuple[EpochEntry, ...]:
     """Return entries by ascending epoch; if several lines list an epoch, the last line is used.
 
-    Raises:
-        CorruptCheckpointError: as in `parse_offset_checkpoint`.
-
     Source: kafka-log 01 §9.
     """
 
@@ -182,11 +174,6 @@ def parse_leader_epochs(content: bytes, *, path: str | None = None) -> tuple[Epo
 
 
 def format_leader_epochs(entries: Iterable[EpochEntry]) -> bytes:
-    """Return the file of `entries`, in their order.
-
-    Raises:
-        UsageError: a broker could not read back an epoch or offset.
-    """
     lines = []
     for entry in entries:
         if not (-INT32_MAX - 1 <= entry.epoch <= INT32_MAX and -INT64_MAX - 1 <= entry.start_offset <= INT64_MAX):
@@ -225,9 +212,6 @@ _METADATA_ADVICE = "run `sediment recover`, which writes the file from the metad
 
 def parse_partition_metadata(content: bytes, *, path: str | None = None) -> str:
     """Return the topic id, 22 characters.
-
-    Raises:
-        CorruptCheckpointError: a line is not `name: value`, the version is negative, or the id is malformed or zero.
 
     Source: kafka-log 01 §10.
     """

@@ -126,7 +126,6 @@ def crc32c(address: int, count: int) -> int:
 
 @kernel
 def check_crc(address: int, size_bytes: int) -> int:
-    """Return OK or BAD_CRC for a whole batch of magic 2 at `address`."""
     if crc32c(address + ATTRIBUTES, size_bytes - ATTRIBUTES) != load_u32(address + CRC):
         return BAD_CRC
     return OK

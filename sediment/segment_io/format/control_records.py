@@ -5,7 +5,7 @@
     value, other types    a message of KRaft with its version first          `internal_topics` reads them
 
 A key is malformed if it is too short or has a negative version.  A version above 0 and additional bytes are accepted.
-The record of a control batch is never compressed.  `layout` contains the numbers of the types.
+The record of a control batch is never compressed.
 
 Source: Kafka's ControlRecordType, EndTransactionMarker.
 """
@@ -38,17 +38,14 @@ END_TXN_MARKER_STRUCT = struct.Struct(">hi")  # version, coordinator epoch
 
 
 def control_type_name(number: int) -> str:
-    """Return Kafka's name of a control record's type, or UNKNOWN."""
     return _TYPE_NAMES[number] if 0 <= number < len(_TYPE_NAMES) else "UNKNOWN"
 
 
 def control_key(control_type: int) -> bytes:
-    """Return the key of a control record."""
     return CONTROL_KEY_STRUCT.pack(_VERSION, control_type)
 
 
 def marker_key_value(coordinator_epoch: int, *, is_commit: bool) -> tuple[bytes, bytes]:
-    """Return key and value of a transaction marker."""
     key = control_key(CONTROL_COMMIT if is_commit else CONTROL_ABORT)
     return key, END_TXN_MARKER_STRUCT.pack(_VERSION, coordinator_epoch)
 

@@ -65,7 +65,6 @@ def draw_seed() -> int:
 
 
 def hash_secrets(seed: int) -> npt.NDArray[np.uint8]:
-    """Return the `secrets` array, uint8[384], of `seed`."""
     own = np.frombuffer(_SECRET.tobytes(), dtype="<u8").reshape(-1, 2)
     derived = own.copy()
     with np.errstate(over="ignore"):
@@ -92,7 +91,6 @@ def _avalanche64(word: np.uint64) -> np.uint64:
 
 @kernel
 def _product(left: np.uint64, right: np.uint64) -> tuple[np.uint64, np.uint64]:
-    """Return the lower and upper words of a 128-bit product."""
     return left * right, multiply_high(left, right)
 
 

@@ -1,7 +1,6 @@
 """Kafka's rule for appends to the offset index and the time index, as kernels (kafka-log 01 §7.5).
 
-`add_batch` processes one batch; the caller passes all batches of a segment in order.  `add_batches` processes the
-batches of one append.  The steps for each batch are:
+The steps for each batch are:
 
 1. If the batch's timestamp is larger than all earlier timestamps, it becomes the largest timestamp.  The batch's last
    offset is stored with it.
@@ -9,9 +8,6 @@ batches of one append.  The steps for each batch are:
    position).  The largest timestamp then gets a time index entry, unless it already has such an entry.  The first batch
    never gets an entry.
 3. The batch's bytes count towards the next entry.
-
-`end_time_index` appends an entry for the largest timestamp to the time index, unless such an entry exists.
-`fits_segment` checks whether an entry can store an offset.
 
 Invariants: an entry is left out if its index is full, or if its offset is not above the last entry's offset.  Look-ups
 also work in an index with fewer entries.  The last slot of a time index is reserved for `end_time_index`.
@@ -45,9 +41,7 @@ _NO_OFFSET = -1
 
 
 def fits_segment(offset: int, base_offset: int) -> bool:
-    """Return True if the index entries of a segment can store `offset`.
-
-    An entry has 4 bytes for an offset, so an offset in a segment is at most 2^31 - 1 above the base offset.
+    """An entry has 4 bytes for an offset, so an offset in a segment is at most 2^31 - 1 above the base offset.
 
     Source: Kafka's LogSegment.canConvertToRelativeOffset.
     """
@@ -73,7 +67,6 @@ def relative_offset(offset: int, base_offset: int) -> int:
 
 @kernel
 def start_indexes(progress: Int64s) -> None:
-    """Set `progress` for a segment without batches."""
     progress[SINCE_ENTRY_BYTES] = 0
     progress[LARGEST_TIMESTAMP] = NO_TIMESTAMP
     progress[LARGEST_TIMESTAMP_OFFSET] = _NO_OFFSET
@@ -148,9 +141,7 @@ def add_batches(
     offset_entries: ByteArray,
     time_entries: ByteArray,
 ) -> None:
-    """Append the index entries of the appended batches in `rows`, BATCH_ROW[n].
-
-    The batches begin at byte `position` of a segment.
+    """The batches begin at byte `position` of a segment.
 
     `offset_entries` and `time_entries` are the free parts of the indexes, including the reserved slot of the time
     index.  Pass the same `progress`, int64[PROGRESS_FIELDS], to each call; after a call, `progress` contains the number

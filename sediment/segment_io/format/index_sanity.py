@@ -6,8 +6,7 @@
 
 After a clean stop, a load trusts offset and time indexes, so garbage in them is not found (`loading.log_recovery`).
 
-The checks include Kafka's sanityCheck of each index.  In an offset or time index, an offset below the base offset would
-be stored as a negative number.
+In an offset or time index, an offset below the base offset would be stored as a negative number.
 """
 
 from __future__ import annotations
@@ -47,7 +46,6 @@ def whole_entries(
 def ascending_entries(
     good: npt.NDArray[np.bool_], entry_bytes: int, base_offset: int, *, path: str | None, preallocated: bool
 ) -> int:
-    """Return the number of entries before the first entry for which `good` is False."""
     if good.all():
         return len(good)
     first_bad = int(good.argmin())
@@ -64,8 +62,6 @@ def ascending_entries(
 
 def check_last_offsets(last_offsets: Int64s, base_offset: int, *, path: str | None = None) -> None:
     """Check the entries of a transaction index: Kafka's TransactionIndex.sanityCheck.
-
-    `last_offsets` are the offsets of ABORT markers, as in `TransactionIndex`.
 
     Raises:
         CorruptIndexError: an entry ends below the segment's base offset.

@@ -12,8 +12,7 @@ contain absolute values.  HEADERS_START is 0, because messages have no headers.
     zstd                  refused by `compression.batch_codecs.decompress`
     to magic 2            `upgrade`
 
-Invariants: as in `record_decoder`, every length is checked before it is used, and kernels return a status.  The
-checksum of a log entry is checked.  As in Kafka, checksums inside a wrapper are not checked.
+The checksum of a log entry is checked.  As in Kafka, checksums inside a wrapper are not checked.
 """
 
 from __future__ import annotations
@@ -169,8 +168,6 @@ def decode_entries(base: int, end: int, records: npt.NDArray[np.int64]) -> tuple
 
     Returns:
         (status, entries).
-
-    Source: kafka-log 01 §5.1.
     """
     position = 0
     count = 0
@@ -205,10 +202,6 @@ class Unwrapped:
 def unwrap(wrapper: bytes, *, limit_bytes: int) -> Unwrapped:
     """Return the messages inside the compressed entry `wrapper`, whose checksum the caller has checked.
 
-    Raises:
-        CorruptBatchError: the value is null, is not a compressed stream, or expands beyond `limit_bytes`.  Also if the
-            messages in it are missing, malformed or compressed again, or contradict the wrapper's offset.
-
     Source: kafka-log 01 §5.1.
     """
     outer = np.zeros(RECORD_FIELDS, dtype=np.int64)
@@ -237,11 +230,6 @@ def unwrap(wrapper: bytes, *, limit_bytes: int) -> Unwrapped:
 
 
 def _make_absolute(records: npt.NDArray[np.int64], wrapper_offset: int) -> None:
-    """Convert the relative offsets inside a wrapper of magic 1 to absolute offsets.
-
-    The offset of a wrapper is the offset of its last message.  Old versions of librdkafka wrote offset 0 for the
-    wrapper, but absolute offsets for the messages in the wrapper.
-    """
     if wrapper_offset == 0:
         return
     base_offset = wrapper_offset - int(records[-1, OFFSET_DELTA])

@@ -1,10 +1,8 @@
 """The format of meta.properties, which names the owner of a log directory (kafka-log 01 §11).
 
-    version 0     broker.id and cluster.id, each optional      a missing `version` means 0
-    version 1     node.id and cluster.id, both required        any other version is refused
-    both          directory.id, optional
-
-`partition.checkpoint_files` reads and replaces the file.
+version 0     broker.id and cluster.id, each optional      a missing `version` means 0
+version 1     node.id and cluster.id, both required        any other version is refused
+both          directory.id, optional
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ _EMPTY = "meta.properties has 0 bytes"
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """The owner of a log directory.  In version 0, `node_id` is `broker.id`; an id that is not in the file is None."""
+    """In version 0, `node_id` is `broker.id`; an id that is not in the file is None."""
 
     version: int
     cluster_id: str | None
@@ -36,14 +34,6 @@ class MetaProperties:
 
 
 def parse_meta_properties(content: bytes, *, path: str | None = None) -> MetaProperties:
-    """Return the properties of a log directory.
-
-    Raises:
-        CorruptCheckpointError: the content is not Java properties, has no property, the version is unknown, or an id is
-            malformed.  Also if `node.id` or `cluster.id` is missing in version 1.
-
-    Source: kafka-log 01 §11.
-    """
     try:
         properties = parse_properties(content)
         if not properties:
@@ -72,7 +62,6 @@ def parse_meta_properties(content: bytes, *, path: str | None = None) -> MetaPro
 
 
 def format_meta_properties(meta: MetaProperties) -> bytes:
-    """Return the content of the file for `meta`; `parse_meta_properties` parses it."""
     import javaproperties
 
     values = {

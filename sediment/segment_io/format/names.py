@@ -67,8 +67,6 @@ class SegmentFileKind(StrEnum):
 
 
 class DirectoryState(StrEnum):
-    """The state of a partition directory, as shown by the suffix of its name."""
-
     LIVE = ""
     DELETE = "-delete"
     STRAY = "-stray"
@@ -174,8 +172,7 @@ def with_suffix(name: str, suffix: str) -> str:
 def aside_directory_name(partition: TopicPartition, state: DirectoryState, unique: str) -> str:
     """Return the name of a directory that is deleted or stray: `topic-N.<unique>-delete` or `topic-N.<unique>-stray`.
 
-    `unique` is a UUID without dashes, 32 hexadecimal digits.  The topic is shortened if the name would be longer than
-    LONGEST_FILE_NAME.
+    `unique` is a UUID without dashes, 32 hexadecimal digits.
 
     Source: kafka-log 01 §1.2; Kafka's UnifiedLog.logDeleteDirName and logStrayDirName.
     """
@@ -185,8 +182,6 @@ def aside_directory_name(partition: TopicPartition, state: DirectoryState, uniqu
 
 def future_directory_name(partition: TopicPartition, unique: str) -> str:
     """Return the name of the directory of a future log: `topic-N.<unique>-future`; it may be too long for a file name.
-
-    `unique` is a UUID without dashes, 32 hexadecimal digits.
 
     Source: Kafka's UnifiedLog.logFutureDirName.
     """
@@ -201,7 +196,6 @@ def _not_a_partition(name: str) -> UsageError:
 
 
 def segment_file_name(base_offset: int, kind: SegmentFileKind) -> str:
-    """Return `base_offset` as 20 digits, followed by the suffix of `kind`."""
     return f"{base_offset:020d}{kind}"
 
 

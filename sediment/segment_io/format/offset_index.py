@@ -2,8 +2,6 @@
 
 An entry has 8 bytes: relative offset i32 | position i32.
 
-`index_appends` decides which batches get entries.  `segment.mapped_index` is the index of a live segment.
-
 Invariants: a parsed index never changes.  Its offsets ascend, so a look-up is a binary search.  Relative offsets count
 from the segment's base offset and are in 0 … 2^31 − 1.  A look-up returns a position from which the caller scans
 forward.  So the index stays correct if entries are left out.
@@ -47,19 +45,14 @@ class OffsetIndex:
 
     @property
     def last_offset(self) -> int:
-        """The offset of the last entry; the base offset if the index is empty."""
         return self[-1].offset if len(self) else self.base_offset
 
     def lookup(self, target_offset: int) -> OffsetPosition:
-        """Return the entry with the largest offset ≤ `target_offset`; (base offset, 0) if there is none.
-
-        Source: kafka-log 01 §7.1.
-        """
+        """Return the entry with the largest offset ≤ `target_offset`; (base offset, 0) if there is none."""
         slot = int(np.searchsorted(self.relative_offsets, target_offset - self.base_offset, side="right")) - 1
         return self[slot] if slot >= 0 else OffsetPosition(self.base_offset, 0)
 
     def to_bytes(self) -> bytes:
-        """Return the content of the file without preallocated bytes."""
         entries = np.empty(len(self), dtype=_OFFSET_ENTRY)
         entries["relative_offset"] = self.relative_offsets
         entries["position"] = self.positions

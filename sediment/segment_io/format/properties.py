@@ -26,7 +26,6 @@ def parse_properties(content: bytes) -> dict[str, str]:
 
 
 def _entries(text: str) -> Iterator[str]:
-    """Yield the entries, each on one line and without comments."""
     lines = iter(_LINE_END.split(text))
     for line in lines:
         first = line.lstrip(_SPACE)

@@ -6,8 +6,6 @@
     timestamp          `timestamps.record_timestamp` computes it from the delta and the header
     malformed batch    wrong lengths, too few records, bytes after the last record        `decode_records`
 
-`batch_headers.check_header` refuses a negative record count.
-
 Invariants
 * Before a length, count or position is used, it is checked against the end of its data.
 * At least PADDING_BYTES readable bytes follow a buffer, so a varint may be read before its end is checked.  A varint

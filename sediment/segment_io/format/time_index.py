@@ -2,11 +2,9 @@
 
 An entry has 12 bytes: timestamp i64 | relative offset i32.
 
-The offset is the last offset of the first batch with the entry's timestamp.  `index_appends` decides which batches get
-entries.  `segment.mapped_index` is the index of a live segment.
+The offset is the last offset of the first batch with the entry's timestamp.
 
-Invariants: a parsed index never changes.  Its timestamps ascend, so a look-up is a binary search.  A look-up returns an
-offset from which the caller scans forward.  So the index stays correct if entries are left out.
+Invariants: a parsed index never changes.  Its timestamps ascend, so a look-up is a binary search.
 """
 
 from __future__ import annotations
@@ -25,8 +23,6 @@ assert _TIME_ENTRY.itemsize == TIME_ENTRY_BYTES
 
 @dataclass(frozen=True, slots=True, order=True)
 class TimestampOffset:
-    """A timestamp in ms and the last offset of the first batch with that timestamp."""
-
     timestamp_ms: int
     offset: int
 
@@ -47,19 +43,14 @@ class TimeIndex:
 
     @property
     def last_entry(self) -> TimestampOffset:
-        """The entry with the largest timestamp; (−1, base offset) if the index is empty."""
         return self[-1] if len(self) else TimestampOffset(NO_TIMESTAMP, self.base_offset)
 
     def lookup(self, target_ms: int) -> TimestampOffset:
-        """Return the entry with the largest timestamp ≤ `target_ms`; (−1, base offset) if there is none.
-
-        Source: kafka-log 01 §7.2.
-        """
+        """Return the entry with the largest timestamp ≤ `target_ms`; (−1, base offset) if there is none."""
         slot = int(np.searchsorted(self.timestamps, target_ms, side="right")) - 1
         return self[slot] if slot >= 0 else TimestampOffset(NO_TIMESTAMP, self.base_offset)
 
     def to_bytes(self) -> bytes:
-        """Return the content of the file without preallocated bytes."""
         entries = np.empty(len(self), dtype=_TIME_ENTRY)
         entries["timestamp"] = self.timestamps
         entries["relative_offset"] = self.relative_offsets

@@ -27,13 +27,11 @@ from sediment.segment_io.format.layout import (
 
 @kernel
 def record_timestamp(attributes: int, base_timestamp: int, max_timestamp: int, delta: int) -> int:
-    """Return the timestamp of a record from the header fields of its batch and the record's delta."""
     return max_timestamp if attributes & TIMESTAMP_TYPE_BIT else base_timestamp + delta
 
 
 @kernel
 def timestamp_in(header: int, delta: int) -> int:
-    """Return the timestamp of a record of the batch at address `header`."""
     return record_timestamp(
         load_i16(header + ATTRIBUTES), load_i64(header + BASE_TIMESTAMP), load_i64(header + MAX_TIMESTAMP), delta
     )
@@ -41,22 +39,18 @@ def timestamp_in(header: int, delta: int) -> int:
 
 @inlined_kernel
 def has_delete_horizon(attributes: int) -> bool:
-    """Return True if these attributes of a batch of magic 2 mark its base timestamp as the delete horizon."""
     return (attributes & DELETE_HORIZON_BIT) != 0
 
 
 @inlined_kernel
 def with_delete_horizon(attributes: int, has_horizon: bool) -> int:
-    """Return the attributes with bit 6 set or cleared."""
     return attributes | DELETE_HORIZON_BIT if has_horizon else attributes & ~DELETE_HORIZON_BIT
 
 
 def have_delete_horizon(rows: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-    """Return True for each row of `batch_headers` whose batch has a delete horizon."""
     found: npt.NDArray[np.bool_] = (rows["attributes"] & DELETE_HORIZON_BIT != 0) & (rows["magic"] >= MAGIC_V2)
     return found
 
 
 def delete_horizon_ms(magic: int, attributes: int, base_timestamp: int) -> int | None:
-    """Return the delete horizon of a batch, or None if it has none."""
     return base_timestamp if magic >= MAGIC_V2 and attributes & DELETE_HORIZON_BIT else None

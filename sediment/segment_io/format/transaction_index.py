@@ -7,8 +7,6 @@ An entry has 34 bytes: version i16 = 0 | producer id i64 | first offset i64 | la
     append, truncateTo           `segment.open_transaction_index`
     incomplete last entry        ignored
     later version                refused
-
-`compaction.kernels.cleaned_transaction_metadata` decides which entries survive a cleaning.
 """
 
 from __future__ import annotations
@@ -65,7 +63,6 @@ class TransactionIndex:
         return len(self.producer_ids)
 
     def transactions(self) -> tuple[AbortedTxn, ...]:
-        """Return all entries as values."""
         return self._take(np.ones(len(self), dtype=np.bool_))
 
     def collect(self, fetch_offset: int, upper_bound: int) -> CollectedAborted:
@@ -108,7 +105,6 @@ def parse_transaction_index(data: Buffer, *, path: str | None = None) -> Transac
 
 
 def encode_transaction_index(transactions: Iterable[AbortedTxn]) -> bytes:
-    """Return the bytes of `transactions` as entries: a whole `.txnindex`, or bytes to append to a `.txnindex`."""
     return b"".join(
         TRANSACTION_ENTRY_STRUCT.pack(
             0, entry.producer_id, entry.first_offset, entry.last_offset, entry.last_stable_offset

@@ -196,7 +196,6 @@ def upgrade_wrapper(wrapper: bytes, *, limit_bytes: int) -> UpgradedWrapper:
 
     Raises:
         CorruptBatchError: as in `unwrap`; also if the offsets of the messages do not increase, or span more than 2^31.
-        UnsupportedDataError: no version of Kafka has this codec.
     """
     unwrapped = unwrap(wrapper, limit_bytes=limit_bytes)
     records = unwrapped.records
@@ -255,5 +254,4 @@ def upgrade_batches(
 
 
 def no_wrappers(count: int) -> npt.NDArray[np.int64]:
-    """Return int64[count, WRAPPER_FIELDS] for messages without compression."""
     return np.full((count, WRAPPER_FIELDS), NO_TIMESTAMP, dtype=np.int64)

@@ -5,7 +5,7 @@
     footer batch    control record of type 4, SnapshotFooterRecord
 
 The file has the format of a metadata snapshot.  A controller with an empty metadata log copies all data records to the
-log, so the file may also contain records of topics.  `metadata_log` reads the file.
+log, so the file may also contain records of topics.
 
 Source: Kafka 4.2.0, BootstrapDirectory, BatchFileReader and ActivationRecordsGenerator; KIP-630.
 """

@@ -3,11 +3,10 @@
     key      type i16 | fields of the type's key schema
     value    version i16 | fields of the type's value schema in that version
 
-The type is the API key of both schemas.  The JSON form of a record equals the output of Kafka's console consumer with
-Kafka's formatters.  A key is `{"type": …, "data": {…}}`, and a value is `{"version": …, "data": {…}}`.
+The JSON form of a record equals the output of Kafka's console consumer with Kafka's formatters.  A key is `{"type": …,
+"data": {…}}`, and a value is `{"version": …, "data": {…}}`.
 
-Invariant: a record is decoded completely or not at all.  A record is not decoded if its type or version is unknown, or
-if it has too few or too many bytes.
+A record is not decoded if its type or version is unknown, or if it has too few or too many bytes.
 """
 
 from __future__ import annotations
@@ -58,18 +57,15 @@ class CoordinatorRecord(NamedTuple):
     value_version: int | None
 
     def key_json(self) -> dict[str, Any]:
-        """Return the key as Kafka's console consumer prints it."""
         return {"type": self.key.API_KEY, "data": to_json(self.key, _KEY_VERSION)}
 
     def value_json(self) -> dict[str, Any] | None:
-        """Return the value as Kafka's console consumer prints it; None in a tombstone."""
         if self.value is None or self.value_version is None:
             return None
         return {"version": self.value_version, "data": to_json(self.value, self.value_version)}
 
 
 def decode_coordinator_record(topic: str, key: bytes | None, value: bytes | None) -> CoordinatorRecord | None:
-    """Decode a record of one of COORDINATOR_TOPICS; return None if the record is unknown or malformed."""
     if key is None or topic not in _COMPONENTS:
         return None
     try:
@@ -86,27 +82,19 @@ def decode_coordinator_record(topic: str, key: bytes | None, value: bytes | None
 
 
 def coordinator_record_type(key: bytes) -> int | None:
-    """Return the type number of a record; None if the key is too short."""
     return int.from_bytes(key[: _NUMBER.size], "big", signed=True) if len(key) >= _NUMBER.size else None
 
 
 def encode_coordinator_key(key: Any) -> bytes:
-    """Return the key of a record as a coordinator writes it."""
     return _NUMBER.pack(key.API_KEY) + bytes(key.to_bytes(_KEY_VERSION))
 
 
 def encode_coordinator_value(value: Any, version: int) -> bytes:
-    """Return the value of a record as a coordinator writes it.
-
-    Raises:
-        ProtocolError: a field is set that does not exist in the version.
-    """
     return _NUMBER.pack(version) + bytes(value.to_bytes(version))
 
 
 @cache
 def _record_types(topic: str) -> Mapping[int, tuple[str, type[Message], type[Message]]]:
-    """Return the name of each record type, with the message classes of its key and value, by type number."""
     keys = (line for line in message_lines().values() if line.kind == "coordinator-key")
     prefixes = {
         line.number: line.name.removesuffix(_KEY)

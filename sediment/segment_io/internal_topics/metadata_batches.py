@@ -28,7 +28,6 @@ _VERSION = 0  # version of transaction records
 
 
 def split_into_batches(values: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    """Yield the records `values` in groups that fit into one batch each."""
     start = size_bytes = 0
     for index, value in enumerate(values):
         if index > start and (index - start == _MOST_RECORDS or size_bytes + len(value) > _MOST_BYTES):
@@ -40,21 +39,18 @@ def split_into_batches(values: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 
 
 def data_batches(values: Sequence[bytes], *, base_offset: int, leader_epoch: int, now_ms: int) -> Iterator[bytes]:
-    """Yield batches of the encoded records `values`; the first batch begins at `base_offset`."""
     for some in split_into_batches(values):
         yield _batch(some, base_offset, leader_epoch, now_ms)
         base_offset += len(some)
 
 
 def needs_transaction(values: Sequence[bytes]) -> bool:
-    """Return True if the records do not fit into one batch."""
     return len(list(split_into_batches(values))) > 1
 
 
 def transaction_batches(
     values: Sequence[bytes], *, base_offset: int, leader_epoch: int, now_ms: int, name: str
 ) -> Iterator[bytes]:
-    """Yield the batches of a metadata transaction with the records; the first batch begins at `base_offset`."""
     begin = [
         encode_metadata_record(m.NoOpRecord(), _VERSION),
         encode_metadata_record(m.BeginTransactionRecord(name=name), _VERSION),
@@ -67,7 +63,6 @@ def transaction_batches(
 
 
 def abort_batch(*, base_offset: int, leader_epoch: int, now_ms: int, reason: str) -> bytes:
-    """Return the batch that aborts the open metadata transaction of a log."""
     abort = encode_metadata_record(m.AbortTransactionRecord(reason=reason), _VERSION)
     return _batch([abort], base_offset, leader_epoch, now_ms)
 

@@ -8,15 +8,9 @@
 Every complete batch with a valid CRC is applied, up to the log's end.  No file contains the offset up to which the
 quorum had committed when the node stopped.  With one controller, every batch on disk is committed.  With several
 controllers, the last batches may be uncommitted.  Clients got no acknowledgement for such changes.  A metadata
-transaction that was aborted, or is still open at the end, is not applied (KIP-868).  Records that concern no field of
-`ClusterMetadata` are ignored.
+transaction that was aborted, or is still open at the end, is not applied (KIP-868).
 
-Invariants: nothing is written, and no data is skipped silently.  These are errors:
-
-* a gap between the snapshot and the log, or inside the log
-* a snapshot without its footer
-* a corrupt batch before good batches
-* a log that is shorter than it once was, as the name or content of another file proves
+Invariants: nothing is written, and no data is skipped silently.
 
 Only a torn batch is accepted, because a crash can leave one.  The log then ends after the last complete batch.  A node
 that starts also ends it there.
@@ -124,17 +118,16 @@ class ClusterMetadata:
     A topic without topic-level configs has no entry in `topic_configs`.  The same is true for groups and for
     subscriptions to client metrics.  Keys of `broker_configs` are node ids as text; the configs of all brokers are
     under ALL_BROKERS.  For each topic and partition number, `replicas` has the node ids and `leader_epochs` has the
-    leader epoch.  `features` has the finalized levels.  `scram_credentials` has the credential records by mechanism
-    number and user.  `next_producer_id` is above every producer id that the controller gave to a broker.  `acls` has
-    the ACL records by id.  `quotas` has the quota records by (entity, key); an entity consists of (type, name) pairs.
-    `quorum_records` has the values of the last KRaftVersionRecord and the last VotersRecord by control type, as the log
-    contains them.  `has_open_transaction` is True if the log ends inside a metadata transaction.  `is_bootstrap` is
-    True if the state comes from `bootstrap.checkpoint`.  For each partition, `directory_ids` has the ids of its
-    replicas' log directories, if the records state them.  `new_partitions` are the partitions that `sediment serve`
-    added since a broker last ran; after a crash, their folders may be missing.  `removed_topic_ids` are the ids of
-    topics that `sediment serve` removed since a broker last ran, except topics that were added again.
-    `former_topic_ids` are the ids of deleted topics by name, as far as the records since the last snapshot show them.
-    `unreadable_snapshot` is the name of the latest snapshot if an older one, or the log alone, had to replace it.
+    leader epoch.  `scram_credentials` has the credential records by mechanism number and user.  `next_producer_id` is
+    above every producer id that the controller gave to a broker.  `acls` has the ACL records by id.  `quotas` has the
+    quota records by (entity, key); an entity consists of (type, name) pairs.  `quorum_records` has the values of the
+    last KRaftVersionRecord and the last VotersRecord by control type, as the log contains them.  For each partition,
+    `directory_ids` has the ids of its replicas' log directories, if the records state them.  `new_partitions` are the
+    partitions that `sediment serve` added since a broker last ran; after a crash, their folders may be missing.
+    `removed_topic_ids` are the ids of topics that `sediment serve` removed since a broker last ran, except topics that
+    were added again.  `former_topic_ids` are the ids of deleted topics by name, as far as the records since the last
+    snapshot show them.  `unreadable_snapshot` is the name of the latest snapshot if an older one, or the log alone, had
+    to replace it.
     """
 
     topic_ids: Mapping[str, str]
@@ -161,7 +154,6 @@ class ClusterMetadata:
 
     @property
     def partitions(self) -> Mapping[str, frozenset[int]]:
-        """The numbers of each topic's partitions."""
         return {topic: frozenset(found) for topic, found in self.replicas.items()}
 
     @property
@@ -174,10 +166,6 @@ class ClusterMetadata:
             return 0
 
     def configs_of_broker(self, node_id: int | None) -> dict[str, str]:
-        """Return the dynamic configs of all brokers.
-
-        If `node_id` is not None, the configs of this broker override them.
-        """
         own = {} if node_id is None else self.broker_configs.get(str(node_id), {})
         return {**self.broker_configs.get(ALL_BROKERS, {}), **own}
 
@@ -185,9 +173,6 @@ class ClusterMetadata:
         """Return the state after further records, which `encode_metadata_record` has encoded.
 
         An open metadata transaction counts as aborted.
-
-        Raises:
-            CorruptBatchError: the records contradict the state or each other.
         """
         image = MetadataImage.of(self)
         end_offset = self.end_offset
@@ -201,14 +186,6 @@ class ClusterMetadata:
 
 def read_cluster_metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
     """Return the metadata in `log_dir`; None if the directory has no metadata log, or if the log is empty.
-
-    In a clone or an adopted directory, the topics are in `bootstrap.checkpoint` until a broker starts there.
-
-    Raises:
-        CorruptBatchError: a part of the metadata is corrupt or missing.
-        CorruptCheckpointError: the leader epochs of the log cannot be read.
-        UnsupportedDataError: the metadata was written by a newer Kafka.
-        SourceChangedError: a running node replaced the files again and again while they were read.
 
     Source: KIP-595, KIP-630, KIP-868; Kafka 4.2.0.
     """
@@ -242,9 +219,6 @@ def check_loadable(log_dir: Path, end_offset: int, fs: Fs) -> None:
 
     The metadata may be readable even if a part of the log is not, because batches below the latest snapshot are not
     read.  Loading reads every batch, and truncates the log at the first bad batch.
-
-    Raises:
-        CorruptBatchError: a batch is corrupt, or batches are missing.  Only a torn batch at the end is accepted.
     """
     directory = log_dir / str(METADATA_PARTITION)
     source = Source(METADATA_PARTITION, directory)
@@ -281,9 +255,6 @@ def _read_best(directory: Path, snapshots: Sequence[tuple[int, int, str]], fs: F
 
     A power loss can leave the latest snapshot with 0 bytes.  Nothing is lost then if the log still has the records that
     the snapshot summarizes.
-
-    Raises:
-        CorruptBatchError: the latest snapshot is unreadable, and the log does not have all records of it.
     """
     if not snapshots:
         return _read(directory, None, fs)
@@ -350,9 +321,6 @@ def read_bootstrap_checkpoint(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
 
     If a node was formatted but never started, the file has feature levels but no topics.  Such a file does not show
     which topics a lost metadata log contained.
-
-    Raises:
-        CorruptBatchError, UnsupportedDataError: as in `read_bootstrap_records`.
     """
     metadata = read_bootstrap_records(log_dir, fs)
     return metadata if metadata is not None and metadata.topic_ids else None
@@ -362,10 +330,6 @@ def read_bootstrap_records(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
     """Return the state in `bootstrap.checkpoint`, even without topics; None if the file is missing.
 
     The state includes the voters that a format has written.
-
-    Raises:
-        CorruptBatchError: a file is corrupt.
-        UnsupportedDataError: the file was written by a newer Kafka.
     """
     path = log_dir / BOOTSTRAP_FILE
     if not fs.exists(path):
@@ -387,7 +351,6 @@ def _missing(offset: int, path: Path) -> CorruptBatchError:
 
 
 def _read_snapshot(path: Path, state: MetadataImage) -> int:
-    """Apply the records of a finished snapshot; return the offset after its last record."""
     scan = _VerifiedScan(path, 0, None)
     scan.apply(state, INT64_MIN, in_order=False)
     if scan.stopped is not None:
@@ -412,12 +375,7 @@ class _VerifiedScan:
         self._scan = HeaderScan(path, start_position, size_bytes=self._size_bytes)
 
     def apply(self, state: MetadataImage, first_offset: int, *, in_order: bool) -> None:
-        """Apply every record at or above `first_offset` to `state`; with `in_order`, no offset may be missing.
-
-        Raises:
-            CorruptBatchError: offsets are missing, or a batch with a valid CRC has content that Kafka never writes.
-            UnsupportedDataError: a record was written by a newer Kafka.
-        """
+        """Apply every record at or above `first_offset` to `state`; with `in_order`, no offset may be missing."""
         for span in self._good_spans():
             if in_order:
                 self._check_order(span, max(first_offset, self.next_offset))
@@ -426,11 +384,7 @@ class _VerifiedScan:
             self._apply_records(span, state, first_offset)
 
     def check(self, first_offset: int) -> int:
-        """Return the offset after the last good batch; check that no offset is missing after `first_offset`.
-
-        Raises:
-            CorruptBatchError: offsets are missing.
-        """
+        """Return the offset after the last good batch; check that no offset is missing after `first_offset`."""
         self.next_offset = first_offset
         for span in self._good_spans():
             self._check_order(span, self.next_offset)
@@ -488,7 +442,6 @@ class _VerifiedScan:
     def _records(
         self, span: BatchSpan, first_offset: int, *, left_out: npt.NDArray[np.bool_]
     ) -> Iterator[tuple[int, bytes | None, bytes | None]]:
-        """Yield offset, key and value of each record at or above `first_offset`, except in unreadable batches."""
         bounds = np.array([first_offset, INT64_MAX, INT64_MIN, INT64_MAX], dtype=np.int64)
         gathered = RecordColumns(WANT_KEY | WANT_VALUE)
         done = 0
@@ -560,11 +513,7 @@ class MetadataImage:
         return image
 
     def apply(self, record: Any, offset: int) -> None:
-        """Apply the record at `offset`, or keep it for the end of its transaction.
-
-        Raises:
-            CorruptBatchError: the record contradicts earlier records.
-        """
+        """Apply the record at `offset`, or keep it for the end of its transaction."""
         name = type(record).__name__
         if name not in _TRANSACTION_STEPS:
             if self._waiting is None:
@@ -586,7 +535,6 @@ class MetadataImage:
             self._is_of_server = False
 
     def apply_control(self, key: bytes | None, value: bytes | None, offset: int) -> None:
-        """Keep the value of a control record about the quorum, and the offset of an election."""
         if key is not None and value is not None and len(key) >= CONTROL_KEY_STRUCT.size:
             _, kind = CONTROL_KEY_STRUCT.unpack_from(key)
             if kind in _QUORUM_TYPES:
@@ -686,7 +634,7 @@ class MetadataImage:
                     del self._quotas[entity, key]
 
     def _change_partition(self, record: Any) -> None:
-        """Apply a PartitionChangeRecord.  Source: Kafka's PartitionRegistration.merge."""
+        """Source: Kafka's PartitionRegistration.merge."""
         topic_id, number = format_uuid(record.topic_id.bytes), record.partition_id
         if record.replicas is not None:
             self._replicas.setdefault(topic_id, {})[number] = tuple(record.replicas)

@@ -52,10 +52,6 @@ def decode_metadata_record(
 
     Return None if the record's type is unknown or is not in `names`.
 
-    Raises:
-        UnsupportedDataError: the frame or message was written by a newer Kafka.
-        CorruptBatchError: the message contradicts its schema.
-
     Source: Kafka 4.2.0, MetadataRecordSerde and RemoteLogMetadataSerde (both extend AbstractApiMessageSerde).
     """
     if value is None or len(value) < _FRAME_BYTES:
@@ -76,36 +72,21 @@ def decode_metadata_record(
 
 
 def record_type(value: bytes) -> int:
-    """Return the type of a record: the API key of its message.
-
-    Raises:
-        CorruptBatchError: the record has no frame.
-    """
     if len(value) < _FRAME_BYTES:
         raise CorruptBatchError("a metadata record has no frame")
     return value[1]
 
 
 def message_version(value: bytes) -> int:
-    """Return the version of the message in a record that `decode_metadata_record` accepts."""
     return value[_FRAME_BYTES - 1]
 
 
 def encode_metadata_record(record: Any, version: int) -> bytes:
-    """Return the value of a record in the metadata log.
-
-    Raises:
-        ProtocolError: a field is set that does not exist in the version.
-    """
     return bytes((FRAME_VERSION, record.API_KEY, version)) + bytes(record.to_bytes(version))
 
 
 def metadata_record_json(value: bytes, topic: str = CLUSTER_METADATA) -> dict[str, Any]:
-    """Return a record of one of METADATA_TOPICS as `kafka-dump-log.sh --cluster-metadata-decoder` prints it.
-
-    Raises:
-        UnsupportedDataError, CorruptBatchError: as in `decode_metadata_record`.
-    """
+    """Return a record of one of METADATA_TOPICS as `kafka-dump-log.sh --cluster-metadata-decoder` prints it."""
     record = decode_metadata_record(value, topic=topic)
     if record is None:
         raise UnsupportedDataError(f"metadata record type {value[1]} is unknown")
@@ -115,6 +96,5 @@ def metadata_record_json(value: bytes, topic: str = CLUSTER_METADATA) -> dict[st
 
 @cache
 def _record_types(topic: str) -> Mapping[int, str]:
-    """Return the names of the record types, by number."""
     lines = (line for line in message_lines().values() if line.component == _COMPONENTS[topic])
     return {line.number: line.name for line in lines if line.number is not None}

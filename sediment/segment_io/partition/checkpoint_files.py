@@ -1,11 +1,7 @@
 """Reading and replacing the checkpoint and property files of logs.
 
-`format.checkpoints` and `format.meta_properties` define the formats of these files.  The log start checkpoint lists
-only logs that start above the base offset of their first segment (`log_start_entries`).
-
 Invariants: reading changes nothing.  For a missing file, None is returned, not an empty value, because a loader treats
-a missing and an empty file differently.  Every entry is checked before a file is changed.  `Fs.replace_file` replaces
-the whole file, so after a crash the file has either the old or the new content.  This module is separate from
+a missing and an empty file differently.  Every entry is checked before a file is changed.  This module is separate from
 `log_view`, so that the driver can read checkpoints without loading compiled code.
 """
 
@@ -45,7 +41,6 @@ LOG_DIRECTORY_FILES = frozenset(
 
 
 def read_offset_checkpoint(fs: Fs, path: Path) -> dict[TopicPartition, int] | None:
-    """Return offsets by partition; None if the file is absent.  Raise the errors of `parse_offset_checkpoint`."""
     content = _read(fs, path)
     return None if content is None else parse_offset_checkpoint(content, path=str(path))
 
@@ -53,11 +48,6 @@ def read_offset_checkpoint(fs: Fs, path: Path) -> dict[TopicPartition, int] | No
 def write_offset_checkpoint(
     fs: Fs, path: Path, entries: Mapping[TopicPartition, int], *, like: Path | None = None
 ) -> None:
-    """Replace the file durably; a new file gets the owner, group and mode of `like`.
-
-    Raises:
-        UsageError: as in `format_offset_checkpoint`; the file is unchanged.
-    """
     fs.replace_file(path, format_offset_checkpoint(entries), like=like)
 
 
@@ -71,12 +61,7 @@ def update_offset_checkpoint(
 ) -> None:
     """Set `entries`, remove the partitions in `remove`, and keep all other entries.
 
-    If nothing changes, do not write the file.  Unlike a broker, keep entries of unknown partitions.  A new file gets
-    the owner, group and mode of `like`.
-
-    Raises:
-        CorruptCheckpointError: the file exists and is malformed.
-        UsageError: as in `format_offset_checkpoint`; the file is unchanged.
+    If nothing changes, do not write the file.  Unlike a broker, keep entries of unknown partitions.
     """
     before = read_offset_checkpoint(fs, path)
     gone = set(remove)
@@ -86,35 +71,29 @@ def update_offset_checkpoint(
 
 
 def read_leader_epochs(fs: Fs, path: Path) -> tuple[EpochEntry, ...] | None:
-    """Return entries by ascending epoch; None if the file is absent.  Raise the errors of `parse_leader_epochs`."""
     content = _read(fs, path)
     return None if content is None else parse_leader_epochs(content, path=str(path))
 
 
 def write_leader_epochs(fs: Fs, path: Path, entries: Iterable[EpochEntry], *, like: Path | None = None) -> None:
-    """Replace the file durably.  A new file gets the owner, group and mode of `like`."""
     fs.replace_file(path, format_leader_epochs(entries), like=like)
 
 
 def read_partition_metadata(fs: Fs, path: Path) -> str | None:
-    """Return the topic id; None if the file is absent.  Raise the errors of `parse_partition_metadata`."""
     content = _read(fs, path)
     return None if content is None else parse_partition_metadata(content, path=str(path))
 
 
 def write_partition_metadata(fs: Fs, path: Path, topic_id: str) -> None:
-    """Replace the file durably."""
     fs.replace_file(path, format_partition_metadata(topic_id))
 
 
 def read_meta_properties(fs: Fs, path: Path) -> MetaProperties | None:
-    """Return the properties in a file; None if the file is absent.  Raise the errors of `parse_meta_properties`."""
     content = _read(fs, path)
     return None if content is None else parse_meta_properties(content, path=str(path))
 
 
 def write_meta_properties(fs: Fs, path: Path, meta: MetaProperties) -> None:
-    """Replace the file durably."""
     fs.replace_file(path, format_meta_properties(meta))
 
 
@@ -145,8 +124,6 @@ class PartitionCheckpoints:
 
 @dataclass(frozen=True, slots=True)
 class LogDirCheckpoints:
-    """The checkpoint files of a log directory; a field is None if its file is absent."""
-
     first_dirty: Mapping[TopicPartition, int] | None
     log_start: Mapping[TopicPartition, int] | None
     high_watermark: Mapping[TopicPartition, int] | None
@@ -154,8 +131,6 @@ class LogDirCheckpoints:
     clean_shutdown: bool
 
     def only(self, partition: TopicPartition) -> LogDirCheckpoints:
-        """Return these checkpoints with only the entries of one partition."""
-
         def entry(file: Mapping[TopicPartition, int] | None) -> Mapping[TopicPartition, int] | None:
             return None if file is None else {key: file[key] for key in (partition,) if key in file}
 
@@ -168,7 +143,6 @@ class LogDirCheckpoints:
         )
 
     def of(self, partition: TopicPartition) -> PartitionCheckpoints:
-        """Return the entries of `partition`."""
         return PartitionCheckpoints(
             first_dirty=(self.first_dirty or {}).get(partition),
             log_start=(self.log_start or {}).get(partition),
@@ -196,16 +170,14 @@ def log_start_entries(starts: Iterable[tuple[TopicPartition, int, int]]) -> dict
 def read_checkpoints(
     log_dir: Path, fs: Fs, *, on_unreadable: Callable[[Path, CorruptCheckpointError | OSError], None] | None = None
 ) -> LogDirCheckpoints:
-    """Read the checkpoint files of a log directory.
+    """A malformed cleaner checkpoint is treated as missing, so the cleaner then begins at the log start.
 
-    A malformed cleaner checkpoint is treated as missing, so the cleaner then begins at the log start.  With
-    `on_unreadable`, every malformed or unreadable file is treated as missing.  `on_unreadable` is called with the path
-    of the file and the error.
+    With `on_unreadable`, every malformed or unreadable file is treated as missing.  `on_unreadable` is called with the
+    path of the file and the error.
 
     Raises:
         CorruptCheckpointError: a checkpoint other than the cleaner's is malformed; a broker would take the directory
             offline.
-        OSError: a file cannot be read.
 
     Source: kafka-log 01 §9, 02 §2, 05 §1.
     """

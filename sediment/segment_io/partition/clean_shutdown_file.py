@@ -73,7 +73,6 @@ def parse_clean_shutdown(content: bytes) -> CleanShutdown:
 
 
 def format_clean_shutdown(marker: CleanShutdown) -> bytes:
-    """Return the content of a marker.  With a broker epoch, this is the content that a broker would write."""
     line = next((line for line, of_line in _LINES.items() if of_line == marker), None)
     if line is not None:
         return line
@@ -83,7 +82,6 @@ def format_clean_shutdown(marker: CleanShutdown) -> bytes:
 
 
 def read_clean_shutdown(fs: Fs, log_dir: Path) -> CleanShutdown | None:
-    """Return the marker of a log directory; None if the last stop was not clean."""
     try:
         return parse_clean_shutdown(fs.read_bytes(log_dir / CLEAN_SHUTDOWN_FILE))
     except FileNotFoundError:
@@ -91,9 +89,9 @@ def read_clean_shutdown(fs: Fs, log_dir: Path) -> CleanShutdown | None:
 
 
 def is_new_directory(fs: Fs, log_dir: Path) -> bool:
-    """Return True if the marker proves that no broker has started on the directory since `clone` or `adopt`.
+    """A broker removes this marker when it starts.
 
-    A broker removes this marker when it starts.  Neither the broker's stop nor `sediment recover` writes it again.
+    Neither the broker's stop nor `sediment recover` writes it again.
     """
     return read_clean_shutdown(fs, log_dir) == NEW_DIRECTORY
 

@@ -15,8 +15,6 @@ from sediment.segment_io.fs import ReadableFile
 
 
 class FileSlice:
-    """A slice of `size_bytes` bytes from byte `position` of `file`."""
-
     __slots__ = ("_file", "position", "size_bytes")
 
     def __init__(self, file: ReadableFile, position: int, size_bytes: int) -> None:
@@ -25,20 +23,11 @@ class FileSlice:
         self.size_bytes = size_bytes
 
     def fileno(self) -> int:
-        """Return the file descriptor for a sendfile that begins at `position`; the descriptor is open until `close`.
-
-        Raises:
-            UsageError: the slice is closed.
-        """
+        """Return the file descriptor for a sendfile that begins at `position`; the descriptor is open until `close`."""
         return self._open().descriptor
 
     def read(self, position: int = 0, size_bytes: int | None = None) -> bytes:
-        """Return `size_bytes` bytes from byte `position` of the slice; by default, all remaining bytes.
-
-        Raises:
-            OSError: the disk failed, or the file was truncated before the end of the slice.
-            UsageError: the slice is closed.
-        """
+        """Return `size_bytes` bytes from byte `position` of the slice; by default, all remaining bytes."""
         left = self.size_bytes - position
         wanted = left if size_bytes is None else min(size_bytes, left)
         content = self._open().read(self.position + position, wanted)
@@ -50,19 +39,11 @@ class FileSlice:
         """Send the slice from byte `already_sent` with sendfile, until the socket would block.
 
         Return the number of bytes sent; 0 if the socket would block at once, or if all bytes were already sent.
-
-        Raises:
-            OSError: the socket or the disk failed, or the file was truncated before the end of the slice.
-            UsageError: the slice is closed.
         """
         return self.send_waiting(target, already_sent, lambda: False)
 
     def send_waiting(self, target: socket.socket, already_sent: int, wait: Callable[[], bool]) -> int:
-        """Send like `send_some`; if the socket is full, call `wait`, and continue if `wait` returns True.
-
-        Raises:
-            OSError, UsageError: as in `send_some`.
-        """
+        """Send like `send_some`; if the socket is full, call `wait`, and continue if `wait` returns True."""
         file, end = self._open(), self.position + self.size_bytes
         start = position = self.position + already_sent
         while position < end:
@@ -79,7 +60,6 @@ class FileSlice:
         return position - start
 
     def close(self) -> None:
-        """Release the file, which is closed when no other slice uses it.  Later calls have no effect."""
         self._file = None
 
     def _open(self) -> ReadableFile:

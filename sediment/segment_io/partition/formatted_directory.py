@@ -33,6 +33,5 @@ def has_metadata_log(fs: Fs, log_dir: Path) -> bool:
 
 
 def is_formatted(fs: Fs, log_dir: Path) -> bool:
-    """Return True if the directory contains only what a format has written."""
     names = {entry.name for entry in fs.scan(log_dir)} - {str(METADATA_PARTITION)}
     return names == _FILES and not has_metadata_log(fs, log_dir)

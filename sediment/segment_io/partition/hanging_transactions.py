@@ -15,7 +15,6 @@ _UNITS = (("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000), ("second
 
 
 def describe_open_transaction(entry: ProducerEntry, now_ms: int) -> str:
-    """Return a sentence with the producer, its epoch, the first offset, and the age of the producer's last batch."""
     return (
         f"producer {entry.producer_id} (epoch {entry.producer_epoch}) began a transaction at offset "
         f"{entry.current_txn_first_offset}, last wrote {_age(now_ms - entry.timestamp_ms)}, and has not ended it"
@@ -23,7 +22,6 @@ def describe_open_transaction(entry: ProducerEntry, now_ms: int) -> str:
 
 
 def kafkas_abort_command(partition: TopicPartition, first_offset: int) -> str:
-    """Return the command with which Kafka's own tool aborts a hanging transaction on a running cluster."""
     return (
         f"kafka-transactions.sh --bootstrap-server HOST:PORT abort --topic {partition.topic} "
         f"--partition {partition.partition} --start-offset {first_offset}"
@@ -31,7 +29,6 @@ def kafkas_abort_command(partition: TopicPartition, first_offset: int) -> str:
 
 
 def how_to_end(partition: TopicPartition, log_dir: Path, first_offset: int) -> str:
-    """Return what ends an open transaction: its coordinator, Kafka's tool, this node while stopped, or a clone."""
     shown = shlex.quote(str(log_dir))
     return (
         "start the broker, so that the transaction's coordinator can end it; if it stays open, it hangs: abort it on "

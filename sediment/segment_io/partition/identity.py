@@ -21,10 +21,7 @@ from sediment.segment_io.partition.sources import Source
 
 @dataclass(frozen=True, slots=True)
 class PartitionIdentity:
-    """Identity of a partition in its directory; `topic_id` is None without a readable `partition.metadata`.
-
-    `created_ns` is the time at which the directory was created, or None if the system does not tell.
-    """
+    """`created_ns` is the time at which the directory was created, or None if the system does not tell."""
 
     topic_id: str | None
     inode: int
@@ -32,11 +29,6 @@ class PartitionIdentity:
 
     @classmethod
     def of(cls, source: Source, fs: Fs) -> PartitionIdentity:
-        """Return the identity of the partition of `source`.
-
-        Raises:
-            FileNotFoundError: the directory does not exist.
-        """
         topic_id = None
         with contextlib.suppress(SedimentError, OSError):
             topic_id = read_partition_metadata(fs, source.directory / PARTITION_METADATA_FILE)
@@ -48,7 +40,6 @@ class PartitionIdentity:
         return str(self.inode) if self.created_ns is None else f"{self.inode}-{self.created_ns}"
 
     def is_same(self, other: PartitionIdentity) -> bool:
-        """Return True if both are the same partition; compare topic ids if both have one, else directories."""
         if self.topic_id is None or other.topic_id is None:
             return self.directory == other.directory
         return self.topic_id == other.topic_id
@@ -62,11 +53,6 @@ class Identities:
         self._known: dict[Path, tuple[tuple[int, int], PartitionIdentity]] = {}
 
     def of(self, source: Source) -> PartitionIdentity:
-        """Return the current identity of the partition of `source`.
-
-        Raises:
-            FileNotFoundError: the directory does not exist.
-        """
         # A new or renamed file changes the time of its directory.  So if the time is the same, no topic id was written.
         found = source.directory.stat()
         state = (found.st_ino, found.st_mtime_ns)

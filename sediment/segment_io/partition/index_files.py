@@ -33,9 +33,6 @@ def read_last_entry(path: Path, entry_bytes: int, fs: Fs) -> bytes | None:
     """Return the last entry before the zero tail of an index file; None if the file has no entry.
 
     If the file has a single entry, this entry is returned even if all its bytes are zero.
-
-    Raises:
-        FileNotFoundError: the file does not exist.
     """
     file = fs.open_readable(path)
     try:
@@ -48,8 +45,6 @@ def read_last_entry(path: Path, entry_bytes: int, fs: Fs) -> bytes | None:
 
 
 def _written_entries(file: ReadableFile, entry_bytes: int) -> int:
-    """Return the number of entries before the zero tail."""
-
     def is_zero(slot: int) -> bool:
         return not any(file.read(slot * entry_bytes, entry_bytes))
 

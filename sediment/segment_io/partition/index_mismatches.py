@@ -48,11 +48,7 @@ class CheckedFile:
 
 
 def check_indexes(source: Source, fs: Fs) -> Iterator[CheckedFile]:
-    """Check every index of the segments of `source`, then its snapshots.
-
-    Raises:
-        NotALogDirectoryError: the directory or segment does not exist.
-    """
+    """Check every index of the segments of `source`, then its snapshots."""
     for segment in live_segments(source, fs):
         yield from _check_segment(source, segment, fs)
     for offset in list_log(source.partition, source.directory, fs).snapshots:
@@ -85,7 +81,6 @@ def _check_segment(source: Source, segment: LiveSegment, fs: Fs) -> Iterator[Che
 
 
 def _batches(source: Source, segment: LiveSegment) -> tuple[Rows, str | None]:
-    """Return the header rows of a segment and, if the rows end early, the problem."""
     found: list[Rows] = []
     end = None
     scan = HeaderScan(segment.path(source.directory, SegmentFileKind.LOG), size_bytes=segment.ref.log_bytes)

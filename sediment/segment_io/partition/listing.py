@@ -63,12 +63,10 @@ class LogListing:
     swapped: frozenset[int] = frozenset()
 
     def file(self, segment: SegmentRef, kind: SegmentFileKind) -> Path:
-        """Return the path of a file of one of `segments`; the file may be missing."""
         suffix = SWAP_SUFFIX if segment.base_offset in self.swapped else ""
         return self.path / (segment_file_name(segment.base_offset, kind) + suffix)
 
     def log_bytes(self) -> int:
-        """Return the sum of the `.log` sizes in bytes."""
         return sum(segment.log_bytes for segment in self.segments)
 
     def is_replacement_open(self) -> bool:
@@ -81,11 +79,7 @@ class LogListing:
 
 
 def list_log(partition: TopicPartition, path: Path, fs: Fs) -> LogListing:
-    """List a partition directory.  As in a broker, anything but a regular file is ignored.
-
-    Raises:
-        NotALogDirectoryError: `path` is not a directory.
-    """
+    """As in a broker, anything but a regular file is ignored."""
     if not fs.is_directory(path):
         raise NotALogDirectoryError("no such partition directory", partition=str(partition), path=str(path))
     live: dict[int, dict[SegmentFileKind, FileEntry]] = {}

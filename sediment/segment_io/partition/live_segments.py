@@ -50,11 +50,9 @@ class LiveSegment:
 
     @property
     def base_offset(self) -> int:
-        """The base offset in the name of the file."""
         return self.ref.base_offset
 
     def path(self, directory: Path, kind: SegmentFileKind) -> Path:
-        """Return the path of the segment's file of `kind`; indexes have the same suffix as the `.log`."""
         stem, suffix = segment_file_name(self.base_offset, kind), self.log_name.partition(SegmentFileKind.LOG)[2]
         return directory / (self.log_name if kind is SegmentFileKind.LOG else stem + suffix)
 
@@ -62,11 +60,8 @@ class LiveSegment:
 def live_segments(source: Source, fs: Fs) -> tuple[LiveSegment, ...]:
     """Return the segments of a partition, sorted by base offset, or only the segment that `source` names.
 
-    Wait for a replacement in progress.  After an interrupted replacement, return the new segments if Kafka's loader
-    would complete the replacement.  Otherwise return the old segments.
-
-    Raises:
-        NotALogDirectoryError: the directory or the named segment does not exist.
+    After an interrupted replacement, return the new segments if Kafka's loader would complete the replacement.
+    Otherwise return the old segments.
 
     Source: kafka-log 05 §2.
     """
@@ -83,9 +78,6 @@ def live_segments(source: Source, fs: Fs) -> tuple[LiveSegment, ...]:
 
 def as_loaded(listing: LogListing, fs: Fs) -> LogListing:
     """Return the listing with the segments that Kafka's loader would keep after an interrupted replacement.
-
-    Raises:
-        CorruptBatchError: a new segment is corrupt, so the end offset of the replacement is unknown.
 
     Source: kafka-log 05 §2.
     """
@@ -115,7 +107,6 @@ def _named_segment(source: Source, segments: Sequence[LiveSegment], fs: Fs) -> L
 
 
 def _settled(source: Source, fs: Fs) -> LogListing:
-    """Return a listing that two scans agree on, and that shows no replacement in progress."""
     wait_seconds = _FIRST_WAIT_SECONDS
     listing = list_log(source.partition, source.directory, fs)
     for _ in range(_LISTING_ATTEMPTS):

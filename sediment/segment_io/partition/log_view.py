@@ -75,12 +75,12 @@ class SegmentTimes:
 class LogView:
     """The state of a partition as a broker would load it; offsets are absolute, and ends are exclusive.
 
-    `segment_times` correspond to `listing.segments`.  `high_watermark` is None if the checkpoint file exists but does
-    not list the partition.  After an unclean stop, `unverified_from_offset` is the base offset of the first unverified
-    segment; otherwise it is None.  `producers` and `last_stable_offset` do not cover unverified segments.
+    `high_watermark` is None if the checkpoint file exists but does not list the partition.  After an unclean stop,
+    `unverified_from_offset` is the base offset of the first unverified segment; otherwise it is None.  `producers` and
+    `last_stable_offset` do not cover unverified segments.
 
-    `producers` are the active producers.  `aborted` contains all aborted transactions of the log, in the order of their
-    markers.  Most segments have no transaction index, so a missing index is noticed only if the log is replayed.
+    `aborted` contains all aborted transactions of the log, in the order of their markers.  Most segments have no
+    transaction index, so a missing index is noticed only if the log is replayed.
     """
 
     listing: LogListing
@@ -105,17 +105,11 @@ def open_view(
     first_batch_timestamps: bool = False,
     on_corruption: Callable[[SedimentError], None] | None = None,
 ) -> LogView:
-    """Read the view of a partition from the files of `listing`.
+    """If `producer_id_expiration_ms` is None, producers never expire.
 
-    If `producer_id_expiration_ms` is None, producers never expire.  Set `first_batch_timestamps` if
-    `max.compaction.lag.ms` is set.  `on_corruption` is called with the error of a corrupt batch, and the scan continues
-    with the next segment.  With `on_corruption`, an unreadable transaction index is treated as corrupt.
-
-    Raises:
-        CorruptBatchError: `on_corruption` is not given, and an inactive segment is corrupt.  Only segments that must be
-            scanned are checked.
-        UnsupportedDataError: `on_corruption` is not given, and a transaction index has a newer version.
-        SourceChangedError: a listed file no longer exists.
+    Set `first_batch_timestamps` if `max.compaction.lag.ms` is set.  `on_corruption` is called with the error of a
+    corrupt batch, and the scan continues with the next segment.  With `on_corruption`, an unreadable transaction index
+    is treated as corrupt.
 
     Source: kafka-log 05 §3, §6; 04 §3, §5.
     """
@@ -148,8 +142,6 @@ class _Tail:
 
 @dataclass(frozen=True, slots=True)
 class _Opening:
-    """The reader of the files for one view."""
-
     listing: LogListing
     fs: Fs
     on_corruption: Callable[[SedimentError], None] | None
@@ -202,7 +194,6 @@ class _Opening:
         return self.listing.file(segment, kind)
 
     def _holding(self, offset: int) -> int:
-        """Return the index of the segment that contains `offset`, or of the first segment."""
         bases = [segment.base_offset for segment in self.listing.segments]
         return max(bisect_right(bases, offset) - 1, 0)
 
@@ -334,7 +325,6 @@ class _Opening:
     def _all_aborted(
         self, indexed: Mapping[int, tuple[AbortedTxn, ...] | None], state: ProducerState
     ) -> tuple[AbortedTxn, ...]:
-        """Return the aborted transactions from the valid indexes, and from the replay for all other segments."""
         found = [entry for entries in indexed.values() for entry in entries or ()]
         for entry in state.aborted():
             base_offset = self.listing.segments[self._holding(entry.last_offset)].base_offset
@@ -355,7 +345,6 @@ def _last_entry(path: Path, entry: struct.Struct, fs: Fs) -> tuple[int, int] | N
 
 
 def _first_batch_timestamp_ms(log: Path, fs: Fs) -> int:
-    """Return the largest timestamp of a segment file's first batch; -1 without a batch or without a timestamp."""
     header = fs.read_range(log, 0, BATCH_HEADER_BYTES)
     position = {1: LEGACY_TIMESTAMP, 2: MAX_TIMESTAMP}.get(header[MAGIC] if len(header) > MAGIC else 0)
     if position is None or len(header) < position + 8:
@@ -366,8 +355,7 @@ def _first_batch_timestamp_ms(log: Path, fs: Fs) -> int:
 def largest_timestamp_or_mtime_ms(timestamp_ms: int, mtime_ns: int) -> int:
     """Return the largest timestamp of a segment's batches; if no batch has one, the `.log`'s modification time.
 
-    `timestamp_ms` comes from the last entry of the time index or from a scan, for an open segment also from the
-    appends; it is negative if no batch has a timestamp.  The result determines the segment's age (kafka-log 03 §2.4).
+    The result determines the segment's age (kafka-log 03 §2.4).
 
     Source: Kafka's LogSegment.largestTimestamp.
     """

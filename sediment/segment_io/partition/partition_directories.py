@@ -1,8 +1,7 @@
 """The partition directories of a log directory: names, selection by patterns, and warnings about other names.
 
-`format.names` parses a name, with the suffixes -delete, -stray and -future.  `parse_log_folder` leaves out
-`remote-log-index-cache` and the metadata log.  It refuses any other name that is not a partition name, as a broker does
-at its start.  `find_partitions` only warns about such names.
+`parse_log_folder` leaves out `remote-log-index-cache` and the metadata log.  It refuses any other name that is not a
+partition name, as a broker does at its start.
 
 Invariant: a directory with any other name is never treated as a partition.  No file in it is opened, and no checkpoint
 file lists it.
@@ -31,13 +30,6 @@ _NEAREST_NAMES = 3
 
 
 def parse_log_folder(name: str) -> tuple[TopicPartition, DirectoryState] | None:
-    """Return the partition of the sub-directory `name` of a log directory, and its state.
-
-    Return None for the metadata log and the index cache of tiered storage.
-
-    Raises:
-        UsageError: as in `parse_partition_directory`; a broker refuses to start.
-    """
     if name == REMOTE_INDEX_CACHE:
         return None
     partition, state = parse_partition_directory(name)
@@ -47,8 +39,7 @@ def parse_log_folder(name: str) -> tuple[TopicPartition, DirectoryState] | None:
 def find_partitions(log_dir: object, names: Iterable[str]) -> Mapping[str, tuple[TopicPartition, DirectoryState]]:
     """Return the partitions in `log_dir`, by the names of their directories; warn about every other name.
 
-    `names` are the names of sub-directories; `str(log_dir)` appears in warnings.  The metadata log and the index cache
-    of tiered storage are left out.
+    `names` are the names of sub-directories; `str(log_dir)` appears in warnings.
     """
     found = {}
     refused: list[UsageError] = []
@@ -65,7 +56,6 @@ def find_partitions(log_dir: object, names: Iterable[str]) -> Mapping[str, tuple
 
 
 def holds_live_partition(names: Iterable[str]) -> bool:
-    """Return True if the name of a live partition is among `names`, which are the names of sub-directories."""
     return any(map(_is_live_partition, names))
 
 
@@ -78,26 +68,15 @@ def _is_live_partition(name: str) -> bool:
 
 
 def find_live_partitions(log_dir: object, names: Iterable[str]) -> list[TopicPartition]:
-    """Return the live partitions of `find_partitions`, in the same order."""
     found = find_partitions(log_dir, names).values()
     return sorted(partition for partition, state in found if state is DirectoryState.LIVE)
 
 
 def check_patterns(patterns: Sequence[str], names: Iterable[str], *, where: str) -> None:
-    """Check that every `--partition` matches one of `names`.
-
-    Raises:
-        UsageError: a pattern matches nothing; the error suggests the nearest of `names`.
-    """
     _check_patterns(patterns, names, lambda pattern: f"--partition {pattern!r} matches no partition of {where}")
 
 
 def check_topic_patterns(patterns: Sequence[str], topics: Iterable[str], *, where: str) -> None:
-    """Check that every `--topic` matches one of `topics`.
-
-    Raises:
-        UsageError: a pattern matches nothing; the error suggests the nearest of `topics`.
-    """
     _check_patterns(patterns, topics, lambda pattern: f"--topic {pattern!r} matches no topic of {where}")
 
 

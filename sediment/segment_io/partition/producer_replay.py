@@ -47,11 +47,10 @@ def fold_rows(
     completed: npt.NDArray[np.int64],
     remembered: npt.NDArray[np.int64],
 ) -> tuple[int, int, int]:
-    """Apply the batches `rows`, BATCH_ROW[n].
+    """`slots`, int64[n], contains the row of each batch's producer in `table` and `remembered`.
 
-    `slots`, int64[n], contains the row of each batch's producer in `table` and `remembered`.  `queue`, int64[>= queued
-    + n, 2] of (first offset, slot), contains the transactions that are open at the start.  `completed`, int64[n,
-    COMPLETED_FIELDS], receives the transactions that end.
+    `queue`, int64[>= queued + n, 2] of (first offset, slot), contains the transactions that are open at the start.
+    `completed`, int64[n, COMPLETED_FIELDS], receives the transactions that end.
 
     Returns:
         (status, row of an error, number of transactions that ended).

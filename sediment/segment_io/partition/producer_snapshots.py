@@ -4,9 +4,8 @@
     entry        producer id i64 | epoch i16 | last sequence i32 | last offset i64 | offset delta i32
                  | timestamp i64 | coordinator epoch i32 | first offset of the open transaction i64
 
-`crc` is the CRC-32C of byte 6 to the end of the file.  A wrong `crc`, another version or too few bytes make a
-snapshot corrupt.  Snapshots are written at a roll, a truncation and a close
-(`LocalLog`), and at a load (`engine.directory.producer_state_manager`).
+`crc` is the CRC-32C of byte 6 to the end of the file.  A wrong `crc`, another version or too few bytes make a snapshot
+corrupt.
 """
 
 from __future__ import annotations
@@ -36,13 +35,6 @@ _ADVICE = "delete the snapshot; the state is rebuilt from an older snapshot and 
 
 
 def parse_snapshot(data: Buffer, *, path: str | None = None) -> tuple[ProducerEntry, ...]:
-    """Return the entries of a producer snapshot, in file order.
-
-    Raises:
-        CorruptSnapshotError: the file is too short for its count, has an unknown version, or has a wrong checksum.
-
-    Source: kafka-log 01 §8.
-    """
     view = memoryview(data).cast("B")
     try:
         version, crc, count = SNAPSHOT_HEADER_STRUCT.unpack_from(view)
@@ -104,8 +96,7 @@ def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
 def snapshots_in_range(snapshots: Iterable[int], *, log_start_offset: int, log_end_offset: int) -> tuple[int, ...]:
     """Return the snapshots that a log with these ends may load, in ascending order; all other snapshots are stale.
 
-    A log may load snapshots above the log start offset and not above the log end offset.  Source: kafka-log 04 §3.1, 05
-    §6 (truncateAndReload).
+    Source: kafka-log 04 §3.1, 05 §6 (truncateAndReload).
     """
     return tuple(sorted(offset for offset in snapshots if log_start_offset < offset <= log_end_offset))
 
@@ -135,8 +126,6 @@ def load_producer_state(
     expiration_ms: int | None,
 ) -> LoadedProducers:
     """Return the state of the newest readable snapshot in range, without expired producers.
-
-    If no snapshot can be read, return an empty state.
 
     No file is removed.
 

@@ -1,15 +1,12 @@
 """Producer state, and its replay from batch headers (kafka-log 04 §3, 05 §6); `producer_snapshots` stores it.
 
-Sequences wrap to 0 after 2^31 - 1 (`last_sequence`, `RememberedBatch.first_sequence`, kafka-log 01 §3.3).  In a live
-log, `engine.live.log.producer_appends` checks appends, finds late transactions, and removes expired producers.
+Sequences wrap to 0 after 2^31 - 1 (`last_sequence`, `RememberedBatch.first_sequence`, kafka-log 01 §3.3).
 
 Replay follows Kafka's rules for batches from a log (origin REPLICATION).  It does not check sequences and epochs,
 because the leader checked them when the batches were appended.
 
-Invariants: a state never changes; `replay` returns a new state.  A state reflects exactly the batches below its
-`end_offset`.  A producer has at most one open transaction, which is part of its entry.  A snapshot contains one batch
-of each producer.  A replay keeps up to five batches of each producer, because a client may send its last five batches
-again.
+A producer has at most one open transaction, which is part of its entry.  A snapshot contains one batch of each
+producer.  A replay keeps up to five batches of each producer, because a client may send its last five batches again.
 """
 
 from __future__ import annotations
@@ -37,8 +34,6 @@ NO_COORDINATOR_EPOCH = -1
 
 
 class RememberedBatch(NamedTuple):
-    """A data batch of a producer: its last sequence, its last offset, and the offset delta of the last record."""
-
     last_sequence: int
     last_offset: int
     offset_delta: int
@@ -46,7 +41,7 @@ class RememberedBatch(NamedTuple):
 
     @property
     def first_sequence(self) -> int:
-        """The sequence of the first record.  Source: kafka-log 01 §3.3 (decrementSequence)."""
+        """Source: kafka-log 01 §3.3 (decrementSequence)."""
         if self.last_sequence < self.offset_delta:
             return INT32_MAX - (self.offset_delta - self.last_sequence) + 1
         return self.last_sequence - self.offset_delta
@@ -59,11 +54,10 @@ class RememberedBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProducerEntry:
-    """The state of one producer, with the fields of a snapshot entry.
+    """`last_sequence`, `last_offset` and `offset_delta` describe the producer's last data batch.
 
-    `last_sequence`, `last_offset` and `offset_delta` describe the producer's last data batch.  If it has none, they are
-    −1, −1 and 0.  `timestamp_ms` is the largest timestamp of that batch, or the timestamp of the last marker.
-    `current_txn_first_offset` is −1 without an open transaction.
+    If it has none, they are −1, −1 and 0.  `timestamp_ms` is the largest timestamp of that batch, or the timestamp of
+    the last marker.  `current_txn_first_offset` is −1 without an open transaction.
     """
 
     producer_id: int
@@ -77,7 +71,6 @@ class ProducerEntry:
 
     @property
     def has_open_transaction(self) -> bool:
-        """True if the producer has written data in a transaction that has no marker yet."""
         return self.current_txn_first_offset >= 0
 
     @property
@@ -89,8 +82,6 @@ class ProducerEntry:
 
     def is_expired(self, now_ms: int, expiration_ms: int | None) -> bool:
         """Return True if the producer was idle for at least `expiration_ms` and has no open transaction.
-
-        If `expiration_ms` is None, no producer expires.
 
         Source: kafka-log 04 §3.
         """
@@ -121,8 +112,8 @@ class CompletedTransaction:
 class ProducerState:
     """The producers (by id) of a log below `end_offset`, and the transactions that ended during the replay.
 
-    `completed` is in the order of the markers.  If more than one batch of a producer was replayed, `remembered`
-    contains its last batches: at most five of its current epoch, oldest first.
+    If more than one batch of a producer was replayed, `remembered` contains its last batches: at most five of its
+    current epoch, oldest first.
     """
 
     end_offset: int
@@ -132,10 +123,7 @@ class ProducerState:
 
     @classmethod
     def at(cls, end_offset: int, entries: Iterable[ProducerEntry] = ()) -> ProducerState:
-        """Return the state of a snapshot at `end_offset`.
-
-        Without entries, return the state of a log that begins at this offset.
-        """
+        """Without entries, return the state of a log that begins at this offset."""
         return cls(end_offset, {entry.producer_id: entry for entry in entries})
 
     def batches(self, producer_id: int) -> tuple[RememberedBatch, ...]:
@@ -144,7 +132,6 @@ class ProducerState:
         return self.remembered.get(producer_id, () if entry is None else entry.batches)
 
     def first_undecided_offset(self) -> int | None:
-        """Return the first offset of the earliest open transaction; None if no transaction is open."""
         return min(
             (entry.current_txn_first_offset for entry in self.entries.values() if entry.has_open_transaction),
             default=None,
@@ -171,7 +158,6 @@ class ProducerState:
         return high_watermark if unstable is None else min(unstable, high_watermark)
 
     def aborted(self) -> tuple[AbortedTxn, ...]:
-        """Return an index entry for each aborted transaction, to be stored with the segment of the marker."""
         return tuple(
             AbortedTxn(txn.producer_id, txn.first_offset, txn.last_offset, txn.last_stable_offset)
             for txn in self.completed
@@ -179,10 +165,6 @@ class ProducerState:
         )
 
     def without_expired(self, now_ms: int, expiration_ms: int | None) -> ProducerState:
-        """Return the state without expired producers, as a broker loads it.
-
-        If `expiration_ms` is None, no producer expires.
-        """
         kept = {key: entry for key, entry in self.entries.items() if not entry.is_expired(now_ms, expiration_ms)}
         remembered = {key: self.remembered[key] for key in kept.keys() & self.remembered.keys()}
         return replace(self, entries=kept, remembered=remembered)
@@ -254,7 +236,6 @@ def _replayed(state: ProducerState, rows: npt.NDArray[np.void], end_offset: int,
 
 
 def _remembered_row(batches: tuple[RememberedBatch, ...], fields: int) -> list[int]:
-    """Return a row of the kernel's `remembered`, which has `fields` columns."""
     row = [len(batches)]
     for batch in batches:
         row += (batch.last_sequence, batch.last_offset, batch.offset_delta, batch.timestamp_ms)
@@ -262,7 +243,6 @@ def _remembered_row(batches: tuple[RememberedBatch, ...], fields: int) -> list[i
 
 
 def _table_row(entry: ProducerEntry) -> tuple[int, ...]:
-    """Return a row of the kernel's `table`: the fields of an entry in their order."""
     return (
         entry.producer_epoch,
         entry.last_sequence,

@@ -45,23 +45,16 @@ class CommittedRange:
     aborted: tuple[AbortedTxn, ...]
 
     def bounds(self) -> Bounds:
-        """Return the offsets as bounds."""
         return Bounds(first_offset=self.first_offset, end_offset=self.end_offset)
 
     def aborted_within(self, first_offset: int, end_offset: int) -> tuple[AbortedTxn, ...]:
-        """Return the aborted transactions that have offsets in [first_offset, end_offset)."""
         return tuple(
             entry for entry in self.aborted if entry.last_offset >= first_offset and entry.first_offset < end_offset
         )
 
 
 def log_end_offset(source: Source, fs: Fs) -> int:
-    """Return the offset after the last whole batch of the partition of `source`.
-
-    Raises:
-        NotALogDirectoryError: the directory does not exist.
-        SourceChangedError: the segments changed too often while they were read.
-    """
+    """Return the offset after the last whole batch of the partition of `source`."""
     whole = Source(source.partition, source.directory)
 
     def find_end() -> int:
@@ -76,7 +69,6 @@ def log_end_offset(source: Source, fs: Fs) -> int:
 
 
 def _retried(read: Callable[[], _Found]) -> _Found:
-    """Return the result of `read`; call `read` again if files changed in the meantime."""
     for _ in range(_ATTEMPTS - 1):
         try:
             return read()
@@ -87,11 +79,6 @@ def _retried(read: Callable[[], _Found]) -> _Found:
 
 def committed_range(source: Source, checkpoints: PartitionCheckpoints, fs: Fs) -> CommittedRange:
     """Return the committed range of the partition of `source`, from all segments of its directory.
-
-    Raises:
-        CorruptBatchError: an inactive segment must be scanned and is corrupt.
-        NotALogDirectoryError: the directory does not exist.
-        SourceChangedError: the segments changed too often while they were read.
 
     Source: kafka-log 04 §3, §8.
     """
@@ -138,7 +125,6 @@ def _committed_range(source: Source, checkpoints: PartitionCheckpoints, fs: Fs) 
 def _state_at_log_end(
     source: Source, segments: Sequence[LiveSegment], log_start: int, snapshots: set[int], fs: Fs
 ) -> tuple[ProducerState, int]:
-    """Return the state at the log end, and the log end; begin with the newest usable one of `snapshots`."""
     while True:
         loaded = load_producer_state(
             fs,
@@ -158,9 +144,9 @@ def _state_at_log_end(
 
 
 def _replayed(state: ProducerState, source: Source, fs: Fs) -> tuple[ProducerState, int]:
-    """Return the state at the log end, and the log end.
+    """The scan begins with the last batch below `state.end_offset`.
 
-    The scan begins with the last batch below `state.end_offset`.  So it finds the log end even if no batch follows.
+    So it finds the log end even if no batch follows.
     """
     start_offset = state.end_offset
     log_end = 0

@@ -27,9 +27,6 @@ def sampled_batches(
     """Yield about `budget_bytes` of whole batches of `segments`; a span is valid until the next span is requested.
 
     CRCs are not checked.
-
-    Raises:
-        CorruptBatchError: a segment that is read completely has a malformed batch.
     """
     total_bytes = sum(segment.log_bytes for segment in segments)
     if total_bytes <= budget_bytes:
@@ -51,7 +48,6 @@ def sampled_batches(
 
 
 def _indexed_positions(directory: Path, segment: SegmentRef, positions: Sequence[int], fs: Fs) -> list[int]:
-    """Return the last indexed position at or before each of `positions`, in ascending order and without duplicates."""
     if not positions:
         return []
     entries = [0]

@@ -27,12 +27,7 @@ class LogEnd:
 
 
 def find_log_end(partition: TopicPartition, directory: Path, fs: Fs) -> LogEnd:
-    """Return the end of the log in a partition directory; a log without segments ends at 0.
-
-    Raises:
-        NotALogDirectoryError: `directory` is not a directory.
-        SourceChangedError: an index became shorter while it was read.
-    """
+    """Return the end of the log in a partition directory; a log without segments ends at 0."""
     segments = list_log(partition, directory, fs).segments
     if not segments:
         return LogEnd(0, is_torn=False)
@@ -45,9 +40,6 @@ def find_segment_end(directory: Path, segment: SegmentRef, fs: Fs) -> tuple[int,
 
     If the last offset index entry is wrong, the search begins at the segment's start.  Corruption inside a batch is
     ignored, because the batch's offsets must not be assigned again.
-
-    Raises:
-        SourceChangedError: the index became shorter while it was read.
     """
     position, offset = _last_offset_entry(directory, segment, fs)
     log = directory / segment_file_name(segment.base_offset, SegmentFileKind.LOG)
@@ -81,11 +73,6 @@ def _last_offset_entry(directory: Path, segment: SegmentRef, fs: Fs) -> tuple[in
 
 
 def index_entry(path: Path, number: int, entry_bytes: int, fs: Fs) -> bytes:
-    """Return an entry of an index by its number.
-
-    Raises:
-        SourceChangedError: the index became shorter while it was read.
-    """
     entry = fs.read_range(path, number * entry_bytes, entry_bytes)
     if len(entry) < entry_bytes:
         raise SourceChangedError(

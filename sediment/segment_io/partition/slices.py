@@ -81,7 +81,6 @@ class Bounds:
         )
 
     def is_empty(self) -> bool:
-        """Return True if no record can be within the bounds."""
         return self.first_offset >= self.end_offset or self.first_timestamp_ms >= self.end_timestamp_ms
 
 
@@ -108,22 +107,16 @@ class Slice:
 
     @property
     def path(self) -> Path:
-        """The path of the `.log`."""
         return self.segment.path(self.source.directory, SegmentFileKind.LOG)
 
     @property
     def size_bytes(self) -> int:
-        """The number of bytes to read."""
         return self.end_position - self.start_position
 
 
 # ------------------------------------------------------------------------------------------------------------ planning
 def plan_slices(source: Source, bounds: Bounds, fs: Fs, *, slice_bytes: int = SLICE_BYTES) -> tuple[Slice, ...]:
-    """Return the slices that can contain records within `bounds`, sorted; each has at most about `slice_bytes`.
-
-    Raises:
-        NotALogDirectoryError: the directory or the named segment does not exist.
-    """
+    """Return the slices that can contain records within `bounds`, sorted; each has at most about `slice_bytes`."""
     if bounds.is_empty():
         return ()
     return tuple(
@@ -140,9 +133,6 @@ def slices_from_end(source: Source, bounds: Bounds, fs: Fs) -> Iterator[Slice]:
     The slices cover the same bytes as the slices of `plan_slices`.  The last slice of a segment is small, and each
     earlier slice is larger than the slice after it.  The position of a cut is looked up only when the caller requests
     the slice.
-
-    Raises:
-        NotALogDirectoryError: the directory or the named segment does not exist.
     """
     if bounds.is_empty():
         return
@@ -152,11 +142,7 @@ def slices_from_end(source: Source, bounds: Bounds, fs: Fs) -> Iterator[Slice]:
 
 
 def current_slices(stale: Slice, fs: Fs) -> tuple[Slice, ...]:
-    """Return the current slices for the offsets of `stale`, whose file was replaced or removed.
-
-    Raises:
-        SourceChangedError: the partition or the named segment no longer exists.
-    """
+    """Return the current slices for the offsets of `stale`, whose file was replaced or removed."""
     bounds = Bounds(first_offset=stale.start_offset, end_offset=stale.end_offset)
     try:
         return plan_slices(stale.source, bounds, fs, slice_bytes=INT64_MAX)
@@ -184,7 +170,6 @@ def _can_hold(source: Source, segment: LiveSegment, bounds: Bounds) -> bool:
 def _cut(
     source: Source, segment: LiveSegment, bounds: Bounds, pairs_of: Callable[[_Cuts], Iterable[tuple[_Cut, _Cut]]]
 ) -> Iterator[Slice]:
-    """Yield the slices between the pairs of cuts of a segment."""
     path = segment.path(source.directory, SegmentFileKind.LOG)
     try:
         descriptor = open_to_read(path)
@@ -210,20 +195,16 @@ def _end(segment: LiveSegment, bounds: Bounds) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Cuts:
-    """The search for cut positions in one open segment."""
-
     source: Source
     segment: LiveSegment
     bounds: Bounds
     descriptor: int
 
     def cuts(self, slice_bytes: int) -> list[_Cut]:
-        """Return the start of each slice, and the end of the last slice."""
         start, end, index = self._ends(slice_bytes)
         return [start, *(() if index is None else self._between(index, start[0], end[0], slice_bytes)), end]
 
     def from_end(self) -> Iterator[tuple[_Cut, _Cut]]:
-        """Yield the start and end of each slice, from the last slice to the first."""
         slice_bytes = _LAST_SLICE_BYTES
         start, end, index = self._ends(slice_bytes)
         while True:
@@ -234,7 +215,6 @@ class _Cuts:
             end, slice_bytes = cut, min(slice_bytes * _LARGER, SLICE_BYTES)
 
     def _ends(self, slice_bytes: int) -> tuple[_Cut, _Cut, OffsetIndex | None]:
-        """Return the first and last cut, and also the index if the bounds or the size of the segment require it."""
         segment, bounds = self.segment, self.bounds
         inside = (
             bounds.first_offset > segment.base_offset
@@ -277,7 +257,6 @@ class _Cuts:
         return self.segment.ref.log_bytes
 
     def _before(self, index: OffsetIndex, start: int, highest: int) -> _Cut | None:
-        """Return the last verified entry whose position is above `start` and not above `highest`."""
         for slot in range(_search(index.positions, highest, "right") - 1, -1, -1):
             position = index[slot].position
             if position <= start:
@@ -305,7 +284,6 @@ class _Cuts:
         return found
 
     def _verified(self, index: OffsetIndex, slot: int) -> int | None:
-        """Return the base offset of the batch at the position that an entry contains; None if no batch is there."""
         entry = index[slot]
         size_bytes = self.segment.ref.log_bytes
         return verified_batch(self.descriptor, entry.position, size_bytes, self.segment.base_offset, entry.offset)
@@ -382,7 +360,6 @@ def opened(part: Slice, *, or_deleted: bool = False) -> Iterator[int | None]:
 
 
 def is_replaced(part: Slice) -> bool:
-    """Return True if the file of a slice no longer exists under its name."""
     try:
         descriptor = open_to_read(part.path)
     except FileNotFoundError:

@@ -55,10 +55,6 @@ def find_sources(paths: Sequence[str | Path], fs: Fs) -> tuple[Source, ...]:
     """Return the sources that `paths` name, without duplicates; sources of a path are in numeric order (`t-2`, `t-10`).
 
     Paths may be `file:` URIs and may be globs.
-
-    Raises:
-        UsageError: no path is given, a path is on another filesystem, or a glob matches nothing.
-        NotALogDirectoryError: a path does not exist, does not contain the files of a log, or is not a segment file.
     """
     if not paths:
         raise UsageError("no path is given", advice=_WHAT_TO_NAME)
@@ -70,11 +66,7 @@ def find_sources(paths: Sequence[str | Path], fs: Fs) -> tuple[Source, ...]:
 
 
 def find_log_dirs(paths: Sequence[str | Path], fs: Fs) -> tuple[Path, ...]:
-    """Return the log directories that `paths` name, or in which they name a partition or a segment.
-
-    Raises:
-        UsageError, NotALogDirectoryError: as in `find_sources`.
-    """
+    """Return the log directories that `paths` name, or in which they name a partition or a segment."""
     found: dict[Path, None] = {}
     for path in _expanded(paths):
         sources = _sources(path, fs)

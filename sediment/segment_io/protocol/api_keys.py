@@ -18,8 +18,6 @@ LOWEST_OFFERED_PRODUCE_VERSION = 0
 
 
 class ApiKey(IntEnum):
-    """The kind of a request: the number at its beginning."""
-
     PRODUCE = 0
     FETCH = 1
     LIST_OFFSETS = 2
@@ -112,33 +110,18 @@ class ApiKey(IntEnum):
 
 
 def request_class(api_key: int) -> Any:
-    """Return the message class of an API's requests.
-
-    Raises:
-        KeyError: no API has this key.
-    """
     return getattr(messages, request_lines()[api_key].name)
 
 
 def supported_versions(api_key: int) -> VersionRange:
-    """Return the versions of an API's requests that can be decoded, except those that Kafka 4.2 calls unstable.
-
-    Raises:
-        KeyError: no API has this key.
-    """
+    """Return the versions of an API's requests that can be decoded, except those that Kafka 4.2 calls unstable."""
     line = request_lines()[api_key]
     highest_version = line.versions.highest_version - line.latest_version_unstable
     return VersionRange(line.versions.lowest_version, highest_version)
 
 
 def advertised_versions(api_key: int) -> VersionRange:
-    """Return the versions of an API that a broker lists in its ApiVersions response.
-
-    These are the supported versions, except that the list for Produce begins at LOWEST_OFFERED_PRODUCE_VERSION.
-
-    Raises:
-        KeyError: no API has this key.
-    """
+    """These are the supported versions, except that the list for Produce begins at LOWEST_OFFERED_PRODUCE_VERSION."""
     versions = supported_versions(api_key)
     if api_key == ApiKey.PRODUCE:
         return VersionRange(LOWEST_OFFERED_PRODUCE_VERSION, versions.highest_version)

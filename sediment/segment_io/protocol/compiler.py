@@ -74,24 +74,19 @@ def default_of(field: FieldSchema) -> Any:
 
 
 def has_new_structure(field: FieldSchema) -> bool:
-    """Return True if the value of the field in a new message is a new structure."""
     return is_structure(field) and not field.is_array and field.default != "null"
 
 
 def is_structure(field: FieldSchema) -> bool:
-    """Return True if the field's values, or their elements, are structures."""
     return field.type[0].isupper()
 
 
 def has_records(schema: MessageSchema) -> bool:
-    """Return True if a field of the message contains record batches."""
     return any(field.type == "records" for fields in (schema.fields, *schema.structures.values()) for field in fields)
 
 
 # -------------------------------------------------------------------------------------------------------------- source
 class _Source:
-    """The lines of a function that is being generated, and the objects that the lines use."""
-
     def __init__(self, schema: MessageSchema, version: int, classes: Mapping[str, type]) -> None:
         self.schema = schema
         self.version = version
@@ -116,13 +111,11 @@ class _Source:
         return f"{prefix}{self._variables}"
 
     def constant(self, prefix: str, value: Any) -> str:
-        """Return the name by which the function refers to `value`."""
         name = self.variable(prefix)
         self.names[name] = value
         return name
 
     def literal(self, value: Any) -> str:
-        """Return an expression for a default value."""
         return self.constant("D", value) if isinstance(value, UUID | float) else repr(value)
 
     def present(self, fields: Sequence[FieldSchema]) -> list[FieldSchema]:
@@ -160,7 +153,6 @@ def _failure(schema: MessageSchema, version: int, deed: str) -> Callable[..., Pr
 def compile_decoder(
     schema: MessageSchema, version: int, classes: Mapping[str, type]
 ) -> Callable[[bytes | memoryview], Any]:
-    """Return `decode(buffer) -> message` for one version, given the `classes` of the message and its structures."""
     source = _DecoderSource(schema, version, classes)
     source.names.update(
         malformed=MalformedError,
@@ -276,7 +268,6 @@ class _DecoderSource(_Source):
             self._run.append((_CODES[field.type], target, ""))
 
     def flush(self) -> None:
-        """Read the run."""
         if not self._run:
             return
         layout = struct.Struct(">" + "".join(code for code, _, _ in self._run))
@@ -317,7 +308,6 @@ class _DecoderSource(_Source):
             self.flush()
 
     def _content(self, kind: str, target: str) -> None:
-        """Read `n` bytes."""
         self.line("q = p + n")
         self.line("if q > e: raise malformed(f'{n} bytes are announced, but {e - p} are left')")
         match kind, self.in_place:
@@ -367,7 +357,6 @@ class _DecoderSource(_Source):
                 self._texts(field, target)
 
     def _count_elements(self) -> None:
-        """Count `n` further elements."""
         if self.is_request:
             self.line("left -= n")
             self.line(f"if left < 0: raise malformed('it has more than {MAX_REQUEST_ELEMENTS} elements')")
@@ -425,7 +414,6 @@ class _DecoderSource(_Source):
 
 # ------------------------------------------------------------------------------------------------------------ encoding
 def compile_encoder(schema: MessageSchema, version: int, classes: Mapping[str, type]) -> Callable[[Any], list[Any]]:
-    """Return `encode(message) -> chunks` for one version, given the `classes` of the message and its structures."""
     source = _EncoderSource(schema, version, classes)
     source.names.update(
         malformed=MalformedError,
@@ -472,7 +460,6 @@ class _EncoderSource(_Source):
             self._tagged_fields(sorted(tagged, key=lambda field: field.tag or 0), owner)
 
     def _differs(self, field: FieldSchema, value: str) -> str:
-        """Return an expression that is true if the value is not the default."""
         if has_new_structure(field):
             inner = self.variable("o")
             fields = self.schema.structures[field.type]
@@ -525,7 +512,6 @@ class _EncoderSource(_Source):
             self._content(field, value)
 
     def flush(self) -> None:
-        """Write the run."""
         if not self._run:
             return
         layout = struct.Struct(">" + "".join(code for code, _ in self._run))

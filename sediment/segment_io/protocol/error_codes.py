@@ -9,8 +9,6 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """The result of a request, or of a part of the request."""
-
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
     OFFSET_OUT_OF_RANGE = 1

@@ -24,10 +24,7 @@ _MOST_TAGGED_FIELDS = 1000
 
 
 class RequestHeader(NamedTuple):
-    """The header of a request; `body` is the rest of its frame.
-
-    `api_version` may be an unsupported version.
-    """
+    """`api_version` may be an unsupported version."""
 
     api_key: ApiKey
     api_version: int
@@ -37,11 +34,7 @@ class RequestHeader(NamedTuple):
 
 
 def decode_request_header(frame: bytes | bytearray | memoryview) -> RequestHeader:
-    """Return the header of a request, from its frame without the size.
-
-    Raises:
-        ProtocolError: the header is malformed, or its API key is unknown.
-    """
+    """Return the header of a request, from its frame without the size."""
     buffer = memoryview(frame)
     try:
         number, version, correlation_id, length = _REQUEST.unpack_from(buffer)
@@ -78,11 +71,9 @@ def decode_request_header(frame: bytes | bytearray | memoryview) -> RequestHeade
 
 
 def encode_response_header(api_key: int, api_version: int, correlation_id: int) -> bytes:
-    """Return the header of the response to a request of `api_key` and `api_version`."""
     has_tagged_fields = api_key != ApiKey.API_VERSIONS and is_flexible(api_key, api_version)
     return _RESPONSE.pack(correlation_id) + (_NO_TAGGED_FIELDS if has_tagged_fields else b"")
 
 
 def is_flexible(api_key: int, version: int) -> bool:
-    """Return True if requests of an API and version, and their responses, have tagged fields."""
     return version in request_lines()[api_key].flexible_versions

@@ -17,7 +17,6 @@ from sediment.segment_io.protocol.schema import FieldSchema
 
 
 def to_json(structure: Structure, version: int) -> dict[str, Any]:
-    """Return a message, or a structure in a message, as a JSON object with the fields of `version`."""
     found: dict[str, Any] = {}
     for field in structure.FIELDS:
         value = getattr(structure, field.attribute)

@@ -22,19 +22,15 @@ class SizedSlice(Protocol):
     """A range of bytes in a file."""
 
     @property
-    def size_bytes(self) -> int:
-        """The size of the slice."""
+    def size_bytes(self) -> int: ...
 
-    def read(self) -> bytes:
-        """Return its bytes."""
+    def read(self) -> bytes: ...
 
 
 MessageChunk: TypeAlias = bytes | memoryview | SizedSlice
 
 
 class Structure:
-    """The fields of a message, or of a structure in it.  Two instances are equal if their fields are equal."""
-
     __slots__: ClassVar[tuple[str, ...]] = ()
     __hash__ = None  # type: ignore[assignment]
 
@@ -51,10 +47,7 @@ class Structure:
 
 
 class Message(Structure):
-    """A request, response, header or record.
-
-    `API_KEY` is the number of the message's API or record type, or -1.
-    """
+    """`API_KEY` is the number of the message's API or record type, or -1."""
 
     __slots__ = ()
 
@@ -75,9 +68,6 @@ class Message(Structure):
         """Return the message that fills `buffer`.
 
         Tagged fields that are not in the schema are ignored.
-
-        Raises:
-            ProtocolError: the message is malformed, or `version` is not one of VERSIONS.
         """
         decoder = cls._DECODERS.get(version)
         if decoder is None:
@@ -87,12 +77,7 @@ class Message(Structure):
         return message
 
     def encode(self, version: int) -> list[MessageChunk]:
-        """Return the message as chunks; each field of records becomes a separate chunk, and is not copied.
-
-        Raises:
-            ProtocolError: a value does not fit its field, or `version` is not one of VERSIONS.  Also if the version
-                does not have a field that is set and is not ignorable.
-        """
+        """Return the message as chunks; each field of records becomes a separate chunk, and is not copied."""
         encoder = self._ENCODERS.get(version)
         if encoder is None:
             self._check_version(version)
@@ -100,7 +85,6 @@ class Message(Structure):
         return encoder(self)
 
     def to_bytes(self, version: int) -> bytes:
-        """Return the message in one piece; see `encode`."""
         chunks = self.encode(version)
         return b"".join(chunk if isinstance(chunk, bytes | memoryview) else _read(chunk) for chunk in chunks)
 
@@ -113,7 +97,6 @@ class Message(Structure):
 
 
 def message_class(schema: MessageSchema) -> type[Message]:
-    """Return a new class for messages of `schema`, with the classes of its structures as attributes."""
     name = schema.line.name
     classes: dict[str, type[Structure]] = {}
     for structure, fields in schema.structures.items():
@@ -145,7 +128,6 @@ def _class(
 
 
 def _constructor(fields: Sequence[FieldSchema], classes: Mapping[str, type]) -> Callable[..., None]:
-    """Return an `__init__` with a keyword for each field."""
     parameters, lines = [], []
     names: dict[str, Any] = {"classes": classes, "NOT_GIVEN": object()}
     for number, field in enumerate(fields):

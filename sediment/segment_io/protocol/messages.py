@@ -12,11 +12,6 @@ from sediment.segment_io.protocol.schema import message_lines, message_schema
 
 
 def __getattr__(name: str) -> Any:
-    """Return the class of a message.
-
-    Raises:
-        AttributeError: no message has this name.
-    """
     try:
         schema = message_schema(name)
     except KeyError:

@@ -28,7 +28,6 @@ class MalformedError(ValueError):
 
 
 def read_varint(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
-    """Return an unsigned varint and the position after it."""
     value = shift = 0
     while shift < _VARINT_BITS:
         byte = buffer[position]
@@ -57,7 +56,6 @@ def read_long_string_length(buffer: bytes | memoryview, position: int) -> tuple[
 
 
 def write_varint(value: int) -> bytes:
-    """Encode an unsigned varint of at most 32 bits."""
     if value < 1 << 7:
         return bytes((value,))
     if value < 1 << 14:
@@ -70,7 +68,6 @@ def write_varint(value: int) -> bytes:
 
 
 def skip_tagged_fields(buffer: bytes | memoryview, position: int, end: int, count: int) -> int:
-    """Skip `count` unknown tagged fields; return the position after them."""
     for _ in range(count):
         _, position = read_varint(buffer, position)
         size_bytes, position = read_varint(buffer, position)
@@ -87,7 +84,6 @@ def uuid_of(raw: bytes) -> UUID:
 
 
 def records_size_bytes(records: Any) -> int:
-    """Return the size of a bytes-like object or a file slice."""
     if isinstance(records, memoryview):
         return records.nbytes
     size_bytes = getattr(records, "size_bytes", None)

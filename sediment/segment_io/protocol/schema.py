@@ -51,8 +51,6 @@ _INDENT = "  "
 # --------------------------------------------------------------------------------------------------------------- parts
 @dataclass(frozen=True, slots=True)
 class VersionRange:
-    """Versions from `lowest_version` to `highest_version`, inclusive."""
-
     lowest_version: int
     highest_version: int
 
@@ -74,7 +72,6 @@ NO_VERSIONS = VersionRange(0, -1)
 
 
 def parse_versions(text: str) -> VersionRange:
-    """Return the versions that a text such as `0-3`, `4+`, `7` or `none` means."""
     if text == "none":
         return NO_VERSIONS
     if text.endswith("+"):
@@ -85,9 +82,8 @@ def parse_versions(text: str) -> VersionRange:
 
 @dataclass(frozen=True, slots=True)
 class FieldSchema:
-    """A field of a structure.
+    """`type` is a primitive type or the name of a structure; if `is_array` is True, it is the type of the elements.
 
-    `type` is a primitive type or the name of a structure; if `is_array` is True, it is the type of the elements.
     `default` is the text after `default=`, empty if there is none.
     """
 
@@ -104,16 +100,12 @@ class FieldSchema:
 
     @property
     def attribute(self) -> str:
-        """The name of the attribute in Python: `max_wait_ms` for `maxWaitMs`."""
         return snake_case(self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class MessageLine:
-    """The first line of a message: everything except its fields.
-
-    `component` is the part of Kafka that defines the message.
-    """
+    """`component` is the part of Kafka that defines the message."""
 
     component: str
     name: str
@@ -135,14 +127,12 @@ class MessageSchema:
 
 
 def snake_case(name: str) -> str:
-    """Return the name in snake case: `topic_id` for `topicId`."""
     return _WORD_BOUNDARY.sub("_", name).lower()
 
 
 # ------------------------------------------------------------------------------------------------------------- reading
 @cache
 def message_lines() -> Mapping[str, MessageLine]:
-    """Return the first line of every message by its name."""
     return {
         match[1]: _parse_message_line(path.stem, match[1], match[2])
         for path in _files()
@@ -151,11 +141,6 @@ def message_lines() -> Mapping[str, MessageLine]:
 
 
 def message_schema(name: str) -> MessageSchema:
-    """Return the schema of a message.
-
-    Raises:
-        KeyError: no message has this name.
-    """
     for path in _files():
         text = _text(path)
         start = text.find(f"\n{name}{_INDENT}")

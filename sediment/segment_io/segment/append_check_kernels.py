@@ -288,5 +288,4 @@ def check_short_plain_batch(
     records: npt.NDArray[np.int64],
     errors: RecordErrors,
 ) -> tuple[int, int, int, int, int]:
-    """Return the result of `check_plain_batch`, but keep the interpreter lock; use this for short batches."""
     return check_plain_batch(base, size_bytes, now_ms, rules, records, errors)

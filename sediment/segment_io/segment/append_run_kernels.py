@@ -120,8 +120,7 @@ def check_plain_run(
 ) -> tuple[int, int, int, int, bool]:
     """Check the batches of the first `count` rows as `check_plain_batch` does, and copy them to address `target`.
 
-    `target_bytes` is the size of the memory for the copies.  The run ends before the first batch that is not plain, is
-    larger than `max_batch_bytes`, or does not fit.
+    The run ends before the first batch that is not plain, is larger than `max_batch_bytes`, or does not fit.
 
     Returns:
         (number of batches, their bytes, their records, largest timestamp, True if a batch has a producer).
@@ -166,7 +165,6 @@ def check_short_plain_run(
     records: npt.NDArray[np.int64],
     errors: RecordErrors,
 ) -> tuple[int, int, int, int, bool]:
-    """Return the result of `check_plain_run`, but keep the interpreter lock; use this for short runs."""
     return check_plain_run(base, count, max_batch_bytes, now_ms, rules, target, target_bytes, rows, records, errors)
 
 
@@ -186,8 +184,7 @@ def place_plain_run(
 ) -> None:
     """Set offset and leader epoch of the batches at address `target`, and append their index entries.
 
-    The first batch gets `base_offset`, and begins at byte `position` of a segment.  For the other arguments, see
-    `add_batch`.
+    The first batch gets `base_offset`, and begins at byte `position` of a segment.
     """
     start_entry_arrays(progress)
     for index in range(count):

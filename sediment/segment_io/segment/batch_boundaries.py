@@ -28,13 +28,7 @@ _WINDOW_BYTES = 1 << 16
 
 
 def batch_ends(path: Path, fs: Fs, *, position: int = 0, size_bytes: int | None = None) -> Iterator[tuple[int, int]]:
-    """Yield (last offset, end position) of each complete batch between `position` and `size_bytes` of the file.
-
-    Raises:
-        CorruptBatchError: raised during the iteration if a batch's length field is too small for any batch.
-
-    Source: kafka-log 01 §2.2.
-    """
+    """Yield (last offset, end position) of each complete batch between `position` and `size_bytes` of the file."""
     if size_bytes is None:
         entry = fs.entry(path)
         size_bytes = 0 if entry is None else entry.size_bytes
@@ -63,11 +57,6 @@ def batch_ends(path: Path, fs: Fs, *, position: int = 0, size_bytes: int | None 
 
 def next_offset_of(path: Path, base_offset: int, fs: Fs) -> int:
     """Return the offset after the last whole batch of a segment file; `base_offset` if there is none.
-
-    Besides the header fields that all magics share, only `lastOffsetDelta` is read; no checksum is computed.
-
-    Raises:
-        CorruptBatchError: a batch's length field is too small for any batch.
 
     Source: kafka-log 01 §2.2, 05 §3 (readNextOffset).
     """

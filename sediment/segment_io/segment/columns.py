@@ -372,7 +372,6 @@ def gather_batches(
 def check_batches(
     base: int, shift: int, headers: npt.NDArray[np.void], valid: npt.NDArray[np.bool_], crcs: Int64s
 ) -> None:
-    """Set `valid` to True for each batch with a correct CRC, and `crcs` to the stored CRCs."""
     for index in range(headers.size):
         address = base + headers[index]["position"] + shift
         size_bytes = headers[index]["size_bytes"]
@@ -386,8 +385,6 @@ def check_batches(
 
 # ----------------------------------------------------------------------------------------------------- growing a table
 class _TableArrays:
-    """The arrays of a table of `rows` rows; `sizes` are the sizes of the arrays for keys, values and headers."""
-
     def __init__(self, rows: int, sizes: tuple[int, int, int, int, int]) -> None:
         key_bytes, value_bytes, headers, header_key_bytes, header_value_bytes = sizes
         self.longs = np.empty((LONG_COLUMNS, rows), dtype=np.int64)
@@ -434,10 +431,7 @@ _HEADERS_AT_FIRST = TABLE_ROWS
 
 
 class RecordColumns:
-    """The records of batches, gathered until a table is full.
-
-    `want` is a set of WANT_ bits; only wanted columns can be taken.
-    """
+    """`want` is a set of WANT_ bits; only wanted columns can be taken."""
 
     def __init__(self, want: int) -> None:
         self._want = want
@@ -457,14 +451,13 @@ class RecordColumns:
         self._counts: list[Int64s] = []
 
     def __len__(self) -> int:
-        """Return the number of records gathered since the last `take`."""
         return int(self._arrays.state[ROWS])
 
     def add(self, span: BatchSpan, first: int, skip: npt.NDArray[np.bool_], bounds: Int64s) -> int:
         """Gather the batches span.rows[first:] that are not in `skip`; return the index after the last gathered batch.
 
-        `bounds` is int64[BOUND_FIELDS].  If the result is below the number of batches, the table is full: `take` it,
-        and call again with the result as `first`.
+        If the result is below the number of batches, the table is full: `take` it, and call again with the result as
+        `first`.
 
         Raises:
             BadBatchError: a batch is corrupt or of an unknown kind; the batches before it were gathered.
@@ -512,7 +505,6 @@ class RecordColumns:
         self._arrays = _TableArrays(rows, tuple(sizes))
 
     def _gather_compressed(self, span: BatchSpan, index: int, shift: int, bounds: Int64s) -> tuple[int, int]:
-        """Gather a compressed batch with a correct CRC; return (records added, status)."""
         row = span.rows[index]
         at, size_bytes = int(row["position"]) + shift, int(row["size_bytes"])
         try:
@@ -548,7 +540,6 @@ class RecordColumns:
         return buffer
 
     def take(self) -> RecordTable:
-        """Return the gathered records and start an empty table."""
         table = self.take_last()
         self._start()
         return table
@@ -583,8 +574,6 @@ def readable_tables(spans: Iterable[BatchSpan], want: int) -> Iterator[RecordTab
 
 
 class BadBatchError(Exception):
-    """Batch `index` of the span cannot be read; `error` states the reason."""
-
     def __init__(self, index: int, error: SedimentError) -> None:
         super().__init__(index, error)
         self.index = index
@@ -593,10 +582,7 @@ class BadBatchError(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordTable:
-    """Gathered records, with columns as pyarrow arrays.
-
-    `headers` are the BATCH_ROW rows of the batches; `counts` are the numbers of records in each batch.
-    """
+    """`headers` are the BATCH_ROW rows of the batches; `counts` are the numbers of records in each batch."""
 
     _arrays: _TableArrays
     headers: Rows
@@ -606,15 +592,12 @@ class RecordTable:
         return int(self._arrays.state[ROWS])
 
     def per_batch(self, name: str) -> npt.NDArray[np.generic]:
-        """Return a header field, repeated for each record of its batch."""
         return np.repeat(self.headers[name], self.counts)
 
     def offsets(self) -> Int64s:
-        """Return int64[records]."""
         return self._arrays.longs[OFFSET, : len(self)]
 
     def timestamps_us(self) -> Int64s:
-        """Return int64[records], microseconds since the epoch."""
         return self._arrays.longs[TIMESTAMP_US, : len(self)]
 
     def sizes(self) -> Int32s:
@@ -626,20 +609,16 @@ class RecordTable:
         return self._arrays.ints[SEQUENCE, : len(self)]
 
     def has_key(self) -> npt.NDArray[np.bool_]:
-        """Return bool[records]."""
         return self._arrays.flags[KEY_VALID, : len(self)].astype(np.bool_)
 
     def has_value(self) -> npt.NDArray[np.bool_]:
-        """Return bool[records]; a record without a value is a tombstone."""
         return self._arrays.flags[VALUE_VALID, : len(self)].astype(np.bool_)
 
     def keys(self) -> pa.Array:
-        """Return a binary array; null keys are null."""
         arrays = self._arrays
         return _binary(arrays.ints[KEY_OFFSETS], arrays.key_data, arrays.flags[KEY_VALID], len(self))
 
     def values(self) -> pa.Array:
-        """Return a binary array; null values are null."""
         arrays = self._arrays
         return _binary(arrays.ints[VALUE_OFFSETS], arrays.value_data, arrays.flags[VALUE_VALID], len(self))
 

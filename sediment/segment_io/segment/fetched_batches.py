@@ -202,12 +202,10 @@ class AbortedTransaction(Protocol):
     """An aborted transaction as a fetch response lists it: its producer, and the offset of its first record."""
 
     @property
-    def producer_id(self) -> int:
-        """The producer."""
+    def producer_id(self) -> int: ...
 
     @property
-    def first_offset(self) -> int:
-        """The first offset."""
+    def first_offset(self) -> int: ...
 
 
 # -------------------------------------------------------------------------------------------------------------- reading
@@ -295,11 +293,7 @@ class _Run(NamedTuple):
 
 
 def _runs(data: Buffer, from_offset: int, visible: _Visibility, limit_bytes: int) -> Iterator[_Run]:
-    """Yield the visible records of `data` at or above `from_offset`; a run is valid until the next run is requested.
-
-    Raises:
-        CorruptBatchError: a batch is malformed, fails its checksum or expands beyond `limit_bytes`.
-    """
+    """Yield the visible records of `data` at or above `from_offset`; a run is valid until the next run is requested."""
     buffer = padded_copy(data)
     content = data if isinstance(data, bytes) else bytes(data)
     rooms = _Rooms(_RUN_RECORDS)
@@ -354,7 +348,6 @@ class _Visibility:
         self._aborted: set[int] = set()
 
     def of(self, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Return bool[batches]: True for batches with records that a consumer sees."""
         attributes = np.where(rows["magic"] >= MAGIC_V2, rows["attributes"], 0)
         visible = rows["last_offset"] >= self._from_offset
         if not self._with_control:
@@ -390,8 +383,6 @@ _FIELDS = 10
 
 
 class _Rooms:
-    """Arrays for `count` records: one for the decoded records of a batch, one for the fields of all read records."""
-
     def __init__(self, count: int) -> None:
         self.records = np.empty((count, RECORD_FIELDS), dtype=np.int64)
         self.fields = np.empty((_FIELDS, count), dtype=np.int64)
@@ -471,7 +462,6 @@ def collect_fields(
 
 @kernel
 def _number_headers(base: int, fields: Int64s) -> int:
-    """Number the headers of all records, starting at 0; return the number of headers."""
     headers = 0
     for at in range(fields.shape[1]):
         fields[_FIRST_HEADER, at] = headers
@@ -501,10 +491,7 @@ def _locate_headers(base: int, fields: Int64s, spans: Int64s) -> None:
 
 
 def _records(run: _Run) -> Iterator[Record]:
-    """Return the records of a run.
-
-    The columns are joined without Python code for each record, because such code would take twice as long.
-    """
+    """The columns are joined without Python code for each record, because such code would take twice as long."""
     content, buffer, fields, found = run
     offsets, times, key_starts, key_ends, value_starts, value_ends, batch = fields[: _BATCH + 1].tolist()
     columns = zip(
@@ -544,7 +531,6 @@ def _headers(content: bytes, buffer: ByteArray, fields: Int64s) -> Iterable[Head
 def _read_compressed(
     data: bytes, rows: Rows, index: int, batch: Batch, from_offset: int, limit_bytes: int
 ) -> tuple[ByteArray, Int64s]:
-    """Return the decompressed records of a batch, padded, and their fields."""
     entry = data[batch.position : batch.position + batch.size_bytes]
     try:
         if batch.magic < MAGIC_V2:

@@ -4,8 +4,7 @@ Entries are appended with ordinary writes, so a full disk causes an error, not a
 mapping of the same file, in which new entries are visible immediately.
 
 Most look-ups are near the end of the log.  So the last 8192 bytes of entries are searched first, because they are in
-the page cache.  Kafka's AbstractIndex calls them the warm section.  A binary search over the whole file would read
-pages that have not been used for hours.
+the page cache.  Kafka's AbstractIndex calls them the warm section.
 
     new file             segment.index.bytes, rounded down to whole entries, all zeros     `reserve`
     existing file        every whole entry counts, also a zero one                         `open`
@@ -82,8 +81,6 @@ def last_at_most_i64(address: int, entry_bytes: int, field: int, entries: int, w
 
 
 class MappedIndex:
-    """The common part of offset and time index: a file of whole entries."""
-
     entry_bytes: int
     reserved_entries = 0
     """The slots at the end of the file that are not for ordinary entries."""
@@ -133,7 +130,6 @@ class MappedIndex:
         self.room = max(most - (self._entries or 0), 0)
 
     def reserve(self) -> None:
-        """Extend the file to its full size and keep it open for appends."""
         if self._file is not None:
             return
         file = self._file = self.open()
@@ -146,7 +142,6 @@ class MappedIndex:
             file.resize(self.max_entries * self.entry_bytes)
 
     def trim(self) -> None:
-        """Truncate the file after its last entry."""
         file = self.open()
         self.is_reserved = False
         self.close_file()
@@ -162,7 +157,6 @@ class MappedIndex:
         self._count_room()
 
     def cut(self, entries: int) -> None:
-        """Keep the first `entries` entries, and overwrite the other entries with zeros."""
         file, before = self.open(), len(self)
         if entries < before:
             file.write(bytes((before - entries) * self.entry_bytes), entries * self.entry_bytes)
@@ -170,18 +164,15 @@ class MappedIndex:
             self._count_room()
 
     def moved(self, path: Path) -> None:
-        """Record that the file was renamed to `path`."""
         self.path = path
         if self._file is not None:
             self._file.path = path
 
     def close_file(self) -> None:
-        """Close the descriptor until the index grows; the mapping remains."""
         self._file = None
         self.room = 0
 
     def release(self) -> None:
-        """Drop the reference to the file; the file is closed when its last reference disappears."""
         self.close_file()
         self._mapping = None
 
@@ -195,25 +186,16 @@ class MappedIndex:
 
     @property
     def warm_entries(self) -> int:
-        """The number of entries in the warm section, which a search tries first."""
         return _WARM_BYTES // self.entry_bytes
 
 
 class MappedOffsetIndex(MappedIndex):
-    """The `.index` of an open segment (kafka-log 01 §7.1).
-
-    lookup               finds the entry with the largest offset at or below the target, or (base offset, 0)
-    fetch_upper_bound    finds the first entry at or above a position (Kafka's fetchUpperBoundOffset)
-    truncate_to          keeps the entries below an offset
-    append               `index_appends` leaves out an entry if the index is full, or if the offset does not ascend
-    full                 every slot has an entry (`is_full`)
-    """
+    """The `.index` of an open segment (kafka-log 01 §7.1)."""
 
     entry_bytes = OFFSET_ENTRY_BYTES
 
     @property
     def last_offset(self) -> int:
-        """The offset of the last entry; the base offset if the index is empty."""
         return self[len(self) - 1].offset if len(self) else self.base_offset
 
     def __getitem__(self, slot: int) -> OffsetPosition:
@@ -251,7 +233,6 @@ class MappedOffsetIndex(MappedIndex):
         return self[slot] if slot < entries else None
 
     def truncate_to(self, offset: int) -> None:
-        """Keep the entries below `offset`."""
         self.cut(self._slot(offset - self.base_offset - 1) + 1)
 
     def _slot(self, target: int) -> int:
@@ -265,11 +246,6 @@ class MappedOffsetIndex(MappedIndex):
 class MappedTimeIndex(MappedIndex):
     """The `.timeindex` of an open segment (kafka-log 01 §7.2).
 
-    lookup          the entry with the largest timestamp at or below the target, else (-1, base offset)
-    maybe_append    adds an entry only for a larger timestamp; a smaller timestamp or offset is an error
-    truncate_to     keeps the entries with offsets below an offset
-    full            only one slot is free; a roll or a close may use it for the largest timestamp (skipFullCheck)
-
     `index_appends` has the rule for ordinary appends.
     """
 
@@ -278,7 +254,6 @@ class MappedTimeIndex(MappedIndex):
 
     @property
     def last_entry(self) -> TimestampOffset:
-        """The entry with the largest timestamp; (−1, base offset) if the index is empty."""
         return self[len(self) - 1] if len(self) else TimestampOffset(NO_TIMESTAMP, self.base_offset)
 
     def __getitem__(self, slot: int) -> TimestampOffset:
@@ -316,7 +291,6 @@ class MappedTimeIndex(MappedIndex):
         return self[slot] if slot >= 0 else TimestampOffset(NO_TIMESTAMP, self.base_offset)
 
     def truncate_to(self, offset: int) -> None:
-        """Keep the entries with offsets below `offset`."""
         entries = len(self)
         if entries:
             mapping, target = self.mapped(), offset - self.base_offset - 1

@@ -28,8 +28,6 @@ from sediment.segment_io.fs import Fs, OpenFile
 
 
 class OpenTransactionIndex:
-    """The `.txnindex` of an open segment; the file exists after the first aborted transaction (kafka-log 01 §7.4)."""
-
     def __init__(self, path: Path, fs: Fs) -> None:
         self.path = path
         self._fs = fs
@@ -37,7 +35,6 @@ class OpenTransactionIndex:
         self._index: TransactionIndex | None = None
 
     def index(self) -> TransactionIndex:
-        """Return the current entries."""
         if self._index is None:
             data = self._fs.read_bytes(self.path) if self._fs.exists(self.path) else b""
             self._index = parse_transaction_index(data, path=str(self.path))
@@ -54,7 +51,6 @@ class OpenTransactionIndex:
             self._index = None
 
     def truncate_to(self, offset: int) -> None:
-        """Truncate the index before the first entry whose last offset is at or above `offset`."""
         beyond = np.flatnonzero(self.index().last_offsets >= offset)
         if beyond.size:
             if self._file is None:
@@ -63,11 +59,9 @@ class OpenTransactionIndex:
             self._index = None
 
     def changed_file(self) -> OpenFile | None:
-        """Return the file if this object has changed it, else None."""
         return self._file
 
     def moved(self, path: Path) -> None:
-        """Record that the file was renamed to `path`."""
         self.path = path
         if self._file is not None:
             self._file.path = path
@@ -77,5 +71,4 @@ class OpenTransactionIndex:
         self._file = None
 
     def release(self) -> None:
-        """Drop the reference to the file; the file is closed when its last reference disappears."""
         self._file = None

@@ -90,8 +90,7 @@ class HeaderScan:
     position of the first byte that was not consumed.  This is the end of the file, the start of a torn tail, or the
     start of a bad batch.  The scan ends at `size_bytes`, by default the initial length of the file.
 
-    The scan reads about `chunk_bytes` at a time.  If `reuses_buffer` is False, each chunk has its own buffer, so the
-    caller may keep several chunks.
+    If `reuses_buffer` is False, each chunk has its own buffer, so the caller may keep several chunks.
 
     Raises:
         CorruptBatchError: raised during the iteration if a batch has a malformed header (CRCs are not computed).  With
@@ -126,8 +125,7 @@ class HeaderScan:
     def spans(self, source: int | ReadableFile | None = None) -> Iterator[BatchSpan]:
         """Yield the chunks; with `reuses_buffer`, a span is valid until the next span is requested.
 
-        `source` is an open file or its descriptor, which this method reads and does not close.  Without `source`, this
-        method opens and closes the file.
+        `source` is an open file or its descriptor, which this method reads and does not close.
         """
         if source is not None:
             size_bytes = _size_of(source) if self._size_bytes is None else self._size_bytes

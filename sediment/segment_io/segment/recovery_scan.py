@@ -2,10 +2,10 @@
 
 An untrusted segment (kafka-log 05 §4) is good up to its first bad batch.  The scan builds index entries for the good
 batches by the rule of `format.index_appends`.  During the scan, the caller receives the batches of producers, and the
-first batch of each leader epoch.  So nothing is read twice.
+first batch of each leader epoch.
 
-The last time index entry is for the largest timestamp (`index_appends.end_time_index`).  An offset that does not fit
-the segment raises IndexOffsetOverflowError; `loading.split_segment` then splits the segment.
+An offset that does not fit the segment raises IndexOffsetOverflowError; `loading.split_segment` then splits the
+segment.
 
 Invariants
 * Nothing is written.  Memory use is one chunk, the largest batch and the two indexes, for files of any size.
@@ -296,14 +296,13 @@ class RepeatedOffsets:
 class SegmentScan:
     """The good batches at the start of a segment.
 
-    `good_bytes` is their size.  `stop` is the reason why the next batch is bad; None means that the file ends there.
-    `is_torn` is True if the rest of the file is shorter than any batch, or shorter than the length field of the next
-    batch requires.  `next_offset` is the offset after the last good batch.  `producers_end_offset` is the offset after
-    the last good batch whose magic has producers.  If the segment has no such batch, the offset is the segment's base
-    offset.  `largest_timestamp_ms` is -1 if no batch has a timestamp.  `offset_index` and `time_index` are the contents
-    of complete files.  `leader_epochs` are the epochs above the known epoch, each with the base offset of its first
-    batch.  `goes_back` is True if the next batch is good, but has a lower offset.  `repeated` are offsets that the good
-    batches contain twice.
+    `stop` is the reason why the next batch is bad; None means that the file ends there.  `is_torn` is True if the rest
+    of the file is shorter than any batch, or shorter than the length field of the next batch requires.
+    `producers_end_offset` is the offset after the last good batch whose magic has producers.  If the segment has no
+    such batch, the offset is the segment's base offset.  `largest_timestamp_ms` is -1 if no batch has a timestamp.
+    `offset_index` and `time_index` are the contents of complete files.  `leader_epochs` are the epochs above the known
+    epoch, each with the base offset of its first batch.  `goes_back` is True if the next batch is good, but has a lower
+    offset.
     """
 
     good_bytes: int
@@ -349,8 +348,6 @@ def scan_segment(
 
 
 class _Scan:
-    """The buffers and the progress of one scan."""
-
     def __init__(
         self,
         path: Path,
@@ -492,7 +489,6 @@ _STOP_TEXT = {
 
 
 def _entries(segment_index_bytes: int, most_entries: int, entry_bytes: int) -> ByteArray:
-    """Return a buffer for `most_entries`, limited to the complete entries that fit into `segment_index_bytes`."""
     return np.zeros(min(segment_index_bytes // entry_bytes, most_entries) * entry_bytes, dtype=np.uint8)
 
 
@@ -508,10 +504,7 @@ class BatchesAfterCorruption:
 def find_batches_after(
     path: Path, position: int, size_bytes: int, least_offset: int, fs: Fs | None = None
 ) -> BatchesAfterCorruption:
-    """Search for good batches after `position` of a file of `size_bytes`, with offsets of at least `least_offset`.
-
-    If the length of a bad batch is also corrupt, the next good batch is found by its header and its checksum.
-    """
+    """If the length of a bad batch is also corrupt, the next good batch is found by its header and its checksum."""
     good, last_offset = 0, -1
     buffer = padded_buffer(min(CHUNK_BYTES, max(size_bytes - position, LOG_OVERHEAD_BYTES)))
     descriptor = (fs or Fs()).open_to_read(path)

@@ -80,8 +80,6 @@ class FoundBatch(NamedTuple):
 
 
 class _Window(threading.local):
-    """A buffer for the headers that a search reads."""
-
     def __init__(self) -> None:
         buffer = padded_buffer(_WINDOW_BYTES)
         address: int = buffer.ctypes.data
@@ -95,10 +93,6 @@ def find_in_file(file: ReadableFile, position: int, end_position: int, kind: int
     """Return the first batch that a search of `kind` finds at or after `position`, or None.
 
     Only whole batches that end at or below `end_position` are considered.
-
-    Raises:
-        CorruptBatchError: the bytes at `position` are not a batch, or a header before the result is malformed.
-        OSError: the disk failed.
     """
     buffer, whole, address = _window.parts
     while (left := end_position - position) >= MAGIC:

@@ -62,22 +62,16 @@ class WantedTime(NamedTuple):
 
 
 class TimestampSearch(NamedTuple):
-    """A search in [position, end_position) of a file."""
-
     file: ReadableFile
     position: int
     end_position: int
     wanted: WantedTime
 
     def find(self, *, only_quick: bool = False) -> FoundRecord | None:
-        """Return the wanted record, or None.
-
-        An exact time is searched only in the first batch whose largest timestamp is this time.
+        """An exact time is searched only in the first batch whose largest timestamp is this time.
 
         Raises:
-            CorruptBatchError: a batch before that record is malformed.
             LongWorkError: `only_quick` is True, and a large batch must be searched.
-            OSError: the disk failed.
         """
         wanted, position = self.wanted, self.position
         kind = BY_EXACT_TIMESTAMP if wanted.is_exact else BY_TIMESTAMP
@@ -96,7 +90,6 @@ def find_record(
 
     Raises:
         CorruptBatchError: the batch is malformed before that record; its checksum is not verified.
-        LongWorkError, OSError: see `TimestampSearch.find`.
     """
     if only_quick and batch.size_bytes > QUICK_BYTES:
         raise LongWorkError(f"a batch has {batch.size_bytes} bytes")

@@ -156,9 +156,8 @@ def lay_out_segments(
 ) -> tuple[SegmentImage, ...]:
     """Return the segments of `batches`, uint8[n], which contains whole batches of any magic in log order.
 
-    The first segment is at `base_offset`.  A batch that would exceed Kafka's limits on file size or offsets begins
-    another segment, at the batch's base offset.  `aborted` are the transaction index entries to keep, in the order of
-    their markers.  `unreadable` contains (start, end) of bytes that are not batches; index entries never refer to them.
+    `aborted` are the transaction index entries to keep, in the order of their markers.  `unreadable` contains (start,
+    end) of bytes that are not batches; index entries never refer to them.
     """
     images: list[SegmentImage] = []
     progress = np.zeros(PROGRESS_FIELDS, dtype=np.int64)
@@ -219,7 +218,6 @@ def write_segment(
     The files get the owner, group and mode of `like`, and the modification time `mtime_ns`.
 
     Raises:
-        OwnerNotKeptError: this process may not set the owner, group or mode.
         OSError: the filesystem failed; files that were already written remain under their `.part` names.
     """
     parts = _PartFiles(directory, like, mtime_ns, run_id, attempt, fs)
@@ -248,11 +246,7 @@ def write_segments(
 
     The result is the same as with `lay_out_segments` and `write_segment`, with one exception: another segment also
     begins when an index is full.  A piece is used before the next piece is requested, so the caller may reuse the
-    piece's memory.  Only the indexes are kept in memory.  If a write or `pieces` fails, the files that were already
-    written are removed.
-
-    Raises:
-        OwnerNotKeptError, OSError: as in `write_segment`.
+    piece's memory.  If a write or `pieces` fails, the files that were already written are removed.
     """
     parts = _PartFiles(directory, like, mtime_ns, run_id, attempt, fs)
     source = _PieceSource(iter(pieces))
@@ -281,29 +275,22 @@ def write_segments(
 
 
 class _PieceSource:
-    """The bytes that did not fit into the previous segment, and then the remaining pieces."""
-
     def __init__(self, pieces: Iterator[ByteArray]) -> None:
         self._pieces = pieces
         self._rest: ByteArray | None = None
 
     def take(self) -> ByteArray | None:
-        """Return the next piece, or None after the last piece."""
         piece, self._rest = self._rest, None
         return next(self._pieces, None) if piece is None else piece
 
     def put_back(self, rest: ByteArray) -> None:
-        """Make the next call of `take` return `rest`, which consists of whole batches."""
         self._rest = rest
 
     def next_base_offset(self) -> int | None:
-        """Return the base offset of the batch that was put back; None if there is none."""
         return None if self._rest is None else _base_offset_at(self._rest, 0)
 
 
 class _GrowingIndexes:
-    """The indexes of one segment whose batches arrive in pieces."""
-
     def __init__(
         self, base_offset: int, index_interval_bytes: int, segment_index_bytes: int, max_segment_bytes: int
     ) -> None:
@@ -357,7 +344,6 @@ class _GrowingIndexes:
         return taken
 
     def files(self, transaction_index: bytes) -> Iterator[tuple[SegmentFileKind, Buffer]]:
-        """Yield (kind, content) of the files after the log; leave out an empty transaction index."""
         self._time_entries = _with_room(
             self._time_entries, int(self._progress[TIME_INDEX_BYTES]) + TIME_ENTRY_BYTES, self._time_limit
         )
@@ -369,7 +355,6 @@ class _GrowingIndexes:
 
 
 def _with_room(entries: ByteArray, size_bytes: int, limit_bytes: int) -> ByteArray:
-    """Return `entries`, or a larger copy with room for `size_bytes`, up to the limit."""
     if entries.size >= min(size_bytes, limit_bytes):
         return entries
     larger = np.zeros(min(2 * size_bytes, limit_bytes), dtype=np.uint8)
@@ -379,8 +364,6 @@ def _with_room(entries: ByteArray, size_bytes: int, limit_bytes: int) -> ByteArr
 
 @dataclass(frozen=True, slots=True)
 class _PartFiles:
-    """The new files of one attempt in `directory`, with the owner of `like`."""
-
     directory: Path
     like: Path
     mtime_ns: int
@@ -390,7 +373,6 @@ class _PartFiles:
     _begun: list[Path] = field(default_factory=list)
 
     def write(self, base_offset: int, kind: SegmentFileKind, chunks: Iterable[Buffer]) -> PartFile:
-        """Write and sync one file."""
         path = self.directory / part_file_name(base_offset, kind, self.run_id, self.attempt)
         self._begun.append(path)
         size_bytes = self.fs.write_new(path, chunks)

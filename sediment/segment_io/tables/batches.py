@@ -48,8 +48,6 @@ _BATCHES_PER_TABLE = 1 << 14
 
 @dataclass(slots=True)
 class _Batches:
-    """The header rows of one table, and the columns whose values are not in headers."""
-
     rows: list[Rows]
     valid: list[Mask]
     crcs: list[npt.NDArray[np.int64]]
@@ -112,7 +110,6 @@ def _gather(gathered: _Batches, span: BatchSpan, scan_task: ScanTask) -> None:
 
 
 def _look_inside(row: np.void, valid: bool, span: BatchSpan) -> None:
-    """Set the base offset and record count of a message of magic 0 or 1; decompress the message if necessary."""
     if not row["attributes"] & CODEC_MASK:
         row["record_count"] = 1
         return

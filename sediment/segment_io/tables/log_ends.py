@@ -24,7 +24,6 @@ from sediment.segment_io.tables.schema import READ_COMMITTED
 
 
 def first_offset(source: Source | None, fs: Fs) -> int:
-    """Return the base offset of the first segment, or 0 if no segment exists."""
     segments = live_segments(source, fs) if source else ()
     return segments[0].base_offset if segments else 0
 
@@ -33,9 +32,6 @@ def end_offset(isolation: str, source: Source, fs: Fs, checkpoints: PartitionChe
     """Return the log end offset or, for READ_COMMITTED, the last stable offset.
 
     `checkpoints` are the entries of the partition; if None, they are read from the log directory.
-
-    Raises:
-        NotALogDirectoryError: the directory does not exist.
     """
     # Imported late, because a process that only plans does not need the compiled code that the import loads.
     from sediment.segment_io.partition.read_committed import committed_range, log_end_offset
@@ -67,11 +63,6 @@ class LogEnds:
         self._known: dict[str, tuple[Any, int]] = {}
 
     def sources(self) -> dict[str, Source]:
-        """Return the selected sources by topic-partition.
-
-        Raises:
-            UsageError: a partition is in two log directories, or a path names a single segment.
-        """
         found: dict[str, Source] = {}
         for source in filter(self._selects, find_sources(self._paths, self._fs)):
             other = found.setdefault(str(source.partition), source)
@@ -88,7 +79,6 @@ class LogEnds:
         return found
 
     def now(self) -> dict[str, int]:
-        """Return the next offset of each partition, except partitions that `of` leaves out."""
         return {str(source.partition): end for source, end in self.of(self.sources().values()).items()}
 
     def of(self, sources: Iterable[Source]) -> dict[Source, int]:
@@ -100,7 +90,6 @@ class LogEnds:
         return {source: end for source, (end, _) in self.identified(sources).items()}
 
     def identified(self, sources: Iterable[Source]) -> dict[Source, tuple[int, PartitionIdentity]]:
-        """Return the next offset and the identity of each of `sources`; leave out sources and raise as `of` does."""
         fs = self._fs
         of_log_dir = cache(lambda log_dir: read_checkpoints(log_dir, fs))  # reads each file once per call
         is_committed = self._isolation == READ_COMMITTED
@@ -133,7 +122,6 @@ class LogEnds:
         return before is not None and now is not None and before.is_same(now)
 
     def _identity(self, source: Source) -> PartitionIdentity | None:
-        """Return the identity of the partition of `source`; None if its directory does not exist."""
         try:
             return self.identities.of(source)
         except FileNotFoundError:

@@ -35,8 +35,6 @@ _LENGTHS = struct.Struct("<qqq")
 
 
 class LogMatch(Enum):
-    """Result of a comparison of a log with a mark."""
-
     SAME = "same"
     OTHER = "other"
     UNKNOWN = "unknown"
@@ -55,8 +53,7 @@ class RecordMark:
 class LogMark:
     """A mark of a log; without a `topic_id`, `directory` and `record` take its place.
 
-    `directory` is `PartitionIdentity.directory`.  `record` is the last record below the offset up to which the log was
-    read, or None if there was none.
+    `record` is the last record below the offset up to which the log was read, or None if there was none.
     """
 
     topic_id: str | None = None
@@ -78,22 +75,12 @@ class LogMark:
 
 
 def mark_of(source: Source, identity: PartitionIdentity, end_offset: int, fs: Fs) -> LogMark:
-    """Return the mark of a log of which the records below `end_offset` are read.
-
-    Raises:
-        SedimentError: as in `scan_tasks_from_end` and `read_table`; never for a topic with an id.
-    """
     if identity.topic_id is not None:
         return LogMark(topic_id=identity.topic_id)
     return LogMark(directory=identity.directory, record=_last_record(source, end_offset, fs))
 
 
 def match_log(mark: LogMark, source: Source, identity: PartitionIdentity, fs: Fs) -> LogMatch:
-    """Compare the log of `source`, whose partition has this identity, with a mark.
-
-    Raises:
-        SedimentError: as in `plan_scan_tasks` and `read_table`; never if both have a topic id.
-    """
     return mark.match(identity, lambda offset: _crc_at(source, offset, fs))
 
 

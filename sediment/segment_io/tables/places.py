@@ -15,7 +15,6 @@ from sediment.segment_io.printable import encodable
 
 
 def place_of(source: Source, names: Collection[str], fs: Fs) -> dict[str, Any]:
-    """Return the values of the columns `node_id` and `log_dir`, as far as `names` contains them."""
     log_dir = source.directory.parent
     place: dict[str, Any] = {}
     if "log_dir" in names:
@@ -29,6 +28,5 @@ def place_of(source: Source, names: Collection[str], fs: Fs) -> dict[str, Any]:
 
 
 def source_values(source: Source, names: Collection[str], fs: Fs) -> dict[str, Any]:
-    """Return the values of `place_of`, and the columns `topic` and `partition` of a partition's own rows."""
     partition = source.partition
     return {"topic": partition.topic, "partition": partition.partition, **place_of(source, names, fs)}

@@ -58,7 +58,6 @@ class TableTask:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of segments to read."""
         return sum(scan_task.slice.size_bytes for scan_task in self.scan_tasks)
 
 
@@ -71,13 +70,9 @@ def plan_table(
     bounds: Mapping[Source, Bounds] = _NO_BOUNDS,
     log_dirs: Sequence[Path] = (),
 ) -> list[TableTask]:
-    """Return the tasks; together, they return the rows of the table, in the order of `sources` and offsets.
+    """A task reads about `task_bytes` of segments; None means the table's default.
 
-    A task reads about `task_bytes` of segments; None means the table's default.  `bounds` contains bounds for single
-    sources, in addition to the bounds of the request.  `log_dirs` are further log directories for the tasks.
-
-    Raises:
-        SedimentError: a directory disappeared, or the committed range cannot be found because of corruption.
+    `bounds` contains bounds for single sources, in addition to the bounds of the request.
     """
     wanted = [source for source in sources if request.selects(source)]
     if task_bytes is None:
@@ -102,29 +97,19 @@ def plan_table(
 
 
 def plan_scan_tasks(request: TableRequest, source: Source, fs: Fs, *, slice_bytes: int) -> list[ScanTask]:
-    """Return the scan tasks of one partition or segment, each of at most about `slice_bytes`."""
     bounds, committed = _bounds(request, source, fs)
     slices = plan_slices(source, bounds, fs, slice_bytes=slice_bytes)
     return [_scan_task(found, bounds, committed) for found in slices]
 
 
 def scan_tasks_from_end(request: TableRequest, source: Source, fs: Fs) -> Iterator[ScanTask]:
-    """Yield the scan tasks of one partition or segment in reverse order; the tasks that are yielded first are small.
-
-    Raises:
-        SedimentError: as in `plan_table`.
-    """
+    """Yield the scan tasks of one partition or segment in reverse order; the tasks that are yielded first are small."""
     bounds, committed = _bounds(request, source, fs)
     for found in slices_from_end(source, bounds, fs):
         yield _scan_task(found, bounds, committed)
 
 
 def _bounds(request: TableRequest, source: Source, fs: Fs) -> tuple[Bounds, CommittedRange | None]:
-    """Return the bounds of a request in one partition, and the committed range if the request reads committed data.
-
-    Raises:
-        CorruptDataError: a segment of the partition is not a regular file, so its records would be missed.
-    """
     if source.base_offset is None:
         check_segments_are_files(source.partition, source.directory, fs)
     if request.isolation != READ_COMMITTED:
@@ -145,7 +130,6 @@ def _scan_task(found: Slice, bounds: Bounds, committed: CommittedRange | None) -
 
 
 def pack_scan_tasks(scan_tasks: Sequence[ScanTask], task_bytes: int) -> list[TableTask]:
-    """Return tasks of about `task_bytes` each that read all of `scan_tasks`, in their order."""
     packed = pack_in_order(scan_tasks, read_cost, task_bytes + OPEN_SEGMENT_BYTES)
     return [TableTask(scan_tasks=tuple(each)) for each in packed]
 
@@ -157,8 +141,6 @@ def read_cost(scan_task: ScanTask) -> int:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableRange:
-    """Bytes [position, end_position) of a segment that are not a readable batch, with the reason."""
-
     scan_task: ScanTask
     position: int
     end_position: int
@@ -166,11 +148,7 @@ class UnreadableRange:
 
 
 def parse_range(text: str | None, name: str) -> tuple[int, int]:
-    """Parse `A:B` as (A, B); an empty A or B means no bound.  If `text` is None, neither bound exists.
-
-    Raises:
-        UsageError: `text` is not a range of numbers, or A is above B.
-    """
+    """Parse `A:B` as (A, B); an empty A or B means no bound.  If `text` is None, neither bound exists."""
     first, end = ALL.first_offset, ALL.end_offset
     if text is None:
         return first, end

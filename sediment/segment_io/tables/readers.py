@@ -87,9 +87,6 @@ def first_offset_since(request: TableRequest, source: Source, timestamp_ms: int,
     """Return the offset of the first record whose timestamp is `timestamp_ms` or later; None if there is none.
 
     Ignore records that are excluded by the isolation level or the corruption mode of `request`.
-
-    Raises:
-        SedimentError: as in `plan_table` and `read_table`.
     """
     records = TableRequest(
         columns=("offset",),
@@ -112,7 +109,6 @@ class _Rows:
     columns: Mapping[str, Any]
 
     def batch(self, common: Mapping[str, Any], columns: Sequence[Column]) -> pa.RecordBatch:
-        """Return the rows; the values in `common` are the same in all rows."""
         import pyarrow as pa
 
         schema = arrow_schema(columns)

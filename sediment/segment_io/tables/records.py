@@ -46,7 +46,6 @@ def read_record_rows(
     *,
     follow: bool = True,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of `records`; arguments and errors are the same as for `readers.read_table`."""
     selected = request.selected()
     names = {column.name for column in selected}
     want = sum(_WANT.get(column.name, 0) for column in selected)

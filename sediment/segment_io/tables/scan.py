@@ -69,7 +69,6 @@ def _first_offsets(rows: Rows) -> npt.NDArray[np.int64]:
 
 
 def has_bit(bit: int) -> Callable[[Rows], Mask]:
-    """Return a function that selects the batches of magic 2 whose attributes have `bit` set."""
     return lambda rows: (rows["attributes"] & bit != 0) & (rows["magic"] >= 2)
 
 
@@ -145,7 +144,6 @@ def read_spans(
     """Yield the spans and unreadable ranges of a scan task.
 
     With `follow`, read the current segments that contain the task's offsets; otherwise read only the planned file.
-    `reuses_buffer` and `chunk_bytes` are parameters of `HeaderScan`.
 
     Raises:
         SourceChangedError: without `follow`, the planned file no longer exists.  With `follow`, files change too often
@@ -186,7 +184,6 @@ def _replaced(planned: Slice) -> SourceChangedError:
 
 
 def _moved(scan_task: ScanTask, fs: Fs, on_lost: OnLost | None) -> list[ScanTask]:
-    """Return new scan tasks for the offsets of a scan task whose file was replaced or removed."""
     stale = scan_task.slice
     try:
         slices = current_slices(stale, fs)
@@ -213,7 +210,6 @@ def _moved(scan_task: ScanTask, fs: Fs, on_lost: OnLost | None) -> list[ScanTask
 
 
 def _is_other_topic(scan_task: ScanTask, fs: Fs) -> bool:
-    """Return True if the partition of a scan task was deleted, and created again with another topic id."""
     if scan_task.topic_id is None:
         return False
     try:
@@ -285,7 +281,6 @@ def _next_good(scan_task: ScanTask, descriptor: int, position: int) -> int:
 
 # --------------------------------------------------------------------------------------------------- unreadable ranges
 def unreadable_batch(bad: BadBatchError, span: BatchSpan, scan_task: ScanTask) -> UnreadableRange:
-    """Return the range of a batch that could not be decoded; add the batch's path and position to the error."""
     row = span.rows[bad.index]
     position, size_bytes = int(row["position"]), int(row["size_bytes"])
     bad.error.path = str(scan_task.slice.path)
@@ -300,7 +295,6 @@ def unreadable_batch(bad: BadBatchError, span: BatchSpan, scan_task: ScanTask) -
 def report_unreadable(
     unreadable: UnreadableRange, request: TableRequest, selected: Sequence[Column], fs: Fs, on_unreadable: OnUnreadable
 ) -> Iterator[pa.RecordBatch]:
-    """Raise the error, report the range, or report it and yield a row, according to `request.on_corruption`."""
     error = unreadable.error
     error.partition = str(unreadable.scan_task.slice.source.partition)
     if request.on_corruption == FAIL:

@@ -295,7 +295,6 @@ class TableRequest:
         return (self.replicas or (ALL_REPLICAS if self.what == "indexes" else BEST)) == ALL_REPLICAS
 
     def selects(self, source: Source) -> bool:
-        """Return True if the partition of `source` is requested."""
         partition = source.partition
         return (self.topics is None or partition.topic in self.topics) and (
             self.partitions is None or partition.partition in self.partitions

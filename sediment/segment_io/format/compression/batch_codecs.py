@@ -65,11 +65,6 @@ def decompress(codec: int, payload: Buffer, *, limit_bytes: int, magic: int = 2)
     `payload` contains the bytes after the batch header (magic 2), or the wrapper's value (`magic` 0 and 1).  The result
     may be a read-only view of `payload`.
 
-    Raises:
-        CorruptBatchError: the stream is malformed, ends early, fails a checksum or expands beyond `limit_bytes`.  Also
-            if a wrapper of magic 0 or 1 uses zstd.
-        UnsupportedDataError: codec 5 to 7.
-
     Source: kafka-log 01 §6; every stream that Kafka's readers accept is accepted here.
     """
     view = memoryview(payload).cast("B")
@@ -92,9 +87,6 @@ def compress(codec: int, payload: Buffer, *, level: int | None = None) -> bytes:
     """Compress `payload`, the records of a batch of magic 2, to one stream of `codec`.
 
     `level` is a value of Kafka's `compression.<codec>.level`, or None for Kafka's default; snappy has no levels.
-
-    Raises:
-        UnsupportedDataError: codec 5 to 7.
 
     Source: kafka-log 01 §6.
     """
@@ -136,11 +128,6 @@ class _Parts:
         self._joined: bytearray | None = None
 
     def add(self, part: Buffer) -> None:
-        """Add a part.
-
-        Raises:
-            ExpandsTooFarError: the parts have more bytes than the limit.
-        """
         if len(part) > self.room_bytes:
             raise _too_large(self._limit_bytes)
         if self._joined is not None:
@@ -153,7 +140,6 @@ class _Parts:
         self.room_bytes -= len(part)
 
     def records(self) -> Buffer:
-        """Return all parts; a single part is not copied."""
         return self._first if self._joined is None else self._joined
 
 
@@ -216,10 +202,7 @@ def _decompress_snappy(payload: memoryview, limit_bytes: int) -> Buffer:
 
 
 def _snappy_chunks(payload: memoryview) -> Iterator[memoryview]:
-    """Yield the raw snappy blocks of concatenated streams; one to three bytes at the end are ignored.
-
-    A payload without the header is one raw block.
-    """
+    """Yield the raw snappy blocks of concatenated streams; one to three bytes at the end are ignored."""
     if len(payload) < len(_XERIAL_HEADER) or payload[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
         yield payload
         return

@@ -61,7 +61,6 @@ def decompressed_records(
     For a batch that is not compressed, the result is a view of the buffer.
 
     Raises:
-        CorruptBatchError, UnsupportedDataError: see `batch_codecs.decompress`.
         LongWorkError: `only_quick` is True, and the batch is not quick to decompress.
     """
     start, end = position + BATCH_HEADER_BYTES, position + size_bytes

@@ -1,8 +1,7 @@
 """A compiled function that compresses the records of one batch, as `batch_codecs.compress` does.
 
-The function calls the codecs' C libraries by address.  It supports neither snappy, which no library exports, nor
-lz4 at levels other than Kafka's default.  It also does not support codecs whose library is missing.
-`batch_codecs.compress` handles these cases.
+It supports neither snappy, which no library exports, nor lz4 at levels other than Kafka's default.  It also does not
+support codecs whose library is missing.  `batch_codecs.compress` handles these cases.
 
 Invariants: the function writes exactly the bytes that `batch_codecs.compress` returns for the same records.  Nothing is
 written outside the target.
@@ -68,7 +67,6 @@ def find_compressors(codec: int | None = None, level: int | None = None) -> Tool
 
 
 def compressors_found() -> dict[str, bool]:
-    """Return, by codec, True if the codec's function was found in its library."""
     tools = find_compressors()
     registers = {"lz4": _LZ4_COMPRESS, "gzip": _GZIP_COMPRESS, "zstd": _ZSTD_COMPRESS}
     return {codec: bool(tools[register]) for codec, register in registers.items()}

@@ -3,9 +3,8 @@
     area      | records of a batch | records of the next | …        | padding |
     payloads  (address, bytes) of each batch's records; bytes is NOT_DECOMPRESSED if the records are not in the area
 
-The loops call functions of the codecs' C libraries by address.  This module itself implements snappy, because no
-library exports it.  A batch is skipped if it is framed differently, is malformed, or needs a library that is missing.
-`batch_codecs.decompress` then reads the batch or reports the error.
+This module itself implements snappy, because no library exports it.  A batch is skipped if it is framed differently, is
+malformed, or needs a library that is missing.  `batch_codecs.decompress` then reads the batch or reports the error.
 
 Invariants
 * A payload is used only if `batch_codecs.decompress` would return the same bytes.
@@ -90,7 +89,6 @@ def find_tools() -> Tools:
 
 
 def decompressors_found() -> dict[str, bool]:
-    """Return, by codec (lz4, gzip and zstd), True if the codec's function was found in its library."""
     tools = find_tools()
     registers = {"lz4": _LZ4_DECOMPRESS, "gzip": _GZIP_DECOMPRESS, "zstd": _ZSTD_DECOMPRESS}
     return {codec: bool(tools[register]) for codec, register in registers.items()}
