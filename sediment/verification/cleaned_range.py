@@ -4,8 +4,8 @@
         |------------|---------------------------|----------------|----------------|-------->
          clean       ^ keys are mapped from here ^ up to here      ^ segments at or above are unchanged
 
-Pure: this module opens no file.  Without a cleaner checkpoint in AFTER, it is unknown up to which offset the log was
-cleaned.  In this case, every missing record still needs a reason, but no record has to be missing.
+Without a cleaner checkpoint in AFTER, it is unknown up to which offset the log was cleaned.  In this case, every
+missing record still needs a reason, but no record has to be missing.
 
 Source: kafka-log 02 §2.1, §2.2, §3, §6.4.
 """
@@ -53,21 +53,16 @@ class LogFacts:
 
     @property
     def log_start_offset(self) -> int:
-        """Log start offset, computed as in a broker."""
         return max(self.checkpoints.log_start or 0, self.segments[0].base_offset if self.segments else 0)
 
     @property
     def log_end_offset(self) -> int:
-        """Offset after the last batch, or the base offset of an empty active segment."""
         ends = [segment.last_offset + 1 for segment in self.segments if segment.last_offset is not None]
         return max([*ends, *(segment.base_offset for segment in self.segments)], default=0)
 
     @property
     def last_stable_offset(self) -> int:
-        """Last stable offset, from the high watermark and open transactions.
-
-        If a replication checkpoint exists but does not list the partition, this is the log start offset.
-        """
+        """If a replication checkpoint exists but does not list the partition, this is the log start offset."""
         end = self.log_end_offset
         if self.checkpoints.high_watermark is not None:
             end = min(end, max(self.checkpoints.high_watermark, self.log_start_offset))
@@ -124,7 +119,6 @@ def cleaned_range(
 
 
 def _is_rolled(before: LogFacts, after: LogFacts) -> bool:
-    """Return True if the active segment of BEFORE was rolled, so a cleaning could include it."""
     if not before.segments or not after.segments:
         return False
     return after.segments[-1].base_offset == before.log_end_offset > before.segments[-1].base_offset

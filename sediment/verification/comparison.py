@@ -1,11 +1,5 @@
 """Comparison of one partition in two directories, in one task or in the driver.
 
-1. Scan the headers of both logs.
-2. Derive the range of the cleaning.
-3. Compare the records and the batches.
-4. Compare the bytes and the files.
-5. Report on the pair.
-
 Invariants: a partition is CORRECT only if every check was made and found no difference.  Memory use is the sum
 of the memory of `record_rules` and of `header_scan`, and does not depend on the size of the log.
 """
@@ -57,15 +51,12 @@ _OF_CLAIMS = frozenset({"superseded", "aborted"})
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One log of a pair, with the segment files that existed at the start of the run."""
-
     source: Source
     segments: tuple[LiveSegment, ...]
     checkpoints: PartitionCheckpoints
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the segments."""
         return sum(segment.ref.log_bytes for segment in self.segments)
 
     @property
@@ -90,8 +81,6 @@ class PairSettings:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The same partition before and after, its topic's settings, and the number of CPUs that a comparison may use."""
-
     name: str
     before: Side
     after: Side
@@ -100,27 +89,18 @@ class Pair:
 
     @property
     def readable_bytes(self) -> int:
-        """Upper bound of the bytes to read."""
         return self.before.readable_bytes + self.after.readable_bytes
 
     @property
     def threads(self) -> int:
-        """Number of threads that compare the pair."""
         return min(self.slots, MOST_THREADS) if self.readable_bytes >= LEAST_BYTES else 1
 
 
 def compare(pair: Pair) -> PairReport:
-    """Make every check of a pair; return its report.
-
-    Raises:
-        SedimentError, OSError: a log or a file cannot be read.
-    """
     return _Comparison(pair).report()
 
 
 class _Comparison:
-    """The steps of one comparison, with their results."""
-
     def __init__(self, pair: Pair) -> None:
         self._pair = pair
         self._fs = Fs()
@@ -223,11 +203,7 @@ class _Comparison:
 
 
 def scan_log_headers(source: Source, fs: Fs, threads: int) -> Log:
-    """Scan the headers of a log; if several threads can do this, they also determine the parts of the log.
-
-    Raises:
-        SedimentError, OSError: the log changed during the scan, or cannot be read at all.
-    """
+    """Scan the headers of a log; if several threads can do this, they also determine the parts of the log."""
     tasks = tuple(scan_tasks(source, fs))
     scanned = scan_in_parts(source, fs, threads) if threads > 1 else None
     if scanned is None:

@@ -47,9 +47,8 @@ _CHUNK_BYTES = 4 << 20
 class FilesToCheck:
     """Files to check for one pair: the small files, and the logs of the `untouched` segments, by base offset.
 
-    `corrupt` are base offsets of segments of AFTER with unreadable batches; their indexes are not checked.
-    `first_open` is the first offset of an open transaction, or None.  Producers that were idle since `idle_since_ms`
-    can be expired.
+    `corrupt` are base offsets of segments of AFTER with unreadable batches; their indexes are not checked.  Producers
+    that were idle since `idle_since_ms` can be expired.
     """
 
     before: Source
@@ -61,11 +60,7 @@ class FilesToCheck:
 
 
 def check_files(files: FilesToCheck, fs: Fs) -> Iterator[Difference]:
-    """Yield the differences of `files`; an unreadable small file is also a difference.
-
-    Raises:
-        SedimentError, OSError: a file of BEFORE cannot be read.
-    """
+    """Yield the differences of `files`; an unreadable small file is also a difference."""
     for base_offset in files.untouched:
         yield from _same_bytes(files.before, files.after, base_offset)
     yield from _leftovers(files.after, fs)
@@ -139,7 +134,6 @@ def transaction_entries(source: Source, fs: Fs) -> list[AbortedTxn]:
 
 
 def _transaction_indexes(files: FilesToCheck, fs: Fs) -> Iterator[Difference]:
-    """Yield the differences of AFTER's transaction indexes: wrong bytes, wrong order, and unreachable entries."""
     before, after = (_aborted(source, fs) for source in (files.before, files.after))
     known = {
         (entry.producer_id, entry.last_offset): entry
@@ -157,7 +151,6 @@ def _transaction_indexes(files: FilesToCheck, fs: Fs) -> Iterator[Difference]:
 
 
 def _aborted(source: Source, fs: Fs) -> dict[int, bytes]:
-    """Return the readable transaction indexes by the base offset of their segment, ascending."""
     found = {}
     for segment in list_log(source.partition, source.directory, fs).segments:
         path = source.directory / segment_file_name(segment.base_offset, SegmentFileKind.TRANSACTION_INDEX)

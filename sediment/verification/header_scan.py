@@ -1,7 +1,6 @@
 r"""The first pass over a log: check the checksums, and collect from the headers the facts that the rules need.
 
-`check_batches` checks the batches of each span.  Readable batches give the segments, the transactions and the last
-batches of producers.  For unreadable batches, the pass keeps a hash of their bytes.
+For unreadable batches, the pass keeps a hash of their bytes.
 
 Invariants: memory use is two chunks, the facts of each segment and producer, and about 30 bytes for each transactional
 batch.  A batch counts as readable only if its checksum is correct.
@@ -93,16 +92,13 @@ class Transactions:
 
     @property
     def first_open(self) -> int | None:
-        """First offset of an open transaction."""
         opened = self.bases[self.outcomes == NO_OUTCOME]
         return int(opened[0]) if len(opened) else None
 
     def marked(self) -> Int64s:
-        """Return the offsets of the markers that commit or abort a batch, ascending."""
         return np.unique(self.markers[self.outcomes != NO_OUTCOME])
 
     def decisions(self, bases: Int64s) -> tuple[Int64s, npt.NDArray[np.int8]]:
-        """Return the marker and the outcome of each batch with one of these base offsets."""
         if not len(self.bases):
             return np.full(len(bases), NO_MARKER), np.full(len(bases), NO_OUTCOME, dtype=np.int8)
         slots = np.minimum(np.searchsorted(self.bases, bases), len(self.bases) - 1)
@@ -140,7 +136,6 @@ class ScannedSegment:
     previous_last: int | None = None
 
     def add(self, rows: Rows) -> None:
-        """Add batches in the order of their positions."""
         firsts, lasts = rows["base_offset"], rows["last_offset"]
         previous = np.concatenate([[firsts[0] - 1 if self.previous_last is None else self.previous_last], lasts[:-1]])
         self.disorder += int(np.count_nonzero(previous >= firsts))
@@ -182,10 +177,9 @@ class _Producer:
 
 @dataclass(slots=True)
 class HeaderFacts:
-    """Result of the first pass over a log.
+    """`sample` has some base offsets, at which the log can be split into windows.
 
-    `sample` has some base offsets, at which the log can be split into windows.  `has_producers` is True if some batch
-    has a producer id.
+    `has_producers` is True if some batch has a producer id.
     """
 
     segments: dict[int, ScannedSegment] = field(default_factory=dict)
@@ -198,7 +192,6 @@ class HeaderFacts:
     _last_batches: dict[int, Int64s] = field(default_factory=dict)
 
     def corrupt_segments(self) -> frozenset[int]:
-        """Return the base offsets of the segments with unreadable batches."""
         return frozenset(batch.segment for batch in self.unreadable)
 
     def legacy_end(self) -> int:
@@ -207,7 +200,6 @@ class HeaderFacts:
         return max(ends, default=-INT64_MAX)
 
     def is_ordered(self) -> bool:
-        """Return True if the offsets of all batches ascend."""
         found = [self.segments[base] for base in sorted(self.segments)]
         if any(segment.disorder for segment in found):
             return False
@@ -215,7 +207,6 @@ class HeaderFacts:
         return all(one[1] < other[0] for one, other in pairwise(ends))  # type: ignore[operator]
 
     def protected(self, idle_since_ms: int) -> Int64s:
-        """Return the base offsets of the last batches of producers that were active after `idle_since_ms`."""
         return np.array(
             sorted(one.protected_offset() for one in self._producers.values() if one.last[2] > idle_since_ms),
             dtype=np.int64,
@@ -229,7 +220,6 @@ class HeaderFacts:
         return np.concatenate([np.zeros(0, dtype=np.int64), *(found[:, 1] for found in self._last_batches.values())])
 
     def add(self, rows: Rows, segment: int) -> None:
-        """Add readable batches of one segment, in the order of their positions."""
         self.segments.setdefault(segment, ScannedSegment()).add(rows)
         self.records += int(rows["record_count"].sum())
         self.sample += rows["base_offset"][::_SAMPLED].tolist()
@@ -280,7 +270,6 @@ def _last_five(known: Int64s, later: Int64s) -> Int64s:
 
 
 def _last_of_each(rows: Rows) -> Iterator[np.void]:
-    """Yield for each producer the row with the highest base offset."""
     order = np.lexsort((rows["base_offset"], rows["producer_id"]))
     ids = rows["producer_id"][order]
     ends = np.flatnonzero(np.diff(ids, append=ids[-1:] - 1)) if len(ids) else np.zeros(0, dtype=np.int64)
@@ -289,28 +278,18 @@ def _last_of_each(rows: Rows) -> Iterator[np.void]:
 
 # ------------------------------------------------------------------------------------------------------------- scanning
 def scan_tasks(source: Source, fs: Fs) -> list[ScanTask]:
-    """Return one task for each segment of `source`."""
     return [ScanTask(found, ALL) for found in plan_slices(source, ALL, fs, slice_bytes=INT64_MAX)]
 
 
 def spans_of(
     tasks: Sequence[ScanTask], fs: Fs, *, reuses_buffer: bool = True
 ) -> Iterator[tuple[ScanTask, BatchSpan] | UnreadableRange]:
-    """Yield the spans and unreadable ranges of a log; with `reuses_buffer`, a span is valid until the next one.
-
-    Raises:
-        SedimentError, OSError: the log changed, or it cannot be read at all.
-    """
+    """Yield the spans and unreadable ranges of a log; with `reuses_buffer`, a span is valid until the next one."""
     for task in tasks:
         yield from read_spans(task, fs, None, True, reuses_buffer=reuses_buffer, chunk_bytes=CHUNK_BYTES)
 
 
 def scan_headers(source: Source, tasks: Sequence[ScanTask], fs: Fs) -> HeaderFacts:
-    """Read all headers of a log, given its `scan_tasks`, and check all checksums.
-
-    Raises:
-        SedimentError, OSError: the log changed during the scan, or cannot be read at all.
-    """
     facts, deciding = _scan(source, tasks, fs)
     facts.transactions = _decided(deciding)
     return facts
@@ -318,8 +297,6 @@ def scan_headers(source: Source, tasks: Sequence[ScanTask], fs: Fs) -> HeaderFac
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """Bytes of a log whose batches have the offsets `first_offset` to `last_offset`."""
-
     task: ScanTask
     first_offset: int
     last_offset: int
@@ -329,9 +306,6 @@ def scan_in_parts(source: Source, fs: Fs, threads: int) -> tuple[HeaderFacts, tu
     """Do the work of `scan_headers` in several threads; also return the parts of the log that have batches, ascending.
 
     The result is None if the log has an unreadable batch or batches that do not ascend.
-
-    Raises:
-        SedimentError, OSError: the log changed during the scan, or cannot be read at all.
     """
     tasks = [ScanTask(found, ALL) for found in plan_slices(source, ALL, fs, slice_bytes=PART_BYTES)]
     facts, deciding, parts = HeaderFacts(), list[Rows](), list[LogPart]()
@@ -375,7 +349,6 @@ def _scan(source: Source, tasks: Sequence[ScanTask], fs: Fs) -> tuple[HeaderFact
 
 
 def _add(gathered: list[Rows], segment: int, facts: HeaderFacts) -> list[Rows]:
-    """Add rows to the facts; return the rows of transactional batches and markers."""
     rows = joined(gathered) if gathered else np.zeros(0, dtype=BATCH_ROW)
     if not len(rows):
         return []
@@ -397,7 +370,6 @@ def _decided(rows: list[Rows]) -> Transactions:
 
 
 def _readable(span: BatchSpan, segment: int, facts: HeaderFacts) -> Rows:
-    """Return the rows with a correct checksum; add the others to `facts` as unreadable."""
     rows = span.rows
     valid = np.zeros(len(rows), dtype=np.bool_)
     crcs = np.zeros(len(rows), dtype=np.int64)
@@ -447,6 +419,5 @@ def complete_legacy(rows: Rows, span: BatchSpan) -> Rows:
 
 
 def entry_bytes(row: np.void, span: BatchSpan) -> bytes:
-    """Return the bytes of a batch of the span."""
     at = int(row["position"]) + span.start - span.position
     return span.buffer[at : at + int(row["size_bytes"])].tobytes()

@@ -39,7 +39,6 @@ class KeyTable:
     """Hash table of keys; `slots` is int64[n, SLOT_FIELDS]."""
 
     def __init__(self, limit_bytes: int, keys: int) -> None:
-        """Make a table for about `keys` keys."""
         self._limit_bytes = limit_bytes
         count = _LEAST_SLOTS
         while count * 3 // 4 <= keys and self._fits(2 * count):
@@ -71,7 +70,6 @@ class _History:
     superseder: int = -1
 
     def add(self, offset: int, facts: int, horizon_ms: int, dirty: int) -> None:
-        """Add the next record of the key."""
         for view, shift in ((0, 0), (1, 2)):
             if facts >> shift & k.IN_COMMITTED_BEFORE:
                 self.before[view] = offset
@@ -96,7 +94,6 @@ class Histories:
         self._by_slot: dict[int, _History] = {}
 
     def add(self, events: Int64s) -> None:
-        """Add events, in the order in which the pass found them."""
         for slot, offset, facts, horizon_ms in events.tolist():
             history = self._by_slot.get(slot)
             if history is None:
@@ -106,7 +103,6 @@ class Histories:
             history.add(offset, facts, horizon_ms, self._dirty)
 
     def differences(self) -> Iterator[Difference]:
-        """Yield the differences of all histories."""
         for slot, history in self._by_slot.items():
             word = int(self._words[slot])
             for view, check, label in (

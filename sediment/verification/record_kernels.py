@@ -1,7 +1,6 @@
 r"""Compiled loops that decode the records of two logs and compare the logs in offset order.
 
-The records of BEFORE and AFTER are merged by offset and key.  The merge counts the differences of single records, and
-keeps their first offsets.  For each key it also keeps a word, which is described below.
+The records of BEFORE and AFTER are merged by offset and key.
 
 Because offsets ascend, one 64-bit integer for each key (its word) is enough:
 
@@ -363,7 +362,6 @@ def describe_batches(
 
 @kernel
 def hash_keys(records: Int64s, count: int, seed: int, secrets: Flags) -> None:
-    """Set the key hashes of the first `count` records."""
     for at in range(count):
         if records[at, KEY_BYTES] >= 0:
             low, high = hash_key(records[at, KEY_START], records[at, KEY_BYTES], np.uint64(seed), secrets.ctypes.data)
@@ -489,7 +487,6 @@ def find_key(table: Int64s, low: int, high: int) -> int:
 
 @kernel
 def move_keys(table: Int64s, target: Int64s) -> None:
-    """Copy all keys to an empty, larger table."""
     for at in range(len(table)):
         if table[at, WORD] != 0:
             slot = find_key(target, table[at, LOW], table[at, HIGH])

@@ -90,10 +90,7 @@ _TEXTS = {
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """One log of a pair: the tasks that read it, and the facts of its headers.
-
-    `parts` is empty if the log must not be compared in ranges.
-    """
+    """`parts` is empty if the log must not be compared in ranges."""
 
     tasks: tuple[ScanTask, ...]
     facts: HeaderFacts
@@ -106,9 +103,6 @@ def compare_records(
     """Add the differences of batches and records to `tally`, and return the re-encoded batches.
 
     The tables of keys take at most `limit_bytes`.
-
-    Raises:
-        SedimentError, OSError: a log changed, or cannot be read at all.
     """
     counts = count_in_ranges(before, after, rules, limit_bytes, fs, threads)
     if counts is not None and not counts:
@@ -134,9 +128,6 @@ def count_in_ranges(
     """Return the number of differences by check; threads count them in ranges of offsets.
 
     The result is None if the logs cannot be compared in ranges, or the keys do not fit into the memory limit.
-
-    Raises:
-        SedimentError, OSError: a log changed, or cannot be read at all.
     """
     ranges = [] if rules.may_be_reencoded else offset_ranges(before.parts, after.parts, threads)
     if len(ranges) < 2:
@@ -206,10 +197,10 @@ class _Walk:
         self._table = KeyTable(0, 0)
 
     def fold(self, first: int, end: int, limit_bytes: int) -> bool:
-        """Read both logs for the keys with a hash in [`first`, `end`).
+        """The pass with `first` 0 also compares batches, and records without a key.
 
-        The pass with `first` 0 also compares batches, and records without a key.  The result is False if the keys do
-        not fit into memory, a batch is only partly in the range of offsets, or the pass was stopped.
+        The result is False if the keys do not fit into memory, a batch is only partly in the range of offsets, or the
+        pass was stopped.
         """
         self._part = (first, end)
         expected = self._before.facts.records * (end - first) // (k.PARTS * _RECORDS_PER_KEY)
@@ -225,7 +216,6 @@ class _Walk:
         return True
 
     def add_to(self, tally: Tally) -> None:
-        """Add the differences that the pass found, and follow the keys with differences in a further pass."""
         for check, number in (self.wrong_records() + self.wrong_keys()).items():
             tally.count(check, number)
         tally.show(self._batches.first())
@@ -238,7 +228,6 @@ class _Walk:
             tally.show(histories.differences())
 
     def wrong_records(self) -> Counter[str]:
-        """Return the number of differences of batches and single records, by check."""
         counts = Counter(self._batches.counts)
         for number in np.flatnonzero(self._differences.counts).tolist():
             counts[_CHECKS[number]] += int(self._differences.counts[number])
@@ -256,7 +245,6 @@ class _Walk:
                 return False
 
     def wrong_keys(self) -> Counter[str]:
-        """Return the number of keys with differences, and of superseded records, by check."""
         wrong = np.zeros(4, dtype=np.int64)
         k.count_wrong_keys(self._table.slots, wrong)
         checks = ("latest_committed", "latest_uncommitted", "lost", "tombstones")
@@ -340,7 +328,6 @@ class _Walk:
 
 
 def _tasks(log: Log, low: int, high: int) -> Sequence[ScanTask]:
-    """Return the tasks that read the batches with offsets in [`low`, `high`)."""
     if (low, high) == (INT64_MIN, INT64_MAX):
         return log.tasks
     return [part.task for part in log.parts if part.last_offset >= low and part.first_offset < high]
@@ -363,8 +350,6 @@ class _Flags:
 
 
 class _Side:
-    """The current block of one log; its batches also go to `queue`."""
-
     def __init__(self, stream: RecordStream, flags: _Flags, queue: _Queue | None) -> None:
         self._blocks: Iterator[Block] = stream.blocks()
         self._buffers: list[npt.NDArray[np.uint8]] = []  # the bytes to which the records of `block` point
@@ -373,7 +358,6 @@ class _Side:
         self.block = _NO_BLOCK
 
     def advance(self) -> bool:
-        """Advance to the next block; return False at the end of the log."""
         block = next(self._blocks, None)
         if block is None:
             self.block, self._buffers = _NO_BLOCK, []
@@ -389,8 +373,6 @@ class _Side:
 
 # -------------------------------------------------------------------------------------------------------------- batches
 class _Queue:
-    """Batches of one log that wait for the batches of the other log."""
-
     def __init__(self) -> None:
         self._parts: list[BatchRows] = []
         self.count = 0
@@ -398,14 +380,12 @@ class _Queue:
         self.has_ended = False
 
     def add(self, batches: BatchRows) -> None:
-        """Add the next batches of the log."""
         if len(batches):
             self._parts.append(batches)
             self.count += len(batches)
             self.last_base = int(batches["base"][-1])
 
     def waiting(self) -> BatchRows:
-        """Return the waiting batches."""
         self._parts = [joined(self._parts)] if self._parts else [_NO_BATCHES]
         return self._parts[0]
 
@@ -419,8 +399,6 @@ class _Queue:
 
 
 class _Judge:
-    """Comparison of batches with the same base offset, during the pass."""
-
     def __init__(self, before: HeaderFacts, after: HeaderFacts, rules: r.PairRules, tally: Tally) -> None:
         self.queues = (_Queue(), _Queue())
         self.reencoded = ReencodedBatches()
@@ -431,12 +409,10 @@ class _Judge:
         self._remembered = after.remembered() if rules.may_be_reencoded else _NO_OFFSETS
 
     def run(self) -> None:
-        """Compare the waiting batches if there are many."""
         if max(queue.count for queue in self.queues) >= _BATCHES_AT_ONCE:
             self._compare()
 
     def finish(self) -> None:
-        """Compare all waiting batches at the end of both logs."""
         self._compare()
 
     def _compare(self) -> None:

@@ -1,7 +1,6 @@
 """The second pass over a log: blocks of readable batches and their records, in offset order.
 
-The pass leaves out the batches that the first pass found unreadable.  It decodes the records of all other batches in
-each span, and yields them in blocks.
+The pass leaves out the batches that the first pass found unreadable.
 
 A log whose batches do not ascend is read in several windows of offsets, each sorted in memory.
 
@@ -64,12 +63,9 @@ class Block:
 
 @dataclass(slots=True)
 class _Room:
-    """Array for the decoded records of the current block."""
-
     records: Int64s = field(default_factory=lambda: _new_records(_RECORDS_AT_ONCE))
 
     def grow(self, count: int, filled: int) -> None:
-        """Make space for `count` more records after the `filled` records."""
         larger = _new_records(max(filled + count, 2 * len(self.records)))
         larger[:filled] = self.records[:filled]
         self.records = larger
@@ -84,8 +80,6 @@ _NO_ROOM = _Room(_new_records(0))
 
 @dataclass(frozen=True, slots=True)
 class HashSeed:
-    """Seed of the key hashes, and the secrets that `hash_secrets` derives from this seed."""
-
     seed: int
     secrets: npt.NDArray[np.uint8]
 
@@ -118,11 +112,7 @@ class RecordStream:
         self.is_cut = False
 
     def blocks(self) -> Iterator[Block]:
-        """Yield the blocks; none is empty, and each is valid until the next one.
-
-        Raises:
-            SedimentError, OSError: the log cannot be read at all, or has changed.
-        """
+        """Yield the blocks; none is empty, and each is valid until the next one."""
         for block in self._unhashed():
             if self._hash_seed is not None:
                 k.hash_keys(block.records, len(block.records), self._hash_seed.seed, self._hash_seed.secrets)
@@ -140,7 +130,6 @@ class RecordStream:
             yield from self._window(low, high)
 
     def _windows(self) -> Iterator[tuple[int, int]]:
-        """Yield ranges of offsets, each of about WINDOW_BYTES of batches."""
         size_bytes = sum(task.slice.size_bytes for task in self._tasks)
         sample = np.sort(np.array(self._facts.sample, dtype=np.int64))
         count = min(size_bytes // WINDOW_BYTES + 1, max(len(sample), 1))
@@ -190,7 +179,6 @@ class RecordStream:
 
     # ----------------------------------------------------------------------------------------------------- of one span
     def _blocks_of(self, span: BatchSpan, segment: int, low: int, high: int) -> Iterator[Block]:
-        """Yield the blocks of a span, with the batches that can contain offsets in [`low`, `high`)."""
         rows = self._readable(span, segment)
         is_wrapper = (rows["magic"] < MAGIC_V2) & (rows["attributes"] & CODEC_MASK != 0)
         skip = (rows["last_offset"] < low) | ~is_wrapper & (rows["base_offset"] >= high)
@@ -213,7 +201,6 @@ class RecordStream:
             first = end
 
     def _readable(self, span: BatchSpan, segment: int) -> Rows:
-        """Return the rows that have a correct checksum and can be decompressed; record the others as corrupt."""
         rows = span.rows
         if self._wrong:
             wrong = np.array([(segment, position) in self._wrong for position in rows["position"].tolist()])
@@ -230,7 +217,6 @@ class RecordStream:
     def _batches(
         self, rows: Rows, first: int, end: int, skip: Mask, decoded: _Decoded, segment: int
     ) -> npt.NDArray[np.void]:
-        """Return the batches of rows[first:end] except the rows to `skip`."""
         batches = np.empty(end - first, dtype=BATCH)
         count = k.describe_batches(rows, first, end, skip, decoded.contents, decoded.unreadable, segment, batches)
         batches, transactions = batches[:count], self._facts.transactions
@@ -240,12 +226,10 @@ class RecordStream:
 
 
 def _crosses(rows: Rows, offset: int) -> bool:
-    """Return True if one batch of `rows` has offsets on both sides: below `offset`, and at or above `offset`."""
     return bool(((rows["base_offset"] < offset) & (rows["last_offset"] >= offset)).any())
 
 
 def _sorted(batches: npt.NDArray[np.void], records: Int64s) -> Int64s:
-    """Return the records in offset order, even if the offsets in a batch do not ascend."""
     return records[np.argsort(records[:, k.OFFSET], kind="stable")] if batches["descending"].any() else records
 
 
@@ -296,7 +280,6 @@ class _Decoded:
             at += 1
 
     def take_unreadable(self) -> list[int]:
-        """Return the batches that could not be decoded since the last call."""
         found, self._new = self._new, []
         return found
 
@@ -305,7 +288,6 @@ class _Decoded:
         self._new.append(index)
 
     def _add_compressed(self, index: int, filled: int) -> int:
-        """Decode a compressed batch after the `filled` records; return the number of its records."""
         row = self._rows[index]
         try:
             if row["magic"] < MAGIC_V2:

@@ -6,7 +6,7 @@
 One row replaces A to C, and the rules for a pair of batches apply to A' and this row.  The rules for records apply
 unchanged, so a re-encoded batch can neither lose nor change a record.
 
-Only data batches of magic 2 in the cleaned range may be re-encoded.  Pure: this module opens no file.
+Only data batches of magic 2 in the cleaned range may be re-encoded.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class MergedBatches:
 def window_end(after: r.BatchRows, end: int | None) -> int | None:
     """Return the largest offset up to `end` that no batch of AFTER spans, so that both logs can be divided there.
 
-    `after` are the waiting batches of AFTER. If `end` is None, the logs are not divided, and the result is None.
+    If `end` is None, the logs are not divided, and the result is None.
     """
     if end is None:
         return None
@@ -81,7 +81,6 @@ def join_originals(before: r.BatchRows, after: r.BatchRows) -> tuple[r.BatchRows
 
 
 def merged_batches(found: MergedBatches, rules: r.PairRules) -> Iterator[r.RuleDifferences]:
-    """Yield the differences between merged batches and their originals."""
     before, after = found.originals, found.merged
     is_current = (
         before["magic"] == MAGIC_V2
@@ -137,8 +136,6 @@ def last_of_producers(
 
 
 class ReencodedBatches:
-    """Number of re-encoded batches, and a list of the first of these batches."""
-
     def __init__(self) -> None:
         self.count = 0
         self.first: list[ReencodedBatch] = []

@@ -54,8 +54,6 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class ReencodedBatch:
-    """A re-encoded batch of AFTER: its base and last offset, and the number of its originals in BEFORE."""
-
     base_offset: int
     last_offset: int
     originals: int
@@ -67,7 +65,7 @@ class PairReport:
 
     `first_uncleanable_offset` is the offset up to which BEFORE could be cleaned.  `next_dirty_offset` is AFTER's
     cleaner checkpoint, or None.  `reason` explains the status FAILED or SKIPPED; an unchanged partition, which
-    --keep-before did not link, is SKIPPED with NOT_CHANGED.  `reencoded` lists the first re-encoded batches.
+    --keep-before did not link, is SKIPPED with NOT_CHANGED.
     """
 
     partition: str

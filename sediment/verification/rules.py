@@ -1,11 +1,11 @@
 """Rules of a correct compaction for batches: each rule yields a mask over pairs of batches, and a text for each pair.
 
-Batches of BEFORE and AFTER with the same base offset are a pair.  The rules turn pairs into differences.
+Batches of BEFORE and AFTER with the same base offset are a pair.
 
 A batch that is only in BEFORE was removed; a batch that is only in AFTER was added.  The rules for records are in
 `record_rules`.
 
-Invariants: the cleaner's code is not used.  Every function is pure: it takes arrays and returns masks.
+Invariants: the cleaner's code is not used.
 
 Source: kafka-log 02 §6, §7.
 """
@@ -104,13 +104,12 @@ _HEADER_FIELDS = {
 
 @dataclass(frozen=True, slots=True)
 class PairRules:
-    """Parameters of the rules for one pair.
+    """`since_ms` is the clock of the first of several cleanings between the two logs, or None for a single cleaning.
 
-    `since_ms` is the clock of the first of several cleanings between the two logs, or None for a single cleaning.  The
-    time of a single cleaning is `now_ms` if `now_is_exact`, else some earlier time.  `stable_before` and `stable_after`
-    are last stable offsets.  All batches of magic 0 or 1 in BEFORE are below `legacy_end`.  `corrupt_from` is the base
-    offset of the first segment of BEFORE with unreadable batches, or None if every batch is readable.
-    `delete_retention_ms` and `producer_id_expiration_ms` are None if these settings are not stated.  Without
+    The time of a single cleaning is `now_ms` if `now_is_exact`, else some earlier time.  `stable_before` and
+    `stable_after` are last stable offsets.  All batches of magic 0 or 1 in BEFORE are below `legacy_end`.
+    `corrupt_from` is the base offset of the first segment of BEFORE with unreadable batches, or None if every batch is
+    readable.  `delete_retention_ms` and `producer_id_expiration_ms` are None if these settings are not stated.  Without
     `delete_retention_ms`, every new delete horizon is wrong.  Without `producer_id_expiration_ms`, no producer expires.
     With `may_be_reencoded`, batches may have another codec or size than in BEFORE.
     """
@@ -137,7 +136,6 @@ class PairRules:
         return saturated(earliest_ms + self.delete_retention_ms), saturated(self.now_ms + self.delete_retention_ms)
 
     def first_round_horizon(self) -> int | None:
-        """Return the delete horizon that the first of several cleanings wrote; None if it wrote none."""
         if self.since_ms is None or self.delete_retention_ms is None:
             return None
         return saturated(self.since_ms + self.delete_retention_ms)
@@ -149,10 +147,7 @@ class PairRules:
         return max(self.now_ms - self.producer_id_expiration_ms, -INT64_MAX)
 
     def passed(self, batches: BatchRows) -> Mask:
-        """Return True for batches of BEFORE whose delete horizon has passed.
-
-        The horizon is stored in BEFORE, or was written by the first of several cleanings.
-        """
+        """The horizon is stored in BEFORE, or was written by the first of several cleanings."""
         horizons, now_ms = batches["horizon_ms"], saturated(self.now_ms)
         first = self.first_round_horizon()
         without: bool = first is not None and first <= now_ms
@@ -175,7 +170,6 @@ class PairRules:
 
 
 def saturated(time_ms: int) -> int:
-    """Return the delete horizon to store in a batch, which is at most the largest int64."""
     return min(time_ms, INT64_MAX)
 
 
@@ -200,7 +194,6 @@ def _is_transaction_marker(batches: BatchRows) -> Mask:
 
 
 def horizon_text(horizon_ms: int) -> str:
-    """Return the reason why the delete horizon of a batch does not permit the removal of its records."""
     if horizon_ms == NO_HORIZON:
         return "and its batch had no delete horizon"
     return f"before its delete horizon {horizon_ms}"
@@ -211,7 +204,6 @@ def _range(batch: np.void) -> str:
 
 
 def shown(value: Any) -> Any:
-    """Return a field of a row as text, for messages."""
     plain = value.item()
     return str(plain).lower() if isinstance(plain, bool) else plain
 
@@ -240,7 +232,6 @@ def gone_batches(before: BatchRows, protected: Mask, rules: PairRules) -> Iterat
 
 
 def new_batches(after: BatchRows, rules: PairRules) -> Iterator[RuleDifferences]:
-    """Yield the differences of batches that BEFORE lacks."""
     yield RuleDifferences(
         "batches",
         after["base"] >= rules.legacy_end,
@@ -266,19 +257,16 @@ def kept_batches(before: BatchRows, after: BatchRows, marked: Mask, rules: PairR
 
 
 def have_same_bytes(before: BatchRows, after: BatchRows) -> Mask:
-    """Return True for each pair with equal size and checksum."""
     mask: Mask = (before["size"] == after["size"]) & (before["crc"] == after["crc"])
     return mask
 
 
 def may_be_reencoded(before: BatchRows, after: BatchRows, rules: PairRules) -> Mask:
-    """Return True for data batches in the cleaned range if `rules` permit another encoding."""
     mask: Mask = (after["magic"] == MAGIC_V2) & ~after["control"] & (after["records"] > 0)
     return mask & (before["segment"] < rules.cleaned.end) & rules.may_be_reencoded
 
 
 def are_reencoded(before: BatchRows, after: BatchRows, rules: PairRules) -> Mask:
-    """Return True for batches with another codec, with several originals, or with other bytes but the same records."""
     is_full = (before["magic"] == MAGIC_V2) & (after["records"] == before["records"])
     has_other_bytes = is_full & (after["horizon_ms"] == before["horizon_ms"]) & ~have_same_bytes(before, after)
     is_other = (after["codec"] != before["codec"]) | (before["size"] == NO_SIZE) | has_other_bytes
@@ -370,7 +358,6 @@ def _rebuilt(after: BatchRows, differs: Mask, is_upgraded: Mask) -> Iterator[Rul
 
 
 def kept_horizons(before: BatchRows, after: BatchRows) -> Iterator[RuleDifferences]:
-    """Yield the batches that lost or changed their delete horizon."""
     kept = (before["magic"] == 2) & (before["horizon_ms"] != NO_HORIZON) & (after["records"] > 0)
     yield RuleDifferences(
         "horizons",
@@ -428,7 +415,6 @@ def _markers(before: BatchRows, after: BatchRows, marked: Mask, rules: PairRules
 
 
 def decisions(before: BatchRows, after: BatchRows, rules: PairRules) -> Iterator[RuleDifferences]:
-    """Yield transactional batches with another marker than in BEFORE, and aborted batches that still have records."""
     live = before["in_transaction"]
     same = (before["marker"] == after["marker"]) & (before["outcome"] == after["outcome"])
     yield RuleDifferences("markers", live & ~same, _decision_text)

@@ -21,14 +21,11 @@ def _place(difference: Difference) -> tuple[int, str]:
 
 
 class Tally:
-    """Counts of differences by check, and the first differences of each check, ordered by offset and text."""
-
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self._first: dict[str, list[Difference]] = {}
 
     def add(self, differences: Iterable[Difference]) -> None:
-        """Add single differences."""
         for difference in differences:
             self.counts[difference.check] += 1
             self.show([difference])
@@ -58,7 +55,6 @@ class Tally:
             del known[SHOWN_DIFFERENCES:]
 
     def first(self) -> tuple[Difference, ...]:
-        """Return the first differences of each check, in the order of CHECKS."""
         return tuple(
             difference for check in sorted(self._first, key=_ORDER.__getitem__) for difference in self._first[check]
         )

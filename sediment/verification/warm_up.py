@@ -26,7 +26,6 @@ _BATCH = bytes.fromhex(
 
 
 def warm_up_verification() -> None:
-    """Compare the tiny log with an empty log in both directions; leave no file."""
     with tempfile.TemporaryDirectory(prefix="sediment-warm-up-") as folder:
         sides = [_side(Path(folder) / name / "warm-up-0", content) for name, content in (("1", _BATCH), ("2", b""))]
         settings = PairSettings(0, False, None, 0, None, None, 1 << 20)
