@@ -7,7 +7,6 @@ from sediment.segment_io.dates import suspect_date
 
 
 def date_warnings(plan: RetentionPlan, config: RetentionConfig, *, now_ms: int) -> tuple[str, ...]:
-    """Return sentences about the segments of `plan` that `retention.ms` deletes, or keeps, because of such a date."""
     if not config.deletes or config.retention_ms < 0 or config.is_tiered:
         return ()
     warnings = []

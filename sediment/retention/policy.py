@@ -11,7 +11,6 @@ A limit of -1 deletes nothing.  The size is that of the `.log` files.  `log_view
 the time of the newest record: the largest timestamp of the appends or of the time index, else the modification time.
 
 Invariants
-* The module is pure.
 * Expired segments are a prefix of the log below the high watermark.
 * The rules are applied in this order.  Each rule is applied to the segments that the previous rule kept.
 * One segment always remains.  If every segment expires, an empty segment is first created at the log end offset.
@@ -45,8 +44,7 @@ TIERED_REASON = (
 class RetentionConfig:
     """The effective retention config of one topic.
 
-    Fields are named like Kafka's keys, with underscores, and have Kafka's defaults (kafka-log 06 §1).  The tests in
-    tests/jobs/settings compare the defaults with the table of Kafka's keys.
+    Fields are named like Kafka's keys, with underscores, and have Kafka's defaults (kafka-log 06 §1).
     """
 
     cleanup_policy: tuple[str, ...] = (DELETE,)
@@ -66,12 +64,10 @@ class RetentionConfig:
 
     @property
     def is_tiered(self) -> bool:
-        """Return True if the log is tiered and the rules for local segments apply (03 §6)."""
         return self.remote_storage_enable and not self.remote_log_copy_disable
 
     @property
     def deletes(self) -> bool:
-        """Return True if the cleanup policy expires segments by age and size."""
         return DELETE in self.cleanup_policy
 
 
@@ -88,8 +84,6 @@ class SegmentState:
 
 
 class Rule(StrEnum):
-    """The rules that expire segments."""
-
     LOG_START = "log-start-offset"
     SIZE = "retention.bytes"
     TIME = "retention.ms"
@@ -147,17 +141,14 @@ class RetentionPlan:
 
     @property
     def deleted(self) -> tuple[SegmentDecision, ...]:
-        """Return the decisions on expired segments."""
         return tuple(fate for fate in self.fates if fate.rule is not None)
 
     @property
     def kept(self) -> tuple[SegmentDecision, ...]:
-        """Return the decisions on segments that are kept."""
         return tuple(fate for fate in self.fates if fate.rule is None)
 
     @property
     def deleted_bytes(self) -> int:
-        """Return the `.log` bytes of the expired segments."""
         return sum(fate.segment.log_bytes for fate in self.deleted)
 
 
@@ -218,7 +209,6 @@ def plan_view(view: LogView, config: RetentionConfig, *, now_ms: int) -> Retenti
 
 
 def segment_states(view: LogView) -> tuple[SegmentState, ...]:
-    """Convert the segments of a view to the input type of the rules."""
     return tuple(
         SegmentState(ref.base_offset, ref.log_bytes, times.largest_timestamp_ms)
         for ref, times in zip(view.listing.segments, view.segment_times, strict=True)
@@ -244,7 +234,6 @@ def _rules(
 
 
 def _goes_at_ms(segment: SegmentState, config: RetentionConfig) -> int:
-    """Return the first time at which the segment is older than retention.ms."""
     return segment.largest_timestamp_ms + config.retention_ms + 1
 
 
@@ -273,7 +262,6 @@ def _why_kept(
 
 
 def explain_retention(fate: SegmentDecision, config: RetentionConfig) -> str:
-    """Return a clause that explains to an operator why the segment expires or is kept."""
     match fate.rule or fate.kept:
         case Rule.LOG_START:
             return "the whole segment is below the log start offset"
