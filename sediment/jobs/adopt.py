@@ -15,11 +15,9 @@ if __name__ == "__main__":
 
 import json
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from sediment.engine.clone.adoption import (
@@ -39,16 +37,15 @@ from sediment.jobs.command_line.options import CommonOptions, log_command
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.process.cancellation import stop_on_signals
 from sediment.jobs.process.standard_output import error_console
-from sediment.jobs.process.stderr_log import log_partition
 from sediment.jobs.reporting.columns import TableColumn, name_and_status, status_word, text_column
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted
-from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, SKIPPED, RunReport, in_order
+from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, SKIPPED, RunReport
 from sediment.jobs.reporting.screen import Screen
 from sediment.jobs.reporting.statuses import STOPPED
+from sediment.jobs.rewriting.run import Run
 from sediment.segment_io.errors import DeclinedError, SedimentError, UsageError
-from sediment.segment_io.format.names import METADATA_PARTITION, PARTITION_METADATA_FILE, TopicPartition, new_run_id
-from sediment.segment_io.fs import Fs
+from sediment.segment_io.format.names import METADATA_PARTITION, PARTITION_METADATA_FILE, TopicPartition
 from sediment.segment_io.internal_topics.metadata_records import metadata_record_json
 
 ADOPTED = "adopted"
@@ -131,37 +128,27 @@ def adopt(
         raise UsageError(f"--set {key}=… names no topic", advice=f"give --set TOPIC:{key}=…")
     if own.properties_file is not None and own.properties_file.exists():
         raise UsageError("--server-properties names a file that already exists", path=str(own.properties_file))
-    started = time.monotonic()
-    with ExitStack() as stack:
-        report = _Adoption(options, own, confirm, stop or threading.Event(), stack).perform()
-    return replace(report, seconds=time.monotonic() - started)
+    run = Run[AdoptionReport]("adopt", options, stop, dry_run=own.dry_run)
+    with run.stack:
+        return _Adoption(run, own, confirm).perform()
 
 
 class _Adoption:
-    """One run of `adopt`; its exit stack releases the lock of the directory."""
+    """What one run of `adopt` does."""
 
     def __init__(
-        self,
-        options: CommonOptions,
-        own: AdoptOptions,
-        confirm: Callable[[PlannedAdoption], bool] | None,
-        stop: threading.Event,
-        stack: ExitStack,
+        self, run: Run[AdoptionReport], own: AdoptOptions, confirm: Callable[[PlannedAdoption], bool] | None
     ) -> None:
-        (self._log_dir,) = options.log_dirs
-        self._options = options
+        (self._log_dir,) = run.options.log_dirs
+        self._run = run
         self._own = own
         self._confirm = confirm
-        self._stop = stop
-        self._stack = stack
-        self._run_id = new_run_id()
-        self._fs = Fs()
 
     def perform(self) -> AdoptionRunReport:
         """Plan, ask, prepare every partition, and write the metadata of the node."""
         owner = self._owner()
         if not self._own.dry_run:
-            self._stack.enter_context(DirectoryLock(self._log_dir))
+            self._run.stack.enter_context(DirectoryLock(self._log_dir))
             owner = self._owner(is_locked_here=True)  # find it again, because a broker may have run in the meantime
         rows = self._left_alone(owner)
         kept: tuple[str, ...] = ()
@@ -177,16 +164,11 @@ class _Adoption:
             records = owner.records(clones)
             is_complete = not self._own.dry_run
         if is_complete:
-            kept = owner.write(records, clones, self._run_id, self._options.now_ms)
+            kept = owner.write(records, clones, self._run.run_id, self._run.options.now_ms)
         for row in rows:
-            log_partition(self._run_id, "adopt", row)
+            self._run.add(row)
         return AdoptionRunReport(
-            run_id=self._run_id,
-            command="adopt",
-            now_ms=self._options.now_ms,
-            seconds=0.0,
-            partitions=in_order(rows),
-            dry_run=self._own.dry_run,
+            **self._run.header(rows),
             cluster_id=owner.node.cluster_id,
             node_id=owner.node.node_id,
             is_complete=is_complete,
@@ -196,18 +178,18 @@ class _Adoption:
         )
 
     def _owner(self, *, is_locked_here: bool = False) -> OwningNode:
-        directory = open_log_dir(self._log_dir, self._fs, is_locked_here=is_locked_here)
+        directory = open_log_dir(self._log_dir, self._run.fs, is_locked_here=is_locked_here)
         if directory.path != self._log_dir:
             raise UsageError(
                 "this is the directory of one partition",
                 path=str(self._log_dir),
                 advice=f"adopt the log directory {directory.path}",
             )
-        configs = self._options.settings.topic_configs
-        source = open_source([directory], self._fs, topic_configs=None if configs is None else configs.own)
-        kind = StoppedNode if has_metadata_folder(self._log_dir, self._fs) else NewNode
-        owner = kind(self._log_dir, source, self._own, self._options.settings, self._fs)
-        strays = sorted(self._options.settings.topic_sets.keys() - owner.plan.topics.keys())
+        configs = self._run.options.settings.topic_configs
+        source = open_source([directory], self._run.fs, topic_configs=None if configs is None else configs.own)
+        kind = StoppedNode if has_metadata_folder(self._log_dir, self._run.fs) else NewNode
+        owner = kind(self._log_dir, source, self._own, self._run.options.settings, self._run.fs)
+        strays = sorted(self._run.options.settings.topic_sets.keys() - owner.plan.topics.keys())
         if strays:
             raise UsageError(
                 f"--set {strays[0]}:… names a topic that is not adopted",
@@ -243,17 +225,17 @@ class _Adoption:
             f"in the folders of {counted(count, 'partition')}: repairs as at a broker's start, a producer snapshot at "
             f"the log end, {PARTITION_METADATA_FILE} if it is missing{markers}"
         )
-        return PlannedAdoption(count, (folders, *owner.changes(self._run_id)))
+        return PlannedAdoption(count, (folders, *owner.changes(self._run.run_id)))
 
     def _partitions(self, owner: OwningNode) -> tuple[list[AdoptionReport], dict[TopicPartition, PartitionClone]]:
         """Prepare every partition (a dry run only inspects it); return all reports and the finished clones."""
         rows: list[AdoptionReport] = []
         clones: dict[TopicPartition, PartitionClone] = {}
-        with Progress(self._options.messages(), len(owner.plan.partitions()), 0, phase="adopting") as progress:
+        with Progress(self._run.options.messages(), len(owner.plan.partitions()), 0, phase="adopting") as progress:
             for topic in owner.plan.topics.values():
                 for each in topic.partitions:
                     name, log_dir = str(each.target), str(self._log_dir)
-                    if self._stop.is_set():
+                    if self._run.stop.is_set():
                         why = "the run was stopped before this partition was done"
                         rows.append(AdoptionReport(name, log_dir, FAILED, STOPPED, why))
                         continue
@@ -268,10 +250,10 @@ class _Adoption:
         return rows, clones
 
     def _partition(self, owner: OwningNode, topic: ClonedTopic, partition: ClonedPartition) -> PartitionClone:
-        settings = self._options.settings.of_described_node(owner.node.node_id)
-        config, now_ms = settings.for_topic(topic.name), self._options.now_ms
+        settings = self._run.options.settings.of_described_node(owner.node.node_id)
+        config, now_ms = settings.for_topic(topic.name), self._run.options.now_ms
         if self._own.dry_run:
-            clone = survey_adoption(partition, config, self._fs, now_ms=now_ms)
+            clone = survey_adoption(partition, config, self._run.fs, now_ms=now_ms)
             if not (owner.has_coordinator or self._own.abort_open_transactions):
                 check_no_open_transaction(clone)
             return clone
@@ -279,7 +261,7 @@ class _Adoption:
             partition,
             topic.topic_id,
             config,
-            self._fs,
+            self._run.fs,
             now_ms=now_ms,
             ends_transactions=self._own.abort_open_transactions,
             has_coordinator=owner.has_coordinator,

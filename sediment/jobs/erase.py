@@ -13,7 +13,6 @@ if __name__ == "__main__":
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,14 +28,17 @@ from sediment.jobs.erasing.check_evidence import (
     read_evidence,
 )
 from sediment.jobs.erasing.envelope import BadEnvelopeError
-from sediment.jobs.erasing.erase_run import EraseRun
+from sediment.jobs.erasing.erase_run import Erasure
 from sediment.jobs.erasing.options import EraseOptions, EvidenceCheck
-from sediment.jobs.erasing.report import COLUMNS, ERASED, EraseRunReport, print_report
+from sediment.jobs.erasing.report import COLUMNS, ERASED, EraseReport, EraseRunReport, print_report
 from sediment.jobs.process.cancellation import stop_on_signals
 from sediment.jobs.process.standard_output import error_console
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.run_report import in_order
 from sediment.jobs.reporting.screen import Screen, View
+from sediment.jobs.rewriting.flow import perform
+from sediment.jobs.rewriting.run import Run
+from sediment.jobs.rewriting.segment_rewriting import destination_of
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import new_run_id
 from sediment.segment_io.fs import Fs
@@ -64,9 +66,12 @@ def erase(
         DirectoryInUseError: a broker or another run uses a directory.
     """
     own.validate(options)
-    with ExitStack() as stack:
-        run = EraseRun(options, own, stop or threading.Event(), stack, confirm, _register)
-        return run.report(run.perform())
+    run = Run[EraseReport]("erase", options, stop, dry_run=own.dry_run, has_secrets=True)
+    # An output must not contain records that could not be erased.
+    destination = destination_of(run, own, output_keeps_failed=False)
+    with run.stack:
+        erasure = Erasure(run, own, destination, confirm, _register)
+        return erasure.report(perform(run, erasure, destination))
 
 
 def _register(spark: SparkSession) -> None:

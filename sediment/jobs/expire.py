@@ -25,10 +25,9 @@ if __name__ == "__main__":
 import errno
 import logging
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -44,25 +43,26 @@ from sediment.engine.directory.delete_segments import (
 )
 from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted
 from sediment.engine.directory.lock import DirectoryLock
-from sediment.engine.directory.originals.backup_links import BackupLinks, originals_directory
+from sediment.engine.directory.originals.backup_links import BackupLinks
 from sediment.engine.directory.originals.catalogue import OriginalPartition, partition_before
 from sediment.engine.directory.originals.kept_in import KeptIn, kept_in
 from sediment.engine.log_config import LogConfig
-from sediment.jobs.cleaning.backup_links import KeptOriginals
 from sediment.jobs.command_line.confirmation import ask_on_terminal, may_ask
 from sediment.jobs.command_line.declaration import ONE_COMMAND, Directory, option
 from sediment.jobs.command_line.options import CommonOptions, log_command
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.command_line.shared_options import allow_network_fs_option
-from sediment.jobs.delta_lake.paths import outside_log_dirs
 from sediment.jobs.expiring.report import COLUMNS, EXPIRED, DeletedSegment, ExpiryReport, ExpiryRunReport, print_report
 from sediment.jobs.process.cancellation import stop_on_signals
 from sediment.jobs.process.standard_output import error_console
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted, human_bytes
-from sediment.jobs.reporting.run_report import FAILED, SKIPPED, in_order
+from sediment.jobs.reporting.run_report import FAILED, SKIPPED
 from sediment.jobs.reporting.screen import Screen, View, named
 from sediment.jobs.reporting.statuses import STOPPED
+from sediment.jobs.rewriting.kept_originals import KeptOriginals
+from sediment.jobs.rewriting.locked import check_outside, read_locked
+from sediment.jobs.rewriting.run import Run
 from sediment.jobs.settings.cluster_settings import warn_of_refusals
 from sediment.jobs.settings.directories import SelectedDirectory, check_filesystem
 from sediment.jobs.settings.policy_warnings import policy_warning
@@ -78,7 +78,7 @@ from sediment.segment_io.errors import (
     SettingsError,
     SourceChangedError,
 )
-from sediment.segment_io.format.names import LEADER_EPOCH_FILE, LOCK_FILE, LOG_START_FILE, TopicPartition, new_run_id
+from sediment.segment_io.format.names import LEADER_EPOCH_FILE, LOCK_FILE, LOG_START_FILE, TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import (
     PartitionCheckpoints,
@@ -195,45 +195,35 @@ def expire(
         DirectoryInUseError: a broker or another run uses a directory.
     """
     own = own or ExpireOptions()
+    run = Run[ExpiryReport]("expire", options, stop, dry_run=own.dry_run, fs=fs)
     if not own.dry_run:
         for path in options.log_dirs:
             check_filesystem(path, allow_network=own.allow_network_fs)
-    with ExitStack() as stack:
-        run = _ExpiryRun(options, own, confirm, stop or threading.Event(), stack, fs or Fs())
-        return run.report(run.perform())
+    with run.stack:
+        expiry = _Expiry(run, own, confirm)
+        return expiry.report(expiry.perform())
 
 
-class _ExpiryRun:
-    """Run of the command; the stack closes its locks and its progress bar."""
+class _Expiry:
+    """What one run of the command does."""
 
     def __init__(
-        self,
-        options: CommonOptions,
-        own: ExpireOptions,
-        confirm: Callable[[ExpiryRunReport], bool] | None,
-        stop: threading.Event,
-        stack: ExitStack,
-        fs: Fs,
+        self, run: Run[ExpiryReport], own: ExpireOptions, confirm: Callable[[ExpiryRunReport], bool] | None
     ) -> None:
-        self.run_id = new_run_id()
-        self._options = options
+        self._run = run
         self._own = own
         self._confirm = None if own.dry_run else confirm
-        self._stop = stop
-        self._stack = stack
-        self._fs = fs
-        self._locks: dict[Path, DirectoryLock] = {}
+        self._locks: Mapping[Path, DirectoryLock] = {}
         self._only_looks = own.dry_run or confirm is not None
-        self._kept_in = kept_in(own.keep_originals, options.log_dirs, shares=True)
+        self._kept_in = kept_in(own.keep_originals, run.options.log_dirs, shares=True)
         self._catalogue: Path | None = None
-        self._started = time.monotonic()
 
     def perform(self) -> list[ExpiryReport]:
         """Lock the directories, plan, ask, archive, link and delete; return a report for every selected partition."""
         if self._own.archive is not None:
             from sediment.jobs.expiring import archive
 
-            archive.check(self._own.archive, self._options.log_dirs)
+            archive.check(self._own.archive, self._run.options.log_dirs)
         directories = self._open_directories()
         reports: list[ExpiryReport] = []
         expiring: list[ExpiryTask] = []
@@ -264,31 +254,22 @@ class _ExpiryRun:
     def report(self, reports: Sequence[ExpiryReport], *, dry_run: bool | None = None) -> ExpiryRunReport:
         """Return the report of the run so far, with `reports` in order."""
         return ExpiryRunReport(
-            run_id=self.run_id,
-            command="expire",
-            now_ms=self._options.now_ms,
-            seconds=time.monotonic() - self._started,
-            dry_run=self._own.dry_run if dry_run is None else dry_run,
+            **self._run.header(reports) | {"dry_run": self._own.dry_run if dry_run is None else dry_run},
             archive=self._own.archive,
-            partitions=in_order(reports),
             originals=None if self._kept_in is None else str(self._kept_in),
             catalogue=None if self._catalogue is None else str(self._catalogue),
         )
 
     def _open_directories(self) -> list[SelectedDirectory]:
         """Check every directory and the selection before any change; then lock the directories and read them again."""
-        options = self._options
-        directories = options.open_directories(self._fs, in_place=not self._own.dry_run)
-        if self._kept_in is not None:
-            for path in options.log_dirs:
-                outside_log_dirs(str(self._kept_in.of(path)), options.log_dirs)
-        if not self._own.dry_run:
-            for path in options.log_dirs:
-                if self._kept_in is not None:
-                    self._stack.enter_context(originals_directory(self._kept_in.of(path), path, self._fs))
-                self._locks[path] = self._stack.enter_context(DirectoryLock(path))
-            directories = options.open_directories(self._fs, in_place=True)
-        else:
+        run, own = self._run, self._own
+        directories, self._locks = read_locked(
+            run,
+            partial(run.options.open_directories, run.fs, in_place=not own.dry_run),
+            partial(check_outside, self._kept_in, run.options.log_dirs),
+            originals_of=None if self._kept_in is None else self._kept_in.of,
+        )
+        if own.dry_run:
             warn_of_refusals(directories)
             warn_of_running(directories)
         for directory in directories:
@@ -314,7 +295,7 @@ class _ExpiryRun:
     def _prepare(self, directory: SelectedDirectory, partition: TopicPartition) -> ExpiryTask | ExpiryReport:
         """Return the task of a partition, or its report if there is nothing to delete."""
         failed = partial(ExpiryReport, str(partition), str(directory.path), FAILED)
-        if self._stop.is_set():
+        if self._run.stop.is_set():
             return failed(*_STOPPED)
         try:
             return self._decide(directory, partition)
@@ -326,8 +307,8 @@ class _ExpiryRun:
         from sediment.segment_io.partition.log_view import open_view
 
         path = directory.path / str(partition)
-        settings = directory.settings_of(partition, self._fs)
-        listing = list_log(partition, path, self._fs)
+        settings = directory.settings_of(partition, self._run.fs)
+        listing = list_log(partition, path, self._run.fs)
         if self._only_looks and listing.is_replacement_open():
             other = "without --dry-run" if self._own.dry_run else "with --yes"
             return _listed(
@@ -336,37 +317,37 @@ class _ExpiryRun:
                 "interrupted",
                 f"an earlier run or broker was interrupted here; run {other} to finish its work first",
             )
-        check_segments_are_files(partition, path, self._fs)
-        if not self._only_looks and finish_interrupted(path, self._fs):
-            listing = list_log(partition, path, self._fs)
+        check_segments_are_files(partition, path, self._run.fs)
+        if not self._only_looks and finish_interrupted(path, self._run.fs):
+            listing = list_log(partition, path, self._run.fs)
         config = settings.for_topic(partition.topic)
         if skipped := why_not_expired(partition, directory.checkpoints.of(partition), settings, config):
             return _listed(listing, SKIPPED, *skipped)
         view = open_view(
             listing,
             directory.checkpoints.of(partition),
-            self._fs,
-            now_ms=self._options.now_ms,
+            self._run.fs,
+            now_ms=self._run.options.now_ms,
             producer_id_expiration_ms=config.compaction.producer_id_expiration_ms,
         )
         asked = settings.origin(partition.topic, "file.delete.delay.ms") != "default"
         checkpoints = directory.checkpoints.of(partition)
         _check_log_start(view, checkpoints)
         read_leader_epochs(
-            self._fs, path / LEADER_EPOCH_FILE
+            self._run.fs, path / LEADER_EPOCH_FILE
         )  # if the file is malformed, the partition must fail before its log start is changed
         found = self._planned(view, config, checkpoints, keep_deleted=asked and config.file_delete_delay_ms > 0)
         if isinstance(found, ExpiryReport) and not self._only_looks:
             # This error is ignored, because the next run tries again.
             with suppress(SedimentError, OSError):
-                settle_epochs(view, self._fs)
+                settle_epochs(view, self._run.fs)
         return found
 
     def _planned(
         self, view: LogView, config: LogConfig, checkpoints: PartitionCheckpoints, *, keep_deleted: bool
     ) -> ExpiryTask | ExpiryReport:
-        plan = plan_view(view, config.retention, now_ms=self._options.now_ms)
-        dates = date_warnings(plan, config.retention, now_ms=self._options.now_ms)
+        plan = plan_view(view, config.retention, now_ms=self._run.options.now_ms)
+        dates = date_warnings(plan, config.retention, now_ms=self._run.options.now_ms)
         policy = policy_warning(view.listing.partition.topic, config, expires=bool(plan.deleted))
         report = replace(
             _listed(view.listing, EXPIRED, None, None),
@@ -406,10 +387,10 @@ class _ExpiryRun:
         checkpoints = {}
         for log_dir in dict.fromkeys(each.log_dir for each in expiring):
             self._locks[log_dir].check()
-            checkpoints[log_dir] = read_checkpoints(log_dir, self._fs)
+            checkpoints[log_dir] = read_checkpoints(log_dir, self._run.fs)
         for each in expiring:
             path, partition = each.view.listing.path, each.partition
-            now = list_log(partition, path, self._fs)
+            now = list_log(partition, path, self._run.fs)
             if (
                 (now.segments, now.snapshots) != (each.view.listing.segments, each.view.listing.snapshots)
                 or now.is_replacement_open()
@@ -421,7 +402,7 @@ class _ExpiryRun:
                     path=str(path),
                     advice="run again",
                 )
-            finish_interrupted(path, self._fs)
+            finish_interrupted(path, self._run.fs)
 
     # ---------------------------------------------------------------------------------------------------------- archive
     def _archived(self, path: str, expiring: Sequence[ExpiryTask]) -> tuple[list[ExpiryTask], list[ExpiryReport]]:
@@ -432,14 +413,14 @@ class _ExpiryRun:
             (each.log_dir, each.partition): [fate.segment.base_offset for fate in each.plan.deleted]
             for each in expiring
         }
-        results = archive_segments(path, wanted, self._options, self.run_id, self._stop)
+        results = archive_segments(path, wanted, self._run.options, self._run.run_id, self._run.stop)
         archived, failed = [], []
         for each in expiring:
             result = results[each.log_dir, each.partition]
             if isinstance(result, int):
                 archived.append(replace(each, report=replace(each.report, messages_archived=result)))
             else:
-                failed.append(_left_alone(each, *result, self._fs))
+                failed.append(_left_alone(each, *result, self._run.fs))
         return archived, failed
 
     # -------------------------------------------------------------------------------------------------------- originals
@@ -450,42 +431,42 @@ class _ExpiryRun:
         listed: list[ExpiryTask] = []
         failed: list[ExpiryReport] = []
         before: list[OriginalPartition] = []
-        checkpoints = {path: read_checkpoints(path, self._fs) for path in self._locks}
+        checkpoints = {path: read_checkpoints(path, self._run.fs) for path in self._locks}
         for each in expiring:
             directory = each.view.listing.path
             try:
-                names = expired_files(each.view, each.plan, self._fs)
+                names = expired_files(each.view, each.plan, self._run.fs)
                 new = rolled_files(each.view) if each.plan.rolls_active else ()
                 before.append(
-                    partition_before(each.partition, directory, checkpoints[each.log_dir], names, new, self._fs)
+                    partition_before(each.partition, directory, checkpoints[each.log_dir], names, new, self._run.fs)
                 )
                 listed.append(replace(each, files=names))
             except (SedimentError, OSError) as error:
-                failed.append(_left_alone(each, *describe(error), self._fs))
+                failed.append(_left_alone(each, *describe(error), self._run.fs))
         try:
-            originals = KeptOriginals(self._options, "expire", self.run_id, kept_in, checkpoints, before, self._fs)
+            originals = KeptOriginals(self._run, kept_in, checkpoints, before)
         except (SedimentError, OSError) as error:
             code, text = describe(error)
             reason = f"the catalogue of originals cannot be written, and nothing was deleted: {text}"
-            return None, [], failed + [_left_alone(each, code, reason, self._fs) for each in listed]
+            return None, [], failed + [_left_alone(each, code, reason, self._run.fs) for each in listed]
         return originals, listed, failed
 
     # ----------------------------------------------------------------------------------------------------------- delete
     def _delete_all(self, expiring: Sequence[ExpiryTask], originals: KeptOriginals | None) -> list[ExpiryReport]:
         reports = []
         total_bytes = sum(each.plan.deleted_bytes for each in expiring)
-        progress = self._stack.enter_context(
-            Progress(self._options.messages(), len(expiring), total_bytes, phase="expiring")
+        progress = self._run.stack.enter_context(
+            Progress(self._run.options.messages(), len(expiring), total_bytes, phase="expiring")
         )
         for log_dir in dict.fromkeys(each.log_dir for each in expiring):
             here = [each for each in expiring if each.log_dir == log_dir]
             for start in range(0, len(here), _GROUP_PARTITIONS):
                 group = here[start : start + _GROUP_PARTITIONS]
-                if self._stop.is_set():
-                    reports += [_left_alone(each, *_STOPPED, self._fs) for each in group]
+                if self._run.stop.is_set():
+                    reports += [_left_alone(each, *_STOPPED, self._run.fs) for each in group]
                     continue
                 links = None if originals is None else originals.of(log_dir)
-                reports += delete_group(log_dir, group, self._locks[log_dir], self._fs, links)
+                reports += delete_group(log_dir, group, self._locks[log_dir], self._run.fs, links)
                 for each in group:
                     progress.advance(each.plan.deleted_bytes)
         return reports
@@ -507,7 +488,7 @@ class _ExpiryRun:
             redundant = {partition for partition, _, _ in known} - log_start_entries(known).keys()
             with suppress(SedimentError, OSError):
                 self._locks[directory.path].check()
-                update_offset_checkpoint(self._fs, directory.path / LOG_START_FILE, {}, redundant)
+                update_offset_checkpoint(self._run.fs, directory.path / LOG_START_FILE, {}, redundant)
 
 
 def _warn_before(expiring: Sequence[ExpiryReport]) -> None:

@@ -37,7 +37,6 @@ from sediment.engine.directory.uncleanable import read_uncleanable
 from sediment.jobs.cleaning.estimates import SAMPLE_BYTES, find_resources, strategy_for
 from sediment.jobs.cleaning.options import CleaningTask, CompactOptions
 from sediment.jobs.cleaning.report import quarantined, settled
-from sediment.jobs.cleaning.result import CleaningResult
 from sediment.jobs.cleaning.task import check_listed, clean_partition, open_and_select
 from sediment.jobs.command_line.declaration import ONE_COMMAND, Directory, option, together
 from sediment.jobs.command_line.encoding_options import EncodingOptions
@@ -56,6 +55,7 @@ from sediment.jobs.reporting.run_report import (
     in_order,
 )
 from sediment.jobs.reporting.screen import Screen
+from sediment.jobs.rewriting.result import CleaningResult
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.settings.future_replicas import FutureReplica, future_replicas
 from sediment.jobs.settings.known_logs import known_of_log
@@ -693,10 +693,10 @@ def _exact_plans(
 
 def _exactly_in_splits(sc: Any, task: CleaningTask, found: PartitionPlan, asked: CleaningResult) -> PartitionPlan:
     # Imported late, because this module compiles kernels that the driver needs only for splits.
-    from sediment.jobs.cleaning.splits import SplitInPlace, clean_partition_in_splits
+    from sediment.jobs.cleaning.splits import clean_in_place
 
     try:
-        result = clean_partition_in_splits(sc, SplitInPlace(task, asked))
+        result = clean_in_place(sc, task, asked)
     except Exception as error:
         return _lost(task, error)
     return _exactly(task, found, result)

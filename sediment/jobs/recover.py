@@ -22,10 +22,8 @@ if __name__ == "__main__":
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -44,21 +42,17 @@ from sediment.engine.directory.missing_records import (
     missing_after_cut,
     orphans_of,
 )
-from sediment.engine.directory.originals.backup_links import originals_directory
 from sediment.engine.directory.originals.catalogue import OriginalPartition, partition_before, segment_file_names
 from sediment.engine.directory.originals.kept_in import KEPT_BEFORE_CUTS, KeptIn, kept_in
 from sediment.engine.directory.partition_metadata import TopicIdFault, TopicIds, write_topic_id
 from sediment.engine.directory.repair import Repair
 from sediment.engine.log_config import LogConfig
-from sediment.jobs.cleaning.backup_links import KeptOriginals, OriginalsOnDemand
 from sediment.jobs.command_line.confirmation import ask_on_terminal, must_ask
 from sediment.jobs.command_line.declaration import ONE_COMMAND, Count, Directory, option
 from sediment.jobs.command_line.options import CommonOptions, log_command
 from sediment.jobs.command_line.progress import Progress
-from sediment.jobs.delta_lake.paths import outside_log_dirs
 from sediment.jobs.process.cancellation import stop_on_signals
 from sediment.jobs.process.standard_output import error_console
-from sediment.jobs.process.stderr_log import log_partition
 from sediment.jobs.recovering.aborts import AbortedLog, Aborts, DirectoryAborts, restore_command
 from sediment.jobs.recovering.report import (
     COLUMNS,
@@ -71,9 +65,12 @@ from sediment.jobs.recovering.report import (
 )
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted
-from sediment.jobs.reporting.run_report import FAILED, in_order
+from sediment.jobs.reporting.run_report import FAILED
 from sediment.jobs.reporting.screen import Screen
 from sediment.jobs.reporting.statuses import RECOVERED, STOPPED
+from sediment.jobs.rewriting.kept_originals import KeptOriginals, OriginalsOnDemand
+from sediment.jobs.rewriting.locked import check_outside, read_locked
+from sediment.jobs.rewriting.run import Run
 from sediment.jobs.settings.damaged_files import damaged_files
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.settings.future_replicas import FUTURE_REPLICA, FutureReplica, future_replicas
@@ -93,7 +90,6 @@ from sediment.segment_io.format.names import (
     RECOVERY_POINT_FILE,
     DirectoryState,
     TopicPartition,
-    new_run_id,
     parse_segment_file,
 )
 from sediment.segment_io.fs import Fs
@@ -597,26 +593,18 @@ def recover(
         CorruptCheckpointError: a checkpoint file of a log directory is malformed; nothing was changed.
         DirectoryInUseError: a broker or another run uses a directory.
     """
-    own, stop = own or RecoverOptions(), stop or threading.Event()
-    started = time.monotonic()
-    run_id = new_run_id()
-    fs = Fs()
-    directories = _open_directories(options, fs)
-    kept = kept_in(own.keep_originals, options.log_dirs, shares=True)
-    if kept is not None:
-        for path in options.log_dirs:
-            outside_log_dirs(str(kept.of(path)), options.log_dirs)
-    reports: list[RecoveryReport] = []
+    own = own or RecoverOptions()
+    run = Run[RecoveryReport]("recover", options, stop, dry_run=own.dry_run)
+    run_id, fs, stack = run.run_id, run.fs, run.stack
     clean: list[str] = []
-    with ExitStack() as stack:
-        locks: dict[Path, DirectoryLock] = {}
-        if not own.dry_run:
-            for directory in directories:
-                if kept is not None:
-                    stack.enter_context(originals_directory(kept.of(directory.path), directory.path, fs))
-                locks[directory.path] = stack.enter_context(DirectoryLock(directory.path))
-            # Read again, because a broker may have written files until it released the lock.
-        directories = _open_directories(options, fs)
+    kept = kept_in(own.keep_originals, options.log_dirs, shares=True)
+    with stack:
+        directories, locks = read_locked(
+            run,
+            partial(_open_directories, options, fs),
+            partial(check_outside, kept, options.log_dirs),
+            originals_of=None if kept is None else kept.of,
+        )
         damaged = tuple(file for directory in directories for file in damaged_files(directory, directories, fs))
         topic_ids = topic_ids_of(directories, fs)
         future = future_replicas(directories, fs)
@@ -638,12 +626,12 @@ def recover(
         originals: KeptOriginals | None = None
         on_demand: OriginalsOnDemand | None = None
         if kept is not None and not own.dry_run:
-            originals, per_directory = _keep_originals(kept, run_id, per_directory, options, fs)
+            originals, per_directory = _keep_originals(run, kept, per_directory)
         elif not own.without_undo:
             place = KEPT_BEFORE_CUTS
             if len(directories) == 1:
                 place = KeptIn(str(place.of(directories[0].path)))
-            on_demand = OriginalsOnDemand(options, "recover", run_id, place, stack, fs)
+            on_demand = OriginalsOnDemand(run, place)
         logs = [log for _, some, _ in per_directory for log in some]
         progress = stack.enter_context(
             Progress(options.messages(), len(logs), sum(log.log_bytes for log in logs), phase="loading")
@@ -651,35 +639,29 @@ def recover(
         per_thread = own.threads or max(map(_default_threads, directories), default=1)
         pool = stack.enter_context(ThreadPoolExecutor(per_thread * len(directories), "sediment-recover"))
         for directory, loaded, is_whole in _outcomes(
-            per_directory, pool, locks, stop, options, progress, _KeptBeforeCuts(on_demand)
+            per_directory, pool, locks, run.stop, options, progress, _KeptBeforeCuts(on_demand)
         ):
             lock = locks.get(directory.path)
             outcomes = loaded
             if aborts is not None:
                 restore = None if kept is None else restore_command(directory.path, kept.of(directory.path), run_id)
                 outcomes = _abort_in(directory, loaded, aborts, lock, restore)
-            reports += [outcome.report for outcome in outcomes]
             for outcome in outcomes:
-                log_partition(run_id, "recover", outcome.report)
+                run.add(outcome.report)
             if lock is not None:
                 lock.check()
                 if _settle_directory(directory, outcomes, is_whole, aborts, fs):
                     clean.append(str(directory.path))
             elif directory.checkpoints.clean_shutdown:
                 clean.append(str(directory.path))
-        catalogue = None if originals is None else originals.end(reports)
-        kept_before_cuts = None if on_demand is None else on_demand.end(reports)
+        catalogue = None if originals is None else originals.end(run.rows)
+        kept_before_cuts = None if on_demand is None else on_demand.end(run.rows)
         if kept_before_cuts is not None:
             kept, catalogue = kept_before_cuts
     return RecoveryRunReport(
-        run_id=run_id,
-        command="recover",
-        now_ms=options.now_ms,
-        seconds=time.monotonic() - started,
-        dry_run=own.dry_run,
+        **run.header(run.rows),
         clean_directories=tuple(sorted(clean)),
         damaged_files=damaged,
-        partitions=in_order(reports),
         originals=None if kept is None else str(kept),
         catalogue=None if catalogue is None else str(catalogue),
     )
@@ -689,7 +671,7 @@ _PerDirectory = list[tuple[SelectedDirectory, list[_LogToLoad], bool]]
 
 
 def _keep_originals(
-    kept_in: KeptIn, run_id: str, per_directory: _PerDirectory, options: CommonOptions, fs: Fs
+    run: Run[RecoveryReport], kept_in: KeptIn, per_directory: _PerDirectory
 ) -> tuple[KeptOriginals, _PerDirectory]:
     """Link the segment files of every log except future replicas, with a catalogue, before any log is loaded.
 
@@ -701,6 +683,7 @@ def _keep_originals(
         SedimentError, OSError: the catalogue could not be written; no log was changed, except that interrupted
             replacements may have been finished.
     """
+    fs = run.fs
     checkpoints = {directory.path: directory.checkpoints for directory, _, _ in per_directory}
     before: list[OriginalPartition] = []
     prepared: _PerDirectory = []
@@ -717,7 +700,7 @@ def _keep_originals(
             except (SedimentError, OSError) as error:
                 listed.append(replace(log, failure=describe(error)))
         prepared.append((directory, listed, is_whole))
-    originals = KeptOriginals(options, "recover", run_id, kept_in, checkpoints, before, fs)
+    originals = KeptOriginals(run, kept_in, checkpoints, before)
     kept: _PerDirectory = []
     for directory, logs, is_whole in prepared:
         kept.append((directory, [_kept(log, originals, fs) for log in logs], is_whole))

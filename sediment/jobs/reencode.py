@@ -16,32 +16,30 @@ if __name__ == "__main__":
     end_on_early_signals()  # before the slow imports
 
 import threading
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.reencode.plan import Encoding, ReencodedSegment, ReencodeTask, plan_reencode
-from sediment.jobs.cleaning.result import CleaningResult
 from sediment.jobs.command_line.declaration import together
 from sediment.jobs.command_line.encoding_options import EncodingOptions
 from sediment.jobs.command_line.options import CommonOptions, log_command
 from sediment.jobs.process.cancellation import stop_on_signals
 from sediment.jobs.reporting.columns import change_column, status_counts
 from sediment.jobs.reporting.figures import human_bytes
-from sediment.jobs.reporting.run_report import in_order
 from sediment.jobs.reporting.screen import Screen
+from sediment.jobs.rewriting.flow import perform
 from sediment.jobs.rewriting.options import RewriteOptions
 from sediment.jobs.rewriting.partition_task import PartitionRewrite, PartitionRewritePlan
 from sediment.jobs.rewriting.planned_partition import PlannedPartition, SelectedPartition
 from sediment.jobs.rewriting.report import RewriteReport, RewriteRunReport, columns_with, print_table
-from sediment.jobs.rewriting.rewriting_run import RewritingRun
+from sediment.jobs.rewriting.result import CleaningResult
+from sediment.jobs.rewriting.run import Run
+from sediment.jobs.rewriting.segment_rewriting import SegmentRewriting, destination_of, report_fields
 from sediment.jobs.spark.task_environment import OnBytes
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef
-from sediment.segment_io.uris import without_secret
 
 if TYPE_CHECKING:
     from sediment.segment_io.partition.log_view import LogView
@@ -169,36 +167,20 @@ def reencode(options: CommonOptions, own: ReencodeOptions, *, stop: threading.Ev
         DirectoryInUseError: a broker or another run uses a directory.
     """
     own.validate(options)
-    kept = own.kept_in(options)
-    started = time.monotonic()
-    with ExitStack() as stack:
-        run = _ReencodeRun(options, own, stop or threading.Event(), stack)
-        reports = run.perform()
+    run = Run[ReencodeReport]("reencode", options, stop, dry_run=own.dry_run)
+    destination = destination_of(run, own, output_keeps_failed=True)
+    with run.stack:
+        reports = perform(run, _Reencoding(run, own, destination), destination)
         return ReencodeRunReport(
-            run_id=run.run_id,
-            command=run.command,
-            now_ms=options.now_ms,
-            seconds=time.monotonic() - started,
-            dry_run=own.dry_run,
-            partitions=in_order(reports),
+            **report_fields(run, own, destination, reports),
             codec=own.requested().codec_name,
             level=own.requested().level,
             batch_bytes=own.requested().batch_bytes,
-            output=None if own.output is None else without_secret(own.output),
-            originals=None if kept is None else str(kept),
-            catalogue=None if run.catalogue is None else str(run.catalogue),
-            seconds_by_stage=run.timer.seconds(),
         )
 
 
-class _ReencodeRun(RewritingRun[ReencodeOptions, ReencodeReport]):
-    """Run of `reencode`."""
-
-    command: ClassVar[str] = "reencode"
-    output_keeps_failed: ClassVar[bool] = True
-
-    def _why_not(self, _selected: SelectedPartition) -> tuple[str, str] | None:
-        return None
+class _Reencoding(SegmentRewriting[ReencodeOptions, ReencodeReport]):
+    """What `reencode` decides: every segment of every partition is rewritten."""
 
     def _rewrites(
         self, _sc: Any, partitions: Sequence[SelectedPartition]
@@ -206,9 +188,6 @@ class _ReencodeRun(RewritingRun[ReencodeOptions, ReencodeReport]):
         rewrite = ReencodePartition(self._own.requested())
         for each in partitions:
             yield each, rewrite
-
-    def _approve(self, _sc: Any, planned: Sequence[PlannedPartition]) -> Sequence[PlannedPartition]:
-        return planned
 
     def _report(self, report: RewriteReport, planned: PlannedPartition | None) -> ReencodeReport:
         base = {name: getattr(report, name) for name in RewriteReport.__dataclass_fields__}

@@ -22,9 +22,7 @@ if __name__ == "__main__":
 
 import re
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -34,7 +32,7 @@ from typing import ClassVar
 from sediment.compaction.rewrite.suppression import SuppressionList, find_suppressed
 from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted
 from sediment.engine.directory.lock import DirectoryLock
-from sediment.engine.directory.originals.backup_links import BackupLinks, originals_directory
+from sediment.engine.directory.originals.backup_links import BackupLinks
 from sediment.engine.directory.originals.catalogue import (
     Catalogue,
     OriginalPartition,
@@ -52,7 +50,6 @@ from sediment.engine.directory.originals.restore import (
     restore_partition,
 )
 from sediment.engine.directory.originals.restore_plan import CHANGED_SINCE, Files, Refusal, RestorePlan
-from sediment.jobs.cleaning.backup_links import catalogue_of_run, end_originals
 from sediment.jobs.command_line.confirmation import ask_on_terminal, must_ask
 from sediment.jobs.command_line.declaration import ONE_COMMAND, Directory, File, option, required_option, together
 from sediment.jobs.command_line.options import CommonOptions, log_command
@@ -64,10 +61,13 @@ from sediment.jobs.process.stderr_log import log_partition
 from sediment.jobs.reporting.columns import TableColumn, change_column, name_and_status, number_column, status_counts
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted, human_bytes
-from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, REFUSED, RunReport, in_order
+from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, REFUSED, RunReport
 from sediment.jobs.reporting.screen import Screen, View
 from sediment.jobs.reporting.statuses import STOPPED
-from sediment.jobs.settings.directories import check_filesystem
+from sediment.jobs.rewriting.kept_originals import catalogue_of_run, end_originals
+from sediment.jobs.rewriting.locked import read_locked
+from sediment.jobs.rewriting.run import Run
+from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.segment_io.errors import DeclinedError, SedimentError, SourceChangedError, UsageError
 from sediment.segment_io.format.names import (
     CLEAN_SHUTDOWN_FILE,
@@ -268,51 +268,40 @@ def restore(
         DirectoryInUseError: a broker, another run, or another restore or vacuum uses a directory.
     """
     own.validate()
-    with ExitStack() as stack:
-        run = _RestoreRun(options, own, confirm, stop or threading.Event(), stack, fs or Fs())
-        return run.report(run.perform())
+    run = Run[RestoreReport]("restore", options, stop, dry_run=own.dry_run, fs=fs)
+    with run.stack:
+        restoration = _Restoration(run, own, confirm)
+        return restoration.report(restoration.perform())
 
 
-class _RestoreRun:
-    """Run of the command; the stack closes its locks."""
+class _Restoration:
+    """What one run of the command does."""
 
     def __init__(
-        self,
-        options: CommonOptions,
-        own: RestoreOptions,
-        confirm: Callable[[RestoreRunReport], bool] | None,
-        stop: threading.Event,
-        stack: ExitStack,
-        fs: Fs,
+        self, run: Run[RestoreReport], own: RestoreOptions, confirm: Callable[[RestoreRunReport], bool] | None
     ) -> None:
-        self.run_id = new_run_id()
-        self._options = options
+        self._run = run
         self._own = own
         self._confirm = confirm
-        self._stop = stop
-        self._stack = stack
-        self._fs = fs
-        self._locks: dict[Path, DirectoryLock] = {}
+        self._locks: Mapping[Path, DirectoryLock] = {}
         self._catalogues: list[str] = []
-        self._started = time.monotonic()
 
     def perform(self) -> list[RestoreReport]:
         """Lock, plan, ask and restore; return a report for every partition that the chosen runs changed."""
         own = self._own
-        history = read_history(own.originals, self._fs)
-        self._options.open_directories(self._fs)
-        if not own.dry_run:
-            for path in self._options.log_dirs:
-                check_filesystem(path, allow_network=own.allow_network_fs)
-                self._stack.enter_context(originals_directory(own.originals, path, self._fs))
-            self._stack.enter_context(DirectoryLock(own.originals))
-            for path in self._options.log_dirs:
-                self._locks[path] = self._stack.enter_context(DirectoryLock(path))
-            history = read_history(own.originals, self._fs)
+        log_dirs = self._run.options.log_dirs
+        (history, directories), locks = read_locked(
+            self._run,
+            self._read,
+            locked=(own.originals, *log_dirs),
+            originals_of=lambda _: own.originals,
+            allow_network=own.allow_network_fs,
+        )
+        self._locks = {path: lock for path, lock in locks.items() if path in log_dirs}
         wanted = self._wanted(history)
         reports = self._missing(wanted)
         chains: list[_Chain] = []
-        for chain in self._chains(history, wanted):
+        for chain in self._chains(history, directories, wanted):
             found = self._planned(chain, history)
             if isinstance(found, _Chain):
                 chains.append(found)
@@ -326,15 +315,14 @@ class _RestoreRun:
                 raise DeclinedError("nothing was restored", advice="answer y, or give --yes, to restore")
         return reports + self._restore_all(chains, wanted)
 
+    def _read(self) -> tuple[History, list[SelectedDirectory]]:
+        history = read_history(self._own.originals, self._run.fs)
+        return history, self._run.options.open_directories(self._run.fs)
+
     def report(self, reports: Sequence[RestoreReport], *, dry_run: bool | None = None) -> RestoreRunReport:
         """Return the report of the run so far, with `reports` in order."""
         return RestoreRunReport(
-            run_id=self.run_id,
-            command="restore",
-            now_ms=self._options.now_ms,
-            seconds=time.monotonic() - self._started,
-            dry_run=self._own.dry_run if dry_run is None else dry_run,
-            partitions=in_order(reports),
+            **self._run.header(reports) | {"dry_run": self._own.dry_run if dry_run is None else dry_run},
             originals=str(self._own.originals),
             catalogues=tuple(self._catalogues),
         )
@@ -356,29 +344,31 @@ class _RestoreRun:
     def _missing(self, wanted: Sequence[Catalogue]) -> list[RestoreReport]:
         """Return the reports of partitions that a run changed but that no longer exist."""
         reports = {}
-        for path in self._options.log_dirs:
+        for path in self._run.options.log_dirs:
             for name in (
                 entry.partition for run in wanted for entry in run.partitions if entry.log_dir == str(path.resolve())
             ):
-                if self._options.selection.includes(name) and not self._fs.is_directory(path / name):
+                if self._run.options.selection.includes(name) and not self._run.fs.is_directory(path / name):
                     why = "the partition no longer exists; a broker deleted or moved it"
                     reports[path / name] = RestoreReport(name, str(path), REFUSED, CHANGED_SINCE, why)
         return list(reports.values())
 
-    def _chains(self, history: History, wanted: Sequence[Catalogue]) -> list[_Chain]:
+    def _chains(
+        self, history: History, directories: Sequence[SelectedDirectory], wanted: Sequence[Catalogue]
+    ) -> list[_Chain]:
         """Return the runs to undo in each selected partition."""
         selected = {
             (str(directory.path.resolve()), str(partition)): (directory.path, partition)
-            for directory in self._options.open_directories(self._fs)
+            for directory in directories
             for partition in directory.partitions
         }
         changed = dict.fromkeys((entry.log_dir, entry.partition) for run in wanted for entry in run.partitions)
-        here = {str(path.resolve()) for path in self._options.log_dirs}
+        here = {str(path.resolve()) for path in self._run.options.log_dirs}
         if wanted and not here & {log_dir for log_dir, _ in changed}:
             known = ", ".join(sorted({log_dir for log_dir, _ in changed}))
             raise UsageError(
                 f"no chosen run changed this log directory; the chosen runs changed {known}",
-                path=", ".join(map(str, self._options.log_dirs)),
+                path=", ".join(map(str, self._run.options.log_dirs)),
                 advice="give the log directory that the run changed",
             )
         chains = []
@@ -386,7 +376,7 @@ class _RestoreRun:
             if key in selected:
                 log_dir, partition = selected[key]
                 runs = tuple(history.to_undo(wanted, *key))
-                chains.append(_Chain(partition, log_dir, runs, _as_it_is(partition, log_dir, self._fs)))
+                chains.append(_Chain(partition, log_dir, runs, _as_it_is(partition, log_dir, self._run.fs)))
         return chains
 
     # ------------------------------------------------------------------------------------------------------------- plan
@@ -400,20 +390,20 @@ class _RestoreRun:
 
     def _plan_chain(self, chain: _Chain, history: History) -> _Chain | RestoreReport:
         if self._own.dry_run or self._confirm is not None:
-            if list_log(chain.partition, chain.directory, self._fs).is_replacement_open():
+            if list_log(chain.partition, chain.directory, self._run.fs).is_replacement_open():
                 other = "without --dry-run" if self._own.dry_run else "with --yes"
                 why = f"an earlier run or broker was interrupted here; run {other} to finish its work first"
                 return replace(chain.report, reason_code=INTERRUPTED, reason=why)
         else:
-            found = interrupted_restores(history, chain.directory, self._own.originals, self._fs)
+            found = interrupted_restores(history, chain.directory, self._own.originals, self._run.fs)
             for each in found:
                 names = [name.removesuffix(SWAP_SUFFIX) for name in sorted(each.new_logs)]
                 if barred := self._barred(each.run, each.entry, names, chain.partition, history):
                     return replace(chain.report, reason_code=barred[0], reason=barred[1])
             self._finish_interrupted(chain, found)
-            chain = replace(chain, report=_as_it_is(chain.partition, chain.log_dir, self._fs))
-        live = listed_files(chain.directory, self._fs)
-        log_start = read_checkpoints(chain.log_dir, self._fs).of(chain.partition).log_start
+            chain = replace(chain, report=_as_it_is(chain.partition, chain.log_dir, self._run.fs))
+        live = listed_files(chain.directory, self._run.fs)
+        log_start = read_checkpoints(chain.log_dir, self._run.fs).of(chain.partition).log_start
         restored = 0
         for run, entry in chain.runs:
             plan = self._plan(run, entry, live, log_start)
@@ -450,7 +440,7 @@ class _RestoreRun:
             if _brings_back_unclean_logs(interrupted.run, chain.log_dir):
                 self._mark_unclean(chain.log_dir, {chain.partition: interrupted.entry})
         new_logs = {name for interrupted in found for name in interrupted.new_logs}
-        finish_interrupted(chain.directory, self._fs, restored=new_logs)
+        finish_interrupted(chain.directory, self._run.fs, restored=new_logs)
 
     def _barred(
         self,
@@ -475,7 +465,7 @@ class _RestoreRun:
             int(offset)
             for name in logs
             for offset in find_suppressed(
-                Source(partition, folder, int(name.removesuffix(SegmentFileKind.LOG)), name), keys, self._fs
+                Source(partition, folder, int(name.removesuffix(SegmentFileKind.LOG)), name), keys, self._run.fs
             )
         ]
         if not offsets:
@@ -489,7 +479,9 @@ class _RestoreRun:
     def _plan(
         self, run: Catalogue, entry: OriginalPartition, live: Files, log_start: int | None
     ) -> RestorePlan | Refusal:
-        return plan_partition_restore(run, entry, live, self._own.originals, self._fs, log_start_checkpoint=log_start)
+        return plan_partition_restore(
+            run, entry, live, self._own.originals, self._run.fs, log_start_checkpoint=log_start
+        )
 
     # ---------------------------------------------------------------------------------------------------------- restore
     def _restore_all(self, chains: Sequence[_Chain], wanted: Sequence[Catalogue]) -> list[RestoreReport]:
@@ -506,20 +498,20 @@ class _RestoreRun:
                 failed |= self._undo(run, here)
         reports = [failed.get(chain.directory, chain.report) for chain in chains]
         for report in reports:
-            log_partition(self.run_id, "restore", report)
+            log_partition(self._run.run_id, "restore", report)
         return reports
 
     def _undo(self, run: Catalogue, here: Sequence[tuple[_Chain, OriginalPartition]]) -> dict[Path, RestoreReport]:
         """Undo a run in partitions, with a new catalogue; return a report of each partition that failed."""
-        run_id = new_run_id() if self._catalogues else self.run_id
+        run_id = new_run_id() if self._catalogues else self._run.run_id
         failed: dict[Path, RestoreReport] = {}
         listed: list[tuple[_Chain, PartitionRestore]] = []
         before: list[OriginalPartition] = []
-        checkpoints = {path: read_checkpoints(path, self._fs) for path in self._locks}
+        checkpoints = {path: read_checkpoints(path, self._run.fs) for path in self._locks}
         for chain, entry in here:
             try:
                 planned = self._prepared(run, chain, entry, checkpoints[chain.log_dir])
-                names = planned.removed_names(self._fs)
+                names = planned.removed_names(self._run.fs)
                 before.append(
                     partition_before(
                         chain.partition,
@@ -527,14 +519,14 @@ class _RestoreRun:
                         checkpoints[chain.log_dir],
                         names,
                         planned.new_names(),
-                        self._fs,
+                        self._run.fs,
                     )
                 )
                 listed.append((chain, planned))
             except (SedimentError, OSError) as error:
                 failed[chain.directory] = self._failed(chain, *describe(error))
-        header = catalogue_of_run(self._options, "restore", run_id, checkpoints, before, restores=run.run_id)
-        originals = BackupLinks(self._own.originals, header, self._fs)
+        header = catalogue_of_run(self._run, checkpoints, before, run_id=run_id, restores=run.run_id)
+        originals = BackupLinks(self._own.originals, header, self._run.fs)
         try:
             originals.begin()
         except (SedimentError, OSError) as error:
@@ -558,7 +550,7 @@ class _RestoreRun:
         Raises:
             SourceChangedError: the partition has changed since the plan was made.
         """
-        live = listed_files(chain.directory, self._fs)
+        live = listed_files(chain.directory, self._run.fs)
         plan = self._plan(run, entry, live, checkpoints.of(chain.partition).log_start)
         if isinstance(plan, Refusal):
             raise SourceChangedError(
@@ -587,12 +579,12 @@ class _RestoreRun:
         except (SedimentError, OSError) as error:
             return {chain.directory: self._failed(chain, *describe(error)) for chain, _ in listed}
         for chain, planned in listed:
-            if self._stop.is_set():
+            if self._run.stop.is_set():
                 failed[chain.directory] = self._failed(chain, *_STOPPED)
                 continue
             try:
                 lock.check()
-                restore_partition(planned, run_id, originals, lock, self._fs)
+                restore_partition(planned, run_id, originals, lock, self._run.fs)
             except (SedimentError, OSError) as error:
                 failed[chain.directory] = self._failed(chain, *describe(error))
         done = [(chain, planned) for chain, planned in listed if chain.directory not in failed]
@@ -606,7 +598,7 @@ class _RestoreRun:
 
     def _write_first_entries(self, run: Catalogue, log_dir: Path, restores: Sequence[PartitionRestore]) -> None:
         """Write the checkpoint entries that must be durable before the segments change."""
-        now = offsets_by_file(read_checkpoints(log_dir, self._fs))
+        now = offsets_by_file(read_checkpoints(log_dir, self._run.fs))
         cleaner = now[CLEANER_FILE] or {}
         starts = {each.partition: each.plan.log_start_first for each in restores if each.plan.moves_log_start}
         lowered = {
@@ -621,13 +613,13 @@ class _RestoreRun:
 
     def _mark_unclean(self, log_dir: Path, entries: Mapping[TopicPartition, OriginalPartition]) -> None:
         """Lower recovery points and remove the marker of a clean stop, so that the next start verifies the logs."""
-        recovery_points = offsets_by_file(read_checkpoints(log_dir, self._fs))[RECOVERY_POINT_FILE] or {}
+        recovery_points = offsets_by_file(read_checkpoints(log_dir, self._run.fs))[RECOVERY_POINT_FILE] or {}
         lowered = {
             partition: lowest(recovery_points.get(partition), entry.checkpoints.get(RECOVERY_POINT_FILE))
             for partition, entry in entries.items()
         }
-        self._fs.unlink(log_dir / CLEAN_SHUTDOWN_FILE, missing_ok=True)
-        self._fs.sync_directory(log_dir)
+        self._run.fs.unlink(log_dir / CLEAN_SHUTDOWN_FILE, missing_ok=True)
+        self._run.fs.sync_directory(log_dir)
         self._write_entries(log_dir, RECOVERY_POINT_FILE, lowered)
 
     def _write_last_entries(self, run: Catalogue, log_dir: Path, restores: Sequence[PartitionRestore]) -> None:
@@ -642,9 +634,9 @@ class _RestoreRun:
         were = [each.checkpoint_files for each in run.log_dirs if Path(each.path).resolve() == log_dir.resolve()]
         for name in _MAY_BE_ABSENT:
             path = log_dir / name
-            if were and name not in were[0] and read_offset_checkpoint(self._fs, path) == {}:
-                self._fs.unlink(path)
-                self._fs.sync_directory(log_dir)
+            if were and name not in were[0] and read_offset_checkpoint(self._run.fs, path) == {}:
+                self._run.fs.unlink(path)
+                self._run.fs.sync_directory(log_dir)
 
     def _beyond_log_end(
         self, log_dir: Path, name: str, restores: Sequence[PartitionRestore]
@@ -653,28 +645,28 @@ class _RestoreRun:
 
         An entry that was above it before the run shows a loss, and stays.
         """
-        now = offsets_by_file(read_checkpoints(log_dir, self._fs))[name] or {}
+        now = offsets_by_file(read_checkpoints(log_dir, self._run.fs))[name] or {}
         for each in restores:
             before, current = each.entry.checkpoints.get(name) or 0, now.get(each.partition, 0)
             if each.plan.is_empty or current <= before:
                 continue
-            listing = list_log(each.partition, log_dir / str(each.partition), self._fs)
+            listing = list_log(each.partition, log_dir / str(each.partition), self._run.fs)
             if not listing.segments:
                 continue
-            end, _ = find_segment_end(listing.path, listing.segments[-1], self._fs)
+            end, _ = find_segment_end(listing.path, listing.segments[-1], self._run.fs)
             if max(before, end) < current:
                 yield each.partition, max(before, end)
 
     def _write_entries(self, log_dir: Path, name: str, offsets: Mapping[TopicPartition, int | None]) -> None:
         entries = {partition: offset for partition, offset in offsets.items() if offset is not None}
         update_offset_checkpoint(
-            self._fs, log_dir / name, entries, offsets.keys() - entries.keys(), like=log_dir / LOCK_FILE
+            self._run.fs, log_dir / name, entries, offsets.keys() - entries.keys(), like=log_dir / LOCK_FILE
         )
 
     def _failed(self, chain: _Chain, code: str, reason: str) -> RestoreReport:
         """Return the report of a partition that failed, with the segments in the directory."""
         try:
-            found = _as_it_is(chain.partition, chain.log_dir, self._fs)
+            found = _as_it_is(chain.partition, chain.log_dir, self._run.fs)
         except (SedimentError, OSError):
             found = chain.report
         left = replace(found, bytes_before=chain.report.bytes_before, segments_before=chain.report.segments_before)

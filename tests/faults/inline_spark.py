@@ -17,11 +17,9 @@ from unittest import mock
 
 from pyspark import TaskContext
 
-from sediment.jobs import compact
-from sediment.jobs.cleaning import output_run
 from sediment.jobs.cloning import run as cloning_run
 from sediment.jobs.expiring import archive
-from sediment.jobs.rewriting import rewriting_run
+from sediment.jobs.rewriting import run as rewriting_run
 
 Partitions = list[list[Any]]
 
@@ -137,7 +135,7 @@ def inline_spark(*, speculates: bool = False) -> Iterator[None]:
         yield InlineContext()
 
     with ExitStack() as patches:
-        for module in (archive, cloning_run, compact, output_run, rewriting_run):
+        for module in (archive, cloning_run, rewriting_run):
             patches.enter_context(mock.patch.object(module, "spark_context", context))
         patches.enter_context(mock.patch.object(TaskContext, "get", lambda: _Context() if ATTEMPTS.runs else None))
         yield

@@ -5,7 +5,7 @@ Invariant: only `CompactOptions.validate` decides which options exclude each oth
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -198,9 +198,18 @@ class CleaningTask:
         """True if the task writes nothing."""
         return self.options.dry_run
 
+    @property
+    def may_change(self) -> bool:
+        """True: only the task finds out whether there is something to clean."""
+        return True
+
     def weight(self) -> int:
         """Return the `.log` bytes of the partition."""
         return self.listing.log_bytes()
+
+    def as_whole(self) -> CleaningTask:
+        """Return the task for one task that cleans the whole partition."""
+        return replace(self, resources=replace(self.resources, asked=Strategy.WHOLE))
 
     def expected_bytes(self) -> int:
         """Return the `.log` bytes that cleaning will probably read; tasks are packed by this number.

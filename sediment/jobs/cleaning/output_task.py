@@ -14,23 +14,22 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sediment.compaction.prepared_swap import CleanedGroup, PreparedSwap
-from sediment.compaction.strategy import Strategy
+from sediment.compaction.prepared_swap import PreparedSwap
 from sediment.compaction.write_behind import WriteBehind
 from sediment.engine.copying.stand_in import errors_naming
 from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted, is_interrupted
 from sediment.engine.directory.output import PublishingFs, SourcePublishingFs, file_chunks
 from sediment.engine.directory.swap import replaced_files
 from sediment.jobs.cleaning.options import CleaningTask
-from sediment.jobs.cleaning.result import TASK_ERRORS, CleaningResult, failed_task, to_commit
 from sediment.jobs.cleaning.task import roll_active, start_cleaning
 from sediment.jobs.publishing.partition_output import PartitionOutput, is_left_out
 from sediment.jobs.reporting.error_text import describe
+from sediment.jobs.rewriting.result import TASK_ERRORS, CleaningResult, failed_task
 from sediment.jobs.spark.task_environment import OnBytes, throttled
 from sediment.segment_io.buffers import count_bytes
 from sediment.segment_io.errors import NoSpaceError, SedimentError
@@ -49,20 +48,23 @@ class PublishTask(PartitionOutput):
     cleaning: CleaningTask | None = None
     scratch: Path | None = None
 
+    def staying_after(self, swap: PreparedSwap | None, listing: LogListing) -> tuple[str, ...]:
+        """Return the files of the source that `swap` does not remove."""
+        return self.staying(listing.path, () if swap is None else swap.groups)
+
 
 @dataclass(frozen=True, slots=True)
 class PublishResult:
     """Outcome of a partition: its `files` in the output; after a failure, the `error` (reason code, text) instead.
 
     If the partition was cleaned, `cleaning` is the result, and `listing` is the log before the run; otherwise, both are
-    None.  `left` names source files that must still be copied.
+    None.
     """
 
     files: tuple[ManifestFile, ...] | None
     cleaning: CleaningResult | None = None
     listing: LogListing | None = None
     error: tuple[str, str] | None = None
-    left: tuple[str, ...] = ()
 
 
 def publish_partition(task: PublishTask, attempt: str) -> PublishResult:
@@ -97,7 +99,7 @@ def _cleaned_in_place(task: PublishTask, cleaning: CleaningTask, attempt: str, o
     if task.dry_run or result.to_split is not None:
         return PublishResult((), result, cleaning.listing)
     taken = [fs.take(part) for part in result.swap.parts()] if result.swap is not None else []
-    kept = task.copied(_staying(task, cleaning, result.swap), attempt, on_bytes)
+    kept = task.copied(task.staying_after(result.swap, cleaning.listing), attempt, on_bytes)
     return PublishResult((*taken, *kept), result, cleaning.listing)
 
 
@@ -105,11 +107,6 @@ def _source_fs(task: PublishTask, on_bytes: OnBytes) -> SourcePublishingFs:
     if not task.dry_run:
         task.make_folder()
     return task.source_fs(on_bytes)
-
-
-def _staying(task: PublishTask, cleaning: CleaningTask, swap: PreparedSwap | None) -> tuple[str, ...]:
-    """Return the files of the source that `swap` does not remove."""
-    return task.staying(cleaning.listing.path, () if swap is None else swap.groups)
 
 
 # ---------------------------------------------------------------------------------------------- in a working directory
@@ -157,7 +154,7 @@ def _cleaned_copy(
     fs = PublishingFs(publisher, task.folder, on_bytes, source=task.source)
     if publisher is not None:
         task.make_folder()
-    whole = replace(cleaning, resources=replace(cleaning.resources, asked=Strategy.WHOLE))
+    whole = cleaning.as_whole()
     try:
         with errors_naming(task.shown, work):
             if finish_interrupted(work, fs):
@@ -187,53 +184,3 @@ def _cleaned_copy(
             files.append(publisher.publish(name, chunks, attempt=attempt, mtime_ns=entry.mtime_ns, mode=mode))
     task.output.sync(task.folder)
     return PublishResult(tuple(files), result, listing)
-
-
-# ------------------------------------------------------------------------------------------------------------ in splits
-@dataclass(frozen=True, slots=True)
-class OutputPlace:
-    """The output of a cleaning in splits, for one partition; `task` is the same as `publishing.cleaning`."""
-
-    publishing: PublishTask
-    task: CleaningTask
-    asked: CleaningResult
-
-    @contextmanager
-    def environment(self) -> Iterator[tuple[Fs, OnBytes]]:
-        """Yield the file operations of a task, and the callback that counts the bytes that the task reads."""
-        with (
-            throttled(self.publishing.rate_limit) as on_bytes,
-            errors_naming(self.publishing.shown, self.task.listing.path),
-        ):
-            yield _source_fs(self.publishing, on_bytes), on_bytes
-
-    def publish(self, fs: Fs, groups: Sequence[CleanedGroup]) -> tuple[ManifestFile, ...]:
-        """Give the parts of a split their final names in the output."""
-        assert isinstance(fs, SourcePublishingFs)
-        if self.publishing.dry_run:
-            return ()
-        taken = tuple(fs.take(part) for group in groups for segment in group.parts for part in segment.files)
-        self.publishing.output.sync(self.publishing.folder)
-        return taken
-
-    def clean_whole(self, attempt: str) -> PublishResult:
-        """Clean and publish the partition by one task, because it cannot be split."""
-        whole = replace(self.task, resources=replace(self.task.resources, asked=Strategy.WHOLE))
-        return publish_partition(replace(self.publishing, cleaning=whole), attempt)
-
-    def discard(self) -> None:
-        """Leave the files of splits in the output; a completed output keeps only the files that the manifest names."""
-
-    def done(self, swap: PreparedSwap, files: Sequence[ManifestFile]) -> PublishResult:
-        """Return the result of a partition whose splits are published, if `to_commit` accepts them."""
-        task = self.publishing
-        result = to_commit(self.asked, swap, self.task.options)
-        if result.swap is None:
-            return self.failed(result)
-        left = () if task.dry_run else _staying(task, self.task, swap)
-        return PublishResult(tuple(files), result, self.task.listing, left=left)
-
-    def failed(self, result: CleaningResult) -> PublishResult:
-        """Return the result of a partition that is not cleaned and is therefore copied unchanged."""
-        left = () if self.publishing.dry_run else tuple(self.publishing.files)
-        return PublishResult((), result, self.task.listing, left=left)

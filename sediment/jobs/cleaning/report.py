@@ -9,7 +9,6 @@ from dataclasses import replace
 from sediment.compaction.prepared_swap import CleanedGroup, PreparedSwap, UnreadableBatch
 from sediment.engine.directory.uncleanable import Uncleanable
 from sediment.jobs.cleaning.options import CleaningTask
-from sediment.jobs.cleaning.result import CleaningResult
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.run_report import (
     ACTIVE_SEGMENT,
@@ -25,6 +24,7 @@ from sediment.jobs.reporting.run_report import (
     PartitionReport,
     StripSegment,
 )
+from sediment.jobs.rewriting.result import CleaningResult
 from sediment.segment_io.dates import date_text
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.partition.listing import LogListing
@@ -47,6 +47,11 @@ def untouched(listing: LogListing, status: str, code: str | None, reason: str | 
         segments_before=len(listing.segments),
         segments=tuple(segment.base_offset for segment in listing.segments),
     )
+
+
+def is_rewritten(partition: PartitionReport) -> bool:
+    """Return True if the run compacted the partition, or a part of it before a stop or an error."""
+    return partition.status == COMPACTED or partition.groups_rewritten > 0
 
 
 def quarantined(listing: LogListing, mark: Uncleanable) -> PartitionReport:

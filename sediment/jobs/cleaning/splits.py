@@ -12,11 +12,10 @@ an error as a value, so Spark does not retry a task that would fail again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from sediment.compaction.clean_log import SplitWork, clean_split, collect_split_keys, scan_log
 from sediment.compaction.partition_splits import (
@@ -31,23 +30,21 @@ from sediment.compaction.partition_splits import (
     ranges_for,
 )
 from sediment.compaction.prepared_swap import CleanedGroup, PreparedSwap
-from sediment.compaction.strategy import Strategy
-from sediment.engine.directory.swap import discard_parts
 from sediment.jobs.cleaning.options import KEEP, CleaningTask
-from sediment.jobs.cleaning.result import TASK_ERRORS, CleaningResult, SplitPlan, failed_task, to_commit
 from sediment.jobs.cleaning.task import check_listed, clean_partition
-from sediment.jobs.spark.task_environment import OnBytes, task_environment
+from sediment.jobs.rewriting.partition_task import InPlace, TaskPlace
+from sediment.jobs.rewriting.result import TASK_ERRORS, CleaningResult, SplitPlan, failed_task, to_commit
 from sediment.jobs.spark.task_pool import attempt_name
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.hashing import draw_seed
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.manifest import ManifestFile
 
-Outcome = TypeVar("Outcome")
-Outcome_co = TypeVar("Outcome_co", covariant=True)
+if TYPE_CHECKING:
+    from sediment.compaction.chunk_reader import ChunkBoundaries
+    from sediment.compaction.grouping import CleaningPlan
 
-Environment = Callable[[], AbstractContextManager[tuple[Fs, OnBytes]]]
-"""Function that opens the file operations of a task, and the callback for the bytes that the task reads."""
+Outcome = TypeVar("Outcome")
 
 SPLITS_PER_SLOT = 2  # more splits would balance the slots better, but each split would collect the same keys again
 _OCCURRENCE_BYTES = 120  # memory that a task needs for one key: a slot of its map, a row of its run, and the row's copy
@@ -55,107 +52,52 @@ _DEFAULT_BUDGET_BYTES = 1 << 30
 _LEAST_RECORD_BYTES = 64  # including a share of the batch header; smaller records only cause more passes
 
 
-class SplitPlace(Protocol[Outcome_co]):
-    """The target for the parts of one partition: its directory, or an output.
+class CleanedInSplits(NamedTuple):
+    """The result of a partition, and the files of its splits in an output."""
 
-    A target is sent to tasks, which call `environment`, `publish` and `clean_whole`.  The driver calls the other
-    methods.
-    """
-
-    @property
-    def task(self) -> CleaningTask:
-        """The partition."""
-
-    @property
-    def asked(self) -> CleaningResult:
-        """Result of the task that requested splits."""
-
-    def environment(self) -> AbstractContextManager[tuple[Fs, OnBytes]]:
-        """Open the file operations of a task, and the callback for the bytes that it reads."""
-
-    def publish(self, fs: Fs, groups: Sequence[CleanedGroup]) -> tuple[ManifestFile, ...]:
-        """Publish the parts of a split, and return the files; return no files if the parts wait for a commit."""
-
-    def clean_whole(self, attempt: str) -> Outcome_co:
-        """Clean the partition in one task."""
-
-    def discard(self) -> None:
-        """Remove the parts of splits that will not be used."""
-
-    def done(self, swap: PreparedSwap, files: Sequence[ManifestFile]) -> Outcome_co:
-        """Return the outcome of a partition that was cleaned in splits."""
-
-    def failed(self, result: CleaningResult) -> Outcome_co:
-        """Return the outcome of a partition that cannot be cleaned."""
+    result: CleaningResult
+    files: tuple[ManifestFile, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SplitInPlace:
-    """The partition's own directory, in which the parts wait for the commit."""
-
-    task: CleaningTask
-    asked: CleaningResult
-
-    def environment(self) -> AbstractContextManager[tuple[Fs, OnBytes]]:
-        """Open the file operations of a task; every write checks the run's token."""
-        return task_environment(self.task)
-
-    def publish(self, fs: Fs, groups: Sequence[CleanedGroup]) -> tuple[ManifestFile, ...]:
-        """Return nothing: the driver commits the parts."""
-        return ()
-
-    def clean_whole(self, attempt: str) -> CleaningResult:
-        """Clean the partition in one task."""
-        whole = replace(self.task, resources=replace(self.task.resources, asked=Strategy.WHOLE))
-        return clean_partition(whole, attempt)
-
-    def discard(self) -> None:
-        """Remove the parts of splits that will not be committed."""
-        if not self.task.dry_run:
-            discard_parts(self.task.listing.path, self.task.run_id, Fs())
-
-    def done(self, swap: PreparedSwap, files: Sequence[ManifestFile]) -> CleaningResult:
-        """Return the swap to commit, if `to_commit` accepts it."""
-        check_listed(self.task, Fs(), at_end=True)
-        cleaned = to_commit(self.asked, swap, self.task.options)
-        if cleaned.swap is None:
-            self.discard()
-        return cleaned
-
-    def failed(self, result: CleaningResult) -> CleaningResult:
-        """Return `result`, which a task returned for the failed partition."""
-        return result
+def clean_in_place(sc: Any, task: CleaningTask, asked: CleaningResult) -> CleaningResult:
+    """Clean in its own directory a partition whose task `asked` for splits; if they are impossible, as a whole."""
+    cleaned = clean_partition_in_splits(sc, task, asked, InPlace())
+    return in_one_task(sc, task, partial(clean_partition, task.as_whole())) if cleaned is None else cleaned.result
 
 
-def clean_partition_in_splits(sc: Any, place: SplitPlace[Outcome]) -> Outcome:
-    """Clean a partition whose task requested splits; if the log cannot be split, clean the partition as a whole."""
-    assert place.asked.to_split is not None
-    split = place.asked.to_split
+def clean_partition_in_splits(
+    sc: Any, task: CleaningTask, asked: CleaningResult, place: TaskPlace
+) -> CleanedInSplits | None:
+    """Clean a partition whose task `asked` for splits; return None if one task must clean it as a whole."""
+    assert asked.to_split is not None
+    split = asked.to_split
     while True:
         try:
-            return _in_splits(sc, place, split)
+            return _in_splits(sc, task, asked, split, place)
         except SplitNotApplicableError as error:
-            place.discard()
+            place.discard(task)
             if not error.needs_scan or split.boundaries:
-                return _whole(sc, place)
+                return None
             try:
-                split = _scanned(sc, place, split)
+                split = _scanned(sc, task, split.plan, place)
             except TASK_ERRORS as scan_error:
-                return _failed(sc, place, scan_error)
+                return _failed(task, scan_error)
         except TASK_ERRORS as error:
-            place.discard()
-            return _failed(sc, place, error)
+            place.discard(task)
+            return _failed(task, error)
 
 
-def _failed(sc: Any, place: SplitPlace[Outcome], error: SedimentError | OSError) -> Outcome:
+def _failed(task: CleaningTask, error: SedimentError | OSError) -> CleanedInSplits | None:
     """Clean a corrupt partition as a whole if --on-corruption is keep; otherwise, return the failed result."""
-    result = failed_task(place.task, error)
-    keeps = result.uncleanable is not None and place.task.options.on_corruption == KEEP
-    return _whole(sc, place) if keeps else place.failed(result)
+    result = failed_task(task, error)
+    keeps = result.uncleanable is not None and task.options.on_corruption == KEEP
+    return None if keeps else CleanedInSplits(result)
 
 
-def _in_splits(sc: Any, place: SplitPlace[Outcome], split: SplitPlan) -> Outcome:
-    plan, task = split.plan, place.task
+def _in_splits(
+    sc: Any, task: CleaningTask, asked: CleaningResult, split: SplitPlan, place: TaskPlace
+) -> CleanedInSplits:
+    plan = split.plan
     budget_bytes = min(task.config.task_memory_bytes, _DEFAULT_BUDGET_BYTES)
     job = SplitJob(
         work=SplitWork(
@@ -168,44 +110,56 @@ def _in_splits(sc: Any, place: SplitPlace[Outcome], split: SplitPlan) -> Outcome
         ),
         splits=cut_into_splits(plan.groups, SPLITS_PER_SLOT * max(1, sc.defaultParallelism)),
         budget_bytes=budget_bytes,
-        run_id=task.run_id,
-        open_environment=place.environment,
-        publish=place.publish,
+        task=task,
+        place=place,
     )
-    cleaned = clean_in_splits(sc, job, group=task.run_id)
+    cleaned = clean_in_splits(sc, job)
     listing = plan.view.listing
     swap = PreparedSwap(listing.partition, str(listing.path), cleaned.groups, plan.end_offset)
-    return place.done(swap, cleaned.files)
+    result = finish_splits(task, asked, swap, place)
+    return CleanedInSplits(result, () if result.swap is None else cleaned.files)
 
 
-def _scanned(sc: Any, place: SplitPlace[Outcome], split: SplitPlan) -> SplitPlan:
-    (boundaries,) = _in_one_task(sc, place.task, partial(_scan, place, split))
+def finish_splits(task: CleaningTask, asked: CleaningResult, swap: PreparedSwap, place: TaskPlace) -> CleaningResult:
+    """Return the swap to commit, if `to_commit` accepts it.
+
+    Raises:
+        SourceChangedError: in a dry run, the segments changed while they were read.
+    """
+    with place.reading(task.listing) as fs:
+        check_listed(task, fs, at_end=True)
+    result = to_commit(asked, swap, drop_keyless=task.options.drop_keyless)
+    if result.swap is None:
+        place.discard(task)
+    return result
+
+
+def _scanned(sc: Any, task: CleaningTask, plan: CleaningPlan, place: TaskPlace) -> SplitPlan:
+    boundaries = in_one_task(sc, task, partial(_scan, task, plan, place))
     if isinstance(boundaries, SplitFailure):
         raise boundaries.error
-    return SplitPlan(split.plan, boundaries)
+    return SplitPlan(plan, boundaries)
 
 
-def _scan(place: SplitPlace[Outcome], split: SplitPlan, _rows: Iterable[int]) -> Iterator[Any]:
+def _scan(
+    task: CleaningTask, plan: CleaningPlan, place: TaskPlace, _attempt: str
+) -> dict[int, ChunkBoundaries] | SplitFailure:
     try:
-        with place.environment() as (fs, on_bytes):
-            yield scan_log(split.plan, fs, only_if_needed=False, progress=on_bytes)
+        with place.environment(task) as (fs, on_bytes):
+            return scan_log(plan, fs, only_if_needed=False, progress=on_bytes)
     except (SedimentError, OSError) as error:
-        yield SplitFailure(error)
+        return SplitFailure(error)
 
 
-def _whole(sc: Any, place: SplitPlace[Outcome]) -> Outcome:
-    (result,) = _in_one_task(sc, place.task, partial(_clean_whole, place))
-    return cast("Outcome", result)
-
-
-def _clean_whole(place: SplitPlace[Outcome], _rows: Iterable[int]) -> Iterator[Outcome]:
-    yield place.clean_whole(attempt_name())
-
-
-def _in_one_task(sc: Any, task: CleaningTask, work: Callable[[Iterable[int]], Iterator[Any]]) -> list[Any]:
+def in_one_task(sc: Any, task: CleaningTask, perform: Callable[[str], Outcome]) -> Outcome:
+    """Call `perform` with the name of the attempt in one Spark task, and return its result."""
     sc.setJobGroup(task.run_id, str(task.listing.partition))
-    found: list[Any] = sc.parallelize([0], 1).mapPartitions(work).collect()
-    return found
+    (outcome,) = sc.parallelize([0], 1).mapPartitions(partial(_once, perform)).collect()
+    return cast("Outcome", outcome)
+
+
+def _once(perform: Callable[[str], Outcome], _rows: Iterable[int]) -> Iterator[Outcome]:
+    yield perform(attempt_name())
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,10 +176,8 @@ class SplitJob:
     work: SplitWork
     splits: tuple[Split, ...]
     budget_bytes: int
-    run_id: str
-    open_environment: Environment
-    publish: Callable[[Fs, Sequence[CleanedGroup]], tuple[ManifestFile, ...]]
-    """Function that the split's task calls to publish its parts; it returns the files."""
+    task: CleaningTask
+    place: TaskPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,15 +201,15 @@ _FoldRow = bytes | CollectedSplit | SplitFailure
 _RANGE_OF_OTHER_ROWS = 0
 
 
-def clean_in_splits(sc: Any, job: SplitJob, *, group: str) -> CleanedSplits:
-    """Clean a partition with the SparkContext `sc`; `group` names the Spark job group.
+def clean_in_splits(sc: Any, job: SplitJob) -> CleanedSplits:
+    """Clean a partition with the SparkContext `sc`; the run's id names the Spark job group.
 
     Raises:
         SplitNotApplicableError: the log needs a forward scan first, or must be cleaned as a whole; no `.part` file
             remains.
         SedimentError, OSError: a split failed; parts of other splits may remain, with the run's id in their names.
     """
-    sc.setJobGroup(group, f"{job.work.plan.view.listing.partition} in {len(job.splits)} splits")
+    sc.setJobGroup(job.task.run_id, f"{job.work.plan.view.listing.partition} in {len(job.splits)} splits")
     count = len(job.splits)
     outcomes = (
         sc.parallelize(range(count), count)
@@ -291,7 +243,7 @@ class _Collect:
     def __call__(self, index: int, _rows: Iterable[int]) -> Iterator[tuple[int, _CollectRow]]:
         job = self._job
         try:
-            with job.open_environment() as (fs, on_bytes):
+            with job.place.environment(job.task) as (fs, on_bytes):
                 for run in collect_split_keys(job.work, job.splits[index], len(job.splits), fs, progress=on_bytes):
                     for number, blob in pack_run(run, job.work.ranges):
                         yield number, (run.number, blob)
@@ -350,16 +302,21 @@ class _Clean:
             else:
                 bitmaps.append(row)
         try:
-            with job.open_environment() as (fs, on_bytes):
+            with job.place.environment(job.task) as (fs, on_bytes):
                 groups = clean_split(
                     job.work,
                     job.splits[index],
                     collect_survivors(bitmaps, contents),
                     fs,
-                    run_id=job.run_id,
+                    run_id=job.task.run_id,
                     attempt=attempt_name(),
                     progress=on_bytes,
                 )
-                yield CleanedSplits(groups, job.publish(fs, groups))
+                files = tuple(file for group in groups for file in _published(job, fs, group))
+                yield CleanedSplits(groups, files)
         except (SplitNotApplicableError, SedimentError, OSError) as error:
             yield SplitFailure(error)
+
+
+def _published(job: SplitJob, fs: Fs, group: CleanedGroup) -> tuple[ManifestFile, ...]:
+    return () if job.task.dry_run else job.place.publish(fs, group)

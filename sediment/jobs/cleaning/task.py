@@ -20,8 +20,8 @@ from sediment.compaction.strategy import KeyEquality, Strategy
 from sediment.compaction.write_behind import WriteBehind
 from sediment.jobs.cleaning.estimates import SAMPLE_BYTES, check_headroom, strategy_for
 from sediment.jobs.cleaning.options import KEEP, CleaningTask
-from sediment.jobs.cleaning.result import CleaningResult, SplitPlan, SurveyResult, result_of, to_commit
 from sediment.jobs.reporting.stage_timer import CLEAN, PLAN, VIEW, StageTimer
+from sediment.jobs.rewriting.result import CleaningResult, SplitPlan, SurveyResult, result_of, to_commit
 from sediment.jobs.spark.task_environment import OnBytes, task_environment, throttled
 from sediment.jobs.spark.task_pool import Pending, completed
 from sediment.segment_io.errors import (
@@ -125,7 +125,7 @@ def start_cleaning(
         timer.lap(CLEAN)
         check_listed(task, fs, at_end=True)
         cleaned = replace(result, strategy=strategy.value, seconds_by_stage=timer.seconds())
-        cleaned = to_commit(cleaned, swap, task.options)
+        cleaned = to_commit(cleaned, swap, drop_keyless=task.options.drop_keyless)
         if cleaned.swap is None:
             swept.discard()
         return cleaned

@@ -35,7 +35,6 @@ from sediment.engine.config_definitions import BROKER_KEYS
 from sediment.engine.copying.earlier_copy import EarlierCopy, open_earlier_copy
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.engine.replicas import ClusterDirectory
-from sediment.jobs.cleaning.result import TASK_ERRORS
 from sediment.jobs.cloning.compaction import compaction_note, topics_left_alone, with_compaction
 from sediment.jobs.cloning.options import CloneRequest
 from sediment.jobs.cloning.report import (
@@ -55,6 +54,7 @@ from sediment.jobs.reporting.error_text import describe, describe_lost_task
 from sediment.jobs.reporting.figures import counted, human_bytes
 from sediment.jobs.reporting.run_report import FAILED, QUARANTINED, SKIPPED, in_order
 from sediment.jobs.reporting.statuses import STOPPED
+from sediment.jobs.rewriting.result import TASK_ERRORS
 from sediment.jobs.settings.cluster_settings import is_of_zookeeper, with_described_configs
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.spark.session import encrypting_files, spark_context

@@ -18,8 +18,8 @@ from sediment.engine.clone.options import LinkMode
 from sediment.engine.clone.partition_clone import CloneTask, shared_copy
 from sediment.engine.copying.partition_copy import CopiedFile
 from sediment.engine.copying.replica_copy import CopiedPieces, ReplicaCopy
-from sediment.jobs.cleaning.result import TASK_ERRORS
 from sediment.jobs.reporting.error_text import describe
+from sediment.jobs.rewriting.result import TASK_ERRORS
 from sediment.jobs.spark.task_pool import TaskResult, run_on_executors
 from sediment.segment_io.fs import Fs
 

@@ -15,8 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.compaction.rewrite.verdicts import Verdicts
-from sediment.jobs.cleaning.cleaning_run import why_lost
-from sediment.jobs.cleaning.result import TASK_ERRORS, CleaningResult, failure
 from sediment.jobs.erasing.erasure import ErasedSegment
 from sediment.jobs.erasing.evidence import PartitionEvidence, SegmentEvidence
 from sediment.jobs.erasing.find_records import ScanRun
@@ -25,6 +23,8 @@ from sediment.jobs.erasing.report import EraseReport
 from sediment.jobs.erasing.second_scan import RescannedSegment, ScanAgain, SecondScan
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.run_report import FAILED
+from sediment.jobs.rewriting.result import TASK_ERRORS, CleaningResult, failure
+from sediment.jobs.rewriting.run import why_lost
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.spark.task_pool import run_on_executors
 from sediment.segment_io.format.layout import INT64_MAX

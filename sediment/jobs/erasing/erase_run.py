@@ -20,20 +20,17 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sediment.compaction.rewrite.key_set import KeySet
 from sediment.compaction.rewrite.verdicts import Action, Int64s, NotReached, Reason, Verdicts
-from sediment.jobs.cleaning.result import CleaningResult, failure
-from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.delta_lake.paths import local_directory
 from sediment.jobs.erasing.after_run import (
     ErasedPartition,
@@ -84,16 +81,18 @@ from sediment.jobs.erasing.verdict_table import (
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.run_report import FAILED, in_order
+from sediment.jobs.rewriting.destination import SegmentDestination
 from sediment.jobs.rewriting.partition_task import PartitionRewrite, SegmentTask, WrittenSegment
 from sediment.jobs.rewriting.planned_partition import PlannedPartition, SelectedPartition
 from sediment.jobs.rewriting.report import UNCHANGED, RewriteReport
-from sediment.jobs.rewriting.rewriting_run import RewritingRun
+from sediment.jobs.rewriting.result import CleaningResult, failure
+from sediment.jobs.rewriting.run import Run
+from sediment.jobs.rewriting.segment_rewriting import SegmentRewriting, report_fields
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.settings.unstated_settings import POLICY_UNKNOWN
 from sediment.segment_io.errors import DeclinedError, SedimentError, StorageError, UsageError
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.partition.slices import Bounds
-from sediment.segment_io.uris import without_secret
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -146,26 +145,20 @@ class _Selection:
     scanned: int | None
 
 
-class EraseRun(RewritingRun[EraseOptions, EraseReport]):
-    """Run of `erase`; `register` makes `kafka-log` known to the session that evaluates a condition."""
-
-    command: ClassVar[str] = "erase"
-    has_secrets: ClassVar[bool] = True
-    output_keeps_failed: ClassVar[bool] = False  # an output must not contain records that could not be erased
+class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
+    """What `erase` decides; `register` makes `kafka-log` known to the session that evaluates a condition."""
 
     def __init__(
         self,
-        options: CommonOptions,
+        run: Run[EraseReport],
         own: EraseOptions,
-        stop: threading.Event,
-        stack: ExitStack,
+        destination: SegmentDestination[EraseReport],
         confirm: Callable[[EraseRunReport], bool] | None,
         register: Callable[[SparkSession], None],
     ) -> None:
-        super().__init__(options, own, stop, stack)
+        super().__init__(run, own, destination)
         self._register = register
         self._confirm = None if own.dry_run else confirm
-        self._started = time.monotonic()
         self._subject: Keys | Condition | None = None
         self._table: Mapping[TopicPartition, tuple[GivenVerdict, ...]] = {}
         if own.keys_file is not None:
@@ -197,19 +190,10 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
 
     def report(self, reports: Sequence[EraseReport], *, dry_run: bool | None = None) -> EraseRunReport:
         """Return the report of the run so far."""
-        kept = self._own.kept_in(self._options)
+        fields = report_fields(self._run, self._own, self._destination, reports)
         return EraseRunReport(
-            run_id=self.run_id,
-            command=self.command,
-            now_ms=self._options.now_ms,
-            seconds=time.monotonic() - self._started,
-            dry_run=self._own.dry_run if dry_run is None else dry_run,
-            partitions=in_order(reports),
-            output=None if self._own.output is None else without_secret(self._own.output),
+            **fields | {"dry_run": self._own.dry_run if dry_run is None else dry_run},
             estimated_seconds=self._estimate(),
-            originals=None if kept is None else str(kept),
-            catalogue=None if self.catalogue is None else str(self.catalogue),
-            seconds_by_stage=self.timer.seconds(),
             evidence=None if self._is_complete is None else str(self._own.evidence),
             complete=self._is_complete,
             not_reached=self._places,
@@ -222,13 +206,10 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         return round(self._bytes_to_rewrite * self._scan_seconds / max(self._scanned_bytes, 1), 1)
 
     # ------------------------------------------------------------------------------------------------- the selection
-    def _why_not(self, _selected: SelectedPartition) -> tuple[str, str] | None:
-        return None
-
     def _rewrites(
         self, sc: Any, partitions: Sequence[SelectedPartition]
     ) -> Iterator[tuple[SelectedPartition, PartitionRewrite | CleaningResult]]:
-        scans = self._scans = ScanRun(sc, self.run_id, self._options.now_ms, self._stop)
+        scans = self._scans = ScanRun(sc, self._run.run_id, self._run.options.now_ms, self._run.stop)
         by_path: dict[Path, SelectedPartition] = {}
         for each in partitions:
             action = self._action_in_one_scan(each)
@@ -327,8 +308,8 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         from sediment.jobs.erasing.condition_query import ConditionFailedError, matching_offsets
         from sediment.jobs.spark.session import create_session
 
-        session = self._stack.enter_context(
-            create_session(self._options.master, f"sediment {self.command}", self._options.spark)
+        session = self._run.stack.enter_context(
+            create_session(self._run.options.master, f"sediment {self._run.command}", self._run.options.spark)
         )
         self._register(session)
         for log_dir in dict.fromkeys(path.parent for path in directories):
@@ -429,7 +410,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         approved = planned
         if self._confirm is not None and any(each.plan.segments for each in planned):
             rehearsed = self._rehearsed(sc, planned)
-            if self._stop.is_set():
+            if self._run.stop.is_set():
                 raise DeclinedError(
                     "nothing was erased, because the run was stopped before the first change", advice="run again"
                 )
@@ -476,26 +457,27 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         return self._report(base, planned)
 
     # -------------------------------------------------------------------------------------------------- after the run
-    def _finish(self, reports: list[EraseReport]) -> list[EraseReport]:
+    def finish(self, rows: list[EraseReport]) -> list[EraseReport]:
+        """Name what the run did not reach; scan again and write the evidence."""
         reports = [
             replace(each, records_erased=0) if each.status == FAILED and not each.segments_rewritten else each
-            for each in reports
+            for each in rows
         ]
         replicas = self._replicas(reports)
-        selected = [partition for each in self._directories for partition in each.partitions]
+        selected = [partition for each in self._destination.directories for partition in each.partitions]
         tiered = {partition for partition in selected if self._is_tiered(partition)}
-        kept_in = self._own.kept_in(self._options) if self.catalogue is not None else None
-        kept = [] if kept_in is None else list(dict.fromkeys(map(kept_in.of, self._options.log_dirs)))
-        shown = [self._destination.shown(str(each.path)) for each in self._directories]
+        kept_in = self._own.kept_in(self._run.options) if self._destination.catalogue is not None else None
+        kept = [] if kept_in is None else list(dict.fromkeys(map(kept_in.of, self._run.options.log_dirs)))
+        shown = [self._destination.shown(str(each.path)) for each in self._destination.directories]
         local = [
             replace(directory, path=Path(path))
-            for directory, where in zip(self._directories, shown, strict=True)
+            for directory, where in zip(self._destination.directories, shown, strict=True)
             if (path := local_directory(where)) is not None
         ]
-        found = places_of(local, replicas, kept, tiered, self._fs)
+        found = places_of(local, replicas, kept, tiered, self._run.fs)
         if self._own.output is not None:
             found = (*unchanged_sources(shown), *found)
-        if self._shows_secrets:
+        if self._run.shows_secrets:
             found = (*found, SPARK_FILES)
         self._places = (*found, *NOT_VISIBLE)
         if self._own.dry_run or self._scans is None:
@@ -509,7 +491,9 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
     def _replicas(self, reports: Sequence[EraseReport]) -> Mapping[TopicPartition, Replicas]:
         """Return the replicas of the partitions; a run with --output has erased from no replica."""
         done = DONE if self._own.output is None else ()
-        return replicas_of(reports, self._directories, self._options.settings.metadata_dir, done, self._fs)
+        return replicas_of(
+            reports, self._destination.directories, self._run.options.settings.metadata_dir, done, self._run.fs
+        )
 
     def _proved(
         self,
@@ -535,8 +519,8 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
             written = replace(after, log_dir=str(path.parent))
             partitions.append(evidence_of(written, erased.get(path), result, replicas_by_name[report.partition]))
         document = document_of(
-            run_id=self.run_id,
-            now_ms=self._options.now_ms,
+            run_id=self._run.run_id,
+            now_ms=self._run.options.now_ms,
             finished_ms=time.time_ns() // 1_000_000,
             subjects=proof.subjects(self._subject, self._table),
             directories=self._written_directories(),
@@ -550,7 +534,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         ):
             self._destination.withdraw()
         with _named_if_not_written("the evidence", self._own.output):
-            write_evidence(proof.file, document, proof.signer, self._fs)
+            write_evidence(proof.file, document, proof.signer, self._run.fs)
         self._is_complete = bool(document["complete"])
         return checked
 
@@ -564,8 +548,8 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
 
     def _written_directories(self) -> Sequence[SelectedDirectory]:
         if self._own.output is None:
-            return self._directories
-        return [replace(self._directories[0], path=self._new_log_dir(), meta=None)]
+            return self._destination.directories
+        return [replace(self._destination.directories[0], path=self._new_log_dir(), meta=None)]
 
     def _new_log_dir(self) -> Path:
         assert self._own.output is not None
@@ -574,8 +558,8 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
     def _is_tiered(self, partition: TopicPartition) -> bool:
         try:
             return any(
-                directory.config_of(partition, self._fs).retention.is_tiered
-                for directory in self._directories
+                directory.config_of(partition, self._run.fs).retention.is_tiered
+                for directory in self._destination.directories
                 if partition in directory.partitions
             )
         except SedimentError:
@@ -585,7 +569,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         self, scans: ScanRun, erased: Mapping[Path, ErasedPartition]
     ) -> Mapping[Path, ScannedPartition | CleaningResult]:
         keys = self._subject.values if isinstance(self._subject, Keys) else ()
-        scanned = dict(scan_again(scans, keys, list(erased.values()), self._fs))
+        scanned = dict(scan_again(scans, keys, list(erased.values()), self._run.fs))
         if isinstance(self._subject, Condition):
             for path, matching in self._matching(self._subject.text, list(erased)):
                 result = scanned[path]

@@ -21,13 +21,13 @@ from sediment.compaction.rewrite.plan import (
     plan_rewrite,
 )
 from sediment.compaction.rewrite.verdicts import Action, NotReached, Verdicts
-from sediment.jobs.cleaning.result import CleaningResult
 from sediment.jobs.rewriting.partition_task import (
     PartitionRewritePlan,
     SegmentTask,
     WrittenSegment,
     rewrite_segment_task,
 )
+from sediment.jobs.rewriting.result import CleaningResult
 from sediment.jobs.spark.task_environment import OnBytes
 from sediment.segment_io.format.layout import CONTROL_BIT, MAGIC_V2
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name

@@ -26,9 +26,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.compaction.rewrite.key_set import KeySet
-from sediment.jobs.cleaning.cleaning_run import why_lost
-from sediment.jobs.cleaning.result import TASK_ERRORS, CleaningResult, failed_task, failure
 from sediment.jobs.rewriting.partition_task import TaskPlace
+from sediment.jobs.rewriting.result import TASK_ERRORS, CleaningResult, failed_task, failure
+from sediment.jobs.rewriting.run import why_lost
 from sediment.jobs.spark.task_pool import run_on_executors
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.fs import Fs

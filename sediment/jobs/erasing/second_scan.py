@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.compaction.rewrite.verdicts import Action, Verdicts
-from sediment.jobs.cleaning.result import TASK_ERRORS, CleaningResult, failed_task
 from sediment.jobs.erasing.erasure import FileDigest, segment_digests
+from sediment.jobs.rewriting.result import TASK_ERRORS, CleaningResult, failed_task
 from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.format.names import SegmentFileKind
 from sediment.segment_io.fs import Fs

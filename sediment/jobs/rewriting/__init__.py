@@ -1,11 +1,15 @@
-"""Shared code of the commands that rewrite segments and keep every offset.
+"""The run of the commands that rewrite segments, and what only `erase` and `reencode` share.
 
-    options            options of every such command, and `validate`
-    partition_task     tasks: plan one partition, rewrite one segment, at the `TaskPlace` of its new files
-    planned_partition  the selected partitions, and the partitions with a plan
-    rewriting_run      the driver: open, list, plan, approve, rewrite, commit
+    flow, run          the flow of a run, and what a command decides; what its steps share
     destination        the steps that depend on where the new segments go: `in_place`, or `to_output`
-    report             report of a partition, and the table for people
+    locked             check, lock, read again; also for other commands that write in place
+    kept_originals     the catalogue of the files that a run keeps
+    result             result of a task that cleans or rewrites a partition
 
-Each command creates a `PartitionRewrite` for every partition, and makes its report from the results of the segments.
+    segment_rewriting  what `erase` and `reencode` have in common: plan, approve, rewrite segments, commit
+    partition_task     their tasks: plan one partition, rewrite one segment, at the `TaskPlace` of its new files
+    planned_partition  the selected partitions, and the partitions with a plan
+    options, report    options of every such command; report of a partition, and the table for people
+
+`compact` has its tasks and destinations in `jobs.cleaning`.
 """

@@ -1,8 +1,8 @@
-"""The destination of a rewriting run: the log directories themselves, or an output.
+"""The destination of a run that rewrites segments: the log directories themselves, or an output.
 
     step           in place                                     to an output
     open           check, lock, read, place the run's token     check the output, list the sources; no lock
-    settle         complete an interrupted replacement          impossible
+    settle         complete an interrupted replacement          impossible, or left to the task
     begin          write the catalogue of originals             claim the output
     commit         link originals, swap the segments            note the new files, and the unchanged ones
     end            remove tokens and parts                      -
@@ -15,30 +15,41 @@ and finishes a replacement that another run began.  A dry run stops before `begi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Generic
 
 from sediment.compaction.prepared_swap import PreparedSwap
 from sediment.engine.directory.uncleanable import Uncleanable
-from sediment.jobs.cleaning.result import CleaningResult
 from sediment.jobs.rewriting.partition_task import TaskPlace
 from sediment.jobs.rewriting.planned_partition import PlannedPartition
-from sediment.jobs.rewriting.report import RewriteReport
+from sediment.jobs.rewriting.result import CleaningResult
+from sediment.jobs.rewriting.run import Report, Run, Work
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.segment_io.errors import UncleanDirectoryError
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.partition.listing import LogListing
 
 
-class Destination(ABC):
+class Destination(ABC, Generic[Report]):
     """The destination of a run; `catalogue` is the file that lists the originals kept by the run."""
 
-    catalogue: Path | None = None
+    copies = False
+    """True if the run also writes the partitions that its command leaves alone, together with the others."""
+
+    def __init__(self, run: Run[Report]) -> None:
+        self.run = run
+        self.directories: list[SelectedDirectory] = []
+        self.catalogue: Path | None = None
+
+    def opening(self) -> AbstractContextManager[object]:
+        """Enclose `open` and the listing of all partitions."""
+        return nullcontext()
 
     @abstractmethod
     def open(self) -> list[SelectedDirectory]:
-        """Check and open the directories of the run.
+        """Check and open the directories of the run, and return them; they are then in `directories`.
 
         Raises:
             UsageError: a directory or an option is wrong; nothing was changed.
@@ -46,9 +57,48 @@ class Destination(ABC):
             DirectoryInUseError: a broker or another run uses a directory.
         """
 
+    def naming(self, _directory: SelectedDirectory) -> AbstractContextManager[object]:
+        """Make errors inside the block name the directory as reports name it."""
+        return nullcontext()
+
     @abstractmethod
     def listing(self, directory: SelectedDirectory, partition: TopicPartition) -> LogListing:
         """Return the segments of a selected partition."""
+
+    def shown(self, log_dir: str) -> str:
+        """Return the path or URI of a log directory for reports."""
+        return log_dir
+
+    @abstractmethod
+    def settle(self, listing: LogListing) -> LogListing | None:
+        """Complete an interrupted replacement, and return the new listing; return None if this is impossible."""
+
+    @abstractmethod
+    def begin(self, planned: Sequence[Work]) -> Mapping[Path, tuple[LogListing, CleaningResult]]:
+        """Prepare the first change; return the partitions that must stay unchanged, with their failures, by path."""
+
+    def end(self, planned: Sequence[Work]) -> None:
+        """Clean up after the last partition."""
+
+    @abstractmethod
+    def complete(self, rows: Sequence[Report]) -> list[Report]:
+        """Complete the result, and return the reports, some of which may fail in this step."""
+
+    def concluded(self, rows: Sequence[Report]) -> list[Report]:
+        """Return the final reports, after the run has released its locks."""
+        return list(rows)
+
+
+class SegmentDestination(Destination[Report]):
+    """A destination of single segments, for the commands whose tasks rewrite one segment each."""
+
+    @abstractmethod
+    def place_of(self, listing: LogListing) -> TaskPlace:
+        """Return the `TaskPlace` for the tasks of a partition."""
+
+    @abstractmethod
+    def free_bytes(self, listing: LogListing) -> int:
+        """Return how many bytes can still be written for the new segments of a partition."""
 
     @abstractmethod
     def listing_now(self, listing: LogListing) -> LogListing:
@@ -57,26 +107,6 @@ class Destination(ABC):
         Raises:
             SedimentError, OSError: the directory cannot be read.
         """
-
-    @abstractmethod
-    def shown(self, log_dir: str) -> str:
-        """Return the path or URI of a log directory for reports."""
-
-    @abstractmethod
-    def settle(self, listing: LogListing) -> LogListing | None:
-        """Complete an interrupted replacement, and return the new listing; return None if this is impossible."""
-
-    @abstractmethod
-    def free_bytes(self, listing: LogListing) -> int:
-        """Return how many bytes can still be written for the new segments of a partition."""
-
-    @abstractmethod
-    def place_of(self, listing: LogListing) -> TaskPlace:
-        """Return the `TaskPlace` for the tasks of a partition."""
-
-    @abstractmethod
-    def begin(self, planned: Sequence[PlannedPartition]) -> list[tuple[LogListing, CleaningResult]]:
-        """Prepare the first change; return the partitions that must stay unchanged, with their failures."""
 
     @abstractmethod
     def commit(self, planned: PlannedPartition, swap: PreparedSwap) -> bool:
@@ -90,20 +120,8 @@ class Destination(ABC):
             OSError: the mark could not be written.
         """
 
-    @abstractmethod
-    def end(self, planned: Sequence[PlannedPartition]) -> None:
-        """Clean up after the last partition."""
-
-    @abstractmethod
     def withdraw(self) -> None:
-        """Mark a complete result as incomplete, because a check of the result failed."""
-
-    @abstractmethod
-    def complete(self, reports: Sequence[RewriteReport], spark: Callable[[], Any]) -> dict[int, tuple[str, str]]:
-        """Complete the result; return the reason code and text of each report that fails in this step, by index.
-
-        `spark` returns the run's SparkContext, or raises `RunStopped`.
-        """
+        """Mark a complete result as incomplete, because a check of the result failed; in place, this is impossible."""
 
 
 def check_stopped_cleanly(directories: Sequence[SelectedDirectory]) -> None:

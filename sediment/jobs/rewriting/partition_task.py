@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sediment.compaction.config import CompactionConfig
 from sediment.engine.copying.stand_in import errors_naming
 from sediment.engine.directory.output import SourcePublishingFs
-from sediment.jobs.cleaning.result import TASK_ERRORS, CleaningResult, failed_task
+from sediment.engine.directory.swap import discard_parts
 from sediment.jobs.publishing.partition_output import PartitionOutput
+from sediment.jobs.rewriting.result import TASK_ERRORS, CleaningResult, failed_task
 from sediment.jobs.spark.task_environment import OnBytes, RateLimit, TaskOfRun, task_environment, throttled
 from sediment.segment_io.errors import NoSpaceError, SourceChangedError
 from sediment.segment_io.fs import Fs
@@ -122,6 +123,10 @@ class TaskPlace(Protocol):
         """Give the files of a new segment their final names in the output, and return the renamed files."""
         ...
 
+    def discard(self, task: TaskOfPartition) -> None:
+        """Remove all parts that tasks wrote for a partition; called on the driver if none of them is used."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class InPlace:
@@ -138,6 +143,11 @@ class InPlace:
     def publish(self, _fs: Fs, _group: CleanedGroup) -> tuple[ManifestFile, ...]:
         """Do nothing."""
         return ()
+
+    def discard(self, task: TaskOfPartition) -> None:
+        """Remove the parts of the run."""
+        if not task.dry_run:
+            discard_parts(task.listing.path, task.run_id, Fs())
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +176,9 @@ class InOutput:
         """Rename the parts; they belong to the result only after the manifest lists them."""
         assert isinstance(fs, SourcePublishingFs)
         return tuple(fs.take(part) for segment in group.parts for part in segment.files)
+
+    def discard(self, task: TaskOfPartition) -> None:
+        """Do nothing: a complete output keeps only the files that the manifest names."""
 
 
 # ------------------------------------------------------------------------------------------------------------ the tasks

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from sediment.compaction.prepared_swap import CleanedGroup
 from sediment.engine.log_config import LogConfig
-from sediment.jobs.cleaning.result import CleaningResult
 from sediment.jobs.rewriting.partition_task import PartitionRewritePlan, SegmentResult
+from sediment.jobs.rewriting.result import CleaningResult
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.settings.resolve import Settings
 from sediment.segment_io.format.names import TopicPartition
@@ -49,6 +49,11 @@ class PlannedPartition:
     def listing(self) -> LogListing:
         """Listing of the partition."""
         return self.selected.listing
+
+    @property
+    def may_change(self) -> bool:
+        """True if a segment is to be rewritten."""
+        return bool(self.plan.segments)
 
     def lowered_checkpoint(self) -> int | None:
         """Return the partition's new cleaner checkpoint entry if the rewrite lowers the entry, else None."""

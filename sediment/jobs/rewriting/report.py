@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from sediment.compaction.prepared_swap import CleanedGroup
 from sediment.jobs.reporting.columns import TableColumn, change_column, name_and_status
@@ -35,6 +35,9 @@ class RewriteReport:
     segments_before: int = 0
     segments: tuple[int, ...] = ()
     segments_rewritten: int = 0
+
+
+Rewritten = TypeVar("Rewritten", bound=RewriteReport)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

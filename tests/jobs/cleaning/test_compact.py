@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from sediment.jobs import compact as compact_command
+from sediment.jobs.rewriting import run as rewriting_run
 from sediment.segment_io.fs import Fs
 from tests.corpus import load_case
 from tests.jobs.log_dirs import (
@@ -101,7 +101,7 @@ def test_partitions_are_committed_together_and_one_that_cannot_be_is_left_alone(
                 raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
             super().sync_file(path)
 
-    monkeypatch.setattr(compact_command, "Fs", OneDiskAreaIsBroken)
+    monkeypatch.setattr(rewriting_run, "Fs", OneDiskAreaIsBroken)
     log_dir = make_log_dir(tmp_path / "logs", {f"plain-{number}": plain.before for number in range(3)})
     before = tree(log_dir / "plain-1")
     outcome = compact(log_dir, plain)
@@ -126,7 +126,7 @@ def test_a_stop_between_two_groups_reports_what_is_replaced(tmp_path, plain, mon
     log_dir = make_log_dir(tmp_path / "logs", {plain.partition: plain.before})
     whole = compact(log_dir, plain, "--dry-run").partitions()["plain-0"]
     assert whole["groups_rewritten"] > 2
-    monkeypatch.setattr(compact_command, "Fs", InterruptedFs)
+    monkeypatch.setattr(rewriting_run, "Fs", InterruptedFs)
     outcome = compact(log_dir, plain)
     partition = outcome.partitions()["plain-0"]
     assert (outcome.status, partition["status"], partition["reason_code"]) == (1, "failed", "stopped")
@@ -159,7 +159,7 @@ def test_an_old_file_that_is_left_after_a_stop_is_reported_once(tmp_path, plain,
                 raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
             super().unlink(path, missing_ok=missing_ok)
 
-    monkeypatch.setattr(compact_command, "Fs", InterruptedFs)
+    monkeypatch.setattr(rewriting_run, "Fs", InterruptedFs)
     log_dir = make_log_dir(tmp_path / "logs", {plain.partition: plain.before})
     more = [f"--keep-originals={tmp_path / 'kept'}"] if keeps_originals else []
     partition = compact(log_dir, plain, *more).partitions()["plain-0"]

@@ -13,9 +13,10 @@ from sediment.compaction.config import CompactionConfig
 from sediment.engine.directory.lock import place_run_token
 from sediment.jobs.cleaning.options import CleaningTask, CompactOptions
 from sediment.jobs.cleaning.report import settled
-from sediment.jobs.cleaning.result import CleaningResult
-from sediment.jobs.cleaning.splits import SplitInPlace
+from sediment.jobs.cleaning.splits import finish_splits
 from sediment.jobs.cleaning.task import check_listed, clean_partition, start_partition
+from sediment.jobs.rewriting.partition_task import InPlace
+from sediment.jobs.rewriting.result import CleaningResult
 from sediment.segment_io.errors import SourceChangedError
 from sediment.segment_io.format.names import parse_partition_directory
 from sediment.segment_io.fs import Fs
@@ -110,13 +111,12 @@ def test_a_dry_run_allows_that_the_active_segment_grows_and_rolls_but_not_that_t
 def test_a_dry_run_in_splits_of_segments_that_change_while_they_are_read_fails(tmp_path):
     write_three_segments(tmp_path / "t-0")
     task = task_of(tmp_path / "t-0", DRY_RUN)
-    place = SplitInPlace(task, CleaningResult())
     swap = clean_partition(task, "0").swap
     assert swap is not None
-    assert place.done(swap, ()).swap is swap
+    assert finish_splits(task, CleaningResult(), swap, InPlace()).swap is swap
     write_segment(tmp_path / "t-0", 10, [batch_bytes(10, "other")])
     with pytest.raises(SourceChangedError, match="changed while they were read"):
-        place.done(swap, ())
+        finish_splits(task, CleaningResult(), swap, InPlace())
 
 
 def test_a_write_that_fails_during_the_next_partition_fails_its_own_and_leaves_no_part(tmp_path, monkeypatch):

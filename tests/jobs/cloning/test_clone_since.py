@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sediment.segment_io.manifest import MANIFEST_FILE
-from tests.jobs.cleaning.test_output_run import write_log
+from tests.jobs.cleaning.test_to_output import write_log
 from tests.jobs.cloning.clones import clone
 from tests.jobs.log_dirs import make_log_dir, sediment, tree, write_checkpoint
 from tests.segments import NOW_MS, batch_bytes

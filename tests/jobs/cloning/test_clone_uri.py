@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.cleaning.test_output_run import write_log
+from tests.jobs.cleaning.test_to_output import write_log
 from tests.jobs.cloning.clones import clone
 from tests.jobs.log_dirs import make_log_dir, sediment, tree, write_checkpoint
 from tests.object_server import ObjectServer, running_server

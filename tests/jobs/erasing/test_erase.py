@@ -17,15 +17,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sediment.jobs.cleaning.result import CleaningResult, failure
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.erase import erase as run_erase
 from sediment.jobs.erasing.erasure import EraseSegments
 from sediment.jobs.erasing.options import EraseOptions
 from sediment.jobs.erasing.report import EraseRunReport, print_report
 from sediment.jobs.reporting.screen import screen_text
-from sediment.jobs.rewriting import in_place
+from sediment.jobs.rewriting import run as rewriting_run
 from sediment.jobs.rewriting.partition_task import SegmentTask, WrittenSegment
+from sediment.jobs.rewriting.result import CleaningResult, failure
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.settings.selection import Selection
 from sediment.segment_io.errors import DeclinedError
@@ -361,7 +361,7 @@ def test_a_stop_between_two_segments_reports_the_records_that_are_erased(logs, k
             if source.name.endswith(".log.swap"):
                 stop.set()
 
-    monkeypatch.setattr(in_place, "Fs", StoppingFs)
+    monkeypatch.setattr(rewriting_run, "Fs", StoppingFs)
     one = replace(common(logs), selection=Selection(("people-0",)))
     (people,) = run_erase(one, EraseOptions(keys_file=keys), stop=stop).partitions
     assert (people.status, people.reason_code) == ("failed", "stopped")

@@ -12,10 +12,10 @@ import pytest
 
 from sediment.compaction.rewrite.key_set import KeySet
 from sediment.compaction.rewrite.verdicts import Verdicts
-from sediment.jobs.cleaning.result import CleaningResult
 from sediment.jobs.erasing.after_run import ErasedPartition, ScannedPartition, scan_again
 from sediment.jobs.erasing.find_records import FoundRecords, ScanRun, _KeySearch
 from sediment.jobs.rewriting.partition_task import InPlace
+from sediment.jobs.rewriting.result import CleaningResult
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import LogListing, list_log

@@ -12,7 +12,7 @@ import pytest
 from sediment.jobs.rewriting import to_output
 from sediment.segment_io.stores import Store
 from tests.faults.inline_spark import inline_spark
-from tests.jobs.cleaning.test_output_run import CLEANER, MANIFEST, image, published, uri
+from tests.jobs.cleaning.test_to_output import CLEANER, MANIFEST, image, published, uri
 from tests.jobs.log_dirs import Outcome, read_checkpoint, sediment, tree, write_checkpoint
 from tests.rewrites import visible_records
 from tests.segments import batch_bytes, write_segment, write_snapshot
@@ -224,7 +224,7 @@ def test_a_stop_leaves_the_output_incomplete(logs: Path, inline: None, tmp_path:
 
     def remember(self, *arguments, **named):
         original(self, *arguments, **named)
-        stops.append(self._stop)
+        stops.append(self.run.stop)
 
     monkeypatch.setattr(to_output.NewLogDirectory, "__init__", remember)
     meanwhile(monkeypatch, lambda: stops[0].set())

@@ -13,7 +13,7 @@ import sys
 import pytest
 
 from sediment.engine.directory.lock import DirectoryLock
-from sediment.jobs.cleaning import output_run
+from sediment.jobs.cleaning import to_output
 from sediment.jobs.spark.task_pool import TaskResult
 from sediment.segment_io.format.checkpoints import format_partition_metadata, format_uuid
 from sediment.segment_io.fs import Fs
@@ -344,14 +344,14 @@ def test_an_output_in_use_is_refused(log_dir, tmp_path):
 # ------------------------------------------------------------------------------------------------- sources that change
 def test_a_source_that_changes_meanwhile_leaves_the_output_incomplete(log_dir, tmp_path, monkeypatch):
     output = tmp_path / "output"
-    original = output_run.run_on_executors
+    original = to_output.run_on_executors
 
     def run_and_append(*arguments, **named):
         yield from original(*arguments, **named)
         with (log_dir / "other-0" / f"{20:020d}.log").open("ab") as active:
             active.write(b"x")
 
-    monkeypatch.setattr(output_run, "run_on_executors", run_and_append)
+    monkeypatch.setattr(to_output, "run_on_executors", run_and_append)
     outcome = sediment("compact", log_dir, "--output", output, "--force", COMPACT, "--json")
     assert outcome.status == 1
     assert outcome.partitions()["other-0"]["reason_code"] == "source-changed"
@@ -427,7 +427,7 @@ def one_process(monkeypatch):
         for number, item in enumerate(sorted(items, key=weight)):
             yield [TaskResult(pickle.loads(pickle.dumps(item)), perform(item, f"{group}.{number}"), None)]
 
-    monkeypatch.setattr(output_run, "run_on_executors", run_in_process)
+    monkeypatch.setattr(to_output, "run_on_executors", run_in_process)
 
 
 @pytest.mark.parametrize("full_at", range(6))
@@ -478,13 +478,13 @@ def test_nothing_is_left_in_the_scratch_directory(log_dir, tmp_path):
 
 
 def test_a_signal_once_every_partition_is_written_still_ends_with_a_complete_output(log_dir, tmp_path, monkeypatch):
-    original = output_run.run_on_executors
+    original = to_output.run_on_executors
 
     def run_and_kill(*given, **more):
         yield from original(*given, **more)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(output_run, "run_on_executors", run_and_kill)
+    monkeypatch.setattr(to_output, "run_on_executors", run_and_kill)
     outcome = sediment("compact", log_dir, "--output", tmp_path / "output", "--force", COMPACT)
     assert outcome.status == 0, outcome.stderr
     assert (tmp_path / "output" / MANIFEST).exists()

@@ -6,9 +6,8 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 from sediment.engine.directory.originals.backup_links import BackupLinks, originals_directory
 from sediment.engine.directory.originals.catalogue import (
@@ -24,56 +23,35 @@ from sediment.jobs.delta_lake.paths import outside_log_dirs
 from sediment.jobs.reporting.error_text import describe
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.names import TopicPartition
-from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import LogDirCheckpoints, read_checkpoints
 from sediment.segment_io.partition.listing import LogListing
 from sediment.segment_io.uris import without_secret
 
 if TYPE_CHECKING:
     from sediment.compaction.prepared_swap import PreparedSwap
-    from sediment.jobs.command_line.options import CommonOptions
+    from sediment.jobs.rewriting.run import Row, Run
 
 _LOGGER = logging.getLogger(__name__)
 
 
-class Reported(Protocol):
-    """Report of one partition."""
-
-    @property
-    def partition(self) -> str:
-        """Name of the partition."""
-        ...
-
-    @property
-    def log_dir(self) -> str:
-        """Log directory."""
-        ...
-
-    @property
-    def status(self) -> str:
-        """Outcome."""
-        ...
-
-
 def catalogue_of_run(
-    options: CommonOptions,
-    command: str,
-    run_id: str,
+    run: Run[Any],
     checkpoints: Mapping[Path, LogDirCheckpoints],
     partitions: Iterable[OriginalPartition],
     *,
+    run_id: str | None = None,
     restores: str | None = None,
 ) -> Catalogue:
-    """Return the first catalogue, still without files, of a run of `command`.
+    """Return the first catalogue, still without files, of a run.
 
-    `checkpoints` is keyed by log directory.  Call this before the run removes a file.  `restores` is the id of the run
-    that a restore undoes.
+    `checkpoints` is keyed by log directory.  Call this before the run removes a file.  A restore has a catalogue with
+    another `run_id` for each run that it undoes; `restores` is the id of that run.
     """
     return Catalogue(
-        run_id=run_id,
-        command=command,
-        arguments=_shown_arguments(options.log_dirs, options.given),
-        now_ms=options.now_ms,
+        run_id=run_id or run.run_id,
+        command=run.command,
+        arguments=_shown_arguments(run.options.log_dirs, run.options.given),
+        now_ms=run.options.now_ms,
         started_ms=time.time_ns() // 1_000_000,
         log_dirs=tuple(log_dir_before(path, found) for path, found in checkpoints.items()),
         partitions=tuple(partitions),
@@ -86,13 +64,10 @@ class KeptOriginals:
 
     def __init__(
         self,
-        options: CommonOptions,
-        command: str,
-        run_id: str,
+        run: Run[Any],
         kept_in: KeptIn,
         checkpoints: Mapping[Path, LogDirCheckpoints],
         partitions: Iterable[OriginalPartition],
-        fs: Fs,
     ) -> None:
         """Write the catalogues; call this before the run replaces a file.
 
@@ -100,15 +75,15 @@ class KeptOriginals:
             OSError: a catalogue could not be written, so no file may be replaced.
         """
         self._kept_in = kept_in
-        self._run_id = run_id
+        self._run_id = run.run_id
         self._links: dict[Path, BackupLinks] = {}
         partitions = list(partitions)
         for target in {kept_in.of(path): None for path in checkpoints}:
             here = {path: found for path, found in checkpoints.items() if kept_in.of(path) == target}
             of_target = [partition for partition in partitions if Path(partition.log_dir) in here]
             if of_target:
-                catalogue = catalogue_of_run(options, command, run_id, here, of_target)
-                self._links[target] = BackupLinks(target, catalogue, fs)
+                catalogue = catalogue_of_run(run, here, of_target)
+                self._links[target] = BackupLinks(target, catalogue, run.fs)
                 self._links[target].begin()
 
     def of(self, log_dir: Path) -> BackupLinks:
@@ -123,7 +98,7 @@ class KeptOriginals:
         """
         self.of(Path(swap.directory).parent).keep_swap(swap)
 
-    def end(self, reports: Iterable[Reported]) -> Path | None:
+    def end(self, reports: Iterable[Row]) -> Path | None:
         """Complete the catalogues; return their path, with `{log_dir}` in it if a pattern names the directories.
 
         Returns None if no file was removed.
@@ -139,16 +114,10 @@ class OriginalsOnDemand:
     Nothing is created before the first `keep`.  Threads may call `keep` at the same time.
     """
 
-    def __init__(
-        self, options: CommonOptions, command: str, run_id: str, kept_in: KeptIn, stack: ExitStack, fs: Fs
-    ) -> None:
-        """Set where originals are kept; at the end of `stack`, directories that are still empty are removed."""
-        self._options = options
-        self._command = command
-        self._run_id = run_id
+    def __init__(self, run: Run[Any], kept_in: KeptIn) -> None:
+        """Set where originals are kept; at the end of the run, directories that are still empty are removed."""
+        self._run = run
         self._kept_in = kept_in
-        self._stack = stack
-        self._fs = fs
         self._lock = threading.Lock()
         self._links: dict[Path, BackupLinks] = {}
         self._done: set[Path] = set()
@@ -166,15 +135,15 @@ class OriginalsOnDemand:
         target = self._kept_in.of(log_dir)
         if path in self._done:
             return target
-        names = segment_file_names(path, self._fs)
-        before = partition_before(partition, path, checkpoints, names, None, self._fs)
+        names = segment_file_names(path, self._run.fs)
+        before = partition_before(partition, path, checkpoints, names, None, self._run.fs)
         with self._lock:
             links = self._links.get(target)
             if links is None:
-                outside_log_dirs(str(target), self._options.log_dirs)
-                self._stack.enter_context(originals_directory(target, log_dir, self._fs))
-                first = catalogue_of_run(self._options, self._command, self._run_id, {log_dir: checkpoints}, [before])
-                links = BackupLinks(target, first, self._fs)
+                outside_log_dirs(str(target), self._run.options.log_dirs)
+                self._run.stack.enter_context(originals_directory(target, log_dir, self._run.fs))
+                first = catalogue_of_run(self._run, {log_dir: checkpoints}, [before])
+                links = BackupLinks(target, first, self._run.fs)
                 links.begin()
                 self._links[target] = links
             else:
@@ -183,17 +152,17 @@ class OriginalsOnDemand:
         self._done.add(path)
         return target
 
-    def end(self, reports: Iterable[Reported]) -> tuple[KeptIn, Path] | None:
+    def end(self, reports: Iterable[Row]) -> tuple[KeptIn, Path] | None:
         """Complete the catalogues; return the places and the path of the catalogues, or None if nothing was kept."""
         reports = list(reports)
         ended = [end_originals(links, reports) for links in self._links.values()]
         if not any(ended):
             return None
-        return self._kept_in, catalogue_file(Path(str(self._kept_in)), self._run_id)
+        return self._kept_in, catalogue_file(Path(str(self._kept_in)), self._run.run_id)
 
 
 def begin_originals(
-    options: CommonOptions, command: str, run_id: str, kept_in: KeptIn, listings: Iterable[LogListing], fs: Fs
+    run: Run[Any], kept_in: KeptIn, listings: Iterable[LogListing]
 ) -> tuple[KeptOriginals, list[tuple[LogListing, str, str]]]:
     """Write the catalogues of the files that a run may replace; call this before the run replaces a file.
 
@@ -205,7 +174,8 @@ def begin_originals(
     """
     failed: list[tuple[LogListing, str, str]] = []
     before: list[OriginalPartition] = []
-    checkpoints = {path: read_checkpoints(path, fs) for path in options.log_dirs}
+    fs = run.fs
+    checkpoints = {path: read_checkpoints(path, fs) for path in run.options.log_dirs}
     for listing in listings:
         try:
             names = segment_file_names(listing.path, fs)
@@ -213,10 +183,10 @@ def begin_originals(
             before.append(partition_before(listing.partition, listing.path, known, names, None, fs))
         except (SedimentError, OSError) as error:
             failed.append((listing, *describe(error)))
-    return KeptOriginals(options, command, run_id, kept_in, checkpoints, before, fs), failed
+    return KeptOriginals(run, kept_in, checkpoints, before), failed
 
 
-def end_originals(originals: BackupLinks, reports: Iterable[Reported]) -> Path | None:
+def end_originals(originals: BackupLinks, reports: Iterable[Row]) -> Path | None:
     """Complete the catalogue of a run; return its path, or None if no file was removed.
 
     An error is logged, not raised, because the run is done and the planned catalogue is still correct.

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from sediment.compaction.cleanable_range import CleanableRange
     from sediment.compaction.grouping import CleaningPlan
     from sediment.compaction.prepared_swap import PreparedSwap
-    from sediment.jobs.cleaning.options import CompactOptions
     from sediment.segment_io.partition.listing import LogListing
 
 Outcome = TypeVar("Outcome")
@@ -75,7 +74,7 @@ def failure(code: str, reason: str) -> CleaningResult:
     return CleaningResult(reason_code=code, reason=reason, failed=True)
 
 
-def to_commit(result: CleaningResult, swap: PreparedSwap, options: CompactOptions) -> CleaningResult:
+def to_commit(result: CleaningResult, swap: PreparedSwap, *, drop_keyless: bool) -> CleaningResult:
     """Return `result` with the `swap` to commit, or without it if the partition would mostly lose keyless records.
 
     In the second case, the caller removes the parts of the swap.
@@ -83,7 +82,7 @@ def to_commit(result: CleaningResult, swap: PreparedSwap, options: CompactOption
     result = replace(result, to_split=None)
     stats = swap.stats()
     dropped = stats.messages_read - stats.messages_written
-    if options.drop_keyless or not loses_mostly_keyless(stats.records_without_key, dropped):
+    if drop_keyless or not loses_mostly_keyless(stats.records_without_key, dropped):
         return replace(result, swap=swap)
     return replace(
         result,
