@@ -1,12 +1,7 @@
 """The table of Kafka's configuration keys for logs (kafka-log 06 §1 to §5).
 
-A topic key has one or more broker keys.  The first of these broker keys that is set gives the topic key its default, in
-the unit of that broker key.  Types, defaults and ranges are those of Kafka 4.2.0's ConfigDefs; `warn_below` and
-comments mark the exceptions.  The table also contains the configs of internal topics, and the keys that Kafka has
-removed.
-
-`log_config` checks values against each other.  `jobs.settings.resolve` and `server.live.topic_configs` refuse unknown
-keys.
+The first of these broker keys that is set gives the topic key its default, in the unit of that broker key. Types,
+defaults and ranges are those of Kafka 4.2.0's ConfigDefs; `warn_below` and comments mark the exceptions.
 """
 
 from __future__ import annotations
@@ -392,5 +387,4 @@ _OTHER_FAMILIES = (
 
 
 def is_other_broker_key(name: str) -> bool:
-    """Return True if `name` is a broker key that does not concern log files."""
     return any(name == family or name.startswith(family + ".") for family in _OTHER_FAMILIES)

@@ -5,8 +5,7 @@
     3. partitions with the same name in several directories are replicas of one partition if they share a topic id
     4. the replica with the highest `ReplicaRank` is used
 
-Invariants: nothing is written and no lock is taken.  Opening a directory lists it and reads its small files; no segment
-is opened.
+Opening a directory lists it and reads its small files; no segment is opened.
 
 Source: kafka-log 01 §1, §9, §10; 04 §4.
 """
@@ -151,6 +150,7 @@ def open_cluster_directory(
 ) -> ClusterDirectory:
     """Return a log directory; `path` may also be the directory of one partition.
 
+    If a checkpoint file, the lock or meta.properties is malformed or cannot be read, it is treated as absent.
     `on_unreadable` is then called with its path and the error. A caller that itself holds the lock of the directory
     passes None as `advice_if_in_use`; the lock is then not checked.
     """
@@ -227,10 +227,9 @@ def cluster_of(directories: Sequence[ClusterDirectory], *, advice_if_several: st
 
 
 def newest_metadata(paths: Sequence[Path], fs: Fs, *, on_unreadable: OnUnreadable) -> ClusterMetadata | None:
-    """Return the most recent metadata log; the metadata logs of one cluster are copies of each other.
+    """If no directory has a metadata log, the bootstrap checkpoint of a node that was never started is used.
 
-    If no directory has a metadata log, the bootstrap checkpoint of a node that was never started is used. If a log is
-    corrupt or cannot be read, `on_unreadable` is called, and the log is skipped.
+    If a log is corrupt or cannot be read, `on_unreadable` is called, and the log is skipped.
     """
     found = [
         _unless_unreadable(path / str(METADATA_PARTITION), partial(read_cluster_metadata, path, fs), on_unreadable)

@@ -3,9 +3,8 @@
 1. Partition directories with the same name in several log directories are replicas.  A segment file, and a directory
    that is not named after its partition, is always read, because the caller named it.
 2. The directories of replicas must belong to one cluster, and the replicas to one topic.
-3. `engine.replicas` chooses: the replica with the highest rank is read.
 
-Invariants: nothing is written and no lock is taken, so the directories may be in use.  Without replicas, no file is
+Invariants: nothing is written and no lock is taken, so the directories may be in use. Without replicas, no file is
 opened.
 """
 

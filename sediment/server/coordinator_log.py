@@ -2,11 +2,11 @@
 
     slices of the log --tables--> columns --without superseded records--> records in order
 
-The topic is `__consumer_offsets` or `__transaction_state`.  Before a compaction, most of its records are superseded by
-later records with the same key.  The reader returns tables of about 65,000 records.  A plain record has a value and is
-outside a transaction.  In each table, a plain record is skipped if a later plain record has the same key.
+Before a compaction, most of its records are superseded by later records with the same key. The reader returns tables of
+about 65,000 records. A plain record has a value and is outside a transaction. In each table, a plain record is skipped
+if a later plain record has the same key.
 
-Invariants: the files are only read.  Only one table is in memory at a time, regardless of the size of the log.
+Only one table is in memory at a time, regardless of the size of the log.
 """
 
 from __future__ import annotations
@@ -40,8 +40,6 @@ _COLUMNS = ("key", "value", "offset", "producerId", "control")
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorLog:
-    """The log of one partition: offsets [first_offset, end_offset) of `source`."""
-
     source: Source
     bounds: Bounds
 
@@ -75,10 +73,7 @@ def coordinator_partition(key: str, partition_count: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorTopic:
-    """`partition_count` is the number of partitions on the broker.
-
-    `unreadable` gets the numbers of the partitions that cannot be read.
-    """
+    """`unreadable` gets the numbers of the partitions that cannot be read."""
 
     logs: Sequence[CoordinatorLog]
     partition_count: int
@@ -123,7 +118,6 @@ def read_coordinator_records(
     on_corruption: str = SKIP,
     on_unreadable: Callable[[UnreadableRange], None] = warn_of_unreadable,
 ) -> Iterator[LoggedRecord]:
-    """Yield the records in order; with SKIP, skip corrupt batches and pass each to `on_unreadable`."""
     request = TableRequest(columns=_COLUMNS, bounds=log.bounds, on_corruption=on_corruption)
     for task in plan_table(request, [log.source], fs):
         for table in read_table(request, task, fs, on_unreadable=on_unreadable, follow=False):

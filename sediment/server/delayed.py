@@ -1,8 +1,7 @@
 """Operations that wait for an event or for a time: Kafka's purgatory and its timer.
 
-A fetch at the end of a log waits for its partition, and a joining member for its group.  Each operation is registered
-under one or more keys.  `DelayedOperations.check` tries to complete the operations under one key, and tells them this
-key, because an operation may have thousands of keys.  The timer expires operations that have waited too long.
+A fetch at the end of a log waits for its partition, and a joining member for its group. `DelayedOperations.check` tries
+to complete the operations under one key, and tells them this key, because an operation may have thousands of keys.
 
 Invariants:
 - `try_complete` and `expire` of one operation never run at the same time.  After one of the two has succeeded, neither
@@ -50,7 +49,6 @@ class Cancelable:
         return self._callback is not None
 
     def cancel(self) -> None:
-        """Prevent the callback from running; this has no effect after the callback has started."""
         if self._callback is not None:
             self._callback = None
             self._timer._count_cancelled()
@@ -138,10 +136,7 @@ class DelayedOperation(Protocol):
     """An operation that waits for a condition; its methods never raise."""
 
     def try_complete(self, changed: Collection[Any] | None) -> bool:
-        """Complete the operation if its condition is met; return True if it was completed.
-
-        `changed` contains the keys that were checked since the last call; None stands for all keys.
-        """
+        """`changed` contains the keys that were checked since the last call; None stands for all keys."""
         ...
 
     def expire(self) -> None: ...
@@ -160,10 +155,7 @@ class _Watched:
         self._wanted = False
 
     def attempt(self, key: Hashable = _EVERY_KEY) -> bool:
-        """Try to complete the operation after a change of `key`; return True if this call completed it.
-
-        If another thread is trying to complete the operation, make that thread try again.
-        """
+        """If another thread is trying to complete the operation, make that thread try again."""
         self._changed.append(key)
         self._wanted = True
         while self._wanted and self._busy.acquire(blocking=False):
@@ -204,10 +196,7 @@ class DelayedOperations:
             return len({number for watched in self._watchers.values() for number in watched})
 
     def watch(self, operation: DelayedOperation, keys: Iterable[Hashable], timeout_ms: int) -> bool:
-        """Complete `operation` now or in a later `check` of one of its keys; expire it after `timeout_ms`.
-
-        Return True if the operation was completed before the call returned.
-        """
+        """Return True if the operation was completed before the call returned."""
         watched = _Watched(operation, tuple(keys))
         if watched.attempt():
             return True
@@ -248,7 +237,6 @@ class DelayedOperations:
             self._expire(watched)
 
     def close(self) -> None:
-        """Expire every operation now; operations that are later passed to `watch` expire immediately."""
         with self._guard:
             self._is_closed = True
         self.expire_all()

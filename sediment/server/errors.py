@@ -70,7 +70,6 @@ class StartStoppedError(SedimentError):
 
 
 def error_code_of(error: BaseException) -> ErrorCode:
-    """Return the code of an ApiError; for any other error, return the code of its nearest base class in the table."""
     if isinstance(error, ApiError):
         return error.code
     return next((code for kind, code in _CODES if isinstance(error, kind)), ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -87,7 +86,6 @@ def append_error_code_of(error: BaseException) -> ErrorCode:
 
 @contextmanager
 def naming_option(option: str, path: Path) -> Iterator[None]:
-    """Convert an OSError to a UsageError that names `option`, the source of the path."""
     try:
         yield
     except OSError as error:

@@ -15,10 +15,8 @@
     12  load groups and transactions, in a thread     -
     13  delete expired and superseded records         stop deleting; the cleaner abandons its current log
 
-If a step fails, all earlier steps are undone.  The server refuses a wrong address, or a port that is in use, before it
-opens a log directory.  Clients can connect only after the logs are loaded.  A stop takes at most about STOP_SECONDS.
-After that, the process can exit even if threads are still running.  In a process that was forked from the server's
-process, a stop does nothing.
+The server refuses a wrong address, or a port that is in use, before it opens a log directory. A stop takes at most
+about STOP_SECONDS.
 
 Source: Kafka's BrokerServer and SocketServer.
 """
@@ -309,8 +307,6 @@ class KafkaServer:
     def _load_in_background(
         self, backend: Backend, coordinator: GroupCoordinator, transactions: TransactionHandlers
     ) -> None:
-        """Load groups and transactions; until the end of the load, requests get an error that clients retry."""
-
         def load() -> None:
             with _without_collections():
                 load_groups()

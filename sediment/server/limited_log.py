@@ -1,7 +1,6 @@
 """Log lines about peers, at a limited rate, so that many bad connections do not fill the log.
 
-Invariant: at most `lines_per_second` lines are logged in a second.  If lines were dropped, the next line contains the
-number of dropped lines.
+If lines were dropped, the next line contains the number of dropped lines.
 """
 
 from __future__ import annotations

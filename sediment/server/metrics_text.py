@@ -1,7 +1,7 @@
 """Metrics of the server as Prometheus text.
 
-The names are Kafka's MBean names in lower case.  For example, kafka.network:type=RequestMetrics,name=TotalTimeMs
-becomes `kafka_network_request_metrics_total_time_ms`.  Times are in milliseconds, as in Kafka.
+The names are Kafka's MBean names in lower case. For example, kafka.network:type=RequestMetrics,name=TotalTimeMs becomes
+`kafka_network_request_metrics_total_time_ms`.
 """
 
 from __future__ import annotations

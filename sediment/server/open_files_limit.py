@@ -1,7 +1,7 @@
 """The limit on open files while servers run in this process.
 
-The start of the first server raises the limit, and the stop of the last server restores it.  A server reserves
-descriptors for its connections, because clients that write to thousands of partitions can use up all others.
+A server reserves descriptors for its connections, because clients that write to thousands of partitions can use up all
+others.
 """
 
 from __future__ import annotations
@@ -83,7 +83,6 @@ class ReservedDescriptors:
         self._is_closed = False
 
     def give_up_one(self) -> bool:
-        """Close a reserved descriptor, so that the next one that the process opens is a connection's; False if none."""
         with self._guard:
             if not self._descriptors:
                 return False

@@ -1,7 +1,6 @@
 """Regular expressions of clients: RE2 syntax, matched with whole names by Arrow's RE2.
 
-RE2 does not backtrack, but a pattern with large repetitions is still slow on many or long names.  Three limits bound
-the work: on the length of a pattern, on the size of its compiled program, and on the matching time.
+Three limits bound the work: on the length of a pattern, on the size of its compiled program, and on the matching time.
 
 Source: Kafka's Utils.throwIfRegularExpressionIsInvalid and GroupMetadataManager.refreshRegularExpressions, with RE2/J.
 """
@@ -62,7 +61,6 @@ def _first_names(names: Sequence[str], first: int, most_characters: int) -> Sequ
 
 
 def _program_size(pattern: str) -> int:
-    """Return an upper bound on the size of the program: the pattern's length times all its repetition counts."""
     counts = [high or low for low, high in _REPETITION.findall(pattern)]
     if any(len(count) > _MAX_REPETITION_DIGITS for count in counts):
         return MAX_PROGRAM_SIZE + 1

@@ -5,10 +5,8 @@
 * If the request waited for an event, RemoteTimeMs is the time from the end of the handler to the encoded response.
 * ResponseQueueTimeMs is the time from the end of the encoding to the first byte of the response.
 * ResponseSendTimeMs is the time from the first byte of the response to the last byte.
-* TotalTimeMs is the sum of all these times.
 
-Invariant: a processor writes only its own counters, so counting needs no lock.  A reader of the counters may see a
-request in some of them, but not yet in others.
+Invariant: a processor writes only its own counters, so counting needs no lock.
 
 Source: Kafka's RequestMetrics and its documentation, monitoring.
 """
@@ -39,7 +37,6 @@ _CODE = "error_code"
 
 
 def request_name(api_key: ApiKey) -> str:
-    """Return Kafka's name of an API, such as `Fetch`."""
     return request_lines()[api_key].name.removesuffix("Request")
 
 
@@ -65,7 +62,6 @@ class RequestCounters:
     total_by_bucket: list[int] = field(default_factory=lambda: [0] * (len(_BUCKETS_NS) + 1))
 
     def add(self, times: RequestTimes, request_bytes: int, response_bytes: int, requests: int = 1) -> None:
-        """Count one request, or several requests with the same times; the sizes are totals of all these requests."""
         self.requests += requests
         self.request_bytes += request_bytes
         self.response_bytes += response_bytes

@@ -1,10 +1,9 @@
 """Requests, and how their responses are sent.
 
-A handler takes a `Request` and returns the response message.  If the request must wait, the handler returns None, and
+A handler takes a `Request` and returns the response message. If the request must wait, the handler returns None, and
 any thread calls `Request.respond` later.
 
-Invariants: a request is answered or failed at most once.  Until then, the connection reads no further request.  So
-responses are sent in the order of the requests.
+Invariants: a request is answered or failed at most once. Until then, the connection reads no further request.
 """
 
 from __future__ import annotations
@@ -82,8 +81,6 @@ class Connection:
 
 
 class ReceiveBuffer:
-    """A buffer for received bytes that compiled code can read, with the rows that `repeated_requests` fills."""
-
     def __init__(self, size_bytes: int) -> None:
         self._buffer = padded_buffer(size_bytes)
         self.memory = self._buffer.data[:size_bytes]

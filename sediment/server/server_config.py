@@ -1,8 +1,8 @@
 """The config of the server.
 
-Field names are Kafka's keys with underscores, without the prefix `sediment`.  The defaults are Kafka's, with three
+Field names are Kafka's keys with underscores, without the prefix `sediment`. The defaults are Kafka's, with three
 exceptions: `auto.create.topics.enable`, and the keys `max.connections` and `queued.max.request.bytes`, which have no
-limit in Kafka.  `engine.config_definitions` has the types, defaults and ranges of Kafka's other broker keys.
+limit in Kafka.
 
 Source: Kafka's SocketServerConfigs, ServerConfigs, QuotaConfig and GroupCoordinatorConfig.
 """

@@ -1,8 +1,5 @@
 """TopicCatalog: the topics and logs that a server offers to its handlers.
 
-* `read_only.catalog.Catalog` has directories that no broker uses, and that never change.
-* `live.live_catalog` has directories that this process owns and writes to.
-
 Any thread may call any method.
 """
 
@@ -72,24 +69,17 @@ class ServedLog(Protocol):
         """
 
     def offset_for_time(self, target_ms: int, *, only_quick: bool = False) -> TimestampOffsetEpoch | None:
-        """Return the first record at or after a time; None if there is none.
+        # Raises LongWorkError if `only_quick`, because others wait for this thread, and a large batch must be searched.
+        ...
 
-        Raises:
-            LongWorkError: `only_quick` is True, because others wait for this thread, and a large batch must be
-                searched.
-        """
-
-    def offset_of_largest_timestamp(self, *, only_quick: bool = False) -> TimestampOffsetEpoch | None:
-        """Return the first record with the largest timestamp; None if there is none."""
-
+    def offset_of_largest_timestamp(self, *, only_quick: bool = False) -> TimestampOffsetEpoch | None: ...
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """Return (epoch, end offset) of the last point at which this log agrees with a log that ends in `epoch`.
 
         Return (-1, -1) if no such point exists.
         """
 
-    def epoch_at_log_start(self) -> int:
-        """Return the leader epoch at the log start; -1 if it is unknown."""
+    def epoch_at_log_start(self) -> int: ...
 
 
 class ServedTopic(Protocol):
@@ -123,10 +113,7 @@ class FutureLog:
 
 @dataclass(frozen=True, slots=True)
 class ServedDirectory:
-    """A log directory with its served logs, under the names that clients use.
-
-    `future` contains the future logs in the directory, which will replace logs in other directories.
-    """
+    """`future` contains the future logs in the directory, which will replace logs in other directories."""
 
     path: Path
     logs: Mapping[TopicPartition, ServedLog]
@@ -139,9 +126,7 @@ class TopicCatalog(Protocol):
     @property
     def node_id(self) -> int: ...
     @property
-    def metadata(self) -> ClusterMetadata | None:
-        """Metadata of the cluster; None without a metadata log."""
-
+    def metadata(self) -> ClusterMetadata | None: ...
     @property
     def directories(self) -> Sequence[ServedDirectory]: ...
     def topics(self) -> Sequence[ServedTopic]: ...

@@ -12,8 +12,7 @@ to `-stray`, as it would have done before the adoption, and leaves their records
 written before the metadata records of its topic. Without this file, a broker would rename the folder to `-stray` even
 if the metadata contains the topic.
 
-Invariants: no properties file is overwritten. A node that has a metadata log keeps its meta.properties and its marker
-of a clean stop.
+Invariants: no properties file is overwritten.
 """
 
 from __future__ import annotations

@@ -9,10 +9,9 @@
     transactional id                        kept if its producer wrote to a cloned partition, or if its last state names
                                             one; it then names only cloned partitions
 
-A record that cannot be decoded is kept.  Kafka's coordinators skip records of unknown types.
+A record that cannot be decoded is kept. Kafka's coordinators skip records of unknown types.
 
-Invariants: offsets do not change; a dropped record leaves a gap, as after a compaction.  For each group and
-transactional id, either all records are dropped, or the record with the last state is kept.
+For each group and transactional id, either all records are dropped, or the record with the last state is kept.
 
 Source: Kafka's GroupMetadataManager.replay and TransactionStateManager.loadTransactionMetadata.
 """
@@ -66,10 +65,7 @@ _UNFINISHED = {1: "ongoing", _PREPARE_COMMIT: "being committed", 3: "being abort
 
 @dataclass(frozen=True, slots=True)
 class ClonedNames:
-    """`names` and `ids` are the new names and topic ids, keyed by the topic's name in the source.
-
-    `producer_ids` are the ids of the producers that wrote to one of the partitions.
-    """
+    """`names` and `ids` are the new names and topic ids, keyed by the topic's name in the source."""
 
     partitions: frozenset[TopicPartition]
     names: Mapping[str, str]
@@ -162,7 +158,6 @@ def committing_producers(topic: SourceTopic, until_ms: int | None, fs: Fs) -> fr
 
 
 def coordinated_transactions(topic: SourceTopic, fs: Fs) -> dict[int, CoordinatedTransaction]:
-    """Return the transactions that a coordinator has not finished, by each producer id that they use."""
     found = {}
     for transactional_id, value in _last_states(topic, fs, ALL).items():
         if value.transaction_status not in _UNFINISHED:

@@ -48,10 +48,7 @@ class LeftOpen:
 
 @dataclass(frozen=True, slots=True)
 class Coordinators:
-    """`partitions` are the numbers of the partitions of `__transaction_state` in these directories.
-
-    `failure` says why the records cannot be read.
-    """
+    """`failure` says why the records cannot be read."""
 
     partitions: frozenset[int] = frozenset()
     transactions: Mapping[int, CoordinatedTransaction] = field(default_factory=dict)

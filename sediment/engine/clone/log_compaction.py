@@ -32,7 +32,7 @@ class LogCompaction:
     """The outcome for a log that had `bytes_before` bytes; `reason` is None if the log was compacted.
 
     `records_without_key` counts the records that were dropped because they have no key, or because of which the log was
-    not compacted. `damage` describes the corrupt batch that prevented the compaction.
+    not compacted.
     """
 
     bytes_before: int

@@ -4,8 +4,8 @@
                  but a message of magic 0 or 1 is dropped entirely
     2. markers   each open transaction gets a COMMIT marker if its coordinator had decided to commit, otherwise ABORT
 
-A cut at a timestamp ends the log before its first record with a later timestamp.  This record may be a control record.
-`kafka-consumer-groups --to-datetime` finds the same record if it searches from the next millisecond.
+A cut at a timestamp ends the log before its first record with a later timestamp. `kafka-consumer-groups --to-datetime`
+finds the same record if it searches from the next millisecond.
 
 Both steps use the live log, so that segments, indexes, leader epochs and producers stay consistent.
 """
@@ -73,10 +73,7 @@ def change_end(
     ends_transactions: bool = False,
     committing: frozenset[int] = frozenset(),
 ) -> int:
-    """Cut the log in `directory` and end its open transactions; return the number of transactions that it ended.
-
-    `committing` are the producers whose coordinator had decided to commit.
-    """
+    """`committing` are the producers whose coordinator had decided to commit."""
     ended = 0
     with _opened(partition, directory, config, checkpoints, fs, now_ms) as log:
         if until_ms is not None:
@@ -102,10 +99,8 @@ def abort_transactions(
     now_ms: int,
     producer_ids: frozenset[int],
 ) -> dict[int, int]:
-    """Abort the open transactions of these producers (at least one); return the offset of each marker by producer id.
-
-    The markers are in a new segment, so that no existing `.log` changes, and the log is as before without the segment.
-    """
+    # The markers are in a new segment, so that no existing `.log` changes, and the log is as before without the
+    # segment.
     _unshare_active_segment(directory, fs)
     with _opened(partition, directory, config, checkpoints, fs, now_ms) as log:
         entries = [entry for entry in _open_transactions(log) if entry.producer_id in producer_ids]
@@ -196,7 +191,6 @@ def _spanning_batch(log: PartitionLog, offset: int, fs: Fs) -> tuple[int, bytes]
 
 
 def batch_head(content: bytes, end_offset: int, limit_bytes: int) -> bytes:
-    """Cut the records at or above `end_offset` from a batch of magic 2, and correct its header."""
     head = list(BATCH_STRUCT.unpack_from(content))
     base_offset, attributes, base_timestamp_ms, largest_ms = head[0], head[5], head[7], head[8]
     codec = attributes & CODEC_MASK

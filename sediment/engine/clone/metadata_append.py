@@ -11,8 +11,8 @@
     4. sync     sync the log and its indexes, then write a producer snapshot at the log end.
                 After a crash, the node starts with the new records.
 
-The records take effect at the next election.  A sole voter wins this election immediately, and then every record of its
-log is committed.  The snapshots of the log remain valid, because all of them end below the appended records.
+The records take effect at the next election. The snapshots of the log remain valid, because all of them end below the
+appended records.
 
 Invariant: if the records need more than one batch, they are appended as one metadata transaction.
 

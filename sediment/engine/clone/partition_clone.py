@@ -9,7 +9,7 @@
     7. compact   compact the log, if requested
     8. digest    make all files durable, and compute their SHA-256
 
-Only the copy changes.  The driver then renames the task's folder to the partition's name.
+Only the copy changes.
 
 Invariant: if a starting broker would not notice the corruption of a log, the log is cloned byte for byte, and the
 corruption is reported.
@@ -72,8 +72,6 @@ _RULES = {
 
 @dataclass(frozen=True, slots=True)
 class CloneTask:
-    """The work of cloning one partition into the directory `to`; `config` contains segment and index sizes."""
-
     partition: ClonedPartition
     topic_id: str
     to: Path
@@ -131,8 +129,8 @@ class OpenTransaction:
 class PartitionClone:
     """A finished partition in `folder`, a directory of the clone; the names of `files` are relative to `folder`.
 
-    `log_dir` is the source directory. `linked_bytes` is the size of files that were linked, not copied. `damage`
-    describes corruption that a broker would not notice. `is_unchanged` is True if the earlier clone has the same files.
+    `damage` describes corruption that a broker would not notice. `is_unchanged` is True if the earlier clone has the
+    same files.
     """
 
     folder: str
@@ -262,7 +260,6 @@ def _warnings(task: CloneTask, replica: Replica, loaded: LoadedLog, names: Itera
 
 
 def _is_known(task: CloneTask, copied: Iterable[CopiedFile]) -> bool:
-    """Return True if the earlier clone contains all copied files; then that clone has already verified the log."""
     earlier = {} if task.earlier is None else task.earlier.files
     known = ((earlier.get(name_in_folder(each.file)), each.file) for each in copied)
     return all(one is not None and None is not one.sha256 == file.sha256 for one, file in known)
@@ -478,7 +475,6 @@ def _take_modes(replica: Replica, directory: Path, copied: Container[str], fs: F
 def _made_durable(
     directory: Path, copied: Mapping[str, ManifestFile], stamps: Mapping[str, FileStamp | None], fs: Fs
 ) -> tuple[ManifestFile, ...]:
-    """`stamps` are the stamps that the files had directly after the copy."""
     files = []
     for entry in fs.scan(directory):
         path = directory / entry.name

@@ -1,12 +1,10 @@
 """The plan of a clone: its topics with ids, configs and partitions, and the partitions that are left out.
 
-    source topic  --selected, renamed-->  cloned topic  --each replicated partition-->  cloned partition
-    a topic of the coordinators     it is cloned if its part was requested; the globs do not apply
-    a topic not in the metadata     it is cloned only if it is selected by name: a broker would rename it to `-stray`
-    a topic with tiered segments    only its local segments are cloned, and only with `local_only`
-    a partition without a replica   it is created empty, so that the topic keeps its number of partitions
-
-This module is pure.
+source topic  --selected, renamed-->  cloned topic  --each replicated partition-->  cloned partition
+a topic of the coordinators     it is cloned if its part was requested; the globs do not apply
+a topic not in the metadata     it is cloned only if it is selected by name: a broker would rename it to `-stray`
+a topic with tiered segments    only its local segments are cloned, and only with `local_only`
+a partition without a replica   it is created empty, so that the topic keeps its number of partitions
 """
 
 from __future__ import annotations
@@ -69,8 +67,6 @@ class ClonedTopic:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A partition of the source that is not cloned; `log_dir` is empty if no directory contains it."""
-
     partition: TopicPartition
     log_dir: str
     reason_code: str

@@ -8,7 +8,7 @@
     KRaftVersionRecord, VotersRecord           the voters of a dynamic quorum, with their directories
 
 No source may name another node, and at least one source must name the voters. A second voter would lack the appended
-records. If the second voter won the next election, these records would be lost.
+records.
 
 Source: Kafka 4.2.0, QuorumConfig, KRaftControlRecordStateMachine; KIP-853.
 """

@@ -1,8 +1,8 @@
 """The source of a clone: topics in log directories of one cluster, with the replicas of their partitions.
 
-A directory at a URI is listed once.  Its small files are fetched into a local directory, the stand-in.
+A directory at a URI is listed once. Its small files are fetched into a local directory, the stand-in.
 
-Invariants: nothing is written, and no lock is taken.  Without a readable metadata log, topic configs are unknown.
+Without a readable metadata log, topic configs are unknown.
 """
 
 from __future__ import annotations
@@ -92,10 +92,9 @@ def open_source(
     has_metadata: bool = True,
     topic_configs: Mapping[str, Mapping[str, str]] | None = None,
 ) -> SourceCluster:
-    """`metadata_dir` is another log directory, which contains the metadata log of the cluster.
+    """With `has_metadata` False, the metadata logs in the directories are ignored.
 
-    With `has_metadata` False, the metadata logs in the directories are ignored. `topic_configs` are the topics' own
-    configs for a cluster whose metadata log is not there.
+    `topic_configs` are the topics' own configs for a cluster whose metadata log is not there.
     """
     directories = tuple(directories)
     meta = cluster_of(directories, advice_if_several=_SEVERAL_CLUSTERS)

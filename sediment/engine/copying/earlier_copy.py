@@ -1,7 +1,7 @@
 """The earlier copy that an incremental copy continues, with its files by partition.
 
 A chain of copies is flat: if three copies share a file, one copy contains the file, and the manifests of the other two
-refer to that copy.  All copies of a chain are in one parent directory, so they can be moved together.
+refer to that copy.
 """
 
 from __future__ import annotations
@@ -18,10 +18,7 @@ from sediment.segment_io.stores import Store
 
 @dataclass(frozen=True, slots=True)
 class EarlierFiles:
-    """`beside` is the path `../NAME` of the earlier copy; None if the new copy must not refer to its files.
-
-    `damage` describes the corruption that was found in the log during the earlier copy.
-    """
+    """`beside` is the path `../NAME` of the earlier copy; None if the new copy must not refer to its files."""
 
     store: Store
     files: Mapping[str, ManifestFile]

@@ -12,14 +12,11 @@ following checks succeeds:
     trusted   size, modification time, inode and ctime equal the earlier copy's stamp of the file; the file is not read
     compared  the SHA-256 is the same as in the earlier copy; the file is read but not written
 
-Only files of closed segments are trusted or compared.  A broker still writes to the files of other segments.  The
-broker maps the indexes of these segments into memory, so their modification times may be updated late.  A file's stamp
-is its size, modification time, inode and ctime.  The stamp is stored only if the file has not changed for SETTLED_NS.
-Otherwise, a later change may get the same time from the filesystem's clock, and the stamp would not show that change.
-An object store has no inode and no ctime, so there a file is trusted by its size and by the modification time that the
-server sets.
-
-Invariant: a file that changes while it is read causes an error; it is never accepted as a copy.
+Only files of closed segments are trusted or compared. A broker still writes to the files of other segments. The broker
+maps the indexes of these segments into memory, so their modification times may be updated late. The stamp is stored
+only if the file has not changed for SETTLED_NS. Otherwise, a later change may get the same time from the filesystem's
+clock, and the stamp would not show that change. An object store has no inode and no ctime, so there a file is trusted
+by its size and by the modification time that the server sets.
 """
 
 from __future__ import annotations
@@ -64,11 +61,10 @@ _METHOD_OF_LINK = {LinkKind.REFLINK: CopyMethod.REFLINKED, LinkKind.HARD: CopyMe
 
 @dataclass(frozen=True, slots=True)
 class CopyRules:
-    """`links` are tried for files of the source, and `earlier_links` for unchanged files of the earlier copy.
+    """Only closed segments get hard links.
 
-    Only closed segments get hard links. Without `digests_links`, linked files are not read. The manifest then contains
-    the digest of a linked file only if the earlier copy has it. With `holds_unchanged`, unchanged files stay in the
-    earlier copy only.
+    Without `digests_links`, linked files are not read. The manifest then contains the digest of a linked file only if
+    the earlier copy has it. With `holds_unchanged`, unchanged files stay in the earlier copy only.
     """
 
     links: tuple[LinkKind, ...] = ()
@@ -81,8 +77,8 @@ class CopyRules:
 class PartitionCopy:
     """`closed` names the files that no broker will change again (`closed_files`).
 
-    `earlier` are the files of the partition in the earlier copy. `folder_mode` are the permissions of a new folder, or
-    None for those that the umask allows. A copied file gets the permissions of its source.
+    `folder_mode` are the permissions of a new folder, or None for those that the umask allows. A copied file gets the
+    permissions of its source.
     """
 
     source: Store
@@ -125,7 +121,6 @@ def in_pieces(names: Iterable[str], files: Mapping[str, StoredFile]) -> list[lis
 def copy_partition(
     work: PartitionCopy, publisher: Publisher, *, attempt: str, on_bytes: OnBytes
 ) -> tuple[CopiedFile, ...]:
-    """Copy all or some files of one partition; when this returns, the names of the copies are durable."""
     _check_sizes(work)
     if not work.rules.links and work.earlier is None:
         _check_space(work, publisher.store)

@@ -7,7 +7,7 @@
 A piece consists of whole files, because the manifest has one digest for each file.
 
 Invariant: an attempt takes over a shared folder only if the folder contains all files of all pieces; any other file in
-the folder is removed.  Any other attempt copies the whole replica into a separate folder.
+the folder is removed.
 """
 
 from __future__ import annotations
@@ -66,7 +66,6 @@ class ReplicaCopy:
         return sum(file.size_bytes for file in self.files.values())
 
     def copied(self, attempt: str) -> tuple[CopiedFile, ...]:
-        """Copy the files; when this returns, the names of the copies are durable."""
         work = PartitionCopy(
             source=self.replica.directory.store,
             folder=str(self.replica.partition),

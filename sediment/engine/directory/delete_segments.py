@@ -1,7 +1,6 @@
 """Deletion of segments, in an order that is safe if a crash interrupts any step.
 
-`mark_deleted` and `remove_deleted` are the two steps of every deletion of whole segments: by retention, by truncation,
-and by a load that cuts a log.  `expire_log` deletes the segments past their retention limits:
+`expire_log` deletes the segments past their retention limits:
 
     1  roll               if every segment will be deleted, create an empty one and a snapshot at the log end
     2  log start raised   the caller raises it durably, so that readers are not offered a deleted offset
@@ -9,12 +8,8 @@ and by a load that cuts a log.  `expire_log` deletes the segments past their ret
     4  .deleted           rename producer snapshots, then logs with their indexes, in ascending order of base offsets
     5  unlinked           unlink the renamed files, or leave them for the next start, which removes them
 
-A live log calls `LocalLog.remove_segments` instead.  That method removes the segments from the log's map, renames every
-existing file, and unlinks the files after file.delete.delay.ms.
-
 Invariants: after a crash, the log begins at the new log start, or still contains expired segments below the new log
-start.  The next run with the same rules deletes these segments.  A kept segment is not changed.  Producer state
-survives, because each kept segment keeps its snapshot.
+start. A kept segment is not changed. Producer state survives, because each kept segment keeps its snapshot.
 
 Source: kafka-log 03 §3, §4.
 """
@@ -51,8 +46,7 @@ def mark_deleted(
     """Rename the files of segments to `.deleted`, segment by segment in the given order, and sync the directory.
 
     Pass segments at the start of a log in ascending order, and segments at its end in descending order, so that a crash
-    leaves no gap. The log of a segment is renamed before its indexes. The next start also removes every `.deleted`
-    file.
+    leaves no gap. The log of a segment is renamed before its indexes.
 
     Source: kafka-log 03 §3, 05 §3 step 2.
     """
@@ -88,7 +82,6 @@ def roll_empty(view: LogView, fs: Fs) -> None:
 
 
 def rolled_files(view: LogView) -> tuple[str, ...]:
-    """Return the names of the files that `roll_empty` creates; the `.log` is last."""
     names = {kind: segment_file_name(view.log_end_offset, kind) for kind in _ROLLED}
     if view.log_end_offset in view.listing.snapshots:
         del names[SegmentFileKind.SNAPSHOT]
@@ -96,7 +89,6 @@ def rolled_files(view: LogView) -> tuple[str, ...]:
 
 
 def expired_files(view: LogView, plan: RetentionPlan, fs: Fs) -> tuple[str, ...]:
-    """Return the names of the existing files that `expire_log` removes."""
     directory = view.listing.path
     names = (
         segment_file_name(decision.segment.base_offset, kind) for decision in plan.deleted for kind in SegmentFileKind
@@ -109,8 +101,7 @@ def expire_log(
 ) -> None:
     """The directory's lock must be held, and `view.listing` must not contain files of interrupted changes.
 
-    With `keep_deleted`, the files remain under their `.deleted` names. After a crash, a second call with a new plan
-    leads to the same result.
+    After a crash, a second call with a new plan leads to the same result.
 
     The log start checkpoint must already be at `plan.log_start_offset`. If the disk was too full to write this
     checkpoint, pass `log_start_is_durable=False`. Each segment is then deleted durably before the next one; this frees

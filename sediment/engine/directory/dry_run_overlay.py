@@ -1,10 +1,9 @@
 """A temporary directory of links, in which a dry run makes the changes of a real run.
 
-Renaming, removing or replacing a link does not change its target.  So a dry run executes the same code as a real run,
+Renaming, removing or replacing a link does not change its target. So a dry run executes the same code as a real run,
 and needs no permission to write to the files.
 
-Invariant: nothing outside the overlay changes.  A truncation does not change the file; the caller knows the new size
-and does not read past it.
+A truncation does not change the file; the caller knows the new size and does not read past it.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@
     truncate_from_start    drops the entries that end at or below an offset; the entry that covers it then begins there
     end_offset_for         finds the offset up to which a log may agree with another log in an epoch; -1 if unknown
 
-These functions are used when a log is loaded and when batches are appended.  An append of magic 0 or 1 removes all
-entries (`live.log.log_append`).
+An append of magic 0 or 1 removes all entries (`live.log.log_append`).
 
 Invariants: entries ascend strictly by epoch and by start offset; every function returns new entries.
 """

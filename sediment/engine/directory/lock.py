@@ -1,12 +1,12 @@
 """Ownership of a log directory: Kafka's own `.lock`, and the token by which tasks recognise the directory.
 
-A JVM's FileChannel.tryLock takes a POSIX record lock on the whole file.  `DirectoryLock` takes the same kind of lock,
-so a broker and a run exclude each other.  POSIX locks belong to a process, not to a descriptor: closing any descriptor
-of the file drops the locks of the process.
+A JVM's FileChannel.tryLock takes a POSIX record lock on the whole file. `DirectoryLock` takes the same kind of lock, so
+a broker and a run exclude each other. POSIX locks belong to a process, not to a descriptor: closing any descriptor of
+the file drops the locks of the process.
 
-Invariants: a lock has one descriptor from acquisition to release, and this process never opens a second one.  `.lock`
-is never removed.  Otherwise, one process could lock the removed file, which it still has open, while another process
-locks a new file.  `acquire` and `check` verify that the path still refers to the locked file.
+Invariants: a lock has one descriptor from acquisition to release, and this process never opens a second one. `.lock` is
+never removed. Otherwise, one process could lock the removed file, which it still has open, while another process locks
+a new file.
 
 Source: kafka-log 04 §12 and §14.
 """
@@ -63,7 +63,6 @@ class DirectoryLock:
         self.release()
 
     def acquire(self) -> None:
-        """Take the lock without waiting; a missing `.lock` is created with the owner and group of the directory."""
         with _guard:
             key = self._identity()
             if _held.get(key) == os.getpid():
@@ -219,7 +218,7 @@ def is_locked(directory: Path) -> bool:
 def lock_holder(directory: Path) -> int | None:
     """Return the process that holds the lock of a log directory; 0 if the process is unknown.
 
-    Return None if no process holds it.  The call neither locks nor changes anything.
+    The call neither locks nor changes anything.
     """
     with _guard:
         try:

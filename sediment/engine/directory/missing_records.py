@@ -4,8 +4,8 @@
     hole       a segment begins above the end of the segment before it, although the log was never compacted
 
 Retention and DeleteRecords remove records only at the log start, and a truncation only at the log end, so in a log that
-was never compacted each segment begins at the end of the segment before it.  Compaction and `sediment erase` leave
-holes, though.  Whether a hole is a loss is decided as follows; what cannot be decided is a warning:
+was never compacted each segment begins at the end of the segment before it. Whether a hole is a loss is decided as
+follows; what cannot be decided is a warning:
 
     the topic is compacted                                            no loss, unless an index is there without its log
     an index is there without its log                                 a loss
@@ -13,8 +13,6 @@ holes, though.  Whether a hole is a loss is decided as follows; what cannot be d
     anything else                                                     a warning; none if something shows a cleaning
 
 An earlier cleaning shows in the cleaner checkpoint, and in batches with fewer records than offsets.
-
-Invariant: only files are compared; whether another replica has the records is not known here.
 """
 
 from __future__ import annotations
@@ -55,8 +53,6 @@ class MissingRecords:
 
 @dataclass(frozen=True, slots=True)
 class LogLosses:
-    """Records that are certainly missing in a log, in offset order, and warnings about what may be wrong with it."""
-
     missing: tuple[MissingRecords, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -167,7 +163,6 @@ def missing_after_cut(cut: LogCut, known: KnownOfLog) -> MissingRecords | None:
 
 
 def doubtful_cut(cut: LogCut, known: KnownOfLog) -> str | None:
-    """Return a warning about a cut that takes only a batch that cannot be read, if no checkpoint says what it was."""
     if cut.loses_batches or known.high_watermark is not None or known.recovery_point is not None:
         return None
     return (
@@ -232,7 +227,6 @@ def _why_undecided(
 
 
 def repeated_between(ends: Sequence[SegmentEnd]) -> tuple[str, ...]:
-    """Return a warning for each segment that begins below the end of the segment before it."""
     return tuple(
         f"offsets {after.base_offset} to {before.next_offset - 1} are in segment {before.base_offset} and again in "
         f"segment {after.base_offset}; {TWICE}"

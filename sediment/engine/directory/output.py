@@ -7,10 +7,9 @@
     <checkpoints>            by the driver           offsets of the partitions
     sediment-manifest.json   after all files         name, size and SHA-256 of every file; the output is then complete
 
-Invariants: an output is complete if and only if its manifest exists; nothing changes it afterwards.  If a non-empty
-directory has neither a manifest nor `.sediment-output`, no file is written to it.  A directory that has neither is
-never removed.  All files in the manifest were durable before the manifest appeared.  A broker ignores regular files
-with unknown names.
+Invariants: an output is complete if and only if its manifest exists; nothing changes it afterwards. If a non-empty
+directory has neither a manifest nor `.sediment-output`, no file is written to it. All files in the manifest were
+durable before the manifest appeared. A broker ignores regular files with unknown names.
 
 Source: kafka-log 05 §1 step 2e.
 """
@@ -64,7 +63,6 @@ class LinkKind(StrEnum):
 
 
 def check_output_path(output: Store, sources: Sequence[Store]) -> None:
-    """Check that `output` is outside all sources and log directories, and is not already complete."""
     kind, path_name = output.identity
     for source in sources:
         source_kind, source_name = source.identity
@@ -308,8 +306,8 @@ class _Part:
 class PublishingFs(Fs):
     """`used` is called with the number of bytes written to the output.
 
-    Without a publisher, as in a dry run, the bytes are only counted. A file of the output gets the permissions of the
-    file of the same name in the same folder of `source`, and otherwise those of the publisher's modes.
+    A file of the output gets the permissions of the file of the same name in the same folder of `source`, and otherwise
+    those of the publisher's modes.
     """
 
     def __init__(self, publisher: Publisher | None, folder: str, used: Callable[[int], None], *, source: Store) -> None:
@@ -357,7 +355,6 @@ class PublishingFs(Fs):
         return super().free_bytes(path) if self._publisher is None else self._publisher.store.free_bytes()
 
     def take(self, part: PartFile) -> ManifestFile:
-        """Rename a part to its final name; the name is durable only after the folder is synced."""
         assert self._publisher is not None
         self._publisher.check()
         held = self._parts.pop(part.part_name)

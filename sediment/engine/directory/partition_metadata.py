@@ -7,8 +7,7 @@
 
 `write_topic_id` writes the id of the cluster's topic, but never over a readable file.
 
-Invariant: an id is written only if nothing contradicts that the folder belongs to the cluster's topic of this name. If
-a topic was deleted and created again while the node was down, the folder may belong to the deleted topic.
+Invariant: an id is written only if nothing contradicts that the folder belongs to the cluster's topic of this name.
 
 Source: Kafka 4.2.0, LogManager.isStrayReplica, UnifiedLog.initializeTopicId and PartitionMetadataReadBuffer.
 """
@@ -68,10 +67,7 @@ class TopicIdFault:
 
 
 class TopicIds:
-    """`metadata` is None if no metadata log was found; `is_kraft` then decides whether a broker needs the file.
-
-    `node_id` is None if it is not known. `folders` are all folders of the node's directories, as far as they are known.
-    """
+    """`metadata` is None if no metadata log was found; `is_kraft` then decides whether a broker needs the file."""
 
     def __init__(
         self,

@@ -7,12 +7,9 @@
     log start raised          `live.log.local_log.LocalLog.start_at` drops transactions below it       03 §4
     corrupt snapshot          it is dropped, and the next older one is tried
 
-If no snapshot exists, all batches from the log start are replayed, except after a clean stop, when none is replayed. A
-truncation to an empty log deletes all snapshots (`log_truncation`).
+If no snapshot exists, all batches from the log start are replayed, except after a clean stop, when none is replayed.
 
-Invariants: a snapshot gets its final name only when it is complete. A dropped snapshot is not read again, but its file
-exists until `delete_dropped`. So if a snapshot with the same producers is taken again, the file is still there and need
-not be rewritten.
+Invariants: a snapshot gets its final name only when it is complete.
 """
 
 from __future__ import annotations
@@ -182,8 +179,7 @@ class ProducerStateManager:
     ) -> None:
         """Rebuild the state at `end_offset` from the newest snapshot at or below it, and from the batches after it.
 
-        If a log has no snapshot after a clean stop, nothing is read and the state is empty. A broker treats this case
-        as an upgrade.
+        If a log has no snapshot after a clean stop, nothing is read and the state is empty.
 
         Source: kafka-log 05 §6 (rebuildProducerState).
         """

@@ -1,8 +1,8 @@
 """Threads that remove replaced files, so that a commit does not wait until the disk has freed their blocks.
 
 Invariants: a removal is submitted only after the files are durably replaced. `finish` returns after the last removal,
-even if signals arrive, because the directory's lock must be held until then. `finish` returns every failed removal. The
-files of unfinished removals still occupy the disk, so the number of these removals is limited.
+even if signals arrive, because the directory's lock must be held until then. The files of unfinished removals still
+occupy the disk, so the number of these removals is limited.
 """
 
 from __future__ import annotations
@@ -54,7 +54,6 @@ class Removals:
             self._submitted.append(_Removal(directory, work, describe))
 
     def finish(self) -> Mapping[Path, SedimentError]:
-        """Wait for all removals, and return the first error of each directory; after this call, submit no removal."""
         self._threads.shutdown(wait=False)
         with self._guard:
             submitted = list(self._submitted)

@@ -1,9 +1,6 @@
 """Rolling of the last segment of a log that no broker uses, so that the segment becomes cleanable.
 
-The result is the same as after Kafka's roll: the old active segment has complete, trimmed indexes.  A producer
-snapshot and an empty active segment exist at the log end offset.
-
-Invariants: files that are already correct are kept, and no existing inode changes.  New files appear in this order;
+Invariants: files that are already correct are kept, and no existing inode changes. New files appear in this order;
 after a crash at any point, Sediment and a broker can load the directory:
 
     indexes of the old active segment   each is replaced as a whole

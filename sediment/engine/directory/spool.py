@@ -11,8 +11,8 @@ In options and messages, the spool is called the hand-off folder; the option `--
 
 A partition whose name is too long for such a file is shortened, and marked with a hash; the files contain its name.
 
-Invariants: the folder is outside every log directory.  A job renames nothing and commits nothing.  Each file is written
-completely or not at all.  A swap's file is kept until its reply is written.
+Invariants: the folder is outside every log directory. A job renames nothing and commits nothing. Each file is written
+completely or not at all.
 """
 
 from __future__ import annotations
@@ -49,7 +49,6 @@ class CommitReply:
 
 
 def announce(folder: Path, log_dirs: Iterable[Path], fs: Fs) -> None:
-    """Announce that this engine commits swaps for these log directories; create the folder if it is missing."""
     resolved = [log_dir.resolve() for log_dir in log_dirs]
     if any(folder.resolve().is_relative_to(log_dir) for log_dir in resolved):
         raise UsageError(

@@ -7,16 +7,13 @@ Kafka's loader decides by file names alone (kafka-log 05 §2):
 * Otherwise, the `.swap` files replace all files whose offsets are between the lowest `.swap` and the end of the highest
   `.swap`.
 
-So the suffixes of the files decide on a whole group.  Two groups must never have `.cleaned` or `.swap` files at the
-same time.
+Two groups must never have `.cleaned` or `.swap` files at the same time.
 
-Invariants of `commit`: groups are committed one at a time, in offset order.  A group's old files keep their names until
-all its new files durably have `.swap` names.  The new files durably have their final names before an old file is
-removed, and before the next group's first `.cleaned` appears.  So after a crash and a start, each group is either
-unreplaced or replaced, and the replaced groups come first.  Commits of different partitions do not depend on each
-other, so several threads may commit one partition each.
-
-The next start completes or undoes an interrupted replacement: see `interrupted_swaps`.
+Invariants of `commit`: groups are committed one at a time, in offset order. A group's old files keep their names until
+all its new files durably have `.swap` names. The new files durably have their final names before an old file is
+removed, and before the next group's first `.cleaned` appears. So after a crash and a start, each group is either
+unreplaced or replaced, and the replaced groups come first. Commits of different partitions do not depend on each other,
+so several threads may commit one partition each.
 """
 
 from __future__ import annotations
@@ -334,8 +331,8 @@ def insert(
     """Insert prepared segments before the first segment of a log, or after its last one.
 
     Pass segments before the first one in descending order, and segments after the last one in ascending order, so that
-    a crash leaves no gap. The directory's lock must be held. All parts are made durable first. For each segment,
-    `before_segment` is called; it may raise an error to end the insertion. These steps follow:
+    a crash leaves no gap. All parts are made durable first. For each segment, `before_segment` is called; it may raise
+    an error to end the insertion. These steps follow:
 
     1. The indexes get their final names.
        Start: the indexes are removed, because they have no log.
@@ -378,10 +375,9 @@ def is_part_file(name: str) -> bool:
 def discard_parts(
     directory: Path, run_id: str, fs: Fs, *, attempt: str | None = None, keep: Container[str] = ()
 ) -> tuple[str, ...]:
-    """Remove the uncommitted `.part` files of run `run_id`, or of one attempt of this run; return their names.
+    """Files named in `keep` are kept, so that another process can commit them.
 
-    Files named in `keep` are kept, so that another process can commit them. Parts of other runs are also kept, because
-    those runs may still commit them.
+    Parts of other runs are also kept, because those runs may still commit them.
     """
     tag = f"{run_id}-" if attempt is None else f"{run_id}-{attempt}{PART_SUFFIX}"
     names = [entry.name for entry in fs.scan(directory) if is_part_file(entry.name)]

@@ -1,11 +1,10 @@
 """A limit on the disk bandwidth of cleaning: Kafka's throttle, shared by all processes of a run on one host.
 
-Kafka's cleaner threads share one throttle and sleep while they hold its lock, so together they stay below the rate.
-The tasks of Sediment are processes.  So a small file stores the start of the window and the bytes that were counted in
-this window.  Each process locks the file while it counts.
+Kafka's cleaner threads share one throttle and sleep while they hold its lock, so together they stay below the rate. The
+tasks of Sediment are processes. So a small file stores the start of the window and the bytes that were counted in this
+window.
 
-Invariants: the rate may be exceeded within one check interval, but not over several intervals.  A throttle waits only
-for bytes that were really read or written.
+Invariants: the rate may be exceeded within one check interval, but not over several intervals.
 
 Source: kafka-log 02 §6.1 (throttle).
 """

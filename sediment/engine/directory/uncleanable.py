@@ -1,13 +1,12 @@
 """Marks of uncleanable partitions: each has a reason, a time and segments, and is valid until these segments change.
 
-Kafka's cleaner marks such a partition in memory, and forgets the mark when the broker restarts.  A run of Sediment is
-short, so marks are stored in a file of the log directory, next to the checkpoints.  A broker ignores this file, because
-its LogManager reads only sub-directories and the files that it knows by name.
+A run of Sediment is short, so marks are stored in a file of the log directory, next to the checkpoints. A broker
+ignores this file, because its LogManager reads only sub-directories and the files that it knows by name.
 
-Invariants: a mark is valid as long as all its segments are unchanged.  So a repair, a restored copy or retention
-invalidates the mark.  The files of a copy or a hard-link backup have other ctimes, so the mark is not valid for these
-files.  The only cost is that the partition is read once more.  A file of marks that cannot be read is treated as empty,
-at the same cost.
+Invariants: a mark is valid as long as all its segments are unchanged. So a repair, a restored copy or retention
+invalidates the mark. The files of a copy or a hard-link backup have other ctimes, so the mark is not valid for these
+files. The only cost is that the partition is read once more. A file of marks that cannot be read is treated as
+empty, at the same cost.
 
 Source: kafka-log 02 §1 (uncleanable), 05 §1 step 2e (plain files are ignored).
 """
@@ -42,10 +41,10 @@ _LOCAL = Fs()
 
 @dataclass(frozen=True, slots=True)
 class Uncleanable:
-    """The mark is valid as long as `segments` are unchanged.
+    """`fingerprint` is a hash of the sizes, mtimes and ctimes of these segments' files.
 
-    `fingerprint` is a hash of the sizes, mtimes and ctimes of these segments' files. In a copy, and in a mark from an
-    earlier version of Sediment, `fingerprint` is None. The sizes and mtimes of the logs are then compared instead.
+    In a copy, and in a mark from an earlier version of Sediment, `fingerprint` is None. The sizes and mtimes of the
+    logs are then compared instead.
     """
 
     partition: TopicPartition
@@ -96,10 +95,6 @@ def read_uncleanable(log_dir: Path, fs: Fs) -> dict[TopicPartition, Uncleanable]
 def update_uncleanable(
     log_dir: Path, fs: Fs, *, add: Iterable[Uncleanable] = (), remove: Iterable[TopicPartition] = ()
 ) -> None:
-    """If nothing changes, the file is not written.
-
-    If no mark remains, the file is deleted.
-    """
     before = read_uncleanable(log_dir, fs)
     removed = set(remove)
     left = {p: mark for p, mark in before.items() if p not in removed and fs.is_directory(log_dir / str(p))}

@@ -7,8 +7,6 @@
     no free descriptors                      the log is not changed
     any other error                          the log is marked uncleanable, unless it was closed
 
-Invariant: after an error in one partition, the others are still cleaned.
-
 Source: kafka-log 02 §1.
 """
 

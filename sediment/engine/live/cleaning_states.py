@@ -5,11 +5,10 @@
      │ pause              v
      └──> Paused(n) <── finish ── Aborted          resume: Paused(n) -> Paused(n - 1), Paused(1) -> none
 
-Any other change is refused.  `LogCleanerManager.abort` aborts, pauses and then resumes.  `pause_for_retention` pauses
-the free logs that are not compacted.
+`LogCleanerManager.abort` aborts, pauses and then resumes.
 
-Invariants: a partition without a state is free.  The thread that starts a cleaning or a deletion also finishes it.
-Only this thread works on a partition that is InProgress or Aborted.
+Invariants: a partition without a state is free. The thread that starts a cleaning or a deletion also finishes it. Only
+this thread works on a partition that is InProgress or Aborted.
 
 Source: kafka-log 02 §2.4 (LogCleanerManager).
 """
@@ -60,7 +59,6 @@ class CleaningStates:
             return self._states.get(partition)
 
     def start(self, partition: TopicPartition) -> bool:
-        """Make a free partition InProgress; return False and change nothing if it is not free."""
         with self._changed:
             if partition in self._states:
                 return False
@@ -68,18 +66,13 @@ class CleaningStates:
             return True
 
     def pause_free(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Pause each free partition once; return the partitions that were paused."""
         with self._changed:
             free = [partition for partition in partitions if partition not in self._states]
             self._states.update(dict.fromkeys(free, Paused(1)))
             return free
 
     def abort_and_pause(self, partition: TopicPartition) -> None:
-        """Pause a partition until `resume`; if the partition is InProgress, wait until the work has stopped.
-
-        Raises:
-            UsageError: another thread is already waiting for this partition.
-        """
+        """Pause a partition until `resume`; if the partition is InProgress, wait until the work has stopped."""
         with self._changed:
             match self._states.get(partition):
                 case None:

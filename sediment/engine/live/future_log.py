@@ -1,7 +1,6 @@
 """The copy of a live log into its future log, which will replace the live log in another log directory.
 
-The batches of the live log that the future log lacks are read, and appended as a follower appends them.  The future
-log's high watermark and log start follow those of the live log, and never exceed them.
+The future log's high watermark and log start follow those of the live log, and never exceed them.
 
 Source: Kafka's ReplicaAlterLogDirsThread.processPartitionData, Partition.appendRecordsToFollowerOrFutureReplica.
 """
@@ -38,7 +37,6 @@ def copy_next(current: PartitionLog, future: PartitionLog, max_bytes: int = CHUN
 
 
 def copy_rest(current: PartitionLog, future: PartitionLog) -> None:
-    """Copy until `future` has every batch; if the lock of `current` is not held, other threads may append more."""
     while copy_next(current, future):
         pass
 

@@ -10,8 +10,7 @@
 `log_manager` starts the threads, unless log.cleaner.enable is false.  log.cleaner.io.buffer.size has no effect.
 
 Invariants: a partition has at most one cleaning at a time. The checkpoint of a partition moves only after a committed
-cleaning. But a checkpoint outside the log moves to the log start at once. A cleaning that is not committed leaves no
-file.
+cleaning. But a checkpoint outside the log moves to the log start at once.
 
 Source: kafka-log 02 §1, §2, §9.
 """
@@ -115,7 +114,6 @@ class LogCleaner:
         self._scheduler.schedule_once(name, partial(self._work, number), delay_ms=delay_ms)
 
     def _ends(self, number: int) -> bool:
-        """End this thread and return True if the cleaner stops or has too many threads."""
         with self._guard:
             ends = self._stopping.is_set() or number >= self._config.log_cleaner_threads
             if ends and self._threads is not None:

@@ -5,9 +5,7 @@
     3 leave     later, without the lock of the failed log: the files of these logs are closed, and the directory is
                 released
 
-The cleaner, retention and the checkpoints then work only on the remaining logs.
-
-Invariant: nothing more is written to a failed directory.  The limit on open files is not a disk failure.
+Invariant: nothing more is written to a failed directory. The limit on open files is not a disk failure.
 
 Source: Kafka's LogManager.handleLogDirFailure.
 """

@@ -1,14 +1,12 @@
 """One log directory that an engine owns: its lock, meta.properties, marker of a clean stop, and checkpoints.
 
-`open` creates a missing directory and missing checkpoint files.  If a path is a file, `log_manager` continues without
-this directory.  `log_loading` loads the partition folders, and treats each by the suffix of its name.
+If a path is a file, `log_manager` continues without this directory.
 
-A malformed cleaner checkpoint counts as empty.  If another checkpoint is malformed, `log_loading` takes the directory
+A malformed cleaner checkpoint counts as empty. If another checkpoint is malformed, `log_loading` takes the directory
 offline.
 
-Invariants: the directory's `.lock` is held between `open` and `release`. The clean-shutdown marker is removed when it
-is read, so a crash during loading is an unclean stop. Only one thread at a time rewrites a checkpoint file. Nothing is
-written to a directory after it failed.
+The clean-shutdown marker is removed when it is read, so a crash during loading is an unclean stop. Only one thread at a
+time rewrites a checkpoint file. Nothing is written to a directory after it failed.
 
 Source: kafka-log 04 §12, 05 §1.
 """
@@ -110,10 +108,7 @@ class LogDirectory:
         return replace(read_checkpoints(self.path, self._fs), clean_shutdown=self.clean_shutdown is not None)
 
     def write_clean_shutdown(self, broker_epoch: int | None) -> None:
-        """Write the marker of a clean stop; it must be the last file that is written.
-
-        If `broker_epoch` is None, keep the broker epoch of the last stop.
-        """
+        """If `broker_epoch` is None, keep the broker epoch of the last stop."""
         at_start = self.clean_shutdown or CleanShutdown(None)
         marker = at_start if broker_epoch is None else CleanShutdown(broker_epoch)
         write_clean_shutdown(self._fs, self.path, marker, like=self.path / LOCK_FILE)
@@ -138,7 +133,6 @@ class LogDirectory:
     def change_first_dirty(
         self, change: Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, int]]
     ) -> None:
-        """Replace the entries of the cleaner checkpoint with the result of `change`, if it differs from them."""
         with self._guard:
             before = self.first_dirty_offsets()
             after = change(before)

@@ -3,13 +3,9 @@
     1. stage    make <topic>-<n>.<hex digits>-delete with an empty segment and partition.metadata, and sync it
     2. name     rename it to <topic>-<n>; sync the log directory once for all folders
 
-`log_deletion` renames the folder of a deleted log to -delete, and removes it later.
-
-The folder of a future log is made in the same steps; its name ends in -future.
-
-After a crash in step 1, a broker deletes the remaining folder, and a server recognises it with `is_unfinished`.  A
-folder with its final name always contains its topic id; otherwise a broker would rename the folder to -stray.  If step
-1 fails although the disk is healthy, the new folders are removed.
+After a crash in step 1, a broker deletes the remaining folder, and a server recognises it with `is_unfinished`. A
+folder with its final name always contains its topic id; otherwise a broker would rename the folder to -stray. If step 1
+fails although the disk is healthy, the new folders are removed.
 """
 
 from __future__ import annotations

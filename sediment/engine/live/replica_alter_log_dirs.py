@@ -4,9 +4,8 @@
     caught up  `replace` replaces the log with the future log
     ended      cleaning is resumed after the log was replaced, or after one of the two was deleted or went offline
 
-The partitions that move to one directory take turns; in its turn, each copies one chunk.  All moves together copy at
-most `replica.alter.log.dirs.io.max.bytes.per.second`.  After an error, a move is tried again; to cancel it, delete the
-future log.
+The partitions that move to one directory take turns; in its turn, each copies one chunk. After an error, a move is
+tried again; to cancel it, delete the future log.
 
 Source: Kafka's ReplicaAlterLogDirsManager and ReplicaAlterLogDirsThread.
 """

@@ -1,7 +1,6 @@
 """Background tasks; each runs once after a delay, or repeatedly at a fixed rate.
 
-Times come from a `Clock`, so a test can control them. The standard library's `sched` orders the tasks. Without threads,
-`run_due` runs due tasks in the order of their times, in the calling thread.
+Times come from a `Clock`, so a test can control them.
 
 Invariants: two runs of a task never overlap. If a periodic task raises an error, the error is logged, and the task runs
 again after its period. Nothing runs after `close`.
@@ -82,7 +81,6 @@ class Scheduler:
             self._dispatcher.start()
 
     def schedule_once(self, name: str, task: Callable[[], object], *, delay_ms: int = 0) -> ScheduledTask:
-        """Run `task` after `delay_ms`; after `close`, it never runs."""
         return self._schedule(ScheduledTask(name, task, None), delay_ms)
 
     def schedule_periodically(
@@ -96,7 +94,6 @@ class Scheduler:
         self._queue.run(blocking=False)
 
     def close(self) -> None:
-        """Start no further run, and wait for runs in progress; never call this from a task."""
         self._closed.set()
         self._wake.set()
         if self._dispatcher is not None:

@@ -1,8 +1,8 @@
 """Commits of the swaps that jobs put into the spool while this engine owns the directory (`directory.spool`).
 
-Invariants: `directory.swap` commits each swap.  A swap is committed only for the partition, directory and segments for
-which it was prepared.  No other cleaning of the partition may be running.  The parts of a refused swap are deleted.  If
-the outcome of a swap is unknown, its file is kept until the next start has completed or undone the swap.
+Invariants: a swap is committed only for the partition, directory and segments for which it was prepared. No other
+cleaning of the partition may be running. The parts of a refused swap are deleted. If the outcome of a swap is unknown,
+its file is kept until the next start has completed or undone the swap.
 """
 
 from __future__ import annotations
@@ -112,7 +112,6 @@ class SpoolCommitter:
         return swap.next_dirty_offset
 
     def _checkpoint(self, log: PartitionLog, next_dirty_offset: int) -> Callable[[], None]:
-        """Return a function that raises the cleaner checkpoint to `next_dirty_offset`, but never lowers it."""
         cleaner, directory = self._owner.cleaner, self._owner.directory_of(log)
 
         def write() -> None:

@@ -10,8 +10,8 @@
     Record
     PartitionRecord            nothing; a NoOpRecord comes before the first partition that is added
 
-The TopicRecord and RemoveTopicRecord of a removed topic are kept until 100 other topics have been removed.  So a later
-start recognises a folder of a deleted topic.  It also recognises a partition that may lack its folder.
+The TopicRecord and RemoveTopicRecord of a removed topic are kept until 100 other topics have been removed. So a later
+start recognises a folder of a deleted topic.
 
 Source: Kafka 4.2.0, ActivationRecordsGenerator.recordsForEmptyLog: a controller copies the records to its log in order.
 """

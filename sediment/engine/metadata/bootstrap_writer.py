@@ -1,9 +1,9 @@
 """BootstrapWriter: the metadata of a node that was never started, in its `bootstrap.checkpoint`.
 
-Each `append` replaces the file atomically and durably.  `bootstrap_records` keeps it small.
+Each `append` replaces the file atomically and durably.
 
-Invariants: the lock of the log directory is held, and the node has no metadata log.  If a replacement of the file may
-not be durable, nothing more is written.  A failed disk takes the log directory offline.
+Invariants: the lock of the log directory is held, and the node has no metadata log. If a replacement of the file may
+not be durable, nothing more is written.
 
 Source: Kafka 4.2.0, BootstrapDirectory and ActivationRecordsGenerator.recordsForEmptyLog: if the metadata log of a
 controller is empty, the controller copies the records of the file to the log, once.

@@ -61,10 +61,7 @@ def directory_change_record(partition: TopicPartition, directory_id: str, metada
 
 
 def merge_partition_changes(values: Iterable[bytes], changes: Iterable[bytes]) -> list[bytes]:
-    """Return the records `values`, with `changes` merged into their partition records.
-
-    The changes are those of `leader_change_records` and `directory_change_record`, at most one for a partition.
-    """
+    """The changes are those of `leader_change_records` and `directory_change_record`, at most one for a partition."""
     changed = {}
     for value in changes:
         change = decode_metadata_record(value, _CHANGES)

@@ -5,16 +5,15 @@
     append    append all batches in one write, in the last leader epoch of the log; then sync
     close     write a producer snapshot at the log end, as after a clean stop
 
-The records take effect at the node's next election.  A sole voter wins this election immediately, and then every record
-of its log is committed.  The snapshots of the log remain valid, because all of them end below the appended records.
+The records take effect at the node's next election. A sole voter wins this election immediately, and then every record
+of its log is committed. The snapshots of the log remain valid, because all of them end below the appended records.
 
 After a crash during `append`, the next start cuts a torn batch, and the controller aborts an unfinished metadata
-transaction.  So either all records of the call take effect, or none.
+transaction.
 
-Invariants: the lock of the log directory is held.  Records are appended as one metadata transaction if they need more
-than one batch, add partitions or remove topics.  The name of the transaction shows that a server made the change.
-After a failed write, or after the log directory went offline, nothing more is written.  A failed disk takes the log
-directory offline.
+Invariants: the lock of the log directory is held. Records are appended as one metadata transaction if they need more
+than one batch, add partitions or remove topics. The name of the transaction shows that a server made the change. After
+a failed write, or after the log directory went offline, nothing more is written.
 
 Source: Kafka 4.2.0, KafkaRaftLog.createLog (it recovers the whole log at each start), KafkaRaftClient.initialize,
 ActivationRecordsGenerator.recordsForNonEmptyLog.
@@ -66,8 +65,7 @@ _IN_TRANSACTIONS = frozenset({m.PartitionRecord.API_KEY, m.RemoveTopicRecord.API
 class MetadataLogWriter:
     """The metadata log in `log_dir`, whose lock is held; `metadata` is the cluster state after replaying the log.
 
-    `transaction` is the name of metadata transactions. `directory_failure` is called before each write; `disk_failed`
-    is called with the error of a failed disk.
+    `directory_failure` is called before each write; `disk_failed` is called with the error of a failed disk.
     """
 
     def __init__(

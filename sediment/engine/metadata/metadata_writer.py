@@ -25,7 +25,6 @@ def never_fails() -> str | None:
 
 
 def check_metadata_online(path: Path, failure: DirectoryFailure) -> None:
-    """Nothing is written to a failed directory."""
     reason = failure()
     if reason is not None:
         raise StorageError(
@@ -42,8 +41,6 @@ def check_open(path: Path, is_closed: bool) -> None:
 
 
 class MetadataPosition(NamedTuple):
-    """The epoch of the last election, and the offset after the last record."""
-
     leader_epoch: int
     end_offset: int
 
@@ -54,17 +51,7 @@ class MetadataWriter(Protocol):
     @property
     def position(self) -> MetadataPosition: ...
     def append(self, values: Sequence[bytes]) -> None:
-        """Make the records `values`, as encoded by `encode_metadata_record`, durable as one atomic change.
-
-        Raises:
-            CommitStateUnknownError: the write was interrupted; the metadata may or may not contain the records.
-            StorageError: an earlier write failed, the log directory is offline, or the writer is closed; nothing
-                changed.
-            OpenFilesLimitError: the limit on open files is too low; nothing changed.
-            UsageError: the records are too many for the cluster's metadata.version; nothing changed.
-        """
+        """Make the records `values`, as encoded by `encode_metadata_record`, durable as one atomic change."""
         ...
 
-    def close(self) -> None:
-        """Refuse later changes, and close the files as for a clean stop."""
-        ...
+    def close(self) -> None: ...

@@ -45,9 +45,7 @@ class Backend(Protocol):
         """The store of committed offsets; if it is None, offsets are kept only in memory."""
 
     @property
-    def group_store(self) -> GroupStore | None:
-        """The store of groups; if it is None, members of groups are kept only in memory."""
-
+    def group_store(self) -> GroupStore | None: ...
     @property
     def can_write(self) -> bool: ...
     @property
@@ -57,12 +55,8 @@ class Backend(Protocol):
         """The error that has made the backend unable to serve any request; None if it can serve requests."""
 
     def coordinator_topic(self, name: str) -> CoordinatorTopic: ...
-    def create_topics(self, names: Collection[str]) -> None:
-        """Create topics with the default number of partitions, if the backend can create topics; log failures."""
-
-    def make_coordinator_topic(self, name: str) -> None:
-        """Create the internal topic of a coordinator if it is missing and the backend can create topics."""
-
+    def create_topics(self, names: Collection[str]) -> None: ...
+    def make_coordinator_topic(self, name: str) -> None: ...
     def handlers(
         self, timer: Timer, config: ServerConfig, coordinator: GroupCoordinator
     ) -> Sequence[Mapping[ApiKey, Handler]]:
@@ -78,14 +72,10 @@ class Backend(Protocol):
 
     @property
     def static_configs(self) -> Mapping[str, str]: ...
-    def start_deleting(self) -> None:
-        """Start the background tasks that delete records; this is the last step of a start."""
-
+    def start_deleting(self) -> None: ...
     def stop_deleting(self) -> None: ...
     def deletions(self) -> str: ...
-    def log_metrics(self) -> LogMetrics | None:
-        """Return the metrics of the logs and the cleaner; None if the logs do not change."""
-
+    def log_metrics(self) -> LogMetrics | None: ...
     def load_transactions(
         self, stored: Mapping[str, Transaction], is_unreadable: Callable[[str], bool]
     ) -> Callable[[], Mapping[str, Transaction]]:

@@ -15,17 +15,15 @@
     9  start the flushers                                      finish their flushes
    10  load the compiled code, once in a process               -
 
-A marker is the file `.kafka_cleanshutdown` of a directory. A crash before step 2 leaves the directories unchanged. A
-crash in step 2 or later leaves no marker. If step 3 fails, or if the start is stopped during step 2, each directory
-that had a marker gets it again. After an unclean stop, a directory gets a marker only after step 6, because a start
-that finds a marker does not raise the epochs.
+A marker is the file `.kafka_cleanshutdown` of a directory. If step 3 fails, or if the start is stopped during step 2,
+each directory that had a marker gets it again. After an unclean stop, a directory gets a marker only after step 6,
+because a start that finds a marker does not raise the epochs.
 
 A directory that was only formatted gets a marker too. It has no log that could have lost records.
 
 Nothing is deleted before `start_deleting`, the last step of a start. If the metadata comes from `bootstrap.checkpoint`,
 a marker or the state after a format must prove that this file is current. Otherwise neither retention nor the cleaner
-runs, because a broker may have changed the configs after the file was written. Both also stop if a config change fails
-and it is not known whether the change is durable.
+runs, because a broker may have changed the configs after the file was written.
 
 If a folder is already marked for deletion at the start, it is removed in three cases. A server deleted the folder's
 topic, a move to another log directory left the folder, or an interrupted creation left the folder without records.
@@ -284,7 +282,6 @@ class LiveBackend:
         self._manager.shutdown(None, marks_unclean=False)
 
     def _partitions_of(self, topic: str) -> Mapping[int, Partition | None]:
-        """Return all partitions of a topic by number; None for a partition whose log could not be created."""
         found = self.catalog.topic(topic)
         return {} if found is None else found.all_partitions
 
@@ -361,14 +358,12 @@ class LiveBackend:
     def load_transactions(
         self, stored: Mapping[str, Transaction], is_unreadable: Callable[[str], bool]
     ) -> Callable[[], Mapping[str, Transaction]]:
-        """The coordinators are then loaded, so the partitions of their topics may move to other log directories."""
         if self._moves is not None:
             self._moves.coordinators_loaded()
         self._transactions.load(stored, is_unreadable)
         return lambda: self._transactions.transactions
 
     def create_topics(self, names: Collection[str]) -> None:
-        """Create topics with the default number of partitions, as one change; if this fails, log the reason."""
         errors: list[ApiError] = []
         for name in INTERNAL_TOPICS.intersection(names):
             try:
@@ -384,7 +379,6 @@ class LiveBackend:
             _LOGGER.info("topics that a client asked for are not created: %s", errors[0].what)
 
     def make_coordinator_topic(self, name: str) -> None:
-        """Create the internal topic of a coordinator, if the server offers this coordinator."""
         count = self._internal_topics.get(name)
         if count is None:
             return
@@ -399,7 +393,6 @@ class LiveBackend:
             )
 
     def _create(self, topic: NewTopic) -> None:
-        """Create a topic, unless another thread has created it already."""
         (outcome,) = self.topics.create([topic])
         if _is_failure(outcome):
             raise outcome
@@ -413,7 +406,6 @@ class LiveBackend:
         self._manager.start_deleting(by_limits=not self._why_stale)
 
     def stop_deleting(self) -> None:
-        """End retention and the cleaner; at its next chunk, the cleaner abandons the log that it is cleaning."""
         self._manager.stop_deleting_by_limits()
 
     def deletions(self) -> str:
@@ -431,7 +423,6 @@ class LiveBackend:
 
     @property
     def failure(self) -> SedimentError | None:
-        """A StorageError if every log directory has failed; None while a directory is online."""
         if not self._manager.is_halted():
             return None
         return StorageError("every log directory has failed", advice="repair them and start again")
@@ -453,7 +444,6 @@ def _broker_values(options: LiveOptions, node_id: int, metadata: ClusterMetadata
 
 
 def _broker_config(options: LiveOptions, node: CloneNode, metadata: ClusterMetadata) -> BrokerConfig:
-    """Return the engine's config for the given metadata; keys without a stated value have Kafka's defaults."""
     values = options.broker_values(metadata, node.node_id)
     stated: dict[str, Any] = {
         field.name: values[key] for field in fields(BrokerConfig) if (key := field.name.replace("_", ".")) in values
@@ -504,11 +494,8 @@ def _metadata_writer(owned: OwnedNode, manager: LogManager, fs: Fs) -> MetadataW
 def _finish_moves(
     owned: OwnedNode, manager: LogManager, writer: MetadataWriter
 ) -> tuple[ClusterMetadata, Mapping[TopicPartition, Path]]:
-    """Complete the moves whose future logs have every record; return the metadata, and the moves to restart.
-
-    A broker may stop after the metadata names the directory of a future log, but before the future log has every
-    record. In this case, the metadata is changed so that it names the directory of the current log again.
-    """
+    # A broker may stop after the metadata names the directory of a future log, but before the future log has every
+    # record. In this case, the metadata is changed so that it names the directory of the current log again.
     promoted = manager.promote_future_logs(owned.promoted)
     lacking = {partition: path for partition, path in owned.promoted.items() if partition not in promoted}
     paths = {each.path.absolute(): each.path for each in manager.directories()}
@@ -562,8 +549,5 @@ def _leader_epochs(
 
 
 def _after_unclean_stop(manager: LogManager) -> set[Path]:
-    """Return the log directories whose logs may have lost records at their end.
-
-    Such a directory had no marker of a clean stop, or had an empty marker, which `recover` writes.
-    """
+    """Such a directory had no marker of a clean stop, or had an empty marker, which `recover` writes."""
     return {each.path for each in manager.directories() if each.clean_shutdown in (None, CleanShutdown(None))}

@@ -33,10 +33,9 @@ class LiveOptions:
     With `flush_acks`, records are treated as replicated only when they are on disk. `metadata_apart` is True if the
     broker's `metadata.log.dir` is not an entry of its `log.dirs`. `metadata_log_dir` is the directory in which a broker
     with the properties file looks for its metadata; it is None without the file, or if the file names other
-    directories. `log_dirs` contains the entries of `log.dirs`; it is empty without the properties file. `broker_values`
-    returns the broker keys that are set in any source, with their values. `static_configs` contains the values that are
-    set outside the metadata, as texts. `prepare` is called before the directories are opened, when the address is known
-    to be free.
+    directories. `broker_values` returns the broker keys that are set in any source, with their values. `static_configs`
+    contains the values that are set outside the metadata, as texts. `prepare` is called before the directories are
+    opened, when the address is known to be free.
     """
 
     directories: tuple[Path, ...]

@@ -7,15 +7,13 @@
     PreparingRebalance --- all have left -----> Empty
     any ------------------ unloaded ----------> Dead                    the final state
 
-Every method takes the current time and returns effects, which the caller must perform in order.  An effect sends the
-response to a waiting request, stores the group, or states a time at which the caller must call `wake`.  A waiter
+Every method takes the current time and returns effects, which the caller must perform in order. An effect sends the
+response to a waiting request, stores the group, or states a time at which the caller must call `wake`. A waiter
 represents one request.
 
-A group has these deadlines: one for each member's session, one for the join phase, and one for the sync phase.
-
-Invariants: every waiter is answered exactly once.  The generation never decreases.  A group with members has exactly
-one leader, and the leader is a member.  For every deadline, the caller has been asked to `wake` the group at the
-deadline or earlier.
+Invariants: every waiter is answered exactly once. The generation never decreases. A group with members has exactly one
+leader, and the leader is a member. For every deadline, the caller has been asked to `wake` the group at the deadline or
+earlier.
 
 Source: Kafka's ClassicGroup, ClassicGroupMember and GroupMetadataManager.classicGroup*.
 """
@@ -143,7 +141,6 @@ class ClassicGroup:
 
     # ------------------------------------------------------------------------------------------------------- requests
     def join(self, request: JoinRequest, waiter: Waiter, now_ms: int) -> list[Effect]:
-        """Add a member, or let a member rejoin; `waiter` may be answered by the effects of a later call."""
         if not (self._accepts(request.member_id) and self._has_room(request)):
             self._remove(request.member_id)
             self._answer_join(waiter, ErrorCode.GROUP_MAX_SIZE_REACHED, NO_MEMBER_ID)
@@ -245,7 +242,6 @@ class ClassicGroup:
             self._session_expired(key, now_ms)
 
     def restore(self, stored: StableGroup, now_ms: int) -> list[Effect]:
-        """Continue a stored generation; the session of each member starts again."""
         self.generation, self.protocol_type = stored.generation, stored.protocol_type
         if not stored.members or stored.protocol_name is None:
             return []
@@ -271,10 +267,9 @@ class ClassicGroup:
         return self._take_effects()
 
     def store_failed(self, effects: Sequence[Effect], error: ErrorCode, now_ms: int) -> list[Effect]:
-        """Return the effects to perform instead of `effects`, because the group could not be stored.
+        """Members that wait for their assignment get `error`, and the group rebalances.
 
-        Members that wait for their assignment get `error`, and the group rebalances.  A rejoined static member gets
-        `error`, and its former id is valid again.
+        A rejoined static member gets `error`, and its former id is valid again.
         """
         following: list[Effect] = [
             Answer(effect.waiter, _failed(effect.answer, error)) if isinstance(effect, Answer) else effect
@@ -321,7 +316,6 @@ class ClassicGroup:
         return self._take_effects()
 
     def hand_over(self) -> list[Effect]:
-        """Answer every waiter with REBALANCE_IN_PROGRESS, because a consumer group replaces this group."""
         for member in self.members.values():
             self._answer_joining(member, JoinAnswer(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
             self._answer_sync(member, SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS))
@@ -339,7 +333,6 @@ class ClassicGroup:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of memory that the members use, including ids that are reserved for joining clients."""
         joining = sum(MEMBER_BYTES + len(member_id) for member_id in self._pending_joins)
         return joining + sum(member.size_bytes for member in self.members.values())
 
@@ -441,7 +434,6 @@ class ClassicGroup:
         member.joining = waiter
 
     def _replace_static_member(self, request: JoinRequest, member_id: str, waiter: Waiter, now_ms: int) -> None:
-        """Give a rejoining static member a new id, and fence the old id."""
         assert request.group_instance_id is not None
         former_id = self._static_members[request.group_instance_id]
         former_leader = self.leader_id
@@ -549,7 +541,6 @@ class ClassicGroup:
             self._complete_join(now_ms)
 
     def _complete_join(self, now_ms: int) -> None:
-        """Begin the next generation with the members that joined and the absent static members."""
         self._deadlines_ms.pop(_Phase.JOIN, None)
         absent = [each for each in self.members.values() if each.joining is None and each.group_instance_id is None]
         for member in absent:
@@ -584,10 +575,6 @@ class ClassicGroup:
         return joined is not None
 
     def _chosen_protocol(self) -> str:
-        """Return the protocol with the most votes among the protocols that all members support.
-
-        If several protocols have equally many votes, return the first of them.
-        """
         candidates = {name for name, count in self._protocol_counts.items() if count == len(self.members)}
         votes = Counter(member.vote(candidates) for member in self.members.values())
         return votes.most_common(1)[0][0]
@@ -623,7 +610,6 @@ class ClassicGroup:
             self._deadlines_ms.pop(_Phase.SYNC, None)
 
     def _take_assignments(self, request: SyncRequest, now_ms: int) -> None:
-        """If the assignments exceed the memory limit, the leader gets Kafka's error for a record that is too large."""
         if self.size_bytes + request.size_bytes <= self.config.group_members_max_bytes:
             self._assign(dict(request.assignments), now_ms)
             return

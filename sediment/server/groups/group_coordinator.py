@@ -1,18 +1,12 @@
 """GroupCoordinator: the groups of a server, with their members, offsets, timers and waiting requests.
 
-Before `load`, every request gets COORDINATOR_LOAD_IN_PROGRESS, which clients retry. If the partition that stores a
-group cannot be read, requests of the group get UNKNOWN_SERVER_ERROR, which clients do not retry. Without its offsets,
-the group would start from the beginning.
+If the partition that stores a group cannot be read, requests of the group get UNKNOWN_SERVER_ERROR, which clients do
+not retry. Without its offsets, the group would start from the beginning.
 
-A group has one protocol at a time. An empty group adopts the protocol of its first member. A classic group with members
-becomes a consumer group when a member of the new protocol joins. The group becomes classic again when its last member
-of the new protocol leaves. Groups of other protocols (share, streams) cannot have members on this server.
-
-Invariants: a group changes only while its lock is held, and no lock is held while a request is answered. With a store,
-every commit, assignment and deletion is written to the store before its request is answered. Offsets of groups without
-members expire only if `offsets_retention_minutes` is set. Memory used for clients stays within the limits of
-`group_memory`. The only operation that holds the `commit_guard` of several groups is the deletion of the offsets of
-topics. At most one such deletion runs at a time.
+Invariants: a group changes only while its lock is held, and no lock is held while a request is answered. Offsets of
+groups without members expire only if `offsets_retention_minutes` is set. Memory used for clients stays within the
+limits of `group_memory`. The only operation that holds the `commit_guard` of several groups is the deletion of the
+offsets of topics.
 """
 
 from __future__ import annotations
@@ -122,8 +116,6 @@ class ConsumerGroupSupport:
 
 @dataclass(slots=True, eq=False)
 class _Group:
-    """One group: its members, in `classic` or `consumer`, and its offsets, locks, timer and memory."""
-
     group_id: str
     kind: GroupKind
     classic: ClassicGroup
@@ -484,10 +476,7 @@ class GroupCoordinator:
         commits: Sequence[tuple[str, int, CommittedOffset]],
         append: Callable[[Sequence[Commit]], Sequence[Commit]],
     ) -> list[ErrorCode]:
-        """Make offsets pending until the producer's transaction ends; return an error code for each.
-
-        `append` stores the commits without waiting for the disk, and returns them with the offsets of their records.
-        """
+        # `append` stores the commits without waiting for the disk, and returns them with the offsets of their records.
         group = self._group_of_commit(group_id, generation, if_unknown=ErrorCode.ILLEGAL_GENERATION)
         if isinstance(group, ErrorCode):
             return [group for _ in commits]
@@ -577,11 +566,8 @@ class GroupCoordinator:
         member_id: str | None = None,
         member_epoch: int = -1,
     ) -> tuple[ErrorCode, list[tuple[str, list[FetchedOffset]]]]:
-        """Return the committed offsets of `topics`, given as (topic, partitions); by default, all offsets of the group.
-
-        With `require_stable`, a partition gets UNSTABLE_OFFSET_COMMIT if an open transaction has a pending offset for
-        it.  `member_id` and `member_epoch` are checked only in a consumer group.
-        """
+        # With `require_stable`, a partition gets UNSTABLE_OFFSET_COMMIT if an open transaction has a pending offset for
+        # it. `member_id` and `member_epoch` are checked only in a consumer group.
         error = self._loading_error(group_id)
         if error is not ErrorCode.NONE:
             return error, []
@@ -739,7 +725,6 @@ class GroupCoordinator:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE if self._is_closed else self._loading_error(group_id)
 
     def _group_error(self, group_id: str) -> ErrorCode:
-        """Return the error for a member's request; a group with an empty id may only store offsets."""
         return ErrorCode.INVALID_GROUP_ID if group_id == "" else self._serving_error(group_id)
 
     def _find(self, group_id: str) -> _Group | None:
@@ -772,7 +757,6 @@ class GroupCoordinator:
     def _run_with_result(
         self, group: _Group, act: Callable[[ClassicGroup], tuple[_Result, list[Effect]]]
     ) -> tuple[_Result, list[Effect]]:
-        """Change a classic group, and return the result and the remaining effects; `commit_guard` is held."""
         with group.guard:
             result, effects = act(group.classic)
             self._account(group, effects)
@@ -904,7 +888,6 @@ class GroupCoordinator:
 
     # ------------------------------------------------------------------------------- classic members of consumer groups
     def _join_consumer_group(self, group: _Group, request: JoinRequest) -> JoinAnswer | None:
-        """Return the response to a JoinGroup; None if the group is classic, or becomes classic because it is empty."""
         consumer = group.consumer
         if consumer is None:
             return None
@@ -992,7 +975,6 @@ class GroupCoordinator:
         is_limited: bool = False,
         wait: bool = True,
     ) -> list[Effect]:
-        """Store a change, then apply it; if `is_limited`, refuse a change that exceeds a memory limit."""
         records = [*preceding, *(each.encoded() for each in change.records)]
         growth = change.after.size_bytes - group.members_bytes if records else 0
         if is_limited and growth > 0 and change.after.size_bytes > self._config.group_members_max_bytes:
@@ -1029,7 +1011,6 @@ class GroupCoordinator:
     def _become_classic(
         self, group: _Group, consumer: ConsumerGroup, classic: StableGroup, change: Change, *, wait: bool = True
     ) -> list[Effect]:
-        """Replace a consumer group with a classic group, whose members must join again."""
         now_ms = self._circumstances(group.group_id).wall_ms
         deleted = [each.encoded() for each in (*change.records, *consumer.tombstones())]
         self._store_records(group, [*deleted, encode_group(group.group_id, classic, now_ms)], wait=wait)
@@ -1052,7 +1033,6 @@ class GroupCoordinator:
             raise ApiError(_store_error_of(error)) from error
 
     def _set_consumer_timer(self, group: _Group, deadlines_ms: Iterable[int]) -> None:
-        """Wake the group at the earliest of the given deadlines, unless an earlier wake-up is set."""
         time_ms = min(deadlines_ms, default=None)
         if time_ms is not None and (group.wake_ms is None or time_ms < group.wake_ms):
             if group.wake is not None:
@@ -1089,7 +1069,6 @@ class GroupCoordinator:
 
     # --------------------------------------------------------------------------------------------- regular expressions
     def _resolve_later(self, group: _Group, now: Circumstances) -> None:
-        """If a match is due, match the group's regular expressions with the topics in another thread."""
         assert self._support is not None
         if group.consumer is not None and not group.is_resolving and needs_resolution(group.consumer, now):
             group.is_resolving = True

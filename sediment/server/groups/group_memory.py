@@ -1,9 +1,9 @@
-"""Limits on the memory that clients can use through groups.  Kafka limits only the number of members.
+"""Limits on the memory that clients can use through groups.
 
 * `sediment.group.members.max.bytes` limits the members of one group.
 * `sediment.groups.max.bytes` limits the total of all groups, with the members and the offsets that clients add.
 
-Groups and offsets from a log directory are not counted until a client replaces them.  Sizes are estimates: the bytes
+Groups and offsets from a log directory are not counted until a client replaces them. Sizes are estimates: the bytes
 sent by a client, and an allowance for each object.
 
 Invariant: memory is reserved before it is used, so concurrent requests together cannot exceed a limit.
@@ -41,6 +41,5 @@ class GroupMemory:
             return True
 
     def resize(self, change_bytes: int) -> None:
-        """Record a change in size without checking the limit; a negative change frees bytes."""
         with self._guard:
             self._free_bytes -= change_bytes

@@ -1,11 +1,10 @@
 """GroupOffsets: the committed offsets of one group, the pending offsets of open transactions, and their expiration.
 
-Invariant: if a partition has a commit in a transaction and a commit outside a transaction, the later record wins.  The
-marker's position does not matter, because compaction also keeps only the later record.
+Invariant: if a partition has a commit in a transaction and a commit outside a transaction, the later record wins.
 
-An offset expires when its commit is `offsets.retention.minutes` old and the group has had no members for that time.
-The time without members begins when this process first sees the group empty, so it begins again after each start.
-Offsets that an open transaction may replace do not expire.
+An offset expires when its commit is `offsets.retention.minutes` old and the group has had no members for that time. The
+time without members begins when this process first sees the group empty, so it begins again after each start. Offsets
+that an open transaction may replace do not expire.
 
 Source: Kafka's OffsetMetadataManager, OffsetAndMetadata and ClassicGroup.offsetExpirationCondition.
 """
@@ -65,7 +64,6 @@ class GroupOffsets:
         return sum(value.size_bytes for value in removed if value is not None)
 
     def end_transaction(self, producer_id: int, *, is_committed: bool) -> int:
-        """Apply the pending offsets of a producer, or drop them; return the bytes by which committed offsets grow."""
         growth = 0
         for (topic, partition), value in self.pending.pop(producer_id, {}).items():
             existing = self.get(topic, partition)
@@ -112,7 +110,6 @@ class TimeWithoutMembers:
     since_ms: int = 0
 
     def begin(self, generation: int, now_ms: int) -> int:
-        """Record that the group has no members in this generation; return the time at which this was first recorded."""
         if generation != self.generation:
             self.generation, self.since_ms = generation, now_ms
         return self.since_ms

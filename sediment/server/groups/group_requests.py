@@ -130,8 +130,6 @@ class StoredMember:
 
 @dataclass(frozen=True, slots=True)
 class StableGroup:
-    """A generation of a group after its assignment; an empty group has no protocol, no leader and no members."""
-
     generation: int
     protocol_type: str
     protocol_name: str | None
@@ -141,8 +139,6 @@ class StableGroup:
 
 @dataclass(frozen=True, slots=True)
 class ReplacedId:
-    """A static member that rejoined under `member_id`, and its former id, protocols and timeouts."""
-
     member_id: str
     former_id: str
     protocols: Protocols

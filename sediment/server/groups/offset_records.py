@@ -100,7 +100,6 @@ def decode_committed_offset(value: bytes, record_offset: int) -> CommittedOffset
 
 
 def committed_offset(value: Any, record_offset: int) -> CommittedOffset:
-    """Return the offset in an OffsetCommitValue or LegacyOffsetCommitValue whose record is at `record_offset`."""
     if value.API_KEY == _LEGACY:
         return CommittedOffset(
             offset=value.offset,

@@ -35,9 +35,9 @@ class GroupStore(Protocol):
 
     def partition_of(self, group_id: str) -> int | None: ...
     def store_group(self, group_id: str, group: StableGroup, *, wait: bool = True) -> None: ...
-    def store_records(self, group_id: str, records: Sequence[tuple[bytes, bytes | None]], *, wait: bool = True) -> None:
-        """Store all or none of the given records (key, value) of a group."""
-
+    def store_records(
+        self, group_id: str, records: Sequence[tuple[bytes, bytes | None]], *, wait: bool = True
+    ) -> None: ...
     def delete_offsets(self, offsets: Mapping[str, Sequence[tuple[str, int]]]) -> None:
         """Delete offsets, given as (topic, number) by group id; all groups must be in the same partition."""
 

@@ -1,9 +1,7 @@
 """OffsetsTopic: commits and groups as records of `__consumer_offsets`, where a broker finds them.
 
-Each commit, each generation and each change of a consumer group is one batch in the group's partition.  A batch counts
-as stored when the high watermark is above it.  A deletion uses as many batches as `max.message.bytes` requires.  The
-record that deletes a group comes last.  So after a crash between two batches, the group still exists, with the offsets
-that are not deleted yet.
+Each commit, each generation and each change of a consumer group is one batch in the group's partition. A deletion uses
+as many batches as `max.message.bytes` requires. The record that deletes a group comes last.
 
 Source: Kafka's GroupMetadataManager and CoordinatorRuntime.
 """
@@ -45,10 +43,7 @@ class OffsetsPartition(Protocol):
 
 
 class OffsetsTopic:
-    """The value of a partition whose log could not be created is None.
-
-    `wall_ms` returns the time of day.
-    """
+    """The value of a partition whose log could not be created is None."""
 
     def __init__(
         self, partitions: Callable[[], Mapping[int, OffsetsPartition | None]], wall_ms: Callable[[], int]
@@ -137,7 +132,6 @@ def _append(partition: OffsetsPartition, records: Sequence[NewRecord], *, wait: 
 
 
 def _append_in_parts(partition: OffsetsPartition, records: Sequence[NewRecord], *, wait: bool) -> None:
-    """Append records in order; split a batch into halves if it is too large for the topic."""
     try:
         _append(partition, records, wait=wait)
     except (RecordTooLargeError, RecordBatchTooLargeError):

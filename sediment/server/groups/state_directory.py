@@ -3,15 +3,9 @@
 * `DIR/.lock` allows only one server at a time.
 * `DIR/__consumer_offsets-0/00000000000000000000.log` contains commits as Kafka's records, one batch for each commit.
 
-Open:
-1. Reject DIR if it is inside a log directory or contains other files.
-2. Take the lock.
-3. Replay the log, if it exists, up to its last whole batch.
-4. Rewrite the log: write the current offsets to a new file, make it durable, and replace the old file with it.
-
-Invariants: a commit is on disk before `append` returns.  After a failed write or sync, the file is not used again.  The
-next commit rewrites the log from the offsets in memory, which include only acknowledged commits.  The log is also
-rewritten when it is several times as large as after the last rewrite.
+Invariants: a commit is on disk before `append` returns. The next commit rewrites the log from the offsets in memory,
+which include only acknowledged commits. The log is also rewritten when it is several times as large as after the last
+rewrite.
 """
 
 from __future__ import annotations
@@ -81,7 +75,6 @@ class StateDirectory:
     def append(
         self, group_id: str, commits: Sequence[tuple[str, int, CommittedOffset]]
     ) -> Sequence[tuple[str, int, CommittedOffset]]:
-        """Make commits (topic, partition, offset) of a group durable, and return them."""
         with self._guard:
             if self._file is None or self._has_grown():
                 self._rewrite()

@@ -8,10 +8,9 @@
     10, 19      member of such a group        id of a member
     others      assignments                   no effect
 
-A read-only server ignores the stored members, because no member from its directory can return.  Offsets do not expire.
+A read-only server ignores the stored members, because no member from its directory can return.
 
-Invariants: superseded records do not affect the result.  Records that cannot be decoded are skipped, with one warning
-for each partition.
+Records that cannot be decoded are skipped, with one warning for each partition.
 
 Source: Kafka's GroupMetadataManager.replay and OffsetMetadataManager.replay.
 """
@@ -68,11 +67,7 @@ _MEMBERS = frozenset(
 
 @dataclass(slots=True)
 class StoredGroup:
-    """A group in a log directory; `kind` is None if the directory has only offsets or members of the group.
-
-    `classic` is the last stable generation of a classic group.  `consumer` is the state of a consumer group.  `members`
-    contains the ids of the members.
-    """
+    """`classic` is the last stable generation of a classic group."""
 
     kind: GroupKind | None = None
     generation: int = 0

@@ -1,7 +1,5 @@
 """Changes of configs: IncrementalAlterConfigs and AlterConfigs.
 
-The requests change configs of topics, this broker, all brokers, groups and client metrics, but not log levels.
-
 Source: Kafka 4.2.0, ConfigAdminManager and ControllerApis.
 """
 

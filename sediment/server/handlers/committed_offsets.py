@@ -154,7 +154,6 @@ class CommittedOffsetHandlers:
         return None if topic is None else topic.name
 
     def _all(self, found: Sequence[tuple[str, list[FetchedOffset]]], version: int) -> list[_FetchedTopic]:
-        """Return every topic of a group; in version 10 and later, leave out topics that do not exist."""
         if version < _TOPIC_IDS:
             return [(name, NO_TOPIC_ID, fetched) for name, fetched in found]
         topics = [(self._topics.topic(name), fetched) for name, fetched in found]
@@ -209,8 +208,5 @@ def _partitions(structure: Any, fetched: Sequence[FetchedOffset], topic_id: UUID
 
 
 def _is_of_another_topic(committed: UUID, asked: UUID) -> bool:
-    """Return True if the ids are from two topics with the same name, and `committed` is from the earlier one.
-
-    Return False if an id is missing, or if `asked` is derived from a name, because the ids then prove nothing.
-    """
+    """Return False if an id is missing, or if `asked` is derived from a name, because the ids then prove nothing."""
     return committed != asked and NO_TOPIC_ID not in (committed, asked) and asked.version != _ID_MADE_OF_A_NAME

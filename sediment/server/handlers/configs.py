@@ -3,11 +3,10 @@
     topic config -> dynamic config of the broker -> dynamic config of all brokers -> options of the server
     -> Kafka's default
 
-The first source that has a value takes precedence.  The options are `--config` and `--set`, and what the server itself
-knows: its address and directories, and its own defaults.  A read-only server does not read the properties file of the
-broker whose directory it serves.
+The first source that has a value takes precedence. A read-only server does not read the properties file of the broker
+whose directory it serves.
 
-A broker describes every config of Kafka's, although some have no effect on this server.  For these, it shows Kafka's
+A broker describes every config of Kafka's, although some have no effect on this server. For these, it shows Kafka's
 default or the dynamic config, which a broker would apply.
 
 Invariant: the value of a password is hidden, and so is the value of a key that Kafka does not define, because it may be
@@ -94,10 +93,7 @@ class _Described(NamedTuple):
 
 
 class ConfigHandlers:
-    """`own` returns further configs of the server; it is called when a client first asks.
-
-    If `can_write`, clients may change dynamic configs. `group_defaults` contains the default values of group configs.
-    """
+    """`own` returns further configs of the server; it is called when a client first asks."""
 
     def __init__(
         self,
@@ -127,7 +123,6 @@ class ConfigHandlers:
         }
 
     def list_config_resources(self, request: Request) -> Any:
-        """Return the resources of the requested types, by default of all types; version 0 means client metrics."""
         response = m.ListConfigResourcesResponse
         metadata = self._catalog.metadata
         broker = [str(self._node_id)]
@@ -278,7 +273,6 @@ def _keys_of(asked: Any) -> frozenset[str] | None:
 def topic_config_values(
     configs: Mapping[str, str], catalog: TopicCatalog, static: Mapping[str, str] = MappingProxyType({})
 ) -> list[_Synonym]:
-    """Return the effective value of every key, sorted by name, for a topic that sets `configs`."""
     keys = sorted(_topic_keys(configs, None), key=lambda key: key.name)
     return [_effective(key, _topic_values(key, configs, catalog, static))._replace(name=key.name) for key in keys]
 
@@ -307,9 +301,7 @@ def _topic_values(
 
 
 def _broker_synonyms(name: str, catalog: TopicCatalog, static: Mapping[str, str]) -> list[_Synonym]:
-    """Return the values of a broker key and its synonyms; the first one is a value of the key itself.
-
-    If the key itself has no value, the result is empty, even if a synonym with another unit has a value.
+    """If the key itself has no value, the result is empty, even if a synonym with another unit has a value.
 
     Source: Kafka's ConfigHelper.configSynonyms and DynamicBrokerConfig.brokerConfigSynonyms.
     """

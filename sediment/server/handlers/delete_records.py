@@ -1,8 +1,6 @@
 """DeleteRecords: a request that raises the log start of partitions, and deletes the segments below it.
 
-`engine.live.log.log_retention` refuses internal topics, topics that are only compacted, and offsets above the high
-watermark.  An offset of -1 means the high watermark.  The new log start is written to a checkpoint before the request
-is answered.
+An offset of -1 means the high watermark. The new log start is written to a checkpoint before the request is answered.
 
 Source: Kafka 4.2.0, KafkaApis.handleDeleteRecordsRequest and ReplicaManager.deleteRecords.
 """

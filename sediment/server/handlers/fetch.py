@@ -6,10 +6,7 @@
    When the readable range of one of its partitions changes, the fetch measures this partition; it reads all partitions
    again if they may have enough bytes.
 
-A read-only log never grows.  So a fetch that finds any data in such a log does not wait for `min_bytes`.
-
-A read-only server remembers, for each connection, a fetch from one partition.  If the client repeats this fetch, the
-server responds without decoding the request.
+A read-only log never grows. So a fetch that finds any data in such a log does not wait for `min_bytes`.
 
 Every response has session id 0, so clients send only full fetches (KIP-227).
 
@@ -66,8 +63,6 @@ def leader_epoch_error(requested: int, log: ServedLog) -> ErrorCode:
 
 @dataclass(slots=True)
 class _Seen:
-    """A partition of a fetch: its readable range before its last read, and the size of the slice."""
-
     log: ServedLog
     asked: Any
     readable: tuple[int, int]
@@ -76,8 +71,6 @@ class _Seen:
 
 @dataclass(slots=True)
 class _Read:
-    """The results of a read of several partitions; `seen` contains those that have a log."""
-
     response: Any
     size_bytes: int = 0
     needs_answer: bool = False
@@ -119,7 +112,6 @@ class _DelayedFetch:
         self._has_changed = False
 
     def try_complete(self, changed: Collection[Any] | None) -> bool:
-        """Respond if a readable range has changed, and the slices now have enough bytes."""
         needs_read = False
         for name in self._read.seen if changed is None else changed:
             seen = self._read.seen.get(name)
@@ -143,7 +135,6 @@ class _DelayedFetch:
         return True
 
     def _measure(self, seen: _Seen, readable: tuple[int, int]) -> bool:
-        """Measure the slice of a partition; return False if all partitions must be read, because of an error."""
         seen.readable = readable
         max_bytes = max(min(seen.asked.partition_max_bytes, self._max_bytes), 0)
         try:

@@ -1,10 +1,5 @@
 """Handlers of groups and their members.
 
-* FindCoordinator returns this server, for groups and transactions.
-* JoinGroup, SyncGroup, Heartbeat and LeaveGroup are for members that use the classic protocol.
-* ConsumerGroupHeartbeat is for members that use the new protocol.
-* DescribeGroups, ConsumerGroupDescribe and ListGroups are queries.
-
 This module handles the differences between message versions; the coordinator does not depend on versions.
 
 Source: Kafka's KafkaApis and GroupCoordinatorService.

@@ -1,16 +1,13 @@
 """Produce: append batches to partitions that this node leads, and wait until the batches are replicated.
 
 * With acks 0, no response follows; after an error, the connection is closed.
-* With acks 1, the response follows the append.
 * With acks -1, the response follows when the high watermark is above the appended records, or after the request's
   timeout.
 
-Versions below 3 are not offered, because their batches have magic 0 or 1.  A broker advertises these versions only for
-librdkafka.
+Versions below 3 are not offered, because their batches have magic 0 or 1.
 
 Before the first batch of a transaction is appended to a partition, the coordinator checks that the partition was added
-to the transaction.  In version 12 and later, the coordinator adds the partition itself.  The append may therefore
-happen later, in another thread.
+to the transaction. In version 12 and later, the coordinator adds the partition itself.
 
 A handler appends a large batch, and all partitions after it, on a thread for long work.
 
@@ -104,8 +101,6 @@ _IN_TRANSACTION = _Right(ErrorCode.NONE)
 
 @dataclass(slots=True)
 class _Appends:
-    """The appends of one request: the answers so far, in the order of the partitions, and what may have to wait."""
-
     version: int
     client_id: str | None
     acks: int
@@ -169,7 +164,6 @@ class ProduceHandlers:
         return {ApiKey.PRODUCE: self.produce}
 
     def produce(self, request: Request) -> Any:
-        """Append the batch of each partition; return None if the response is sent later or never."""
         message, version = request.message, request.api_version
         producers = {
             _producer_of(each.records)
@@ -263,7 +257,6 @@ class ProduceHandlers:
         return self._answer(request, message, appends, is_long=True)
 
     def _answer(self, request: Request, message: Any, appends: _Appends, *, is_long: bool = False) -> Any:
-        """Return the response, or None if the appends must be replicated first or the client expects no response."""
         answers = iter(appends.answers)
         topics = [
             m.ProduceResponse.TopicProduceResponse(
@@ -299,7 +292,6 @@ class ProduceHandlers:
                 request.connection.repeated = kept
 
     def _append(self, topic: Any, asked: Any, appends: _Appends, *, only_quick: bool) -> Any:
-        """Return the result for one partition; add the append to those that may have to wait."""
         version, rights = appends.version, appends.rights
         answer = m.ProduceResponse.PartitionProduceResponse(index=asked.index, base_offset=-1)
         if isinstance(rights, ErrorCode):
@@ -352,7 +344,6 @@ class ProduceHandlers:
 
 
 def _append_again(partition: Partition, version: int, records: Buffer) -> AppendInfo | None:
-    """Append a client's batch that is outside a transaction; return None if the log refuses it."""
     if _refusal_of(records, version) is not None or records[ATTRIBUTES + 1] & TRANSACTIONAL_BIT:
         return None
     try:

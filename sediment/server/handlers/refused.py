@@ -1,7 +1,7 @@
 """Requests that a server rejects: requests about ACLs, and requests for changes that the server does not make.
 
-Every response contains an error that clients do not retry.  If the version has a field for a message, the response also
-contains a message.  A producer with acks=0 gets no response; its connection is closed, as in Kafka.
+Every response contains an error that clients do not retry. A producer with acks=0 gets no response; its connection is
+closed, as in Kafka.
 
 Source: Kafka's KafkaApis, for a principal that lacks the permission.
 """

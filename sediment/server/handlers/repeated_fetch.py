@@ -3,13 +3,11 @@
     request     ... | *correlation id* | ... | *fetch offset* | ...
     response    *correlation id* | ... | *size of the records* | *records* | tagged fields
 
-A consumer of one partition sends nearly the same bytes in every fetch.  Decoding such a request and encoding its
-response would take longer than finding the records.  So only the fields between asterisks are decoded or encoded.  The
-other bytes of the request are compared with the earlier request, and the other bytes of the response are copied from
-the earlier response.  The log start, the high watermark and the last stable offset of a read-only log never change.  So
-they are the same in every response.
+Decoding such a request and encoding its response would take longer than finding the records. So only the fields between
+asterisks are decoded or encoded. The log start, the high watermark and the last stable offset of a read-only log never
+change.
 
-Invariant: the response has the same bytes as a response that is encoded completely.  Errors, fetches without data, and
+Invariant: the response has the same bytes as a response that is encoded completely. Errors, fetches without data, and
 reads with aborted transactions are always encoded completely.
 """
 
@@ -66,7 +64,6 @@ class RepeatedFetch:
     def __init__(
         self, request: Request, response: Any, log: ServedLog, max_bytes: int, isolation: Isolation, position: int
     ) -> None:
-        """Store the parts that do not change; `position` is the position of the fetch offset in the request's frame."""
         frame = bytes(request.frame)
         self.api_key = request.api_key
         self.api_version = version = request.api_version
@@ -90,7 +87,6 @@ class RepeatedFetch:
     def following(
         cls, request: Request, response: Any, log: ServedLog, max_bytes: int, isolation: Isolation
     ) -> RepeatedFetch | None:
-        """Return a RepeatedFetch for a fetch with data from one partition; None if the fetch cannot be remembered."""
         earlier = request.connection.repeated
         if (earlier is not None and earlier.is_in_use) or len(request.frame) > _LARGEST_FRAME_BYTES:
             return None

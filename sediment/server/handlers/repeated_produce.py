@@ -3,11 +3,9 @@
     request     ... | *correlation id* | ... | *size of the records* | *records* | tagged fields
     response    *correlation id* | ... | *base offset* | *log append time* | *log start* | ... | tagged fields
 
-If a producer writes to one partition, its requests differ only in their correlation ids and records. So only the fields
-between asterisks are decoded or encoded.
+So only the fields between asterisks are decoded or encoded.
 
-A *run* is one such request, or several of them that arrived together on one connection. If all batches of a run are
-plain (`plain_append`), the requests are found, appended and answered together.
+A *run* is one such request, or several of them that arrived together on one connection.
 
 Invariants: the response has the same bytes as a response that is encoded completely. If a batch is refused, nothing has
 changed, and the request is decoded completely.
@@ -91,10 +89,6 @@ class RepeatedProduce:
         size_position: int,
         offsets: int,
     ) -> None:
-        """At `size_position`, the frame has the size of the records.
-
-        At `offsets`, the encoded response has the base offset.
-        """
         frame = bytes(request.frame[:size_position])
         self.api_key = request.api_key
         self.api_version = version = request.api_version
@@ -118,7 +112,6 @@ class RepeatedProduce:
     def following(
         cls, request: Request, response: Any, append: Append, append_run: AppendRun
     ) -> RepeatedProduce | None:
-        """Return the RepeatedProduce for a produce to one partition; None if the produce cannot be remembered."""
         earlier = request.connection.repeated
         if (earlier is not None and earlier.is_in_use) or request.api_version < _FIRST_VERSION:
             return None

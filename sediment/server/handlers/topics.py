@@ -1,6 +1,5 @@
 """Changes of topics: CreateTopics, DeleteTopics, CreatePartitions and AlterPartitionReassignments.
 
-This module handles duplicates in a request and the versions of the messages; `TopicStore` checks and makes the changes.
 A reassignment changes nothing, because the only node is the replica of every partition.
 
 Source: Kafka 4.2.0, ControllerApis.createTopics, deleteTopics and createPartitions, and
@@ -150,8 +149,6 @@ class TopicHandlers:
 
 
 class _Deletion:
-    """The topics of a DeleteTopics request; `names` maps names to ids, and `refused` has the results for all others."""
-
     def __init__(self, catalog: LiveCatalog) -> None:
         self.names: dict[str, UUID] = {}
         self.refused: list[Any] = []

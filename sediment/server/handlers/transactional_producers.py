@@ -6,8 +6,8 @@
 * EndTxn: clients of transaction versions 0 and 1 use versions 0 to 4; clients of version 2 use version 5 and later.
 * TxnOffsetCommit: versions 0 to 4 need an earlier AddOffsetsToTxn; version 5 and later add the group's partition.
 
-Every version of AddPartitionsToTxn refuses to add internal topics.  Clients write to `__consumer_offsets` only with
-AddOffsetsToTxn and TxnOffsetCommit.  `__transaction_state` is never part of a transaction.
+Every version of AddPartitionsToTxn refuses to add internal topics. `__transaction_state` is never part of a
+transaction.
 
 Source: Kafka's KafkaApis.
 """
@@ -168,7 +168,6 @@ class TransactionalProducerHandlers:
     def _unknown(
         self, partitions: frozenset[TopicPartition], *, refuses_internal: bool = False
     ) -> dict[TopicPartition, ErrorCode]:
-        """Return an error for every partition if any partition cannot be added; an empty result if all can be added."""
         codes = {}
         for each in partitions:
             if refuses_internal and each.topic in INTERNAL_TOPICS:

@@ -1,7 +1,6 @@
 """Descriptions of users: DescribeUserScramCredentials and DescribeClientQuotas.
 
-Kafka's tools show the quotas of a user together with the user's credentials.  This server reports quotas, but does not
-apply or change them.
+This server reports quotas, but does not apply or change them.
 
 Source: Kafka 4.2.0, ScramImage and ClientQuotasImage.
 """

@@ -25,7 +25,6 @@ class UserHandlers:
         return {ApiKey.ALTER_USER_SCRAM_CREDENTIALS: self._alter}
 
     def _alter(self, request: Request) -> Any:
-        """Change credentials with one append to the metadata."""
         message = request.message
         deletions = [UserDeletion(each.name, each.mechanism) for each in message.deletions]
         upsertions = [

@@ -113,7 +113,6 @@ _MIN_ISR = "min.insync.replicas"
 
 
 def check_dynamic_configs(kind: ResourceType, name: str, configs: Mapping[str, str], server: ServerConfig) -> None:
-    """Check all configs that a resource would have after a change; `server` has the limits for consumer groups."""
     if kind is ResourceType.BROKER:
         _check_broker(name, configs)
     elif kind is ResourceType.GROUP:
@@ -195,7 +194,6 @@ def _wrong_thread_count(name: str, old: int, new: int, texts: tuple[str, str]) -
 
 
 def invalid_configuration(why: str) -> ApiError:
-    """Return the error for contradictory configs of a broker, in Kafka's words."""
     return ApiError(ErrorCode.INVALID_REQUEST, f"Invalid value {why} for configuration Invalid dynamic configuration")
 
 

@@ -1,7 +1,6 @@
 """LiveCatalog: the topics of a node's metadata, with the partitions that this process leads.
 
-Invariant: each change replaces the whole set of topics.  So a reader sees a consistent set, from before or after the
-change.
+Invariant: each change replaces the whole set of topics.
 """
 
 from __future__ import annotations
@@ -95,10 +94,7 @@ class LiveCatalog:
     def change(
         self, metadata: ClusterMetadata, changed: Iterable[str], added: Mapping[TopicPartition, Partition]
     ) -> None:
-        """Replace the metadata, and the topics with the names `changed`; `added` contains the partitions to add.
-
-        Calls must not overlap.
-        """
+        """Calls must not overlap."""
         by_name = dict(self._topics.by_name)
         by_id = dict(self._topics.by_id)
         for name in changed:

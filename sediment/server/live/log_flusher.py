@@ -3,10 +3,9 @@
 1. After an append, `request` queues the log, if it is not queued already.
 2. A thread flushes the log, and then raises its high watermark to the recovery point.
 
-If a log gets further appends while it is being flushed, the next flush covers all of them.  So the high watermark
-follows the disk, as it follows the slowest replica in a cluster.
+So the high watermark follows the disk, as it follows the slowest replica in a cluster.
 
-Invariants: at most one thread flushes a log at a time.  A flush that begins after `request` covers the append.
+A flush that begins after `request` covers the append.
 
 Source: Kafka's Partition.maybeIncrementLeaderHW, with the disk instead of the other replicas.
 """
@@ -67,7 +66,6 @@ class LogFlusher:
                     self._changed.notify()
 
     def _take(self) -> PartitionLog | None:
-        """Wait for a queued log that no thread is flushing, and return it; return None after `close`."""
         with self._changed:
             while True:
                 log = next((each for each in self._requested if each not in self._being_flushed), None)

@@ -21,16 +21,12 @@ The checks, with the reason for a refusal or the remedy:
   elsewhere.
 * Every entry of log.dirs is given, if log.dirs is known.  A missing folder may be in another entry.
 
-`clone`, `adopt` and `kafka-storage.sh format` make nodes that were never started. The metadata of such a node is in
-`bootstrap.checkpoint`, and a server keeps this file up to date. If a server was killed, a broker may have started since
-then, so the file may be stale. If the marker of a clean stop contains a broker's epoch, a broker has used the
-directory, and the server does not use the file.
+The metadata of such a node is in `bootstrap.checkpoint`, and a server keeps this file up to date. If a server was
+killed, a broker may have started since then, so the file may be stale. If the marker of a clean stop contains a
+broker's epoch, a broker has used the directory, and the server does not use the file.
 
 Below metadata.version 17, no record states the log directory of a partition. A server then adds partitions only if
 exactly one directory is given.
-
-A broker creates a partition's folder as soon as it leads the partition. So a partition can lack a folder in only two
-cases: the node was never started, or a server was killed while it created the partition.
 
 Invariant: nothing is written, and no lock is taken.
 """
@@ -98,7 +94,7 @@ class OwnedNode:
     no folder and was never written to, with the log directory of its new folder. `removed` contains the folders to
     remove: of topics that a server has deleted, of creations that left no records, and of finished moves. `promoted`
     contains each partition whose future log replaces its log, with the directory of the future log. `moves` contains
-    each partition whose move restarts, with the target directory. `unused` contains all other folders of future logs.
+    each partition whose move restarts, with the target directory.
     """
 
     node: CloneNode
@@ -113,10 +109,7 @@ class OwnedNode:
     formatted: frozenset[Path] = frozenset()
 
     def why_stale(self, markers: Mapping[Path, CleanShutdown | None]) -> str | None:
-        """Return why a broker may have changed the metadata after `bootstrap.checkpoint` was written, or None.
-
-        `markers` are the markers of a clean stop that the start found in the log directories.
-        """
+        """`markers` are the markers of a clean stop that the start found in the log directories."""
         if self.is_started or markers[self.metadata_dir] == NEW_DIRECTORY:
             return None
         known = [SERVED_NODE if path in self.formatted else marker for path, marker in markers.items()]
@@ -136,10 +129,9 @@ def open_node(
 ) -> OwnedNode:
     """`quorum` contains the `QUORUM_KEYS` from the broker's properties file.
 
-    If `metadata_apart`, the broker's `metadata.log.dir` is not an entry of its `log.dirs`. `metadata_log_dir` is the
-    directory in which the broker looks for its metadata, if the properties file is that of these directories and not of
-    their originals. `log_dirs` contains the entries of `log.dirs` if they are known. Only the number of entries is
-    used, because the directories may be a copy.
+    `metadata_log_dir` is the directory in which the broker looks for its metadata, if the properties file is that of
+    these directories and not of their originals. `log_dirs` contains the entries of `log.dirs` if they are known. Only
+    the number of entries is used, because the directories may be a copy.
     """
     directories = [_open_directory(path, fs) for path in dict.fromkeys(path.absolute() for path in paths)]
     cluster_of(directories, advice_if_several=_ONE_BROKER)
@@ -422,7 +414,6 @@ def _future_folders(
     found: Mapping[TopicPartition, Path],
     fs: Fs,
 ) -> Iterator[_FutureFolder]:
-    """Yield the folders of future logs; `found` maps each partition to its log directory."""
     for directory, folder in aside:
         if folder.name.endswith(DirectoryState.FUTURE):
             partition, _ = parse_partition_directory(folder.name)
@@ -463,7 +454,6 @@ def _marked_folders(
     found: Mapping[TopicPartition, Path],
     fs: Fs,
 ) -> Iterator[Path]:
-    """Yield the folders with -delete that a server's deletion, an interrupted creation or a move has left."""
     created = {None, *metadata.topic_ids.values()}
     names = {topic_id: name for name, topic_id in metadata.topic_ids.items()}
     by_path = {directory.path: directory for directory in directories}

@@ -1,9 +1,8 @@
 """Partition: one partition that this process leads, with its live log.
 
-If a move has just replaced the log, a call on the old log may fail.  The call is then repeated on the new log.
+If a move has just replaced the log, a call on the old log may fail.
 
-This node is the only replica.  So without a `LogFlusher`, the high watermark is the log end after each append.  With a
-`LogFlusher`, the high watermark is the end of the records that are on disk.
+This node is the only replica. So without a `LogFlusher`, the high watermark is the log end after each append.
 
 Source: Kafka's Partition.appendRecordsToLeader, readRecords and fetchOffsetForTimestamp.
 """
@@ -154,9 +153,6 @@ class Partition:
         """Append a batch of a client; the first batch of a transaction needs the guard of its verification.
 
         With `only_quick`, a large batch is not appended, because others wait for this thread.
-
-        Raises:
-            LongWorkError: `only_quick` is True, and the batch is large.
         """
         self._check_not_refused()
         info = self._on_log(
@@ -168,10 +164,7 @@ class Partition:
         return info
 
     def append_run(self, address: int, rows: RunRows, count: int) -> AppendedRun | None:
-        """Append the batches of several requests of a client; see `PlainAppends.append_run`.
-
-        Return None, without an append, if `append` must check the first batch.
-        """
+        """Return None, without an append, if `append` must check the first batch."""
         self._check_not_refused()
         run = self._on_log(lambda log: log.append_run(address, rows, count, self.leader_epoch))
         if run is not None:
@@ -192,9 +185,9 @@ class Partition:
         guard: VerificationGuard | None = None,
         transaction_version: int = UNKNOWN_TRANSACTION_VERSION,
     ) -> AppendInfo:
-        """Append a batch of a coordinator; with `wait`, return when the high watermark is above the batch.
+        """A marker needs its `transaction_version`.
 
-        A marker needs its `transaction_version`. The first batch of a transaction needs the guard of its verification.
+        The first batch of a transaction needs the guard of its verification.
         """
         self._check_not_refused()
         info = self._on_log(
@@ -216,7 +209,6 @@ class Partition:
 
     # ----------------------------------------------------------------------------------------------------------- delete
     def delete_records(self, before_offset: int) -> int:
-        """Raise the log start to `before_offset`, where -1 stands for the high watermark; return the log start."""
         self._check_not_refused()
         return self._on_log(lambda log: log.delete_records(before_offset))
 

@@ -1,7 +1,6 @@
 """Changes of SCRAM users: Kafka's rules for these changes, Kafka's messages, and the resulting metadata records.
 
-A request may change a user only once, even with different mechanisms.  If a user's change is wrong, the response has
-the error for this user, and the other users are changed.
+If a user's change is wrong, the response has the error for this user, and the other users are changed.
 
 Invariant: errors and log lines never contain a salted password or a key.
 

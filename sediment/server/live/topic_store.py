@@ -9,12 +9,12 @@ The store also makes the move of a partition to another log directory durable, w
     3  create the logs             3  hide the topics              3  change the configs of the logs
     4  show the topics             4  rename the logs to -delete
 
-A crash before step 2 changes nothing. Folders marked with -delete are removed after `log.segment.delete.delay.ms`.
+Folders marked with -delete are removed after `log.segment.delete.delay.ms`.
 
 Step 1 also checks that the process may open enough files for the later steps. If it is not known whether step 2 of a
 deletion is durable, the partitions accept no more records, because the next start may delete the topic.
 
-Invariants: one change runs at a time. The catalog shows every durable change.
+Invariants: one change runs at a time.
 
 Source: Kafka 4.2.0, ReplicationControlManager, ConfigurationControlManager, ReplicaManager.applyDelta.
 """
@@ -91,12 +91,9 @@ class CreatedTopic:
 
 
 class TopicStore:
-    """New partitions go into the log directories `directories`.
-
-    `lead` returns the Partition of a new log. A deletion calls `on_deleted` with each deleted partition, and then
-    `on_topics_deleted` with the names of the topics. For the given metadata, `broker_config` returns the engine's
-    config, and `broker_values` returns the stated broker keys with their values.
-    """
+    # A deletion calls `on_deleted` with each deleted partition, and then `on_topics_deleted` with the names of the
+    # topics. For the given metadata, `broker_config` returns the engine's config, and `broker_values` returns the
+    # stated broker keys with their values.
 
     def __init__(
         self,
@@ -129,7 +126,6 @@ class TopicStore:
 
     # ---------------------------------------------------------------------------------------------------------- create
     def create(self, topics: Sequence[NewTopic], *, validate_only: bool = False) -> list[CreatedTopic | ApiError]:
-        """Create topics, and return an outcome for each; with `validate_only`, only check the topics."""
         check_total_count(topics, self._server_config.num_partitions)
         with self._guard:
             existing = self._catalog.metadata.topic_ids
@@ -346,7 +342,6 @@ class TopicStore:
             )
 
     def replace_with_future_log(self, partition: TopicPartition) -> bool:
-        """Replace the log of a partition with its future log; return False if either log is missing."""
         with self._guard:
             served = self._catalog.partition(partition.topic, partition.partition)
             if served is None:
@@ -424,7 +419,6 @@ class TopicStore:
 
     # ------------------------------------------------------------------------------------------- configs of the broker
     def _checked_broker_configs(self, values: Sequence[bytes]) -> Callable[[], None]:
-        """Check the configs that result from new metadata records; return a function that applies these configs."""
         before = self._catalog.metadata
         after = before.with_records(values)
         try:

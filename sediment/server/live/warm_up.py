@@ -46,7 +46,6 @@ def warm_up() -> None:
 
 
 def warm_up_appends() -> None:
-    """Append to a tiny log and search it, with every kernel that a client's request may use; leave no file."""
     with tempfile.TemporaryDirectory(prefix="sediment-warm-up-") as folder:
         config = LogConfig()
         config = replace(config, compaction=replace(config.compaction, index_interval_bytes=0))

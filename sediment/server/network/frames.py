@@ -1,10 +1,5 @@
 """Frames of the protocol: an int32 size, followed by that many bytes.
 
-* `FrameReader` reads bytes from a transport layer, and returns one frame at a time.
-* `FrameMemory` counts the bytes of all frames that are being received or handled, except small ones.
-* `ResponseSend` writes the chunks of one response, as far as the transport layer accepts them.
-* `ResponseMemory` counts the bytes of the responses that peers do not read.
-
 The size limits are checked before memory is reserved for a frame:
 
 * The limit before authentication is 64 KiB.
@@ -12,8 +7,8 @@ The size limits are checked before memory is reserved for a frame:
 * The limit of all other requests is 8 MiB, because a small array of structures can become many times larger when it is
   decoded.
 
-Invariants: a frame gets memory only after its size and API key were checked.  At most one `receive_into` reads past the
-end of a frame.  So later requests remain in the socket buffer while a connection waits for a response.
+Invariants: a frame gets memory only after its size and API key were checked. At most one `receive_into` reads past the
+end of a frame.
 
 Source: Kafka's NetworkReceive, NetworkSend and SimpleMemoryPool.
 """

@@ -73,7 +73,6 @@ class KafkaChannel:
         wait_until_writable: Callable[[], bool],
         now_ns: int,
     ) -> None:
-        """Create the state of a new connection; `wait_until_writable` returns False if the processor has other work."""
         self.processor = processor
         self.descriptor = transport.descriptor
         self.address = address

@@ -1,15 +1,10 @@
 """Processor: one thread that owns the sockets of its connections (Kafka's Processor and Selector).
 
-1. When FrameReader returns a frame, the connection is muted, and the frame is put into the request channel.
-2. The response is written as far as the socket accepts it.  The rest follows when the socket accepts more bytes.
-   During a send, the processor waits for the socket as long as no other connection or thread needs the processor.
-3. When the response is sent, the connection is unmuted and reads again.
-
-A small frame skips the request channel if the channel is empty and the API is one of `handled_at_once`.  The processor
-then handles the request itself, because passing it to another thread would cost more than handling it.  If such
-requests take long on average, for example on a slow disk, all frames go through the channel for a while.  Other
-connections then do not wait for slow requests.  A single slow request does not have this effect, because on a busy
-machine any thread is sometimes delayed.  A large frame goes to the threads for long work (`long_work`).
+A small frame skips the request channel if the channel is empty and the API is one of `handled_at_once`. The processor
+then handles the request itself, because passing it to another thread would cost more than handling it. If such requests
+take long on average, for example on a slow disk, all frames go through the channel for a while. A single slow request
+does not have this effect, because on a busy machine any thread is sometimes delayed. A large frame goes to the threads
+for long work (`long_work`).
 
 The processor checks these deadlines at intervals of at most a quarter of the shortest one:
 
@@ -17,14 +12,12 @@ The processor checks these deadlines at intervals of at most a quarter of the sh
 * While other frames wait for memory, a frame that has memory must arrive with one MiB each second, after _SHORT_NS.
 * A connection may be idle for `connections.max.idle.ms`.  A peer that reads no bytes has the same deadline.
 
-A peer may close a connection that waits for a response.  The processor then also closes the connection, unless further
-requests have arrived.
+A peer may close a connection that waits for a response.
 
-A consumer may leave a response in its socket while it processes the previous response.  So a peer that does not read
-has the same deadline as an idle peer.
+A consumer may leave a response in its socket while it processes the previous response.
 
-Invariant: a connection is muted from the end of a request to the end of its response.  So responses are sent in the
-order of their requests.  If a peer stops reading, it holds up no handler, and uses memory for at most one response.
+Invariant: a connection is muted from the end of a request to the end of its response. So responses are sent in the
+order of their requests.
 """
 
 from __future__ import annotations
@@ -279,10 +272,7 @@ class Processor:
                 _LOGGER.exception("a processor failed to %s", call.__name__.strip("_"))
 
     def _read_on(self) -> None:
-        """Read once from each unfinished connection.
-
-        A send does not wait for its socket while unfinished connections wait for their turn.
-        """
+        """A send does not wait for its socket while unfinished connections wait for their turn."""
         for _ in range(len(self._unfinished)):
             channel, _ = self._unfinished.popitem(last=False)
             if not channel.is_muted:
@@ -378,10 +368,7 @@ class Processor:
         self._unfinished[channel] = None
 
     def _read_run(self, channel: KafkaChannel, repeated: RepeatedRequest) -> bool:
-        """The requests use no memory of `FrameMemory`, because their frames are not stored.
-
-        Return True if `read` must read the rest of the received bytes, or the next bytes.
-        """
+        """The requests use no memory of `FrameMemory`, because their frames are not stored."""
         reader, connection, shared = channel.reader, channel.connection, self._shared
         received_ns = time.monotonic_ns()
         authenticator = connection.authenticator

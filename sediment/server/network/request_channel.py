@@ -66,8 +66,6 @@ class RequestChannel:
 
 
 class RequestHandlerPool:
-    """A pool of `num.io.threads` threads, each of which handles one request at a time; `handle` raises nothing."""
-
     def __init__(self, channel: RequestChannel, handle: Callable[[ReceivedFrame], None], threads: int) -> None:
         self._channel = channel
         self._handle = handle

@@ -1,11 +1,6 @@
 """Socket server: one listener with its acceptor, processors, request channel and handlers.
 
 * `bind` binds the address; clients cannot connect yet, and another process can still bind the address.
-* `start` starts the handlers and the processors.
-* `open` listens, and starts the acceptor.
-* `stop_accepting` stops the acceptor, and closes the listening socket.
-* `stop` closes idle connections, finishes the current requests, sends their responses, and then closes all other
-  connections.
 
 Source: Kafka's SocketServer.
 """
@@ -41,7 +36,6 @@ class CannotListenError(UsageError):
 
 
 def bind(endpoint: Endpoint, config: ServerConfig) -> socket.socket:
-    """Return a socket that is bound to `endpoint`, whose host is an IP address; port 0 means any free port."""
     family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -116,7 +110,6 @@ class SocketServer:
         )
 
     def start(self) -> None:
-        """Start the handlers and the processors; if one cannot start, stop those that have started."""
         self._reserved.refill()
         try:
             self._handlers.start()

@@ -57,9 +57,7 @@ class TransportLayer(Protocol):
         """Return the number of received bytes: 0 at the end of the stream, None if no bytes have arrived yet."""
         ...
 
-    def is_at_end(self) -> bool:
-        """Return True if the peer has ended its stream and every byte was received."""
-        ...
+    def is_at_end(self) -> bool: ...
 
     def send(self, data: memoryview, *, more: bool) -> int:
         """`more` is True if more bytes follow immediately."""
@@ -175,7 +173,6 @@ class SslTransportLayer:
             return 0
 
     def send_slice(self, file_slice: FileSlice, already_sent: int, wait: Callable[[], bool]) -> int:
-        """Read and send the slice in pieces; after _TLS_PIECES_IN_A_ROW pieces, it is other connections' turn."""
         sent = 0
         for _ in range(_TLS_PIECES_IN_A_ROW):
             count = self._send_piece(file_slice, already_sent + sent)

@@ -12,9 +12,9 @@
 
 If a small file or a partition cannot be read, it is skipped, and a warning states the consequences.
 
-Invariants: nothing is written, and no lock is taken.  A name that a client sent is never used to open a file.  To open
-a partition, the catalog only lists its directory and reads one small file.  All other files are read on first use.
-The names of folders imply at most _MOST_IMPLIED partitions, because one name may state a number of 31 bits.
+A name that a client sent is never used to open a file. To open a partition, the catalog only lists its directory and
+reads one small file. The names of folders imply at most _MOST_IMPLIED partitions, because one name may state a number
+of 31 bits.
 
 Source: kafka-log 01 §1, §9, §10; 04 §4.
 """
@@ -179,10 +179,7 @@ class Topic:
 
 
 class Catalog:
-    """`coordinator_topics` contains the full topics of the coordinators, by name.
-
-    `left_out` contains the selected replicas that could not be opened, with the topic names that clients use.
-    """
+    """`left_out` contains the selected replicas that could not be opened, with the topic names that clients use."""
 
     def __init__(
         self,
@@ -313,7 +310,6 @@ def _stated_metadata(path: Path, meta: MetaProperties | None, fs: Fs) -> Cluster
 
 
 def _max_open_files() -> int:
-    """Return half of the number of files that this process may open; connections need the other half."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _MOST_OPEN_FILES if soft == resource.RLIM_INFINITY else max(1, min(soft // 2, _MOST_OPEN_FILES))
 

@@ -5,10 +5,7 @@
     times   first segment with a timestamp at or above the time -> its time index -> its records   04 §9
     epochs  `leader-epoch-checkpoint`, or the headers if it is missing                             04 §4
 
-The log reads only the files in its listing.
-
 Invariants
-* Nothing is written and no lock is taken.
 * The cost of a read does not depend on the length of the log, because the log's offsets and its aborted transactions
   are determined only once.
 * Only verified batches are returned.  An unreadable batch is skipped with one warning, and the read continues at the
@@ -76,8 +73,7 @@ _Found = TypeVar("_Found")
 class Fetched:
     """The result of a read; `records` begins with a batch, may end inside a batch, and is None without data.
 
-    The slice may contain records below the requested offset; a consumer skips such records. `aborted` is None unless
-    the isolation level is READ_COMMITTED.
+    `aborted` is None unless the isolation level is READ_COMMITTED.
     """
 
     records: FileSlice | None
@@ -93,8 +89,6 @@ _NOTHING_COMMITTED = Fetched(None, ())
 
 
 class _Limit(NamedTuple):
-    """The end of reads at an isolation level: an offset, the number of its segment, and its position in the segment."""
-
     offset: int
     segment: int
     position: int
@@ -132,8 +126,7 @@ class _AbortedTransactions:
 class FrozenLog:
     """If the checkpoint file has no high watermark for the log, reads end at the log start.
 
-    If the file does not exist, reads end at the log end. `open_segments` is shared by all logs of a server. Any thread
-    may call any method.
+    If the file does not exist, reads end at the log end.
     """
 
     def __init__(
@@ -377,10 +370,7 @@ class FrozenLog:
 
     # ------------------------------------------------------------------------------------------------------------ times
     def offset_for_time(self, target_ms: int, *, only_quick: bool = False) -> TimestampOffsetEpoch | None:
-        """Only the first segment with a timestamp at or above the target is searched, as in Kafka.
-
-        Source: kafka-log 04 §9.
-        """
+        """Source: kafka-log 04 §9."""
         readable = self._readable or self._open_readable()
         largest = self._largest_by_segment
         if largest is None:
@@ -401,8 +391,6 @@ class FrozenLog:
     def offset_of_largest_timestamp(self, *, only_quick: bool = False) -> TimestampOffsetEpoch | None:
         """Return the first record with the largest timestamp; None if this record was deleted.
 
-        In a log without timestamps, return the first record of the first segment, unless it has magic 0.
-
         Source: kafka-log 04 §9.
         """
         readable = self._readable or self._open_readable()
@@ -422,7 +410,6 @@ class FrozenLog:
         return None
 
     def _indexed_offset(self, segment: FrozenSegment, opened: OpenSegment, target_ms: int) -> int:
-        """Return the offset in the last time index entry at or before a time; the base offset if none exists."""
         entries = self._open_segments.times(segment.files, opened)
         slot = bisect_right(entries.timestamps, target_ms) - 1
         return segment.base_offset + (entries.relative_offsets[slot] if slot >= 0 else 0)
@@ -468,7 +455,6 @@ class FrozenLog:
         return self._epochs_on_file
 
     def _scan_epochs(self) -> Epochs:
-        """Return the epochs from the headers of all batches; a recovery uses the same headers."""
         epochs: Epochs = ()
         for ref in self.listing.segments:
             try:

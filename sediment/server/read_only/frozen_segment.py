@@ -9,15 +9,10 @@ byte is verified only once.  After an error, the whole segment is read once, fro
     | batch | batch | unreadable | batch | batch |          its index file is not used any more
     '---- run ------'            '--- run -------'
 
-Reading continues after an unreadable range at the first of these positions:
-1. a good batch right after the bad batches, if their length fields lead to it
-2. a good batch that has an offset index entry
-3. the end of the segment
+If a search from an index entry finds no batch, all headers are searched once.
 
-If a search from an index entry finds no batch, all headers are searched once.  So a wrong entry cannot hide a batch.
-
-Invariants: only a survey and the search of all headers have a cost that depends on the size of the segment.  Bytes in
-an unreadable range are never trusted, because a record may contain bytes that look like batches.
+Invariants: only a survey and the search of all headers have a cost that depends on the size of the segment. Bytes in an
+unreadable range are never trusted, because a record may contain bytes that look like batches.
 """
 
 from __future__ import annotations
@@ -80,8 +75,6 @@ class UnservedRange:
 
 @dataclass(frozen=True, slots=True)
 class _Survey:
-    """The good batches of a segment, as runs of adjacent batches, and an offset index for these batches."""
-
     runs: tuple[Run, ...]
     offsets: OffsetEntries
 
@@ -114,10 +107,7 @@ class VerifiedRanges:
 
 
 class FrozenSegment:
-    """Its last batch ends at `end_position`, and `on_unreadable` is called with each unreadable range.
-
-    Any thread may call the methods.
-    """
+    """Any thread may call the methods."""
 
     __slots__ = (
         "_guard",
@@ -184,10 +174,7 @@ class FrozenSegment:
         return find_in_file(opened.file, position, run.end_position, BY_LAST_OFFSET, offset)
 
     def verified_end(self, opened: OpenSegment, start: int, end: int) -> int:
-        """A batch must begin at `start`.
-
-        If the result is `start`, the next call of `locate` finds the next good batch.
-        """
+        """If the result is `start`, the next call of `locate` finds the next good batch."""
         if self._survey is not None:
             return self._survey.readable_end(start, end)
         good = self._verified.end_of(start)
@@ -274,10 +261,7 @@ _buffers = _Buffers()
 
 
 def _verify(opened: OpenSegment, files: SegmentFiles, start: int, until: int, end_position: int) -> tuple[int, str]:
-    """Return the end of the good batches that begin at `start`, and the reason why they end there.
-
-    If all batches are good, the end is `until` or later.
-    """
+    """If all batches are good, the end is `until` or later."""
     buffer, rows = _buffers.bytes, _buffers.rows
     good, previous = start, files.base_offset - 1
     while good < until:

@@ -1,10 +1,6 @@
 """Open segments of read-only logs, which are opened on first use and closed to make room for others.
 
-* The first use of a segment opens its `.log`, and reads its index entries into memory.
-* Each use checks that inode, size and modification time of the file are unchanged.
-
-The check uses the open file, because this is cheaper than a check of the path.  This is sufficient, because a rename or
-a removal changes the file's ctime.
+The check uses the open file, because this is cheaper than a check of the path.
 
 Invariants
 * If the offset index is missing, a scan up to the first bad batch creates an index in memory each time the file is
@@ -45,11 +41,7 @@ INDEX_INTERVAL_BYTES = 4096
 
 @dataclass(slots=True, eq=False)
 class SegmentFiles:
-    """The files of one segment; `end_offset` is the base offset of the next segment, or the log end offset.
-
-    The size and modification time come from the directory listing; the inode is recorded when the `.log` is first
-    opened.
-    """
+    """The files of one segment; `end_offset` is the base offset of the next segment, or the log end offset."""
 
     partition: str
     base_offset: int
@@ -88,8 +80,6 @@ class TimeEntries:
 
 @dataclass(slots=True, eq=False)
 class OpenSegment:
-    """The open `.log` of a segment, its offset index and, after the first search by time, its time index."""
-
     file: ReadableFile
     change_stamp: tuple[int, int, int]
     offsets: OffsetEntries
@@ -176,7 +166,6 @@ class OpenSegments:
         return self._fs.open_readable(Path(files.log))
 
     def _give_up(self) -> None:
-        """Close the least recently used segments until the limits are met; keep the most recently used segment open."""
         while len(self._opened) > 1 and (
             len(self._opened) > self._max_files or self._index_bytes > self._max_index_bytes
         ):
@@ -222,7 +211,6 @@ def _offset_entries(files: SegmentFiles, file: ReadableFile) -> OffsetEntries:
 
 
 def _content(files: SegmentFiles, index: Path, entry_bytes: int) -> bytes:
-    """Return the entries of an index; if it cannot be read, log a warning and return no entries."""
     try:
         return read_entries(index, entry_bytes)
     except OSError as error:
@@ -251,10 +239,7 @@ def _scanned_entries(files: SegmentFiles, file: ReadableFile) -> OffsetEntries:
 
 
 def good_rows(address: int, shift: int, rows: Rows, previous_offset: int, end_offset: int) -> int:
-    """Return the number of batches before the first batch with a bad checksum or unordered offsets.
-
-    The batch of each row begins at byte `position + shift` of the buffer at `address`.
-    """
+    """The batch of each row begins at byte `position + shift` of the buffer at `address`."""
     if not len(rows):
         return 0
     valid = np.zeros(len(rows), dtype=np.bool_)

@@ -1,11 +1,10 @@
 """SCRAM credentials of users, from a `--users` file or from the metadata of a cluster.
 
 A line of the file is `name:SCRAM-SHA-256:iterations:salt:stored key:server key`, with the last three fields in base64.
-Blank lines and lines that begin with # are skipped.  A name may contain colons, because the other five fields are
-parsed from the end.
+A name may contain colons, because the other five fields are parsed from the end.
 
-Invariant: an unknown user also gets a credential, but this credential matches no password.  It is the same at each
-attempt, and looks like the credentials of known users.  So a client cannot find out which users exist.
+Invariant: an unknown user also gets a credential, but this credential matches no password. It is the same at each
+attempt, and looks like the credentials of known users.
 
 Source: RFC 5802; Kafka's ScramCredential, ScramMechanism and UserScramCredentialRecord.
 """

@@ -1,11 +1,10 @@
 """SASL: SCRAM-SHA-256, SCRAM-SHA-512, and PLAIN over TLS.
 
-1. The client may send ApiVersions any number of times.
 2. After SaslHandshake 1, it sends SaslAuthenticate requests until the exchange is complete.  After SaslHandshake 0, it
    sends tokens in frames without a header until the exchange is complete.
 
-Invariants: every failure gets the same response after the same delay; then the connection is closed.  Secrets are
-compared in constant time.  The rejection of an unknown user takes as much work as the rejection of a wrong password.
+Invariants: every failure gets the same response after the same delay; then the connection is closed. Secrets are
+compared in constant time. The rejection of an unknown user takes as much work as the rejection of a wrong password.
 
 Source: RFC 5802, RFC 4616; Kafka's SaslServerAuthenticator.
 """
@@ -77,8 +76,6 @@ class ScramSaslServer:
 
 
 class PlainSaslServer:
-    """A PLAIN exchange: one token with user and password, checked against a SCRAM credential."""
-
     def __init__(self, users: CredentialSource) -> None:
         self._users = users
         self._user: str | None = None

@@ -9,11 +9,7 @@ from sediment.segment_io.errors import UsageError
 
 
 def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
-    """Return a context for TLS 1.2 and 1.3 from two PEM files, `certificate` with the chain and `key` with the key.
-
-    Raises:
-        UsageError: a file cannot be read, is not PEM or has a password, or the key does not belong to the certificate.
-    """
+    """Return a context for TLS 1.2 and 1.3 from two PEM files, `certificate` with the chain and `key` with the key."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_IGNORE_UNEXPECTED_EOF

@@ -32,8 +32,6 @@ from sediment.server.topic_catalog import code_without_log
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """The end of a producer's transaction, decided by a coordinator with `coordinator_epoch`."""
-
     producer_id: int
     producer_epoch: int
     coordinator_epoch: int
@@ -64,7 +62,6 @@ class MarkerWriter:
         self._wall_ms = wall_ms
 
     def write(self, marker: Marker, partitions: Iterable[TopicPartition], then: Callable[[Codes], object]) -> None:
-        """Append a marker to each partition; call `then` (maybe later) when all are replicated or have failed."""
         batch = marker.batch(self._wall_ms())
         codes: dict[TopicPartition, ErrorCode] = {}
         appends = []

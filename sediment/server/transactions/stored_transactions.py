@@ -76,7 +76,6 @@ def by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[int]]
 
 # --------------------------------------------------------------------------------------------------------------- replay
 def replay_transactions(log: CoordinatorLog, fs: Fs) -> dict[str, Transaction]:
-    """Records of unknown types are skipped, with one warning per partition."""
     current: dict[str, Transaction] = {}
     unknown = 0
     for record in read_coordinator_records(log, fs, on_corruption=FAIL):

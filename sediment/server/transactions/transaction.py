@@ -70,7 +70,6 @@ class Transaction:
         return self.producer_epoch >= LAST_USABLE_EPOCH
 
     def has_producer(self, producer_id: int) -> bool:
-        """Return True if the producer has this id, or gets the id when the markers are written."""
         return producer_id in (self.producer_id, self.next_producer_id)
 
     def has_timed_out(self, now_ms: int) -> bool:

@@ -1,25 +1,13 @@
 """TransactionCoordinator: the transactional ids of a server, with their transactions and timeouts.
 
-* `load` takes the transactions from the directory, and completes the prepared transactions.
-* `initialize` gives a producer its id and epoch; an open transaction of its predecessor is aborted.
-* `add_partitions` begins a transaction, or adds partitions to it.
-* `verify` checks whether a transaction has partitions.
-* `end` stores the decision and responds.  The markers are written after that, and then the end is stored.
-* At intervals, timed-out transactions are aborted, and expired transactional ids are removed.
+A change takes effect when its record in `__transaction_state` is replicated. Until then, and until the last marker of a
+decided transaction is written, other requests for the transactional id get CONCURRENT_TRANSACTIONS.
 
-A change takes effect when its record in `__transaction_state` is replicated.  Until then, and until the last marker of
-a decided transaction is written, other requests for the transactional id get CONCURRENT_TRANSACTIONS.  Background
-threads write the markers.
+One lock guards all ids. No thread holds it while a record or a marker is appended, or while a response is sent. One
+lock for each id would not make threads run in parallel, because this code runs under Python's global lock. A thread
+waits for the disk only when it reserves a block of producer ids, once per 1,000 ids.
 
-Before `load`, every request gets COORDINATOR_LOAD_IN_PROGRESS.  If the partition of a transactional id cannot be read,
-requests of this id get UNKNOWN_SERVER_ERROR.
-
-One lock guards all ids.  A thread holds it while Python code reads or replaces states.  No thread holds it while a
-record or a marker is appended, or while a response is sent.  One lock for each id would not make threads run in
-parallel, because this code runs under Python's global lock.  No thread waits until a record or a marker is on disk.  A
-thread waits for the disk only when it reserves a block of producer ids, once per 1,000 ids.
-
-Invariants: at most one change of a transactional id is in progress.  No producer gets an epoch above LAST_USABLE_EPOCH.
+Invariants: at most one change of a transactional id is in progress. No producer gets an epoch above LAST_USABLE_EPOCH.
 Memory used for clients stays within `sediment.transactions.max.bytes`; the memory is reserved before a change is
 stored.
 
@@ -252,7 +240,6 @@ class TransactionCoordinator:
             return None
 
     def _fenced(self, entry: _Entry) -> Transaction:
-        """Begin the abort of an open transaction under a higher epoch; the guard is held."""
         now_ms, is_raised = self._clock.now_ms(), entry.is_epoch_raised
         after = transitions.fence(entry.current, self._version, now_ms, is_raised=is_raised)
         entry.is_changing = True
@@ -549,7 +536,6 @@ def _producer_of(transaction: Transaction) -> ProducerOf:
 
 
 def _in_batches(entries: Sequence[_Entry]) -> list[list[_Entry]]:
-    """Split entries into batches whose ids have about `_TOMBSTONE_BATCH_BYTES` in total."""
     batches: list[list[_Entry]] = []
     size_bytes = 0
     for entry in entries:

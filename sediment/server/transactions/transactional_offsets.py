@@ -1,10 +1,8 @@
 """TransactionalOffsets: offsets that are committed as part of a transaction (TxnOffsetCommit).
 
-1. Find the partition of `__consumer_offsets` that stores the group.
 2. Check that the transaction has the partition; with transaction version 2, add the partition.  Skip this step if the
    producer already wrote to the partition in the transaction.
 3. Append the offsets as one transactional batch; they are pending until the marker of the transaction is appended.
-4. Respond when the batch is replicated.
 
 Source: Kafka's GroupCoordinatorService.commitTransactionalOffsets.
 """
@@ -125,7 +123,6 @@ class TransactionalOffsets:
 
 
 def _group_code(code: ErrorCode) -> ErrorCode:
-    """Return the error code that a group coordinator sends after a failed append."""
     return {
         ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,

@@ -6,8 +6,7 @@
     PrepareCommit, PrepareAbort --complete--> CompleteCommit, CompleteAbort
     every state except Ongoing and the prepared states --initialize--> Empty, with a higher epoch
 
-A function returns the next transaction, or the error for the client.  The next transaction takes effect when it is
-stored.  The error NONE means that the request succeeds without a change.
+The error NONE means that the request succeeds without a change.
 
 Source: Kafka's TransactionCoordinator and TransactionMetadata.
 """
@@ -59,10 +58,7 @@ def needs_producer_id_to_initialize(current: Transaction, expected: ProducerOf |
 def initialize(
     current: Transaction, timeout_ms: int, expected: ProducerOf | None, new_producer_id: int, now_ms: int
 ) -> Outcome:
-    """`new_producer_id` is used if `needs_producer_id_to_initialize` returns True.
-
-    An open transaction must first be fenced.
-    """
+    """An open transaction must first be fenced."""
     if expected is not None and not may_continue(current, expected):
         return ErrorCode.PRODUCER_FENCED
     if current.state in PREPARED:

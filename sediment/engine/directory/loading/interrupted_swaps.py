@@ -7,9 +7,7 @@ Kafka's loader decides by file names alone (kafka-log 05 §2); the docstring of 
     pass 3    `.swap` files get their final names
     pass 4    orphan indexes are deleted (`_is_orphan`)
 
-Invariants of `finish_interrupted`: if every new segment is whole, the result is the same as that of Kafka's loader.  If
-`finish_interrupted` is itself interrupted at any step, it can be called again.  A new segment that is not whole may
-replace a whole old segment only if the caller knows that a restore wrote the new segment.
+Invariants of `finish_interrupted`: if every new segment is whole, the result is the same as that of Kafka's loader.
 """
 
 from __future__ import annotations
@@ -74,17 +72,8 @@ def finish_interrupted(directory: Path, fs: Fs, *, restored: Collection[str] = (
     * A name with several suffixes, such as `N.log.cleaned.swap`, is processed until no suffix is left. Kafka removes
       one suffix at each start.
 
-    A second call, even after an interrupted one, leads to the same result.
-
     Returns:
         The repairs, in order; empty if nothing was interrupted.
-
-    Raises:
-        CorruptDataError: the name of a `.cleaned` or `.swap` file has no offset; or a new segment is not whole, and the
-            old segments lack some of its records.  Nothing was changed, except that outer suffixes of stacked names may
-            have been removed.
-        UnsupportedDataError: a new segment contains a batch of a later version.  Nothing was changed, except for outer
-            suffixes, as above.
 
     Source: kafka-log 05 §2 passes 1 to 3, orphan indexes of pass 4, §7.1.
     """
@@ -230,7 +219,6 @@ def _replaced_names(
 
 
 def _lies_between(directory: Path, name: str, new: Sequence[NewSegment], fs: Fs) -> bool:
-    """Return True for a log that begins after one new segment ends, and that ends before the next one begins."""
     file = parse_segment_file(name)
     if file is None or file.kind is not _LOG:
         return False

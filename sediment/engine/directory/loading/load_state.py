@@ -1,7 +1,6 @@
 """The state that the steps of one load of a partition share: segments, leader epochs, snapshots, repairs.
 
-Invariants: every change of a file is durable when its method returns, and is listed in `repairs`.  `segments` are the
-segments loaded so far, in ascending order.
+Invariants: every change of a file is durable when its method returns, and is listed in `repairs`.
 """
 
 from __future__ import annotations
@@ -209,7 +208,6 @@ class LoadState:
             )
 
     def producer_manager(self) -> ProducerStateManager:
-        """Return a new producer state manager that uses the snapshots of this load."""
         return ProducerStateManager(
             self.snapshots, now_ms=self.now_ms, expiration_ms=self.config.producer_id_expiration_ms
         )
@@ -265,7 +263,6 @@ def end_by_headers(state: LoadState, segment: LoadingSegment) -> tuple[int, int]
 
 
 def end_of(state: LoadState, segment: LoadingSegment) -> tuple[int, int]:
-    """Return (next offset, end position) of the last batch, even if there is corruption before this batch."""
     if segment.scan is None:
         return end_by_headers(state, segment)
     next_offset, position = segment.scan.next_offset, segment.scan.good_bytes

@@ -11,11 +11,9 @@
     5  finish                set leader epochs, producer state and snapshots, log start, and   §2, §6
                              the high watermark from its checkpoint, within the log
 
-If offsets do not fit into a segment, `split_segment` splits it, and step 2 runs again.  A folder that ends in -delete
-is not recovered.
+If offsets do not fit into a segment, `split_segment` splits it, and step 2 runs again.
 
-After a load, every index is trimmed to its entries.  LocalLog then extends the indexes of the active segment for
-appends.
+After a load, every index is trimmed to its entries.
 
 Invariants
 * After an unclean stop, the log may be cut at or above the recovery point, as a broker would cut it.  In a trusted part
@@ -219,7 +217,6 @@ def _load(state: LoadState) -> LoadedLog:
 
 
 def _load_and_recover(state: LoadState) -> tuple[int, int]:
-    """Return (recovery point, log end offset)."""
     state.corruption.clear()
     _load_segment_files(state)
     bases = [segment.base_offset for segment in state.segments]
@@ -233,7 +230,6 @@ def _load_and_recover(state: LoadState) -> tuple[int, int]:
 
 
 def _remove_temporary_files(state: LoadState) -> None:
-    """Remove small files that a crash left incomplete; a broker ignores them."""
     for entry in state.fs.scan(state.directory):
         target = entry.name.removesuffix(".tmp")
         if target != entry.name and (target == LEADER_EPOCH_FILE or parse_segment_file(target) is not None):
@@ -242,8 +238,9 @@ def _remove_temporary_files(state: LoadState) -> None:
 
 
 def _load_segment_files(state: LoadState) -> None:
-    """A segment is also recovered immediately if its transaction index ends below the segment's base offset.
+    """List the segments in ascending order; recover a segment immediately if its offset index is missing.
 
+    A segment is also recovered immediately if its transaction index ends below the segment's base offset.
     The recovery of a segment needs the producers of all earlier segments. If an earlier segment is corrupt and not
     verified yet, this recovery is postponed. A broker does not load such a log.
     """

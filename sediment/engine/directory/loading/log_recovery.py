@@ -99,10 +99,9 @@ def recover_unverified(state: LoadState) -> None:
 
 
 def _scan_ahead(state: LoadState, segment: LoadingSegment) -> ScannedAhead | None:
-    """Scan a segment before the earlier segments are verified; return the scan with the batches of its producers.
+    """Return None if the scan must be repeated after the earlier segments are verified.
 
-    Return None if the scan must be repeated after the earlier segments are verified.  This is so if the scan finds
-    corruption, or too many batches to keep in memory.
+    This is so if the scan finds corruption, or too many batches to keep in memory.
     """
     tables: list[Rows] = []
 
@@ -154,10 +153,8 @@ def settle_ends(state: LoadState) -> tuple[int, int]:
 
 
 def check_trusted(state: LoadState) -> None:
-    """Check the log after a clean stop: every batch with `verify_trusted`, otherwise only the end of the log.
-
-    A broker does not check the end: it finds the last complete batch, and appends after the torn bytes that follow it.
-    """
+    # A broker does not check the end: it finds the last complete batch, and appends after the torn bytes that follow
+    # it.
     for segment in state.segments:
         if segment.scan is not None:
             continue

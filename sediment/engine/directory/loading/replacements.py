@@ -4,10 +4,8 @@
                if the log is empty, both its indexes exist and are empty, and it does not replace a segment with records
     framed     the lengths of the batches lead to the end of the file, and no index has an offset past the log
 
-After a crash, all new segments are whole, because they are synced before their first rename.  A segment is not whole
+After a crash, all new segments are whole, because they are synced before their first rename. A segment is not whole
 only if a disk or filesystem lost data, or if the file was copied into the directory by hand.
-
-Invariants: nothing is written; old segments are read only if a new segment is not whole.
 """
 
 from __future__ import annotations
@@ -158,7 +156,6 @@ class OldSegments:
         return any(self.have_records(base) for base in bases)
 
     def reach(self, base_offset: int) -> bool:
-        """Return True if a non-empty log begins at `base_offset`, or the batches of an earlier log lead past it."""
         index = bisect_right(self._bases, base_offset)
         if index == 0:
             return False
@@ -168,8 +165,9 @@ class OldSegments:
         )
 
     def hold(self, new: NewSegment) -> bool:
-        """A cleaning copies a corrupt batch unchanged, so the first batch of a new segment may be bad.
+        """Return True if the old logs contain good batches for the whole range of the new segment's good batches.
 
+        A cleaning copies a corrupt batch unchanged, so the first batch of a new segment may be bad.
         In this case, also return True if an old log with the same base offset reaches the new segment's end offset.
         This log is followed from batch to batch by the lengths in the batch headers alone.
         """

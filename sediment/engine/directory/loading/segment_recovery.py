@@ -42,8 +42,6 @@ _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScannedAhead:
-    """A scan that ran before the earlier segments were verified; its producers' batches are BATCH_ROW tables."""
-
     scan: SegmentScan
     tables: tuple[Rows, ...]
 
@@ -69,7 +67,6 @@ def recover_segment(state: LoadState, segment: LoadingSegment, *, cut: bool, rea
 def announce_cut(
     state: LoadState, segment: LoadingSegment, scan: SegmentScan, following: Sequence[LoadingSegment]
 ) -> None:
-    """`following` are the later segments that are removed too."""
     least_offset = segment.base_offset if scan.goes_back else scan.next_offset
     size_bytes = segment.ref.log_bytes
     lost = find_batches_after(state.path(segment), scan.good_bytes, size_bytes, least_offset, state.fs)

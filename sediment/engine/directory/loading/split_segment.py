@@ -1,11 +1,9 @@
 """The split of a segment whose offsets span more than 2^31; brokers before 2.1 could write such segments (02 §8.2).
 
-After a split, `log_loader` discards the loaded segments, and loads all segments again.  The new segments keep the
-modification time and the transaction index entries of the old one; Kafka loses these entries.
+The new segments keep the modification time and the transaction index entries of the old one; Kafka loses these entries.
 
-Invariants: the bytes of the log do not change; they are distributed over more files.  A segment is split only if its
-offsets ascend and end before the next segment.  No checksum covers an offset, so one flipped bit can look like an
-overflow.
+A segment is split only if its offsets ascend and end before the next segment. No checksum covers an offset, so one
+flipped bit can look like an overflow.
 """
 
 from __future__ import annotations
@@ -41,9 +39,7 @@ def split_segment(
     config: CompactionConfig,
     fs: Fs,
 ) -> Repair:
-    """`overflow` is the error that the scan raised.
-
-    The whole segment is read into memory, which is acceptable because such segments are rare.
+    """The whole segment is read into memory, which is acceptable because such segments are rare.
 
     Source: kafka-log 02 §8.2.
     """

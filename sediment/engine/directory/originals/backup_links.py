@@ -4,10 +4,9 @@
                                                the options call these links originals
     snapshot_log_dir, snapshot_partition       link the log directory before a run, for `sediment verify`
 
-Invariants: links are durable before the first rename.  A link shares its inode with the removed file.  Backups never
-change, because no command changes an existing inode.  Earlier backups are never replaced, and no byte is copied.  Each
-run has a separate folder for its originals.  If several runs link a partition into one directory for `--keep-before`,
-the links show the partition before the first run.
+Invariants: links are durable before the first rename. A link shares its inode with the removed file. Each run has a
+separate folder for its originals. If several runs link a partition into one directory for `--keep-before`, the links
+show the partition before the first run.
 """
 
 from __future__ import annotations
@@ -93,7 +92,6 @@ def backup_directory(target: Path, log_dir: Path, fs: Fs) -> Iterator[None]:
 
 @contextmanager
 def originals_directory(target: Path, log_dir: Path, fs: Fs) -> Iterator[None]:
-    """Check that `target` is outside log directories and snapshots, then do the same as `backup_directory`."""
     path = target.resolve()
     for above in (path, *path.parents):
         found = next((name for name in _MARKS if fs.exists(above / name)), None)
@@ -174,11 +172,9 @@ class BackupLinks:
         return catalogue_file(self._target, self._catalogue.run_id)
 
     def begin(self) -> None:
-        """Write the catalogue durably, with the state `planned`."""
         write_catalogue(self._catalogue, self._target, self._fs)
 
     def add(self, partition: OriginalPartition) -> None:
-        """Add a partition to the catalogue, durably, before its first `keep`."""
         added = replace(self._catalogue, partitions=(*self._catalogue.partitions, partition))
         write_catalogue(added, self._target, self._fs)
         self._catalogue = added
@@ -271,9 +267,9 @@ def _is_same(path: Path, file: OriginalFile) -> bool:
 
 
 def snapshot_log_dir(log_dir: Path, target: Path, now_ms: int, fs: Fs) -> None:
-    """Link the files of `log_dir` outside the partitions, such as checkpoints, into `target`; keep existing links.
+    """`now_ms` is the clock of the run.
 
-    `now_ms` is the clock of the run. If an earlier run has used `target`, its mark keeps the clock of that run.
+    If an earlier run has used `target`, its mark keeps the clock of that run.
     """
     path = target / BEFORE_OF_FILE
     mark = read_mark(path, fs)
@@ -325,7 +321,6 @@ def _link_all(names: Sequence[str], source: Path, target: Path, fs: Fs) -> None:
 
 
 def _make_directories(path: Path, fs: Fs, *, like: Path) -> None:
-    """Create a directory and its missing parents, as private as `like`, a directory of the originals' source."""
     missing = [each for each in (path, *path.parents) if not fs.is_directory(each)]
     for each in reversed(missing):
         fs.make_directory(each, like=like)

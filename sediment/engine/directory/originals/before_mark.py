@@ -1,14 +1,12 @@
 """The mark file of a directory that `--keep-before` fills.
 
-The file contains the path of the source log directory, and a fingerprint of each partition in that directory.  A run
-links only the partitions that it changes.  If a partition has no links, its fingerprint shows the reason: the partition
-never changed, or its links are missing.
+A run links only the partitions that it changes. If a partition has no links, its fingerprint shows the reason: the
+partition never changed, or its links are missing.
 
-Several runs may use the same directory, for example if the first run was interrupted.  Then the mark has the clock of
+Several runs may use the same directory, for example if the first run was interrupted. Then the mark has the clock of
 the first run, which `verify` needs.
 
-Format: one JSON object with `log_dir`, `partitions`, `now_ms` and `is_reused`; `partitions` has a fingerprint for each
-partition name.  Earlier versions wrote only the path, or no `now_ms`.
+Earlier versions wrote only the path, or no `now_ms`.
 """
 
 from __future__ import annotations
@@ -28,10 +26,7 @@ from sediment.segment_io.partition.sources import find_sources
 
 @dataclass(frozen=True, slots=True)
 class BeforeMark:
-    """`now_ms` is the clock of the first run, or None if an earlier version of Sediment wrote the mark.
-
-    `is_reused` is True if a later run has used the directory.
-    """
+    """`now_ms` is the clock of the first run, or None if an earlier version of Sediment wrote the mark."""
 
     log_dir: str
     partitions: Mapping[str, str] = field(default_factory=dict)

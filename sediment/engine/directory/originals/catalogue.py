@@ -15,9 +15,7 @@
 
 `checkpoints` contains the partition's offset in each checkpoint file before the run, or null if the file did not list
 the partition. `leader_epochs` is the content of leader-epoch-checkpoint before the run, or null if the file did not
-exist. A file is described by name, size_bytes, mtime_ns and inode. `files` are the files that the run replaced or
-deleted. `new_files` are the segment files that the run wrote, or null while the state is planned. `unchanged` are the
-logs that the run did not change.
+exist.
 
 Invariants: the catalogue is durable as `planned` before the first original is removed. A `planned` catalogue lists
 every file that may be removed, and each removed file has a link with the same inode in the run's folder. The files that
@@ -191,7 +189,6 @@ def run_ids(target: Path, fs: Fs) -> list[str]:
 
 
 def read_catalogue(target: Path, run_id: str, fs: Fs) -> Catalogue:
-    """Return the catalogue of a run; while the run is planned, `new_files` come from `new-files.json`."""
     path = catalogue_file(target, run_id)
     catalogue: Catalogue = _parsed(path, _catalogue, fs)
     if catalogue.run_id != run_id:

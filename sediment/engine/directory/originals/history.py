@@ -51,7 +51,6 @@ class History:
         return self._entries.get((log_dir, partition), ())
 
     def is_erasure(self, run: Catalogue) -> bool:
-        """Return True if the run erased records: directly, or because it undid the restore of an erasure."""
         restores = 0
         found: Catalogue | None = run
         while found is not None and found.restores is not None and restores <= len(self.runs):

@@ -8,13 +8,12 @@
     6  snapshots          put back whole producer snapshots, and remove the snapshots that the undone run made
     7  leader epochs      write the epochs from before the undone run, and the epochs added after it
 
-The caller holds the lock of the log directory, and has finished interrupted replacements.  The caller makes
+The caller holds the lock of the log directory, and has finished interrupted replacements. The caller makes
 `log_start_first` durable before step 3, and writes the other checkpoint entries after step 7.
 
 Invariants: after a crash at any step, Sediment and a broker can load the directory, because every operation used here
-guarantees this.  After the crash, a second call with a new plan completes the restore.  Only closed logs share inodes
-with their originals, because a broker changes the active segment and the indexes in place.  The only exception is an
-active segment that a recovery had removed entirely: it also shares an inode.
+guarantees this. Only closed logs share inodes with their originals, because a broker changes the active segment and the
+indexes in place. The only exception is an active segment that a recovery had removed entirely: it also shares an inode.
 """
 
 from __future__ import annotations
@@ -100,7 +99,6 @@ class PartitionRestore:
 
 
 def listed_files(directory: Path, fs: Fs) -> dict[str, OriginalFile]:
-    """The result is empty if the directory does not exist."""
     if not fs.is_directory(directory):
         return {}
     return {name: original_file(directory / name) for name in segment_file_names(directory, fs)}

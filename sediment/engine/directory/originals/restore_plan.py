@@ -1,6 +1,6 @@
 """The plan that restores a partition to its state before a run, or the reason why the plan would lose records.
 
-The catalogue lists the logs before and after the run.  Base offsets that are in both lists are anchors:
+The catalogue lists the logs before and after the run. Base offsets that are in both lists are anchors:
 
     segments before the first anchor    `expire` deleted segments here, and may have rolled an empty one: insert those
                                         listed only before the run, and remove those listed only after it
@@ -8,9 +8,9 @@ The catalogue lists the logs before and after the run.  Base offsets that are in
                                         them: replace the group if the run changed a file of it
     segments past all listed ones       they were appended after the run: keep them
 
-Invariants: nothing is read or written.  A log is replaced only if its state is the one before the run or the one after
-the run.  Only the last log may have grown after the run, and only if the plan keeps this log.  The plan is empty if the
-partition is already in its state before the run.  If a restore was killed, the plan contains the remaining changes.
+Invariants: nothing is read or written. A log is replaced only if its state is the one before the run or the one after
+the run. Only the last log may have grown after the run, and only if the plan keeps this log. The plan is empty if the
+partition is already in its state before the run.
 """
 
 from __future__ import annotations
@@ -64,8 +64,7 @@ class RestoredGroup:
 class RestorePlan:
     """`log_start_first` must be durable before the segments change.
 
-    `log_start_last` is written after the change. Both values are used only if `moves_log_start` is True. `emptied` are
-    empty segments at the log end. `is_appended` is True if records were appended after the run.
+    `log_start_last` is written after the change. Both values are used only if `moves_log_start` is True.
     """
 
     inserted: tuple[RestoredSegment, ...] = ()
@@ -110,11 +109,9 @@ def plan_restore(
     is_done: bool,
     log_start_checkpoint: int | None,
 ) -> RestorePlan | Refusal:
-    """Return the plan that undoes a run in a partition, or the reason to leave the partition unchanged.
+    """`copies` contains the names of the `live` files that have the same bytes as their originals.
 
-    `copies` contains the names of the `live` files that have the same bytes as their originals. Such files exist
-    because a restore copies all files except closed logs. `is_done` is False for a killed run; its catalogue may list
-    files that it did not remove.
+    `is_done` is False for a killed run; its catalogue may list files that it did not remove.
     """
     if not is_done:
         entry = _with_linked_files(entry, kept)
@@ -132,10 +129,7 @@ def _with_linked_files(planned: OriginalPartition, kept: Files) -> OriginalParti
 
 
 def _is_same(file: OriginalFile | None, other: OriginalFile) -> bool:
-    """Return True if both are the same file in the same state.
-
-    If the inode of `other` is 0, `other` was listed before it was written, and equals every existing file.
-    """
+    """If the inode of `other` is 0, `other` was listed before it was written, and equals every existing file."""
     return file is not None and (other.inode == 0 or file == other)
 
 
@@ -266,7 +260,6 @@ class _Planner:
         return found != self._new.get(found.name) and found.name in self._copies
 
     def _is_made(self, name: str, file: OriginalFile) -> bool:
-        """Return True if a file is in its state after the run, and that state differs from its state before the run."""
         found = self._live.get(name)
         return _is_same(found, file) and not self._is_as_before(found)
 
@@ -325,7 +318,6 @@ class _Planner:
         )
 
     def _segment(self, base: int) -> RestoredSegment:
-        """Return a segment in its state before the run, made of originals and of files that the run did not change."""
         files = []
         for kind in SegmentFileKind:
             name = f"{base:020d}{kind}"
@@ -405,6 +397,5 @@ def _base_of(name: str) -> int:
 
 
 def merged_epochs(before: Sequence[EpochEntry], now: Sequence[EpochEntry]) -> tuple[EpochEntry, ...]:
-    """Return the leader epochs from before the run, and the epochs that began after the run."""
     newest = max((entry.epoch for entry in before), default=-1)
     return (*before, *(entry for entry in now if entry.epoch > newest))

@@ -3,7 +3,7 @@
     DIR/pins.json    the names of the pins, and the run whose originals each pin keeps
 
 Invariants of `remove_originals`: a file is removed only if the catalogue of its run lists the same name, inode, size
-and time.  No link is followed.  The catalogue is removed last, so a second call completes an interrupted removal.
+and time. The catalogue is removed last, so a second call completes an interrupted removal.
 """
 
 from __future__ import annotations

@@ -71,8 +71,6 @@ _INVALID_STATUSES = frozenset({BAD_RECORD_COUNT, BAD_LAST_OFFSET, BAD_CONTROL_RE
 
 
 class BatchFields(NamedTuple):
-    """A row of `BATCH_ROW` as plain numbers."""
-
     position: int
     size_bytes: int
     base_offset: int
@@ -148,10 +146,7 @@ class CompleteBatches:
 
 
 class AppendBuffers:
-    """Buffers for the appends of one thread, which performs one append at a time.
-
-    The buffers stay as long as their thread, so they grow only up to a bound; a larger batch has its own buffer.
-    """
+    """The buffers stay as long as their thread, so they grow only up to a bound; a larger batch has its own buffer."""
 
     def __init__(self) -> None:
         self._replace_buffer(128 << 10)
@@ -181,7 +176,6 @@ class AppendBuffers:
         self.rows = np.zeros(2 * self.rows.size, dtype=BATCH_ROW)
 
     def records(self, count: int) -> npt.NDArray[np.int64]:
-        """Return int64[n, RECORD_FIELDS] with rows for `count` records, or for a part of them if there are many."""
         if len(self.all_records) < min(count, _MOST_RECORDS):
             self.all_records = np.zeros((min(2 * count, _MOST_RECORDS), RECORD_FIELDS), dtype=np.int64)
         return self.all_records

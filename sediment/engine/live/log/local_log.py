@@ -12,8 +12,6 @@
     put_epochs        replace leader-epoch-checkpoint at once
     write_snapshot    producer snapshot at a roll, a truncation and a close
 
-Each of these modules contains functions that take a `LocalLog`; `partition_log.PartitionLog` is the public class.
-
 Invariants
 * The state changes only under `lock`.  `locked` takes the lock and checks that the log is usable.
 * After a disk failure the log is offline: every call raises StorageError, and `on_failure` was called once.
@@ -168,7 +166,6 @@ class LocalLog:
         self.producers.on_high_watermark(self.offsets.high_watermark)
 
     def start_at(self, offset: int) -> bool:
-        """Raise the log start to `offset`; return False if it is already at `offset` or above."""
         offsets = self.offsets.started_at(offset)
         if offsets is self.offsets:
             return False
@@ -197,7 +194,6 @@ class LocalLog:
         )
 
     def add_segment(self, base_offset: int) -> Segment:
-        """Create an empty segment, which becomes the active one; the first append creates its indexes."""
         segment = self.segment(base_offset, size_bytes=0, now_ms=self.clock(), is_new=True)
         is_first = not self.segments.base_offsets or self.segments.active.base_offset == base_offset
         like = self.directory if is_first else self.segments.active.path()

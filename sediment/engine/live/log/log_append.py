@@ -14,8 +14,6 @@
     duplicate           a duplicate is not written; the result has the offsets of the first append
     no batch            an append without a batch changes nothing and rolls nothing
 
-An append does not write partition.metadata, which is written when the log is opened.
-
 Invariant: an append is checked completely before anything changes, so a refused append leaves no trace.
 """
 
@@ -252,7 +250,6 @@ def _has_first_offset(batches: CompleteBatches) -> bool:
 
 
 def _first_offset(batches: CompleteBatches, first: BatchFields) -> int:
-    """Return the first offset of an append; with magic 0 or 1, the first record may be inside a compressed message."""
     if _has_first_offset(batches):
         return first.base_offset
     entry = batches.buffer[first.position : first.position + first.size_bytes].tobytes()

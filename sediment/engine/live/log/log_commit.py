@@ -1,8 +1,6 @@
 """The commit of a cleaning of a live log: cleaned segments replace their sources, one group at a time.
 
-`directory.swap` renames `.part` to `.cleaned`, `.cleaned` to `.swap`, the old files to `.deleted`, and then `.swap` to
-the final names.  The offsets of the log, its leader epochs and its producers do not change.  If no segment begins at
-the offset of a producer snapshot any more, the snapshot is removed.
+If no segment begins at the offset of a producer snapshot any more, the snapshot is removed.
 
 Invariant: the lock is held for one group at a time, so appends and reads continue between two groups.
 
@@ -25,7 +23,6 @@ _LOCK_YIELD_SECONDS = 0.0005
 
 
 def replace_segments(log: LocalLog, swap: PreparedSwap, before_group: Callable[[], None] | None) -> None:
-    """Commit `swap`; before each group, `before_group` is called without the log's lock."""
     groups = iter([group for group in swap.groups if group.parts])
     replaced: CleanedGroup | None = None
     with ExitStack() as held:

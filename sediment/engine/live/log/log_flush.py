@@ -5,11 +5,11 @@
     roll             `log_roll` flushes the old segment
     close            `log_manager` flushes the log before the close
 
-A flush syncs the log, the indexes and the transaction index of each segment at or above the recovery point.  It also
-syncs the directory if one of these segments is new.  An empty active segment is flushed only on request
-(`force_last_segment`); a close requests this.  A truncation lowers the recovery point (`log_offsets`).
+A flush syncs the log, the indexes and the transaction index of each segment at or above the recovery point. It also
+syncs the directory if one of these segments is new. An empty active segment is flushed only on request
+(`force_last_segment`); a close requests this.
 
-Invariants: the recovery point rises only after the files of every segment below it have been synced.  If a truncation
+Invariants: the recovery point rises only after the files of every segment below it have been synced. If a truncation
 sets the recovery point during a flush, the flush does not change it.
 """
 
@@ -52,7 +52,6 @@ def flush_locked(log: LocalLog, offset: int) -> None:
 
 
 def _unflushed_files(log: LocalLog, offset: int, force_last_segment: bool) -> tuple[list[OpenFile], bool]:
-    """Return the files of segments between the recovery point and `offset`, and True if their names must be synced."""
     recovery_point = log.offsets.recovery_point
     end_offset = offset + 1 if force_last_segment else offset
     if end_offset <= recovery_point:

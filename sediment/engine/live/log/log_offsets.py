@@ -11,8 +11,7 @@ The last stable offset is not stored: `log_reader` derives it from the open tran
     truncation         `truncated_to` lowers each offset that is above the new end
     start raised       `started_at` also raises the recovery point; a start at or below the log start changes nothing
 
-Invariants: log start ≤ high watermark ≤ log end, and recovery point ≤ log end.  The constructor checks the invariants.
-So each method either returns offsets that satisfy the invariants, or raises an error.
+Invariants: log start ≤ high watermark ≤ log end, and recovery point ≤ log end.
 """
 
 from __future__ import annotations
@@ -61,7 +60,6 @@ class LogOffsets(_Offsets):
         return LogOffsets(self.log_start, self.high_watermark, recovery_point, self.log_end)
 
     def truncated_to(self, offset: int) -> LogOffsets:
-        """Return the offsets after a truncation to `offset`; unchanged if the log already ends at `offset` or below."""
         if offset >= self.log_end:
             return self
         return LogOffsets.within(min(self.log_start, offset), self.high_watermark, self.recovery_point, offset)

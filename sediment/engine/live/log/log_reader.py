@@ -1,18 +1,14 @@
 """Reading a live log: slices of segments, offsets by time, the last stable offset, and the view for the cleaner.
 
-    read      the isolation gives the limit -> the segment -> a slice of its file        kafka-log 04 §8
+read      the isolation gives the limit -> the segment -> a slice of its file        kafka-log 04 §8
 
-`log_segments` finds the segment and the first batch; a read returns bytes of this one segment.
-
-    offset               below the log start or above the log end, it raises OffsetOutOfRangeError; at or above the
-                         limit, the result is empty
-    limit                the log end, the high watermark, or the last stable offset (TXN_COMMITTED)
-    size                 a slice has at most max_bytes and may end inside a batch; with min_one_message, its first batch
-                         is always complete
-    start                a slice begins with a batch, which may begin below the offset; in a gap, with the next batch
-    aborted              `transaction_index.collect_aborted` searches up to the next offset index entry after the slice
-
-The last stable offset is the first offset of the earliest undecided transaction, but at most the high watermark.
+offset               below the log start or above the log end, it raises OffsetOutOfRangeError; at or above the
+                     limit, the result is empty
+limit                the log end, the high watermark, or the last stable offset (TXN_COMMITTED)
+size                 a slice has at most max_bytes and may end inside a batch; with min_one_message, its first batch
+                     is always complete
+start                a slice begins with a batch, which may begin below the offset; in a gap, with the next batch
+aborted              `transaction_index.collect_aborted` searches up to the next offset index entry after the slice
 """
 
 from __future__ import annotations
@@ -182,9 +178,8 @@ def lookup_timestamp(log: LocalLog, target_ms: int, *, only_quick: bool = False)
         largest time (-3)     the first record with the largest timestamp (`Segment.largest_timestamp_search`)
         tiered (-5, -6)       unknown: -1
 
-    Records below the log start are skipped (`Segment.timestamp_search`). The epoch of a record is the epoch of its
-    batch. The lock is held only until it is known where to search, because a batch may expand to many bytes. If the log
-    was truncated meanwhile, the search begins again.
+    Records below the log start are skipped (`Segment.timestamp_search`). The lock is held only until it is known where
+    to search, because a batch may expand to many bytes. If the log was truncated meanwhile, the search begins again.
 
     Raises:
         LongWorkError: `only_quick` is True, and a large batch must be searched.

@@ -1,8 +1,6 @@
 """Deletion of records from a live log, by a request or by retention (kafka-log 03 §2, §3, §5).
 
-Retention and DeleteRecords raise the log start; only retention deletes segments.  `retention.policy` decides which
-segments expire, and `LocalLog.remove_segments` renames their files to `.deleted`.  `log_manager` runs retention for
-logs that are not compacted, and `log_cleaner` for the others.
+`log_manager` runs retention for logs that are not compacted, and `log_cleaner` for the others.
 
     new log start         it must not be above the high watermark; if it is not above the old one, nothing changes
     other state           `LocalLog.start_at` adapts recovery point, leader epochs and ended transactions
@@ -56,10 +54,9 @@ def delete_records(log: LocalLog, before_offset: int) -> int:
 
 
 def delete_old_segments(log: LocalLog) -> int:
-    """Segments with offsets at or above the last stable offset are kept.
+    """Kafka would also delete these segments.
 
-    Kafka would also delete these segments. A consumer would then miss the first records of a transaction that is
-    committed later.
+    A consumer would then miss the first records of a transaction that is committed later.
     """
     with log.locked():  # so that the limits are not replaced before they are used
         return _delete(log, log.config.retention)

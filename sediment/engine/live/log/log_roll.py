@@ -9,9 +9,7 @@
     roll          complete and trim the old segment (`Segment.become_inactive`), create the new one, write a snapshot of
                   the producers, and flush snapshot and old segment in the background
 
-`LogConfig` computes the maximum age and its jitter. `LocalLog.add_segment` creates the `.log`; with preallocate, the
-file has segment.bytes bytes, otherwise 0. Stray files with the base offset are removed first; an empty active segment
-with this base offset is replaced.
+Stray files with the base offset are removed first; an empty active segment with this base offset is replaced.
 """
 
 from __future__ import annotations

@@ -6,11 +6,10 @@
     3  write     write offset and leader epoch into the header, then the batch and its index entries; then set the log
                  end and the producer's state
 
-A plain batch is a batch that needs no new checksum: see `check_plain_batch`.  `log_append.append` does all other
-appends, and refuses appends that must be refused.
+A plain batch is a batch that needs no new checksum: see `check_plain_batch`.
 
-Invariants: `append` returns None only if nothing has changed.  Files, state and result are the same as after
-`log_append.append`.
+Invariants: `append` returns None only if nothing has changed. Files, state and result are
+the same as after `log_append.append`.
 """
 
 from __future__ import annotations
@@ -87,7 +86,6 @@ class PlainAppends:
         self._rules = _Rules.of(log.config)
 
     def append(self, records: Buffer, leader_epoch: int) -> AppendInfo | None:
-        """Append `records` of a client if they are a plain batch; return None if `log_append.append` must decide."""
         log, buffers = self._log, THREAD_LOCAL.buffers
         size_bytes = len(records)
         rules = self._rules

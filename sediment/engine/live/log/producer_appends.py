@@ -264,7 +264,6 @@ class LogProducers:
     def start_verification(
         self, producer_id: int, sequence: int, epoch: int, *, supports_epoch_bump: bool, now_ms: int
     ) -> VerificationGuard | None:
-        """Return a guard for the first batch of a transaction; None if the transaction is already open."""
         producer = self._producers.get(producer_id)
         if producer is not None and epoch < producer.epoch:
             raise _old_epoch(producer_id, epoch, producer.epoch)
@@ -370,7 +369,6 @@ class LogProducers:
         self._producers.update(states)
 
     def _keeps_verification(self, fields: BatchFields) -> bool:
-        """Return True for a marker that arrives while the next transaction is being verified."""
         entry = self._verifications.get(fields.producer_id)
         return (
             entry is not None

@@ -5,8 +5,6 @@
     <base>.timeindex    largest timestamp so far -> its offset, after the same batches     01 §7.2, §7.5
     <base>.txnindex     aborted transactions whose marker is in this segment               01 §7.4
 
-If an index is full, the entry is not written (`format.index_appends`).
-
     preallocate           a new `.log` has segment.bytes bytes (`LocalLog.add_segment`); a roll or a close trims it
     first_timestamp_ms    the largest timestamp of the first batch, which is Kafka's rolling based timestamp
     largest_timestamp_ms  the largest timestamp of the appends; before them, that of the last time index entry; without
@@ -130,7 +128,6 @@ class Segment:
         return file
 
     def create(self, *, like: Path, preallocated_bytes: int = 0) -> None:
-        """Create the `.log` of a new segment with the owner of `like`; the first append creates the indexes."""
         self._file = self._fs.create_file(self.path(), like=like)
         self.preallocate(preallocated_bytes)
 
@@ -169,10 +166,7 @@ class Segment:
 
     # ----------------------------------------------------------------------------------------------------------- append
     def append(self, batches: CompleteBatches) -> None:
-        """Append batches to the file, and append their index entries.
-
-        Source: kafka-log 01 §7.5.
-        """
+        """Source: kafka-log 01 §7.5."""
         rows = batches.rows
         if len(rows) == 1:
             first = batches.first()
@@ -284,7 +278,6 @@ class Segment:
 
     @property
     def largest_timestamp_ms(self) -> int:
-        """The largest timestamp; the modification time of the file if no batch has one."""
         largest_ms = self.largest.timestamp_ms
         entry = self._fs.entry(self.path()) if largest_ms < 0 else None
         return largest_timestamp_or_mtime_ms(largest_ms, 0 if entry is None else entry.mtime_ns)
@@ -325,7 +318,6 @@ class Segment:
 
     # ------------------------------------------------------------------------------------------------------------- read
     def find(self, offset: int, *, from_position: int | None = None) -> FoundBatch | None:
-        """Return the first batch whose last offset is at least `offset`; None if there is none."""
         start = self.offset_index.lookup(offset).position if from_position is None else from_position
         return self._scan(start, BY_LAST_OFFSET, offset)
 
@@ -346,7 +338,6 @@ class Segment:
         return TimestampSearch(self.file, position, self.size_bytes, wanted)
 
     def upper_bound(self, position: int) -> OffsetPosition | None:
-        """Find an index entry with an offset above all records before byte `position`; return None if there is none."""
         return self.offset_index.fetch_upper_bound(position)
 
     # --------------------------------------------------------------------------------------------------------- truncate
@@ -390,7 +381,6 @@ class Segment:
         self._progress[INDEXED_TIMESTAMP] = last.timestamp_ms
 
     def next_offset(self) -> int:
-        """Return the offset after the last batch; the base offset if the segment has no batch."""
         position = self.offset_index.lookup(self.offset_index.last_offset).position
         last_offset = self.base_offset - 1
         while (batch := self._scan(position, BY_LAST_OFFSET, last_offset + 1)) is not None:

@@ -12,16 +12,13 @@
                the compression level does not matter
     rebuilt    all other batches are rebuilt, and so are messages of magic 0 and 1; max.message.bytes is checked again
 
-`segment.append_check_kernels` checks the records.
-
 Source: Kafka's LogValidator, and kafka-log 04 §2.
 
 `validate_batches` does all of this without a lock of the log.
 
 Invariants: nothing is written to a file, and the caller's bytes are not changed, because each thread works in its own
-buffers. If only offsets and timestamps of a batch change, they are written into the copy of the batch. All other
-batches are rebuilt. For batches of magic 2, no Python loop runs over the records, and the memory for decoded records
-does not depend on their number.
+buffers. For batches of magic 2, no Python loop runs over the records, and the memory for decoded records does not
+depend on their number.
 """
 
 from __future__ import annotations
@@ -115,8 +112,6 @@ _REASON_TEXT = {
 # -------------------------------------------------------------------------------------------------------------- leaders
 @dataclass(frozen=True, slots=True)
 class ValidatedAppend:
-    """A batch with its assigned offsets; `log_append_time_ms` is -1 for CreateTime topics."""
-
     batches: CompleteBatches
     max_timestamp_ms: int
     log_append_time_ms: int
@@ -288,8 +283,6 @@ def _stamped(
 # -------------------------------------------------------------------------------------------------------------- rebuilt
 @dataclass(frozen=True, slots=True)
 class _Assembled:
-    """Encoded records, and the header values of the batch that will contain them."""
-
     payload: Buffer
     count: int
     base_timestamp_ms: int

@@ -9,7 +9,7 @@
     metadata log          it is not loaded, and neither is the index cache of tiered storage
     any other folder      the start is refused
 
-Each directory has num.recovery.threads.per.data.dir threads.  `directory.loading.log_loader` loads one log.
+Each directory has num.recovery.threads.per.data.dir threads.
 
 Source: Kafka's LogManager.loadLogs, loadLog.
 """

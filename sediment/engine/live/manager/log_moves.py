@@ -1,7 +1,5 @@
 """Moves of logs between log directories: future logs, and the switch from a log to its future log.
 
-`future_log` copies the batches, and `replica_alter_log_dirs` decides when to copy and when to switch.
-
     create      a future log next to the live one, in another directory
     replace     the rest is copied, the partition is assigned to the new directory, and the folders are renamed
     promote     after a crash during the renames, the next start completes them
@@ -103,10 +101,7 @@ def _assign(
 
 
 def _switch(manager: ManagerState, current: PartitionLog | None, future: PartitionLog) -> None:
-    """Rename the folders, and use the future log; `current` is None if its folder was already renamed.
-
-    If this fails, the partition is offline, because the metadata names a directory whose folder is not in use.
-    """
+    """If this fails, the partition is offline, because the metadata names a directory whose folder is not in use."""
     partition, target = future.partition, manager.directory_of(future)
     deleted = None
     try:

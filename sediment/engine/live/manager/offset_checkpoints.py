@@ -1,11 +1,8 @@
 """The checkpoint files of offsets, written from the logs of an engine: recovery points, log starts, high watermarks.
 
 The `checkpoint_guard` of a directory is held while the directory's offsets are collected and written, so that no
-checkpoint replaces a newer one.  A thread that holds this lock may take the lock of a log.  If a disk hangs, the
-periodic checkpoints of all directories wait for this disk, as in Kafka.  A client's changes in another directory do not
-wait.
-
-`cleaner_checkpoints` writes the checkpoint of the cleaner, and `log_directory` writes the files.
+checkpoint replaces a newer one. A thread that holds this lock may take the lock of a log. If a disk hangs, the periodic
+checkpoints of all directories wait for this disk, as in Kafka.
 
 Source: kafka-log 04 §11 (LogManager.checkpointLogRecoveryOffsets, checkpointLogStartOffsets).
 """

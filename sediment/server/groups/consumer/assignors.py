@@ -100,7 +100,6 @@ class _Balance:
                     heapq.heapreplace(least, (load + 1, index))
 
     def move_partitions(self) -> bool:
-        """Move partitions from members with many to members with few, topic by topic; return False if none moved."""
         return sum(map(self._move_partitions_of, self._topics)) > 0
 
     def _move_partitions_of(self, topic_id: UUID) -> bool:

@@ -1,10 +1,6 @@
 """Members of the classic protocol in a consumer group, and groups that change their protocol.
 
-* `join`, `sync` and `classic_heartbeat` work as in a classic group; the member epoch is the generation.
-* `upgraded`: a classic group becomes a consumer group when a member of the new protocol joins.
-* `downgraded`: a consumer group becomes classic when its last member of the new protocol leaves.
-
-A classic member revokes partitions when it joins again.  If a member must join again, the response to its heartbeat is
+A classic member revokes partitions when it joins again. If a member must join again, the response to its heartbeat is
 REBALANCE_IN_PROGRESS.
 
 Source: Kafka's GroupMetadataManager.classicGroup*ToConsumerGroup, ConsumerGroup.fromClassicGroup and
@@ -116,10 +112,7 @@ def encode_assignment(assignment: Assignment, topics: SubscribableTopics, subscr
 def join(
     group: ConsumerGroup, request: JoinRequest, new_id: str, now: Circumstances
 ) -> tuple[Change, JoinAnswer, StableGroup | None]:
-    """Return the change and the response for a JoinGroup; also return the classic group if the group became classic.
-
-    `new_id` is used if the request has no member id.
-    """
+    """Return the change and the response for a JoinGroup; also return the classic group if the group became classic."""
     change = Change(group)
     is_new = request.member_id == NO_MEMBER_ID
     member_id = new_id if is_new else request.member_id
@@ -255,7 +248,6 @@ def leaving_members(group: ConsumerGroup, identities: Sequence[MemberIdentity]) 
 
 # ---------------------------------------------------------------------------------------------------------- conversions
 def upgraded(group_id: str, classic: StableGroup, protocols: dict[str, Protocols], now: Circumstances) -> Change:
-    """Return the change that turns a classic group into a consumer group; its members keep their partitions."""
     config = now.config
     if config.group_consumer_migration_policy not in _UPGRADES:
         raise _not_upgraded(group_id, "online upgrade is disabled")

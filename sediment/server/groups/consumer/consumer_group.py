@@ -1,17 +1,10 @@
 """ConsumerGroup: the state of one consumer group of the new protocol, built from its records.
 
-The states of a group:
-
-* Empty: the group has no members.
-* Assigning: the group's epoch is above the epoch of the target assignment.
-* Reconciling: a member does not have its target yet.
-* Stable: every member has its target.
-
-A group changes only by `replay`.  A change is a list of records.  A copy of the group replays these records before they
-are stored.  The next start replays the same records.  So it restores the same group, but not the group's deadlines.
+A group changes only by `replay`. A change is a list of records. A copy of the group replays these records before they
+are stored. The next start replays the same records. So it restores the same group, but not the group's deadlines.
 
 Invariants: `replay` accepts every record in every state of the group, because a log may end between two records of a
-change.  A partition has at most one owner.
+change.
 
 Source: Kafka's ConsumerGroup, ModernGroup and GroupMetadataManager.replay.
 """
@@ -239,10 +232,7 @@ class ConsumerGroup:
         return self._epoch_error(identity.member_id, epoch)
 
     def fetch_error(self, member_id: str | None, epoch: int) -> ErrorCode:
-        """Return NONE if offsets may be fetched.
-
-        For a client that is not a member, `member_id` is None and `epoch` is negative.
-        """
+        """For a client that is not a member, `member_id` is None and `epoch` is negative."""
         return ErrorCode.NONE if member_id is None and epoch < 0 else self._epoch_error(member_id or "", epoch)
 
     def _epoch_error(self, member_id: str, epoch: int) -> ErrorCode:

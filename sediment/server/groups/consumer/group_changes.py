@@ -7,11 +7,10 @@ A heartbeat has these steps:
 3. If the epoch is above the epoch of the target assignment, compute a new target assignment.
 4. Bring the member one step closer to its target.
 
-A change does not modify its group.  It replays its records in a copy of the group.  The copy replaces the group when
-the records are stored.
+A change does not modify its group.
 
-Invariants: if a change alters the metadata hash or removes a member, it raises the group's epoch.  Step 3 uses the
-topics that exist at that moment.  So a change of topics is never lost, regardless of which request notices the change
+Invariants: if a change alters the metadata hash or removes a member, it raises the group's epoch. Step 3 uses the
+topics that exist at that moment. So a change of topics is never lost, regardless of which request notices the change
 first.
 
 Source: Kafka's GroupMetadataManager.consumerGroup*.
@@ -93,8 +92,6 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """The response to a ConsumerGroupHeartbeat; `assignment` is None if the assignment did not change."""
-
     error: ErrorCode
     message: str | None = None
     member_id: str | None = None
@@ -150,7 +147,6 @@ class Change:
         self.deadlines_ms[timeout, member_id] = time_ms
 
     def apply(self) -> ConsumerGroup:
-        """Return the group after the change; if the change has no records, this is `before` itself."""
         group = self.after
         set_ms = {key: time_ms for key, time_ms in self.deadlines_ms.items() if time_ms is not None}
         if group is self.before and len(set_ms) == len(self.deadlines_ms):
@@ -323,10 +319,7 @@ def update_member(
     *,
     assigns: bool = True,
 ) -> ConsumerMember:
-    """Store a member's new fields, and bring the member closer to its target; return the member.
-
-    If `assigns` is False, the target assignment does not change.
-    """
+    """If `assigns` is False, the target assignment does not change."""
     group_id, member_id = change.before.group_id, updated.member_id
     if updated.topic_regex and updated.topic_regex not in change.before.subscribed_regexes:
         check_regex(updated.topic_regex)

@@ -1,11 +1,5 @@
 """Records of consumer groups in `__consumer_offsets`, as Kafka 4.2.0 writes them.
 
-* ConsumerGroupMetadata: the epoch of the group, and the hash of its topics.
-* ConsumerGroupMemberMetadata: the subscription and the settings of a member.
-* ConsumerGroupTargetAssignmentMetadata: the epoch of the target assignment.
-* ConsumerGroupTargetAssignmentMember: the target assignment of a member.
-* ConsumerGroupCurrentMemberAssignment: the epoch, the state and the current assignment of a member.
-* ConsumerGroupRegularExpression: the topics that a regular expression matches.
 * ConsumerGroupPartitionMetadata: a record that Kafka wrote up to version 4.0; this server only deletes it.
 
 A record without a value deletes the record with the same key.

@@ -1,11 +1,5 @@
 """Members of a consumer group, and the partitions that they have.
 
-The states of a member:
-
-* Stable: the member has the partitions that its epoch assigns.
-* UnrevokedPartitions: the member must give up partitions before its epoch can rise.
-* UnreleasedPartitions: the member waits for partitions that other members have not given up yet.
-
 Source: Kafka's ConsumerGroupMember, MemberState and CurrentAssignmentBuilder.
 """
 
@@ -64,8 +58,7 @@ class ClassicMember:
 class ConsumerMember:
     """A member; `classic` is set only if the member uses the classic protocol.
 
-    If `topic_regex` is empty, the member has no regular expression.  `epoch` is -2 for a static member that left and
-    will return.
+    `epoch` is -2 for a static member that left and will return.
     """
 
     member_id: str
