@@ -8,8 +8,7 @@ A thread prepares the next chunk while the caller works on the current one.  Chu
 sources:
 * the offset index; the scan of each chunk then checks that a batch begins at each of these boundaries;
 * a forward scan, which also finds the flags of each batch and the unreadable bytes.
-A chunk always contains whole batches, even a batch that is larger than CHUNK_BYTES or max.message.bytes.  Kafka's I/O
-buffers, with their sizes and limits, do not exist here.
+A chunk always contains whole batches, even a batch that is larger than CHUNK_BYTES or max.message.bytes.
 
 Invariants: the lengths and the checksums of all batches in a chunk were verified.
 
@@ -145,9 +144,8 @@ class ChunkReader:
     """The reader of one partition's segments; chunk n + 2 reuses the memory of chunk n.
 
     `every` contains all segments of the partition, because the offsets of a segment end at the base offset of the next
-    segment.  `decompressed_limit_bytes` limits the records of one batch.  Tombstones of magic 0 and 1 are expired if
-    their segment was last modified at or before `legacy_horizon_ms`.  Before a chunk is yielded, `progress` is called
-    with its size.
+    segment.  `decompressed_limit_bytes` limits the records of one batch.  Before a chunk is yielded, `progress` is
+    called with its size.
     """
 
     def __init__(
@@ -285,10 +283,6 @@ class ChunkReader:
         return surviving
 
     def _decompress_many(self, chunk: Chunk, number: int, ordinals: npt.NDArray[np.int64]) -> int:
-        """Decompress those batches of `ordinals` whose codec has a kernel.
-
-        Set the payloads of these batches, and return the number of bytes used.
-        """
         if not self._tools:
             self._tools = (find_tools(), find_tools())
         half_bytes = _AHEAD_CHUNKS * CHUNK_BYTES // 2 + padding.PADDING_BYTES
@@ -440,7 +434,6 @@ class SourceFiles:
         return self._directory / segment_file_name(segment.base_offset, SegmentFileKind.LOG)
 
     def file(self, segment: SegmentRef) -> ReadableFile:
-        """Return the segment's log, which stays open until another segment is requested."""
         if self._open is not None and self._open[0] == segment:
             return self._open[1]
         self._close()

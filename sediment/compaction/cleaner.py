@@ -47,10 +47,9 @@ from sediment.segment_io.fs import Fs
 
 
 class CleaningPass:
-    """`boundaries` come from a forward scan and are keyed by the base offset of the segment.
+    """`filter_by` selects how records are filtered: BY_OCCURRENCE, BY_OFFSET or, for a split, BY_BITMAP.
 
-    Without such a scan, `boundaries` is empty.  `filter_by` selects how records are filtered: BY_OCCURRENCE, BY_OFFSET
-    or, for a split, BY_BITMAP.  `seed` is the seed of the key hashes; None means a random seed.
+    `seed` is the seed of the key hashes; None means a random seed.
     """
 
     def __init__(

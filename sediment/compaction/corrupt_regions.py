@@ -11,7 +11,7 @@ After an unreadable region, reading continues at:
 2. otherwise, the next good batch that has an offset index entry
 3. otherwise, the end of the segment
 
-It trusts nothing in an unreadable batch, not even the header.
+Invariants: this module only reads files.  It trusts nothing in an unreadable batch, not even the header.
 """
 
 from __future__ import annotations
@@ -146,8 +146,6 @@ def _index_of(directory: Path, segment: SegmentRef, fs: Fs) -> OffsetIndex | Non
 
 @dataclass(slots=True)
 class _BatchCheck:
-    """The result of reading one batch; `size_bytes` is 0 if the batch's length cannot be trusted."""
-
     size_bytes: int
     last_offset: int = -1
     problem: str | None = None
@@ -314,10 +312,9 @@ def _keep_producers(plan: CleaningPlan, scans: Mapping[int, _SegmentScan]) -> No
 
 
 class _SegmentScan:
-    """The headers of one segment's readable batches, and its unreadable byte ranges.
+    """`batch_flags` has one uint8 for each batch and one for each piece of an unreadable range.
 
-    `batch_flags` has one uint8 for each batch and one for each piece of an unreadable range.  `last_batches` maps a
-    producer id to the index of the producer's last batch.
+    `last_batches` maps a producer id to the index of the producer's last batch.
     """
 
     def __init__(self, directory: Path, segment: SegmentRef, unreadable: Sequence[UnreadableBatch], fs: Fs) -> None:
@@ -334,7 +331,6 @@ class _SegmentScan:
         self.batch_flags = np.zeros(0, dtype=np.uint8)
 
     def run(self, is_after_corruption: bool, progress: Progress) -> Iterator[_Event]:
-        """Scan the segment; `is_after_corruption` is True if this or an earlier segment has an unreadable batch."""
         start = 0
         for bad in (*self.unreadable, None):
             end = self.segment.log_bytes if bad is None else bad.position

@@ -42,10 +42,9 @@ _NORMAL_QUANTILE = 1.96
 
 @dataclass(frozen=True, slots=True)
 class SampledBatches:
-    """The batches of the sample as arrays of equal length, and the frequencies of the keys.
+    """`records`, `keyed` and `tombstones` count records; `keyed` and `tombstones` leave out control batches.
 
-    `records`, `keyed` and `tombstones` count records; `keyed` and `tombstones` leave out control batches.  `key_counts`
-    is the number of occurrences of each key; `key_bytes` is the total size of the different keys.
+    `key_counts` is the number of occurrences of each key; `key_bytes` is the total size of the different keys.
     """
 
     rows: npt.NDArray[np.void]
@@ -101,8 +100,6 @@ def estimate_segments(
 
 @dataclass(frozen=True, slots=True)
 class UncleanedRecords:
-    """Expected numbers of records without a key, and of tombstones, in segments that were never cleaned."""
-
     records_without_key: int
     tombstones: int
     sampled_bytes: int
@@ -111,7 +108,10 @@ class UncleanedRecords:
 def estimate_uncleaned(
     directory: Path, segments: Sequence[SegmentRef], fs: Fs, *, sample_bytes: int
 ) -> UncleanedRecords:
-    """`segments` may contain the active segment, whose last batch may be incomplete."""
+    """Estimate the records of `segments` that a cleaning treats specially; what cannot be read is left out.
+
+    `segments` may contain the active segment, whose last batch may be incomplete.
+    """
     sample = collect_sample(_readable(sampled_batches(directory, segments, fs, budget_bytes=sample_bytes)))
     log_bytes, sampled_bytes = sum(segment.log_bytes for segment in segments), int(sample.rows["size_bytes"].sum())
     scale = log_bytes / sampled_bytes if log_bytes > sample_bytes and sampled_bytes else 1.0
@@ -183,7 +183,6 @@ def estimate_distinct(counts: Int64s, total: float) -> float:
 
 
 def _is_skewed(counts: Int64s) -> bool:
-    """Return True if a chi-square test of the keys' counts (at 97.5 %) shows that they are not equally frequent."""
     freedom = counts.size - 1
     if freedom < 1:
         return False

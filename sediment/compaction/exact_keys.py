@@ -11,7 +11,6 @@ starts a new pass with a new seed.
 Invariants
 * Every key that a sweep looks up is checked, in the order of the sweep.  Every key that the sweep adds to its map is
   stored.
-* Keys are hashed as the sweep hashes them.
 * A key in a block never moves.
 """
 
@@ -237,7 +236,6 @@ class ExactKeys:
             self._state[END_ADDRESS] = block.ctypes.data + size_bytes
 
     def _hold_payload(self, content: Buffer) -> tuple[int, int]:
-        """Copy records to a padded buffer, because kernels may read past the end; return (address, bytes)."""
         size_bytes = memoryview(content).nbytes
         if self._payload.size < size_bytes + PADDING_BYTES:
             self._payload = padded_buffer(2 * size_bytes)

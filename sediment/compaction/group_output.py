@@ -154,7 +154,6 @@ class PartWriter:
         return PartSegment(image.base_offset, files)
 
     def _equals_source(self, segment: SegmentRef, images: Sequence[SegmentImage]) -> bool:
-        """Return True if the indexes do not change; the caller has already checked that no batch changes."""
         (image,) = images if len(images) == 1 else (None,)
         if image is None or image.log.size != segment.log_bytes:
             return False

@@ -155,7 +155,6 @@ class KernelDriver:
         self._note_met(chunk)
 
     def fill_map(self, chunk: Chunk) -> bool:
-        """Put the keys of a chunk into the map; return False if the map is full."""
         self._check_keys(chunk)
         self.state[registers.CURSOR] = 0
 

@@ -259,8 +259,7 @@ def _fold(
 ) -> int:
     """Look up and map the keys of one blob, starting at index `start`, until the map is full.
 
-    Only the keys that belong to pass `part` of `parts` are processed.  `superseded` receives a bit for each superseded
-    key.  Return the index of the first key that was not processed.
+    `superseded` receives a bit for each superseded key.  Return the index of the first key that was not processed.
     """
     room = headroom(tables)
     for index in range(start, hashes.shape[0]):

@@ -49,8 +49,7 @@ class CleanStats:
     `tombstones_waiting` counts the tombstones kept.  They expire between `first_horizon_ms` and `last_horizon_ms`.  If
     none of their batches has a delete horizon, `first_horizon_ms` is greater than `last_horizon_ms`.
     `batches_without_horizon` counts batches that got no horizon because delete.retention.ms is unknown.
-    `batches_encoded` counts batches written in another codec or size.  `records_without_key` counts the records
-    dropped because they have no key (Kafka's invalidMessagesRead).
+    `records_without_key` counts the records dropped because they have no key (Kafka's invalidMessagesRead).
     """
 
     messages_read: int = 0
@@ -85,8 +84,7 @@ class CleanStats:
 class UnreadableBatch:
     """Bytes of a segment that cannot be read as batches, and are copied unchanged; `what` is the reason.
 
-    `segment` is the segment's base offset, and `position` is a byte position in its `.log`.  `offset` is the offset
-    after the previous batch.
+    `offset` is the offset after the previous batch.
     """
 
     segment: int
@@ -100,7 +98,8 @@ class UnreadableBatch:
 class CleanedGroup:
     """Source segments, and the parts that replace them; without `parts`, the sources are kept.
 
-    Several are needed if the result does not fit into one segment file (2 GiB, or 2^31 offsets).
+    Usually one new segment is enough.  Several are needed if the result does not fit into one segment file (2 GiB, or
+    2^31 offsets).
     """
 
     sources: tuple[SegmentRef, ...]

@@ -42,10 +42,7 @@ TIERED_REASON = (
 
 @dataclass(frozen=True, slots=True)
 class RetentionConfig:
-    """The effective retention config of one topic.
-
-    Fields are named like Kafka's keys, with underscores, and have Kafka's defaults (kafka-log 06 §1).
-    """
+    """Fields are named like Kafka's keys, with underscores, and have Kafka's defaults (kafka-log 06 §1)."""
 
     cleanup_policy: tuple[str, ...] = (DELETE,)
     """Any of `compact` and `delete`; without `delete`, segments expire only by the log start offset (03 §2)."""

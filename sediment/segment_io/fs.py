@@ -165,7 +165,6 @@ class ReadableFile:
         return read
 
     def has_only_zeros(self, position: int, end: int) -> bool:
-        """Return True if the bytes in [position, end) are zeros; holes are not read."""
         return only_zeros(self.descriptor, position, end)
 
     def send(self, target: socket.socket, position: int, count: int) -> int:
@@ -273,7 +272,6 @@ class Fs:
         return status.st_ino, status.st_size, status.st_mtime_ns
 
     def created_ns(self, path: Path) -> int | None:
-        """Return when `path` was created, in ns since the epoch; None if the system does not tell."""
         return created_ns(path)
 
     def file_stamp(self, path: Path) -> FileStamp | None:
@@ -316,7 +314,6 @@ class Fs:
             os.close(descriptor)
 
     def open_to_read(self, path: Path) -> int:
-        """Open a file for reading in chunks; the caller closes the returned descriptor."""
         return open_to_read(path)
 
     def open_readable(self, path: Path) -> ReadableFile:
@@ -373,9 +370,8 @@ class Fs:
     def truncate(self, path: Path, size_bytes: int) -> None:
         """Truncate a file to `size_bytes`, in place; the change is not durable until a sync.
 
-        Unlike the other methods, this one changes an existing inode.  Use it to cut off the torn end of a segment after
-        a crash, because the disk may not have space for a copy.  If a file has several names (`has_other_names`), the
-        caller must copy the remaining part instead.
+        Use it to cut off the torn end of a segment after a crash, because the disk may not have space for a copy.  If a
+        file has several names (`has_other_names`), the caller must copy the remaining part instead.
         """
         os.truncate(path, size_bytes)
 
@@ -648,7 +644,6 @@ class _FileWriter:
             block.close()
 
     def write(self, content: memoryview) -> None:
-        """Write `content` after the previous bytes; the caller may reuse the memory of `content` after the call."""
         if not self._blocks and not (self._may_be_direct and self._is_worth_blocks(content) and self._begin_blocks()):
             self._written += self._write_or_skip(self._descriptor, content)
             return
@@ -699,10 +694,7 @@ class _FileWriter:
             self._pending.popleft().result()
 
     def _write_block(self, block: mmap.mmap, size_bytes: int) -> None:
-        """Write complete blocks with O_DIRECT; if the device refuses this, write the rest through the page cache.
-
-        After a failure, later blocks are not written, because their positions would be wrong.
-        """
+        """After a failure, later blocks are not written, because their positions would be wrong."""
         if self._has_failed:
             return
         self._has_failed = True  # until this block is written

@@ -5,8 +5,7 @@
 
 The user comes from HADOOP_USER_NAME or a Kerberos ticket; all other settings come from files in HADOOP_CONF_DIR.
 
-Invariant: every error is an OSError with an error number, although `hdfs-native` sets no error number.  `Store` adds
-the file name.
+Invariant: every error is an OSError with an error number, although `hdfs-native` sets no error number.
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ _NUMBERS: Mapping[type[OSError], int] = {
 
 
 def open_hdfs(uri: str) -> tuple[FileSystem, str]:
-    """Return the filesystem of an `hdfs://` URI, and the path in it."""
     parts = urlsplit(uri)
     if not parts.netloc or "@" in parts.netloc or parts.query:
         raise UsageError(
@@ -140,8 +138,6 @@ class _Hdfs(FileSystemHandler):  # type: ignore[misc]
 
 
 class _InputFile:
-    """An open file for reading; it raises the same errors as the other operations."""
-
     closed = False
 
     def __init__(self, file: FileReader) -> None:

@@ -5,8 +5,7 @@
     files                      name, size_bytes, sha256; in an incremental copy also held_in and source
 
 The manifest is written last, so a directory without a manifest is not a complete copy.  In an incremental copy, a file
-may still be in an earlier copy.  `source` is the stamp of the source file: inode, size and times.  A later incremental
-copy compares the stamp with the file in the source.
+may still be in an earlier copy.
 
 A copy may have a million files.  So the document is written in pieces, and has one line for each partition and each
 file.
@@ -53,7 +52,6 @@ class ManifestFile:
 
     @property
     def folder(self) -> str:
-        """The directory of the partition; empty for a file outside the partitions."""
         return self.name.rpartition("/")[0]
 
 

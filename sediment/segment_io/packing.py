@@ -31,11 +31,10 @@ def pack_in_order(
     most_items: int | None = None,
     overfill: bool = False,
 ) -> list[list[_Item]]:
-    """Return lists of consecutive items, in the order of `items`.
+    """The next item is added to a list if the list's weight stays within `capacity`.
 
-    The next item is added to a list if the list's weight stays within `capacity`.  An item heavier than `capacity` is
-    alone in its list.  With `overfill`, items are added to a list until its weight reaches `capacity`.  `most_items`
-    limits the number of items in a list.
+    An item heavier than `capacity` is alone in its list.  With `overfill`, items are added to a list until its weight
+    reaches `capacity`.  `most_items` limits the number of items in a list.
     """
     packed: list[list[_Item]] = []
     total = 0

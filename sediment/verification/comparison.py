@@ -203,7 +203,6 @@ class _Comparison:
 
 
 def scan_log_headers(source: Source, fs: Fs, threads: int) -> Log:
-    """Scan the headers of a log; if several threads can do this, they also determine the parts of the log."""
     tasks = tuple(scan_tasks(source, fs))
     scanned = scan_in_parts(source, fs, threads) if threads > 1 else None
     if scanned is None:

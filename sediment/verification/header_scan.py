@@ -325,7 +325,6 @@ def scan_in_parts(source: Source, fs: Fs, threads: int) -> tuple[HeaderFacts, tu
 
 
 def _scan(source: Source, tasks: Sequence[ScanTask], fs: Fs) -> tuple[HeaderFacts, list[Rows]]:
-    """Return the facts without the transactions, and the rows of transactional batches and markers."""
     facts = HeaderFacts()
     deciding: list[Rows] = []
     segment, gathered = -1, list[Rows]()

@@ -49,7 +49,6 @@ class KeyTable:
         return count <= _LEAST_SLOTS or count * _SLOT_BYTES * 3 // 2 <= self._limit_bytes
 
     def grow(self) -> bool:
-        """Double the table; return False if it would exceed the limit."""
         if not self._fits(2 * len(self.slots)):
             return False
         larger = _empty_slots(2 * len(self.slots))
@@ -86,8 +85,6 @@ class _History:
 
 
 class Histories:
-    """Histories of the keys with differences in a table, built from the events of a second pass."""
-
     def __init__(self, table: KeyTable, dirty: int) -> None:
         self._words = table.slots[:, k.WORD]
         self._dirty = dirty

@@ -425,7 +425,6 @@ def _equal_producers(one: np.void, other: np.void, offset: int) -> bool:
 
 @kernel
 def _note(difference: int, offset: int, horizon_ms: int, differences: Differences) -> None:
-    """Count a difference."""
     number = differences.counts[difference]
     if number < differences.first.shape[1]:
         differences.first[difference, number, 0] = offset

@@ -1,7 +1,7 @@
 r"""Rules of a correct compaction for records, and the pass over both logs that applies these rules.
 
-One pass in one task reads blocks of BEFORE and AFTER.  `rules` compares batches with the same base offset.
-`record_kernels` compares records with the same offset, and keeps a state for each key.
+`rules` compares batches with the same base offset.  `record_kernels` compares records with the same offset, and keeps a
+state for each key.
 
 A record may be missing if it was aborted, had no key, had a later record of its key below the limit, or was a tombstone
 past its delete horizon.  A remaining record must be unchanged.  In addition, the latest committed record of each key is
@@ -234,7 +234,6 @@ class _Walk:
         return counts
 
     def append(self, later: _Walk) -> bool:
-        """Add the keys of a pass over the following range of offsets; return False if they do not fit into memory."""
         self._totals[k.SUPERSEDED] += later._totals[k.SUPERSEDED]
         at = 0
         while True:
@@ -266,7 +265,6 @@ class _Walk:
         return [Difference(_CHECKS[number], offset, _TEXTS[number]) for offset, _ in rows]
 
     def _merge(self, streams: list[RecordStream], judge: _Judge | None, histories: Histories | None) -> bool:
-        """Read to the end of both logs; return False if the keys do not fit into memory."""
         before, after = (
             _Side(stream, self._flags(is_before), judge.queues[number] if judge else None)
             for number, (stream, is_before) in enumerate(zip(streams, (True, False), strict=True))

@@ -234,8 +234,6 @@ def _sorted(batches: npt.NDArray[np.void], records: Int64s) -> Int64s:
 
 
 class _Decoded:
-    """Decoder of the batches of one span, in runs that fit into the record buffer."""
-
     def __init__(self, span: BatchSpan, rows: Rows, skip: Mask) -> None:
         self._span = span
         self._rows = rows
@@ -248,7 +246,6 @@ class _Decoded:
         self._new: list[int] = []
 
     def run(self, first: int, room: _Room) -> tuple[int, int]:
-        """Decode batches from index `first` into `room`; return the index of the next batch, and the record count."""
         self._room = room
         at, filled = first, 0
         self.buffers = []

@@ -1,7 +1,5 @@
 """Rules of a correct compaction for batches: each rule yields a mask over pairs of batches, and a text for each pair.
 
-Batches of BEFORE and AFTER with the same base offset are a pair.
-
 A batch that is only in BEFORE was removed; a batch that is only in AFTER was added.  The rules for records are in
 `record_rules`.
 
@@ -210,7 +208,6 @@ def shown(value: Any) -> Any:
 
 # ------------------------------------------------------------------------------------------------------ without partner
 def gone_batches(before: BatchRows, protected: Mask, rules: PairRules) -> Iterator[RuleDifferences]:
-    """Yield the differences of batches that AFTER lacks; `protected` marks the last batches of active producers."""
     in_range = before["segment"] < rules.cleaned.end
     yield RuleDifferences("untouched", ~in_range, lambda b, _: f"{_range(b)} above the cleaned range is gone")
     may_go = _is_transaction_marker(before) & rules.passed(before) & (before["base"] < rules.removable_end())

@@ -95,7 +95,6 @@ class Header(NamedTuple):
 
 @inlined_kernel
 def read_header(address: int) -> Header:
-    """Read the header of the batch of magic 2 at `address`."""
     base_offset = load_i64(address + BASE_OFFSET)
     last_delta = load_i32(address + LAST_OFFSET_DELTA)
     attributes = load_i16(address + ATTRIBUTES)
@@ -212,7 +211,6 @@ def decode_keys(
 
 @kernel
 def offsets_increase(records: npt.NDArray[np.int64], count: int, last_delta: int) -> bool:
-    """Return True if the offsets of a batch increase and do not exceed its last offset."""
     previous = -1
     for index in range(count):
         delta = records[index, OFFSET_DELTA]

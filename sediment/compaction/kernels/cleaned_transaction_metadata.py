@@ -12,8 +12,9 @@ State (kafka-log 02 §7):
 
 `classify_batches` implements Kafka's onBatchRead and onControlBatchRead.  A non-transactional batch is never discarded.
 
-`segment.writer` writes each entry into the cleaned segment that has its marker.  The entries keep the order of their
-markers, so the last offsets in a transaction index increase.
+`transaction_scan` feeds the state with the aborted transactions of the segments, and keeps the index entries that
+survive.  `segment.writer` writes each entry into the cleaned segment that has its marker.  The entries keep the order
+of their markers, so the last offsets in a transaction index increase.
 
 Kafka fills its offset map in a separate pass over the dirty range.  For that pass, the scan keeps a second state of the
 same kind, which starts at the first dirty segment.  If a batch is aborted according to the second state, the keys in
@@ -169,7 +170,10 @@ class TransactionScan:
         self._states = _empty_states(64)
 
     def classify(self, rows: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.uint8], tuple[AbortedTxn, ...], int]:
-        """Return the flags, the transaction index entries that survive with these batches, and a row number."""
+        """Return the flags, the transaction index entries that survive with these batches, and a row number.
+
+        The row number is the row of the last marker that contradicts the transaction index, or -1.
+        """
         self._reserve(rows.size)
         batch_flags = np.zeros(rows.size, dtype=np.uint8)
         kept_aborts = np.zeros((rows.size, 2), dtype=np.int64)

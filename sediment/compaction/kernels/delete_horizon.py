@@ -109,7 +109,6 @@ def note_tombstones(
     rules: npt.NDArray[np.int64],
     state: npt.NDArray[np.int64],
 ) -> bool:
-    """Count the tombstones among the `retained` records of a batch; return True if the batch gets a delete horizon."""
     tombstones = count_tombstones(records, retained)
     gets_horizon = needs_horizon(flags, header.is_control, header.has_horizon, tombstones)
     if gets_horizon and rules[NEXT_HORIZON_MS] == NO_HORIZON:

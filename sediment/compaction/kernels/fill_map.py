@@ -61,8 +61,7 @@ def fill_map(
 ) -> int:
     """Put the keys of a chunk's batches, with their offsets, into the map; CURSOR is the next batch.
 
-    LATEST_OFFSET is the latest offset in the map.  Return DONE, a NEEDS_… status, a decoder's status, or
-    MAP_FULL.  The map is full at the record at which Kafka's buildOffsetMapForSegment stops.
+    LATEST_OFFSET is the latest offset in the map.  Return DONE, a NEEDS_… status, a decoder's status, or MAP_FULL.
     """
     base = np.int64(batches.buffer.ctypes.data)
     first_mapped = rules[FIRST_MAPPED_OFFSET]

@@ -7,12 +7,6 @@ A map is 64 tables, selected by the top bits of the hash.  Each table grows sepa
 exists twice at any time.  Small tables share a large page, which is freed when all of them have grown.  An empty slot
 has low = high = 0; a key whose hash is zero is stored with low = 1.  Probing is linear, and the load is at most 3/4.
 
-A map is used in one of two ways:
-* A set of keys: a backward sweep needs only to check whether a key occurs nearer to the log's end.
-* A map with offsets: keys are put into the map in log order, so the map contains the latest offset of each key.  The
-  log is then filtered by these offsets.  Kafka limits the number of keys in such a map; `put_bounded` implements
-  Kafka's rule for a full map.
-
 Invariant: every table has an empty slot, so probing ends.
 """
 
@@ -43,7 +37,6 @@ FULL = -1
 
 @kernel
 def home_of(tables: npt.NDArray[np.int64], slot_bytes: int, low: np.uint64) -> int:
-    """Return the address of the slot where probing for `low` starts."""
     table = np.int64(low >> _TABLE_SHIFT)
     return tables[table, ADDRESS] + (np.int64(low) & tables[table, MASK]) * slot_bytes
 
@@ -88,7 +81,6 @@ def range_of(high: np.uint64, ranges: int) -> int:
 
 @kernel
 def fill_slot(tables: npt.NDArray[np.int64], address: int, low: np.uint64, high: np.uint64) -> None:
-    """Put a key into the empty slot that `find_slot` returned."""
     store_word64(address, low)
     store_word64(address + 8, high)
     tables[np.int64(low >> _TABLE_SHIFT), USED] += 1
@@ -119,8 +111,8 @@ def put_bounded(
 ) -> int:
     """Put a key as `put_offset` does, or return FULL if the map already contains `limit` keys.
 
-    `keys` is the number of keys so far.  As in Kafka's buildOffsetMapForSegment, the limit is tested before the look-up
-    (kafka-log 02 §4.2).  So a full map also rejects a key that it already contains.
+    As in Kafka's buildOffsetMapForSegment, the limit is tested before the look-up (kafka-log 02 §4.2).  So a full map
+    also rejects a key that it already contains.
     """
     if keys >= limit:
         return FULL

@@ -218,7 +218,6 @@ def keep_by_offset(
     tables: npt.NDArray[np.int64],
     kept: npt.NDArray[np.uint8],
 ) -> tuple[int, int]:
-    """Return the number of records kept, and of records dropped because they have no key."""
     total = 0
     without_key = 0
     for index in range(count):

@@ -42,8 +42,6 @@ class BatchSource(BatchLocator, Protocol):
 
 
 class ReencodingScans:
-    """The scans over `source`: `scan_headers`, then `pieces`."""
-
     def __init__(self, source: BatchSource, encoding: Encoding, bound: int, config: CompactionConfig) -> None:
         self._source = source
         self._encoding = encoding

@@ -34,8 +34,6 @@ _AREA_BYTES = 1 << 20
 
 
 class ChunkBatches(NamedTuple):
-    """The batches of one chunk in the form that kernels read (see the table of this module)."""
-
     edges: Int64s
     headers: Int64s
     payloads: Int64s

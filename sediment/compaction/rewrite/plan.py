@@ -68,8 +68,6 @@ class Reach:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyVerdicts:
-    """The same verdict on every record with one of `keys`; `replacement` is the new value, or empty."""
-
     keys: KeySet
     action: Action
     replacement: bytes = field(default=b"", repr=False)
@@ -129,10 +127,7 @@ class MatchedRecords:
 
 @dataclass(frozen=True, slots=True)
 class RewrittenSegment:
-    """The result of one task; its group has no parts if no record of the segment changed.
-
-    `matches` is None if the records were not selected by key.
-    """
+    """`matches` is None if the records were not selected by key."""
 
     group: CleanedGroup
     stats: RewriteStats

@@ -10,9 +10,8 @@ A batch that loses all its records keeps its header if it is one of these:
   in memory, to recognise a duplicate from a client.  Because these headers are kept, the producer state at the end of
   the segment does not change.
 
-Any other batch that loses all its records is dropped.  Markers are always kept, so an aborted transaction keeps its
-entry in the transaction index.  A scan of all headers finds the batches to keep; this scan runs only if a batch may
-lose all its records.
+Markers are always kept, so an aborted transaction keeps its entry in the transaction index.  A scan of all headers
+finds the batches to keep; this scan runs only if a batch may lose all its records.
 
 Memory: two chunks, the blocks of the file that is being written (8 MiB), the largest decompressed batch, and a few
 bytes for each verdict.
@@ -50,7 +49,6 @@ from sediment.segment_io.segment.reader import BatchSpan, Rows
 
 
 def rewrite_log(plan: RewritePlan, fs: Fs, *, run_id: str, attempt: str, progress: Progress | None = None) -> Rewrite:
-    """Carry out the tasks of `plan` one after another; after a failure, remove all part files of the partition."""
     done: list[RewrittenSegment] = []
     try:
         for task in plan.tasks:

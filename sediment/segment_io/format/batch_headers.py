@@ -6,8 +6,6 @@
     record count below 0, unknown codec                      corrupt                    `check_header`
     wrong checksum                                           corrupt                    `checksum.check_crc`
 
-The loops do not depend on configs; they return a status and never raise.
-
 Invariants
 * Before a length, count or position is used, it is checked against the end of its data.
 * At least PADDING_BYTES readable bytes follow a buffer, because a control record is read before its end is checked.

@@ -111,10 +111,7 @@ def _format_checkpoint(entries: list[str]) -> bytes:
 
 
 def parse_offset_checkpoint(content: bytes, *, path: str | None = None) -> dict[TopicPartition, int]:
-    """Return offsets by partition, in file order; if several lines list a partition, the last line is used.
-
-    Source: kafka-log 01 §9.
-    """
+    """Return offsets by partition, in file order; if several lines list a partition, the last line is used."""
 
     def parse_entry(fields: list[str]) -> tuple[TopicPartition, int]:
         topic, partition, offset = fields
@@ -153,17 +150,12 @@ def _is_readable(partition: TopicPartition, offset: int) -> bool:
 
 @dataclass(frozen=True, slots=True, order=True)
 class EpochEntry:
-    """A leader epoch and the first offset written under it."""
-
     epoch: int
     start_offset: int
 
 
 def parse_leader_epochs(content: bytes, *, path: str | None = None) -> tuple[EpochEntry, ...]:
-    """Return entries by ascending epoch; if several lines list an epoch, the last line is used.
-
-    Source: kafka-log 01 §9.
-    """
+    """Return entries by ascending epoch; if several lines list an epoch, the last line is used."""
 
     def parse_entry(fields: list[str]) -> tuple[int, int]:
         epoch, start_offset = fields
@@ -211,10 +203,7 @@ _METADATA_ADVICE = "run `sediment recover`, which writes the file from the metad
 
 
 def parse_partition_metadata(content: bytes, *, path: str | None = None) -> str:
-    """Return the topic id, 22 characters.
-
-    Source: kafka-log 01 §10.
-    """
+    """Return the topic id, 22 characters."""
     if not content:
         raise _corrupt("partition.metadata has 0 bytes", path, _METADATA_ADVICE)
     fields = [_COLON.split(line) for line in _lines(content, path, _METADATA_ADVICE)[:2]]

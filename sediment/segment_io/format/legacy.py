@@ -119,10 +119,7 @@ def check_legacy_crc(address: int, size_bytes: int) -> int:
 
 @kernel
 def decode_entry(base: int, position: int, size_bytes: int, row: npt.NDArray[np.int64]) -> int:
-    """Decode the entry of `size_bytes` at `position` into `row`; the value of the entry may be a compressed stream.
-
-    Source: kafka-log 01 §5.
-    """
+    """Decode the entry of `size_bytes` at `position` into `row`; the value of the entry may be a compressed stream."""
     address = base + position
     end = address + size_bytes
     magic = load_i8(address + MAGIC)

@@ -23,8 +23,6 @@ assert _OFFSET_ENTRY.itemsize == OFFSET_ENTRY_BYTES
 
 @dataclass(frozen=True, slots=True, order=True)
 class OffsetPosition:
-    """A log offset, and the position in the segment file from which the caller scans forward."""
-
     offset: int
     position: int
 

@@ -4,8 +4,7 @@ bit 3 clear    CreateTime: a record's timestamp is the base timestamp plus its d
 bit 3 set      LogAppendTime: every record has the largest timestamp of the header; the deltas are ignored
 bit 6 set      the base timestamp is the delete horizon, which `compaction.kernels.delete_horizon` computes
 
-The header also has the largest timestamp of the records.  If a batch is rebuilt, `batch_rebuild` computes this
-timestamp again, unless bit 3 is set.
+The header also has the largest timestamp of the records.
 """
 
 from __future__ import annotations

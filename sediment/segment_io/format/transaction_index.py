@@ -30,10 +30,9 @@ assert _TRANSACTION_ENTRY.itemsize == TRANSACTION_ENTRY_BYTES
 
 @dataclass(frozen=True, slots=True)
 class AbortedTxn:
-    """One aborted transaction; offsets are absolute.
+    """`last_offset` is the offset of its ABORT marker.
 
-    `last_offset` is the offset of its ABORT marker.  `last_stable_offset` was the log's last stable offset when the
-    marker was appended.
+    `last_stable_offset` was the log's last stable offset when the marker was appended.
     """
 
     producer_id: int

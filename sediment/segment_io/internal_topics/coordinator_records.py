@@ -45,10 +45,9 @@ _KEY, _VALUE = "Key", "Value"
 
 
 class CoordinatorRecord(NamedTuple):
-    """A decoded record: messages such as `OffsetCommitKey` and `OffsetCommitValue`.
+    """`name` is Kafka's name of the record's type, such as `OFFSET_COMMIT`.
 
-    `name` is Kafka's name of the record's type, such as `OFFSET_COMMIT`.  `value` and `value_version` are None in a
-    tombstone.
+    `value` and `value_version` are None in a tombstone.
     """
 
     name: str

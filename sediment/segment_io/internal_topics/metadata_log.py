@@ -375,7 +375,6 @@ class _VerifiedScan:
         self._scan = HeaderScan(path, start_position, size_bytes=self._size_bytes)
 
     def apply(self, state: MetadataImage, first_offset: int, *, in_order: bool) -> None:
-        """Apply every record at or above `first_offset` to `state`; with `in_order`, no offset may be missing."""
         for span in self._good_spans():
             if in_order:
                 self._check_order(span, max(first_offset, self.next_offset))
@@ -384,7 +383,6 @@ class _VerifiedScan:
             self._apply_records(span, state, first_offset)
 
     def check(self, first_offset: int) -> int:
-        """Return the offset after the last good batch; check that no offset is missing after `first_offset`."""
         self.next_offset = first_offset
         for span in self._good_spans():
             self._check_order(span, self.next_offset)
@@ -513,7 +511,6 @@ class MetadataImage:
         return image
 
     def apply(self, record: Any, offset: int) -> None:
-        """Apply the record at `offset`, or keep it for the end of its transaction."""
         name = type(record).__name__
         if name not in _TRANSACTION_STEPS:
             if self._waiting is None:

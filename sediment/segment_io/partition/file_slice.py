@@ -27,7 +27,6 @@ class FileSlice:
         return self._open().descriptor
 
     def read(self, position: int = 0, size_bytes: int | None = None) -> bytes:
-        """Return `size_bytes` bytes from byte `position` of the slice; by default, all remaining bytes."""
         left = self.size_bytes - position
         wanted = left if size_bytes is None else min(size_bytes, left)
         content = self._open().read(self.position + position, wanted)

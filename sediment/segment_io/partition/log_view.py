@@ -220,7 +220,6 @@ class _Opening:
         return self.listing.segments[self._holding(checkpoints.recovery_point)].base_offset
 
     def _tail(self, active: SegmentRef) -> _Tail:
-        """Scan from the last index entries; if the log contradicts them, scan from the segment's start."""
         indexed_ms = self._indexed_timestamp_ms(active, active.base_offset + INT32_MAX)
         if active.offset_index_bytes and indexed_ms is not None and indexed_ms >= 0:
             entry = _last_entry(self._path(active, SegmentFileKind.OFFSET_INDEX), OFFSET_ENTRY_STRUCT, self.fs)

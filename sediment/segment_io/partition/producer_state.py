@@ -81,10 +81,7 @@ class ProducerEntry:
         return (RememberedBatch(self.last_sequence, self.last_offset, self.offset_delta, self.timestamp_ms),)
 
     def is_expired(self, now_ms: int, expiration_ms: int | None) -> bool:
-        """Return True if the producer was idle for at least `expiration_ms` and has no open transaction.
-
-        Source: kafka-log 04 §3.
-        """
+        """Return True if the producer was idle for at least `expiration_ms` and has no open transaction."""
         if expiration_ms is None:
             return False
         return not self.has_open_transaction and now_ms - self.timestamp_ms >= expiration_ms
@@ -141,8 +138,6 @@ class ProducerState:
         """Return the lowest first offset of a transaction that is open or has its marker at or above `high_watermark`.
 
         The result is never below the log start offset.
-
-        Source: kafka-log 04 §3.
         """
         unreplicated = [txn.first_offset for txn in self.completed if txn.last_offset >= high_watermark]
         undecided = self.first_undecided_offset()
@@ -265,8 +260,5 @@ def _not_replayable(row: np.void, txn_first_offset: int, is_marker: bool) -> Cor
 
 
 def last_sequence(base_sequence: int, offset_delta: int) -> int:
-    """Return the sequence `offset_delta` steps after `base_sequence`; sequences wrap to 0 after 2^31 − 1.
-
-    Source: kafka-log 01 §3.3.
-    """
+    """Return the sequence `offset_delta` steps after `base_sequence`; sequences wrap to 0 after 2^31 − 1."""
     return NO_SEQUENCE if base_sequence == NO_SEQUENCE else (base_sequence + offset_delta) & INT32_MAX

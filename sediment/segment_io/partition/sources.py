@@ -66,7 +66,6 @@ def find_sources(paths: Sequence[str | Path], fs: Fs) -> tuple[Source, ...]:
 
 
 def find_log_dirs(paths: Sequence[str | Path], fs: Fs) -> tuple[Path, ...]:
-    """Return the log directories that `paths` name, or in which they name a partition or a segment."""
     found: dict[Path, None] = {}
     for path in _expanded(paths):
         sources = _sources(path, fs)
@@ -133,10 +132,7 @@ def _segment(path: Path) -> Source:
 
 
 def partition_of(directory: Path) -> TopicPartition:
-    """Return the topic partition of a directory name; any other name becomes the topic of partition UNNUMBERED.
-
-    Bytes that are not UTF-8 are escaped, because a table cannot contain them.
-    """
+    """Bytes that are not UTF-8 are escaped, because a table cannot contain them."""
     try:
         return parse_partition_directory(directory.name)[0]
     except UsageError:

@@ -130,6 +130,5 @@ def advertised_versions(api_key: int) -> VersionRange:
 
 @cache
 def request_lines() -> dict[int, MessageLine]:
-    """Return the first line of each request's schema by API key."""
     lines = (line for line in message_lines().values() if line.kind == "request")
     return {line.number: line for line in lines if line.number is not None}

@@ -219,7 +219,6 @@ class _DecoderSource(_Source):
             self.line(f"{target} = {self.literal(default_of(field))}")
 
     def _tagged_fields(self, fields: Sequence[FieldSchema], owner: str) -> None:
-        """Read the tagged fields; `fields` are those that have a tag in any version."""
         self.flush()
         self.line("n = b[p]; p += 1")
         if not fields:
@@ -383,7 +382,6 @@ class _DecoderSource(_Source):
 
     # Sizes -----------------------------------------------------------------------------------------------------------
     def _least_bytes(self, field: FieldSchema) -> int:
-        """Return the smallest size of one element of an array, at least 1."""
         if is_structure(field):
             return max(1, self._least_structure_bytes(self.schema.structures[field.type]))
         if field.type in _SIZES_BYTES:

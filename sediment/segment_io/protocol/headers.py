@@ -34,7 +34,6 @@ class RequestHeader(NamedTuple):
 
 
 def decode_request_header(frame: bytes | bytearray | memoryview) -> RequestHeader:
-    """Return the header of a request, from its frame without the size."""
     buffer = memoryview(frame)
     try:
         number, version, correlation_id, length = _REQUEST.unpack_from(buffer)

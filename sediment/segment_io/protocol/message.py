@@ -60,7 +60,6 @@ class Message(Structure):
 
     @classmethod
     def is_flexible(cls, version: int) -> bool:
-        """Return True if the version has compact lengths and tagged fields."""
         return version in cls.SCHEMA.line.flexible_versions
 
     @classmethod

@@ -126,7 +126,7 @@ def check_records(
     """Check decoded records, of which the first has the index `first` in its batch, against the rules of a topic.
 
     `errors` receives the first bad records, as many as it has rows.  A timestamp is valid if it is -1 or within
-    [earliest_ms, latest_ms].  `is_append_time` is True for a batch of type LogAppendTime.
+    [earliest_ms, latest_ms].
 
     Returns:
         (number of bad records, number of those with a bad timestamp, largest timestamp or -1, True if the offset deltas
@@ -219,7 +219,6 @@ def check_payload(
 def stamp_batch(
     address: int, size_bytes: int, base_offset: int, leader_epoch: int, is_append_time: bool, max_timestamp: int
 ) -> None:
-    """Set offset, leader epoch, timestamp type and maximum timestamp of a batch of magic 2, and update its CRC."""
     store_i64(address + BASE_OFFSET, base_offset)
     store_i32(address + LEADER_EPOCH, leader_epoch)
     before = load_i16(address + ATTRIBUTES)

@@ -401,7 +401,6 @@ class _TableArrays:
         self.state = np.zeros(STATE_REGISTERS, dtype=np.int64)
 
     def arrays(self) -> tuple[Any, ...]:
-        """Return the arrays in the order of the kernels' parameters."""
         return (
             self.longs,
             self.ints,
@@ -416,7 +415,6 @@ class _TableArrays:
         )
 
     def capacities(self) -> tuple[int, ...]:
-        """Return the sizes of the arrays, in the order of the registers that count their used part."""
         return (
             self.longs.shape[1],
             self.key_data.size,

@@ -19,7 +19,6 @@ Invariants
 * Only an index that can grow keeps a file descriptor.  Any other index is mapped, and its file is closed.
 * `room` is above 0 only if the file is open.
 * Only entries are read from a mapping, and the file is never truncated below its entries.
-* Offsets and timestamps ascend, so every search is a binary search.
 """
 
 from __future__ import annotations

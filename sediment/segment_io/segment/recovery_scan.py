@@ -330,10 +330,9 @@ def scan_segment(
     on_producer_batches: Callable[[Rows], None] | None = None,
     fs: Fs | None = None,
 ) -> SegmentScan:
-    """Verify and index the first `size_bytes` of a segment file.
+    """`on_producer_batches` is called with BATCH_ROW tables of the good batches with a producer, in log order.
 
-    `on_producer_batches` is called with BATCH_ROW tables of the good batches with a producer, in log order.  A table is
-    valid only during the call.
+    A table is valid only during the call.
 
     Raises:
         IndexOffsetOverflowError: a batch is more than 2^31 − 1 offsets above the base; the segment must be split.
@@ -408,7 +407,6 @@ class _Scan:
         stop_if_offsets_go_back: bool,
         on_producer_batches: Callable[[Rows], None] | None,
     ) -> tuple[int, int]:
-        """Return (position in the file after the last good batch, status there)."""
         buffer = padded_buffer(min(CHUNK_BYTES, max(self._size_bytes, LOG_OVERHEAD_BYTES)))
         start = 0
         while True:

@@ -240,9 +240,7 @@ def write_segments(
     attempt: str,
     fs: Fs,
 ) -> tuple[PartSegment, ...]:
-    """Write and sync the segments of the batches in `pieces`.
-
-    Each piece, uint8[n], contains whole batches of any magic; pieces are in log order.
+    """Each piece, uint8[n], contains whole batches of any magic; pieces are in log order.
 
     The result is the same as with `lay_out_segments` and `write_segment`, with one exception: another segment also
     begins when an index is full.  A piece is used before the next piece is requested, so the caller may reuse the

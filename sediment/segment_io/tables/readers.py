@@ -65,8 +65,6 @@ def read_table(
 
     Raises:
         CorruptBatchError, UnsupportedDataError: with FAIL, a batch cannot be read.
-        CorruptDataError: a small file is malformed.
-        SourceChangedError: planned segments no longer exist.
     """
     if request.what in SLICED_TABLES:
         from sediment.segment_io.tables.batches import read_batch_rows

@@ -141,9 +141,7 @@ def read_spans(
     reuses_buffer: bool = True,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> Iterator[tuple[ScanTask, BatchSpan] | UnreadableRange]:
-    """Yield the spans and unreadable ranges of a scan task.
-
-    With `follow`, read the current segments that contain the task's offsets; otherwise read only the planned file.
+    """With `follow`, read the current segments that contain the task's offsets; otherwise read only the planned file.
 
     Raises:
         SourceChangedError: without `follow`, the planned file no longer exists.  With `follow`, files change too often

@@ -87,8 +87,6 @@ def compress(codec: int, payload: Buffer, *, level: int | None = None) -> bytes:
     """Compress `payload`, the records of a batch of magic 2, to one stream of `codec`.
 
     `level` is a value of Kafka's `compression.<codec>.level`, or None for Kafka's default; snappy has no levels.
-
-    Source: kafka-log 01 §6.
     """
     view = memoryview(payload).cast("B")
     if codec == CODEC_NONE:

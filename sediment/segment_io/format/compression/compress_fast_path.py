@@ -136,7 +136,6 @@ def _lz4(source: int, size_bytes: int, target: int, room_bytes: int, tools: Tool
 
 @kernel
 def _zstd(source: int, size_bytes: int, target: int, room_bytes: int, tools: Tools) -> int:
-    """Compress with a flush before the end, as Kafka's stream does, so that the last block is empty."""
     if tools[_ZSTD_COMPRESS] == 0:
         return NOT_COMPRESSED
     tools[_ZSTD_OUTPUT], tools[_ZSTD_OUTPUT + 1], tools[_ZSTD_OUTPUT + 2] = target, room_bytes, 0
