@@ -1,7 +1,8 @@
 """The table of Kafka's configuration keys for logs (kafka-log 06 §1 to §5).
 
-The first of these broker keys that is set gives the topic key its default, in the unit of that broker key. Types,
-defaults and ranges are those of Kafka 4.2.0's ConfigDefs; `warn_below` and comments mark the exceptions.
+A topic key has one or more broker keys. The first of these broker keys that is set gives the topic key its default, in
+the unit of that broker key. Types, defaults and ranges are those of Kafka 4.2.0's ConfigDefs; `warn_below` and comments
+mark the exceptions.
 """
 
 from __future__ import annotations

@@ -143,6 +143,8 @@ class DelayedOperation(Protocol):
 
 
 class _Watched:
+    """An operation with its keys; `attempt` and `expire` never run concurrently."""
+
     __slots__ = ("_busy", "_changed", "_wanted", "is_done", "keys", "operation", "timer")
 
     def __init__(self, operation: DelayedOperation, keys: tuple[Hashable, ...]) -> None:

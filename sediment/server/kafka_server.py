@@ -16,7 +16,7 @@
     13  delete expired and superseded records         stop deleting; the cleaner abandons its current log
 
 The server refuses a wrong address, or a port that is in use, before it opens a log directory. A stop takes at most
-about STOP_SECONDS.
+about STOP_SECONDS. In a process that was forked from the server's process, a stop does nothing.
 
 Source: Kafka's BrokerServer and SocketServer.
 """
@@ -92,6 +92,8 @@ _OF_ONE_REPLICA = (
 
 @dataclass(frozen=True, slots=True)
 class Security:
+    """Files and flags for the listener's security; `certificate` and `key` must be given together."""
+
     certificate: Path | None = None
     key: Path | None = None
     users: Path | None = None

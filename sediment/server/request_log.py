@@ -24,6 +24,8 @@ _MODE = 0o640
 
 
 class RequestLog:
+    """A log file to which several threads may write."""
+
     def __init__(self, path: Path) -> None:
         self._path = path
         self._open()

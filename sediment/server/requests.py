@@ -179,9 +179,9 @@ class Request:
         self.channel.send_encoded(self, chunks)
 
     def respond_later(self, rest: Callable[[], Any]) -> None:
-        """Send nothing if it returns None.
+        """Call `rest` on a thread on which no other request waits, and send the response that it returns.
 
-        If it raises an error, close the connection.
+        Send nothing if it returns None. If it raises an error, close the connection.
         """
 
         def run() -> None:
@@ -214,6 +214,7 @@ class Request:
         self.channel.free_frame(self.size_bytes)
 
     def release(self) -> None:
+        """Free the message and the frame, because a wait or a slow reader may take long."""
         self.message, self.frame = None, _NO_FRAME
 
 

@@ -24,7 +24,8 @@ from sediment.segment_io.protocol.error_codes import ErrorCode
 class FetchedRecords(Protocol):
     """The result of a read; `records` begins with a batch, may end inside a batch, and is None without data.
 
-    The slice may contain records below the requested offset; a consumer skips such records.
+    The slice may contain records below the requested offset; a consumer skips such records. `aborted` contains the
+    aborted transactions that overlap the slice. It is None unless the isolation level is READ_COMMITTED.
     """
 
     @property
@@ -91,10 +92,10 @@ class ServedTopic(Protocol):
     def partitions(self) -> Mapping[int, ServedLog]: ...
     @property
     def missing(self) -> Mapping[int, ErrorCode]:
-        """Clients see such a partition without a leader.
+        """The partitions without a log here, by number, each with the error for a request that needs the log.
 
-        They use the number of all partitions to map keys to partitions, and some clients read nothing from a topic
-        whose numbers have a gap.
+        Clients see such a partition without a leader. They use the number of all partitions to map keys to partitions,
+        and some clients read nothing from a topic whose numbers have a gap.
         """
 
     @property

@@ -111,6 +111,7 @@ def adopt_partition(
 
 
 def _check_topic_id(partition: ClonedPartition, topic_id: str, fs: Fs) -> None:
+    """Check that a broker would find the folder to be of the topic; it sets a folder with another id aside."""
     (replica,) = partition.replicas
     file = replica.path / PARTITION_METADATA_FILE
     stored = read_partition_metadata(fs, file)
@@ -154,6 +155,7 @@ def _load(
 
 
 def _refuse_losses(partition: TopicPartition, checkpoints: PartitionCheckpoints, cut: LogCut) -> None:
+    """Refuse a cut that loses records, because an adoption cannot put them back."""
     known = KnownOfLog(None, (), checkpoints.high_watermark, checkpoints.recovery_point, checkpoints.first_dirty)
     lost = missing_after_cut(cut, known)
     if lost is not None:

@@ -53,6 +53,8 @@ class StartFiles:
 
 
 class CloneDirectory:
+    """The writer of one clone; the caller must lock the directory before it calls `begin`."""
+
     def __init__(self, path: Path, run_id: str) -> None:
         self.path = path
         self._publisher = Publisher(Store(str(path)), run_id)

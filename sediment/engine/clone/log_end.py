@@ -56,6 +56,8 @@ _TRANSACTION_VERSION = 0  # a marker with the producer's own epoch
 
 
 class AtOnce:
+    """A scheduler that runs every task immediately; files need no delay before removal, because no reader uses them."""
+
     def schedule_once(self, _name: str, task: Callable[[], None], *, delay_ms: int = 0) -> None:
         task()
 
@@ -137,7 +139,10 @@ def _open_transactions(log: PartitionLog) -> list[ProducerEntry]:
 
 
 def _unshare_active_segment(directory: Path, fs: Fs) -> None:
-    """An open log changes these files in place."""
+    """Replace each index of the last segment that has another link, such as a backup's, by a copy.
+
+    An open log changes these files in place.
+    """
     files = [file for file in (parse_segment_file(entry.name) for entry in fs.scan(directory)) if file]
     last = max((file.base_offset for file in files if file.kind is SegmentFileKind.LOG and not file.state), default=-1)
     for kind in (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, SegmentFileKind.TRANSACTION_INDEX):

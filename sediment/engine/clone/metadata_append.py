@@ -99,6 +99,7 @@ def _header(path: Path, name: str, kind: bytes, size_bytes: int) -> bytes:
 
 
 def append_records(log_dir: Path, values: Sequence[bytes], metadata: ClusterMetadata, fs: Fs, *, now_ms: int) -> None:
+    """Append records to the metadata log as one atomic change; the directory's lock must be held."""
     writer = MetadataLogWriter(
         log_dir, metadata, fs, transaction=_TRANSACTION, clock=lambda: now_ms, scheduler=AtOnce()
     )

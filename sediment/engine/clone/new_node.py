@@ -46,7 +46,10 @@ def is_new(log_dir: Path, fs: Fs, node_id: int = DEFAULT_NODE_ID) -> bool:
 
 
 def format_new_node(log_dir: Path, fs: Fs, *, now_ms: int, node_id: int = DEFAULT_NODE_ID) -> CloneNode:
-    """The directory also gets a `server.properties` for a stock broker."""
+    """Turn a directory for which `is_new` is True into the log directory of a new node.
+
+    The directory also gets a `server.properties` for a stock broker.
+    """
     with DirectoryLock(log_dir):
         return _format(log_dir, fs, now_ms, node_id)
 

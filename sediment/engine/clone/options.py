@@ -40,10 +40,10 @@ class CloneOptions:
     """In a held clone, no records expire and no log is cleaned.
 
     `until_offsets` cuts the logs of the partitions that it names; `until_ms` cuts all other logs. `since` is the
-    directory or the manifest of an earlier clone; unchanged closed segments are linked from that clone. With an
-    `encoding`, this cleaning also re-encodes their records. Records whose keys are `suppressed` are left out.
-    `strategy` says whether several tasks copy each partition (split) or one task (whole). If it is None, the size of
-    the partition decides.
+    directory or the manifest of an earlier clone; unchanged closed segments are linked from that clone. With `compact`,
+    the logs of compacted topics are cleaned. With an `encoding`, this cleaning also re-encodes their records. Records
+    whose keys are `suppressed` are left out. `strategy` says whether several tasks copy each partition (split) or one
+    task (whole). If it is None, the size of the partition decides.
     """
 
     topics: tuple[str, ...] = ()

@@ -337,7 +337,7 @@ def note_producers(
     """Write the producer snapshot at the log end if it is missing or of Kafka 0.11; return True if it was written.
 
     If this snapshot is missing when a broker starts after a clean stop, the broker forgets every producer, and an open
-    transaction never ends.
+    transaction never ends. The producers are rebuilt from the batches if the copy has no snapshot.
 
     If it names markers as last offsets, as Kafka 0.11 does, the cleaner of a newer broker would drop the last data
     batches of these producers, and with them the sequences that a replica rebuilds from the log.

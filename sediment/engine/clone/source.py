@@ -55,10 +55,12 @@ class SourceCluster:
     topics: Mapping[str, SourceTopic] = field(default_factory=dict)
 
     def knows(self, topic: SourceTopic) -> bool:
+        """Return False if the metadata lacks the topic; a broker would then rename its partitions to `-stray`."""
         return self.metadata is None or topic.topic_id == self.metadata.topic_ids.get(topic.name)
 
 
 def open_log_dir(path: Path, fs: Fs, *, is_locked_here: bool = False) -> ClusterDirectory:
+    """Open a local log directory; with `is_locked_here`, the caller holds its lock."""
     advice = None if is_locked_here else _IN_USE
     return open_cluster_directory(path.absolute(), fs, advice_if_in_use=advice, on_unreadable=_warn)
 

@@ -12,11 +12,8 @@ following checks succeeds:
     trusted   size, modification time, inode and ctime equal the earlier copy's stamp of the file; the file is not read
     compared  the SHA-256 is the same as in the earlier copy; the file is read but not written
 
-Only files of closed segments are trusted or compared. A broker still writes to the files of other segments. The broker
-maps the indexes of these segments into memory, so their modification times may be updated late. The stamp is stored
-only if the file has not changed for SETTLED_NS. Otherwise, a later change may get the same time from the filesystem's
-clock, and the stamp would not show that change. An object store has no inode and no ctime, so there a file is trusted
-by its size and by the modification time that the server sets.
+Only files of closed segments are trusted or compared. An object store has no inode and no ctime, so there a file is
+trusted by its size and by the modification time that the server sets.
 """
 
 from __future__ import annotations
@@ -171,6 +168,8 @@ class _FileCopy:
     read_bytes: int = 0
 
     def made(self) -> CopiedFile:
+        # A broker still writes to the files of the other segments. It maps their indexes into memory, so their
+        # modification times may be updated late.
         work, is_closed = self.work, self.file_name in self.work.closed
         stamp = self._stamp()
         kept = stamp if is_closed and _is_settled(stamp) else None
@@ -279,5 +278,6 @@ class _FileCopy:
 
 
 def _is_settled(stamp: FileStamp) -> bool:
+    # Otherwise, a later change may get the same time from the filesystem's clock, and the stamp would not show it.
     changed_ns = max(stamp.mtime_ns, stamp.ctime_ns or 0)
     return time.time_ns() - changed_ns >= SETTLED_NS

@@ -46,7 +46,8 @@ def mark_deleted(
     """Rename the files of segments to `.deleted`, segment by segment in the given order, and sync the directory.
 
     Pass segments at the start of a log in ascending order, and segments at its end in descending order, so that a crash
-    leaves no gap. The log of a segment is renamed before its indexes.
+    leaves no gap. The log of a segment is renamed before its indexes. If only the log was renamed, the next start
+    removes the indexes; if only an index was renamed, the next start would rebuild it.
 
     Source: kafka-log 03 §3, 05 §3 step 2.
     """

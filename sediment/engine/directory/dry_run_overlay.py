@@ -17,6 +17,8 @@ from sediment.segment_io.fs import Fs
 
 
 class OverlayFs(Fs):
+    """The local filesystem for an overlay; if an operation would change the target of a link, it does nothing."""
+
     def truncate(self, path: Path, size_bytes: int) -> None: ...
     def has_other_names(self, path: Path) -> bool:
         """Return False: `truncate` changes nothing, and a copy would need space."""

@@ -46,7 +46,9 @@ def truncate_from_start(entries: Sequence[EpochEntry], start_offset: int) -> Epo
 
 
 def end_offset_for(entries: Sequence[EpochEntry], epoch: int, log_end_offset: int) -> tuple[int, int]:
-    """Return (-1, -1) if such a point does not exist.
+    """Return (epoch, end offset) of the last point up to which this log may agree with a log in `epoch`.
+
+    Return (-1, -1) if such a point does not exist.
 
     Source: kafka-log 04 §4 (endOffsetFor).
     """

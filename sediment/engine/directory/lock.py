@@ -201,6 +201,7 @@ def _holder(descriptor: int) -> int | None:
 
 
 def _conflict(descriptor: int) -> int | None:
+    """Return the process whose lock conflicts with ours: 0 if that process is unknown, None if no lock conflicts."""
     if sys.platform != "linux":
         return None
     try:

@@ -4,8 +4,8 @@
     hole       a segment begins above the end of the segment before it, although the log was never compacted
 
 Retention and DeleteRecords remove records only at the log start, and a truncation only at the log end, so in a log that
-was never compacted each segment begins at the end of the segment before it. Whether a hole is a loss is decided as
-follows; what cannot be decided is a warning:
+was never compacted each segment begins at the end of the segment before it. Compaction and `sediment erase` leave
+holes, though. Whether a hole is a loss is decided as follows; what cannot be decided is a warning:
 
     the topic is compacted                                            no loss, unless an index is there without its log
     an index is there without its log                                 a loss
@@ -65,12 +65,13 @@ class SegmentEnd:
 
 @dataclass(frozen=True, slots=True)
 class LogCut:
-    """The log then ends at `log_end_offset`, in the segment file `name`, because of `stop`, a clause.
+    """The end of a log that a load cuts off, as a broker's start would.
 
-    `good_batches` are the readable batches after that point in this file, the last of them up to `last_offset`, or -1.
-    `removed` are the later segment files, with `removed_bytes` in all. Everything that is cut off ends at
-    `next_offset`, as far as batch headers and file names show. If later segments stay, so that only the file is cut,
-    the next of them begins at `following_offset`.
+    The log then ends at `log_end_offset`, in the segment file `name`, because of `stop`, a clause. `good_batches` are
+    the readable batches after that point in this file, the last of them up to `last_offset`, or -1. `removed` are the
+    later segment files, with `removed_bytes` in all. Everything that is cut off ends at `next_offset`, as far as batch
+    headers and file names show. If later segments stay, so that only the file is cut, the next of them begins at
+    `following_offset`.
     """
 
     name: str
@@ -264,7 +265,10 @@ def repeated_in_segment(name: str, position: int, first_offset: int, next_offset
 
 
 def records_were_removed(directory: Path, base_offset: int, fs: Fs) -> bool:
-    """Such a batch begins above the end of the batch before it, or has fewer records than offsets."""
+    """Return True if the batches of a segment show that a cleaning or an erasure removed records.
+
+    Such a batch begins above the end of the batch before it, or has fewer records than offsets.
+    """
     return any(
         # The base offset and the number of records of a legacy wrapper are not in its header.
         batch.magic >= _MAGIC_V2

@@ -8,8 +8,9 @@
     sediment-manifest.json   after all files         name, size and SHA-256 of every file; the output is then complete
 
 Invariants: an output is complete if and only if its manifest exists; nothing changes it afterwards. If a non-empty
-directory has neither a manifest nor `.sediment-output`, no file is written to it. All files in the manifest were
-durable before the manifest appeared. A broker ignores regular files with unknown names.
+directory has neither a manifest nor `.sediment-output`, no file is written to it. A directory that has neither is never
+removed. All files in the manifest were durable before the manifest appeared. A broker ignores regular files with
+unknown names.
 
 Source: kafka-log 05 §1 step 2e.
 """

@@ -7,7 +7,8 @@
 
 `write_topic_id` writes the id of the cluster's topic, but never over a readable file.
 
-Invariant: an id is written only if nothing contradicts that the folder belongs to the cluster's topic of this name.
+Invariant: an id is written only if nothing contradicts that the folder belongs to the cluster's topic of this name. If
+a topic was deleted and created again while the node was down, the folder may belong to the deleted topic.
 
 Source: Kafka 4.2.0, LogManager.isStrayReplica, UnifiedLog.initializeTopicId and PartitionMetadataReadBuffer.
 """
@@ -168,6 +169,7 @@ class TopicIds:
 
 
 def write_topic_id(folder: Path, partition: TopicPartition, fault: TopicIdFault, fs: Fs) -> Repair:
+    """Write the topic id of `fault` durably; the log directory's lock must be held."""
     assert fault.topic_id is not None
     path = folder / PARTITION_METADATA_FILE
     is_missing = fs.entry(path) is None

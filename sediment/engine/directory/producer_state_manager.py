@@ -9,7 +9,9 @@
 
 If no snapshot exists, all batches from the log start are replayed, except after a clean stop, when none is replayed.
 
-Invariants: a snapshot gets its final name only when it is complete.
+Invariants: a snapshot gets its final name only when it is complete. A dropped snapshot is not read again, but its file
+exists until `delete_dropped`. So if a snapshot with the same producers is taken again, the file is still there and need
+not be rewritten.
 """
 
 from __future__ import annotations
@@ -206,6 +208,11 @@ class ProducerStateManager:
         self.take_snapshot()
 
     def _replay_range(self, segment: ReplayedSegment, start_offset: int, end_offset: int) -> None:
+        """Apply the batches, beginning with the first batch that ends at or above `start_offset`.
+
+        Stop before the first batch that ends at or above `end_offset`. All batches between the two are applied, even if
+        their offsets are out of range. A broker also applies them, because no checksum covers the offsets.
+        """
         has_begun = False
         for rows in segment.batches():
             first = 0 if has_begun else _first_at_or_after(rows, start_offset)
@@ -219,8 +226,13 @@ class ProducerStateManager:
         self.state = replace(self.state, completed=())
 
     def remove_stray_snapshots(self, base_offsets: Sequence[int]) -> None:
-        # If the largest of these offsets is at or above the last segment's base offset, the snapshot at this offset is
-        # kept. A clean stop wrote this snapshot at the log end. Source: kafka-log 05 §6 (removeStraySnapshots).
+        """Drop each snapshot whose offset is not the base offset of a segment.
+
+        If the largest of these offsets is at or above the last segment's base offset, the snapshot at this offset is
+        kept. A clean stop wrote this snapshot at the log end.
+
+        Source: kafka-log 05 §6 (removeStraySnapshots).
+        """
         strays = sorted(set(self._snapshots.offsets()) - set(base_offsets))
         if strays and strays[-1] >= max(base_offsets, default=strays[-1]):
             strays.pop()

@@ -32,6 +32,8 @@ class _Removal:
 
 
 class Removals:
+    """Removals that run in the background; several threads may submit them."""
+
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="sediment-remove")
         self._free = threading.BoundedSemaphore(_THREADS + _MOST_WAITING)

@@ -1,5 +1,7 @@
 """Rolling of the last segment of a log that no broker uses, so that the segment becomes cleanable.
 
+The result is the same as after Kafka's roll: the old active segment has complete, trimmed indexes.
+
 Invariants: files that are already correct are kept, and no existing inode changes. New files appear in this order;
 after a crash at any point, Sediment and a broker can load the directory:
 
@@ -93,6 +95,7 @@ def plan_roll(view: LogView, fs: Fs, *, index_interval_bytes: int, segment_index
 
 
 def perform_roll(roll: Roll, fs: Fs) -> None:
+    """The directory's lock must be held."""
     directory = roll.listing.path
     for name, content in roll.replaced:
         fs.replace_file(directory / name, content, like=roll.like)

@@ -331,8 +331,8 @@ def insert(
     """Insert prepared segments before the first segment of a log, or after its last one.
 
     Pass segments before the first one in descending order, and segments after the last one in ascending order, so that
-    a crash leaves no gap. All parts are made durable first. For each segment, `before_segment` is called; it may raise
-    an error to end the insertion. These steps follow:
+    a crash leaves no gap. The directory's lock must be held. All parts are made durable first. For each segment,
+    `before_segment` is called; it may raise an error to end the insertion. These steps follow:
 
     1. The indexes get their final names.
        Start: the indexes are removed, because they have no log.
@@ -377,7 +377,8 @@ def discard_parts(
 ) -> tuple[str, ...]:
     """Files named in `keep` are kept, so that another process can commit them.
 
-    Parts of other runs are also kept, because those runs may still commit them.
+    Parts of other runs are also kept, because those runs may still commit them. Only `finish_interrupted` can delete
+    the parts of other runs safely: its caller holds the lock and has started no task.
     """
     tag = f"{run_id}-" if attempt is None else f"{run_id}-{attempt}{PART_SUFFIX}"
     names = [entry.name for entry in fs.scan(directory) if is_part_file(entry.name)]

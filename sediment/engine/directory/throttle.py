@@ -2,7 +2,7 @@
 
 Kafka's cleaner threads share one throttle and sleep while they hold its lock, so together they stay below the rate. The
 tasks of Sediment are processes. So a small file stores the start of the window and the bytes that were counted in this
-window.
+window. Each process locks the file while it counts.
 
 Invariants: the rate may be exceeded within one check interval, but not over several intervals.
 
@@ -74,6 +74,8 @@ class Throttle:
 
 
 class _Locked:
+    """A lock on an open file description, which excludes other processes and the other throttles of this process."""
+
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 

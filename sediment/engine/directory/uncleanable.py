@@ -1,12 +1,13 @@
 """Marks of uncleanable partitions: each has a reason, a time and segments, and is valid until these segments change.
 
-A run of Sediment is short, so marks are stored in a file of the log directory, next to the checkpoints. A broker
-ignores this file, because its LogManager reads only sub-directories and the files that it knows by name.
+Kafka's cleaner marks such a partition in memory, and forgets the mark when the broker restarts. A run of Sediment is
+short, so marks are stored in a file of the log directory, next to the checkpoints. A broker ignores this file, because
+its LogManager reads only sub-directories and the files that it knows by name.
 
 Invariants: a mark is valid as long as all its segments are unchanged. So a repair, a restored copy or retention
 invalidates the mark. The files of a copy or a hard-link backup have other ctimes, so the mark is not valid for these
-files. The only cost is that the partition is read once more. A file of marks that cannot be read is treated as
-empty, at the same cost.
+files. The only cost is that the partition is read once more. A file of marks that cannot be read is treated as empty,
+at the same cost.
 
 Source: kafka-log 02 §1 (uncleanable), 05 §1 step 2e (plain files are ignored).
 """
@@ -41,10 +42,10 @@ _LOCAL = Fs()
 
 @dataclass(frozen=True, slots=True)
 class Uncleanable:
-    """`fingerprint` is a hash of the sizes, mtimes and ctimes of these segments' files.
+    """The mark is valid as long as `segments` are unchanged.
 
-    In a copy, and in a mark from an earlier version of Sediment, `fingerprint` is None. The sizes and mtimes of the
-    logs are then compared instead.
+    `fingerprint` is a hash of the sizes, mtimes and ctimes of these segments' files. In a copy, and in a mark from an
+    earlier version of Sediment, `fingerprint` is None. The sizes and mtimes of the logs are then compared instead.
     """
 
     partition: TopicPartition

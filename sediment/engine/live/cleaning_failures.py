@@ -40,6 +40,8 @@ class CleanerOwner(LogOwner, Protocol):
 
 
 class CleaningFailures:
+    """Handling of errors while logs of `owner` are cleaned; every method may be called from any thread."""
+
     def __init__(self, owner: CleanerOwner, checkpoints: CleanerCheckpoints, clock: Clock) -> None:
         self._owner = owner
         self._checkpoints = checkpoints
@@ -56,6 +58,7 @@ class CleaningFailures:
 
     @contextmanager
     def isolating(self, log: PartitionLog, directory: LogDirectory) -> Iterator[None]:
+        """Source: kafka-log 02 §1, the table of outcomes."""
         try:
             with self.failing(directory):
                 yield

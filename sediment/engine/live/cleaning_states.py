@@ -45,6 +45,8 @@ State: TypeAlias = InProgress | Aborted | Paused | None
 
 
 class CleaningStates:
+    """The states of all partitions; every method may be called from any thread."""
+
     def __init__(self) -> None:
         self._states: dict[TopicPartition, InProgress | Aborted | Paused] = {}
         self._changed = threading.Condition(threading.RLock())

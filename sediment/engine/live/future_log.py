@@ -37,6 +37,7 @@ def copy_next(current: PartitionLog, future: PartitionLog, max_bytes: int = CHUN
 
 
 def copy_rest(current: PartitionLog, future: PartitionLog) -> None:
+    """Copy until `future` has every batch; if the lock of `current` is not held, other threads may append more."""
     while copy_next(current, future):
         pass
 

@@ -205,7 +205,10 @@ class LogCleaner:
         self.manager.states.check_not_aborted(partition)
 
     def _pace(self, partition: TopicPartition, stack: ExitStack) -> Callable[[int], None]:
-        """The function stops an aborted cleaning, and sleeps to stay below the rate limit."""
+        """Return a function that the caller must call with the size of every read and write.
+
+        The function stops an aborted cleaning, and sleeps to stay below the rate limit.
+        """
         rate = self._config.log_cleaner_io_max_bytes_per_second
 
         def sleep(seconds: float) -> None:

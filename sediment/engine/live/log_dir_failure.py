@@ -28,6 +28,8 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class LogDirFailureHandler:
+    """Takes failed log directories offline; every method may be called from any thread."""
+
     # `remove_logs(directory, failure)` marks a directory as failed, removes its logs from the maps of the manager and
     # returns these logs. The result is None if the directory had failed before.
 

@@ -5,8 +5,9 @@ If a path is a file, `log_manager` continues without this directory.
 A malformed cleaner checkpoint counts as empty. If another checkpoint is malformed, `log_loading` takes the directory
 offline.
 
-The clean-shutdown marker is removed when it is read, so a crash during loading is an unclean stop. Only one thread at a
-time rewrites a checkpoint file. Nothing is written to a directory after it failed.
+Invariants: the directory's `.lock` is held between `open` and `release`. The clean-shutdown marker is removed when it
+is read, so a crash during loading is an unclean stop. Only one thread at a time rewrites a checkpoint file. Nothing is
+written to a directory after it failed.
 
 Source: kafka-log 04 §12, 05 §1.
 """
@@ -108,7 +109,10 @@ class LogDirectory:
         return replace(read_checkpoints(self.path, self._fs), clean_shutdown=self.clean_shutdown is not None)
 
     def write_clean_shutdown(self, broker_epoch: int | None) -> None:
-        """If `broker_epoch` is None, keep the broker epoch of the last stop."""
+        """Write the marker of a clean stop; it must be the last file that is written.
+
+        If `broker_epoch` is None, keep the broker epoch of the last stop.
+        """
         at_start = self.clean_shutdown or CleanShutdown(None)
         marker = at_start if broker_epoch is None else CleanShutdown(broker_epoch)
         write_clean_shutdown(self._fs, self.path, marker, like=self.path / LOCK_FILE)

@@ -117,6 +117,7 @@ def folder_aside(partition: TopicPartition, state: DirectoryState) -> str:
 
 
 def _stage(folder: Path, topic_id: str | None, fs: Fs, *, like_folder: Path, like_file: Path | None = None) -> None:
+    """Make a folder with an empty segment and partition.metadata; only its name is not durable yet."""
     fs.make_unsynced_directory(folder, like=like_folder)
     like = like_file or folder
     for name in _EMPTY_FILES:

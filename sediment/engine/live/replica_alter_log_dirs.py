@@ -45,6 +45,8 @@ class _Move:
 
 
 class ReplicaAlterLogDirs:
+    """The moves of the logs of `manager`; every method may be called from any thread."""
+
     def __init__(self, manager: LogManager, replace: Callable[[TopicPartition], object]) -> None:
         self._manager = manager
         self._replace = replace
@@ -111,6 +113,7 @@ class ReplicaAlterLogDirs:
         return BACKOFF_MS
 
     def _wait_ms(self, rate: int) -> int:
+        """Return the time until the limit allows more bytes; a limit of 0 never allows any."""
         if not rate:
             return BACKOFF_MS
         left_ms = self._free_at_ms - self._manager.clock.monotonic_ms()

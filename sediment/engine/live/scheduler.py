@@ -3,7 +3,7 @@
 Times come from a `Clock`, so a test can control them.
 
 Invariants: two runs of a task never overlap. If a periodic task raises an error, the error is logged, and the task runs
-again after its period. Nothing runs after `close`.
+again after its period. Runs that are missed because of a slow task or process are skipped. Nothing runs after `close`.
 
 Source: kafka-log 04 §11.
 """
@@ -81,6 +81,7 @@ class Scheduler:
             self._dispatcher.start()
 
     def schedule_once(self, name: str, task: Callable[[], object], *, delay_ms: int = 0) -> ScheduledTask:
+        """Run `task` after `delay_ms`; after `close`, it never runs."""
         return self._schedule(ScheduledTask(name, task, None), delay_ms)
 
     def schedule_periodically(
@@ -94,6 +95,7 @@ class Scheduler:
         self._queue.run(blocking=False)
 
     def close(self) -> None:
+        """Start no further run, and wait for runs in progress; never call this from a task."""
         self._closed.set()
         self._wake.set()
         if self._dispatcher is not None:

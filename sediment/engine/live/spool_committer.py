@@ -112,6 +112,7 @@ class SpoolCommitter:
         return swap.next_dirty_offset
 
     def _checkpoint(self, log: PartitionLog, next_dirty_offset: int) -> Callable[[], None]:
+        """Return a function that raises the cleaner checkpoint to `next_dirty_offset`, but never lowers it."""
         cleaner, directory = self._owner.cleaner, self._owner.directory_of(log)
 
         def write() -> None:

@@ -15,22 +15,11 @@
     9  start the flushers                                      finish their flushes
    10  load the compiled code, once in a process               -
 
-A marker is the file `.kafka_cleanshutdown` of a directory. If step 3 fails, or if the start is stopped during step 2,
-each directory that had a marker gets it again. After an unclean stop, a directory gets a marker only after step 6,
-because a start that finds a marker does not raise the epochs.
+A marker is the file `.kafka_cleanshutdown` of a directory. A crash before step 2 leaves the directories unchanged. A
+crash in step 2 or later leaves no marker. If step 3 fails, or if the start is stopped during step 2, each directory
+that had a marker gets it again.
 
-A directory that was only formatted gets a marker too. It has no log that could have lost records.
-
-Nothing is deleted before `start_deleting`, the last step of a start. If the metadata comes from `bootstrap.checkpoint`,
-a marker or the state after a format must prove that this file is current. Otherwise neither retention nor the cleaner
-runs, because a broker may have changed the configs after the file was written.
-
-If a folder is already marked for deletion at the start, it is removed in three cases. A server deleted the folder's
-topic, a move to another log directory left the folder, or an interrupted creation left the folder without records.
-
-If a new directory is served together with others, it loses the mark of a new directory, but keeps the proof that no
-broker has used it. Records of its partitions may be in the other directories, and a later start may open only this
-directory.
+Nothing is deleted before `start_deleting`, the last step of a start.
 
 Source: Kafka's ReplicaManager, LogManager and BrokerServer.
 """
@@ -188,6 +177,9 @@ class LiveBackend:
                 advice="stop the broker that used the directory, and start again",
             )
 
+        # If the metadata comes from `bootstrap.checkpoint`, a marker or the state after a format must prove that this
+        # file is current. Otherwise neither retention nor the cleaner runs, because a broker may have changed the
+        # configs after the file was written.
         self._why_stale = owned.why_stale({each.path.absolute(): each.clean_shutdown for each in manager.directories()})
 
         writer = _metadata_writer(owned, manager, fs)  # 4
@@ -202,10 +194,14 @@ class LiveBackend:
             writer.append(values)
         for directory in manager.directories():
             if directory.path.absolute() in owned.formatted:
+                # It has no log that could have lost records.
                 directory.clean_shutdown = NEW_DIRECTORY
             elif directory.path in unclean:
+                # Only now, because a start that finds a marker does not raise the epochs.
                 directory.clean_shutdown = RAISED_EPOCHS
             if directory.clean_shutdown == NEW_DIRECTORY and len(options.directories) > 1:
+                # Records of its partitions may be in the other directories, and a later start may open only this
+                # directory. The mark still proves that no broker has used it.
                 directory.clean_shutdown = SERVED_NODE
 
         for folder in owned.removed:  # 7
@@ -549,5 +545,8 @@ def _leader_epochs(
 
 
 def _after_unclean_stop(manager: LogManager) -> set[Path]:
-    """Such a directory had no marker of a clean stop, or had an empty marker, which `recover` writes."""
+    """Return the log directories whose logs may have lost records at their end.
+
+    Such a directory had no marker of a clean stop, or had an empty marker, which `recover` writes.
+    """
     return {each.path for each in manager.directories() if each.clean_shutdown in (None, CleanShutdown(None))}

@@ -59,6 +59,8 @@ CONSUMER_PROTOCOL = "consumer"
 
 
 class GroupState(Enum):
+    """The state of a group; the value is Kafka's name."""
+
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
     COMPLETING_REBALANCE = "CompletingRebalance"
@@ -530,7 +532,10 @@ class ClassicGroup:
             self._set_deadline(_Phase.JOIN, now_ms + self._rebalance_timeout_ms())
 
     def _join_deadline_passed(self, now_ms: int) -> None:
-        """If this is the group's first join phase and members are still arriving, extend the phase instead."""
+        """Complete the join phase.
+
+        If this is the group's first join phase and members are still arriving, extend the phase instead.
+        """
         if self._is_initial_rebalance and self._new_member_added and self._remaining_delay_ms:
             self._new_member_added = False
             delay_ms = min(self.config.group_initial_rebalance_delay_ms, self._remaining_delay_ms)
@@ -610,6 +615,7 @@ class ClassicGroup:
             self._deadlines_ms.pop(_Phase.SYNC, None)
 
     def _take_assignments(self, request: SyncRequest, now_ms: int) -> None:
+        """If the assignments exceed the memory limit, the leader gets Kafka's error for a record that is too large."""
         if self.size_bytes + request.size_bytes <= self.config.group_members_max_bytes:
             self._assign(dict(request.assignments), now_ms)
             return

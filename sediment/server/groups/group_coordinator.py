@@ -1,12 +1,13 @@
 """GroupCoordinator: the groups of a server, with their members, offsets, timers and waiting requests.
 
-If the partition that stores a group cannot be read, requests of the group get UNKNOWN_SERVER_ERROR, which clients do
-not retry. Without its offsets, the group would start from the beginning.
+Before `load`, every request gets COORDINATOR_LOAD_IN_PROGRESS, which clients retry. If the partition that stores a
+group cannot be read, requests of the group get UNKNOWN_SERVER_ERROR, which clients do not retry. Without its offsets,
+the group would start from the beginning.
 
 Invariants: a group changes only while its lock is held, and no lock is held while a request is answered. Offsets of
 groups without members expire only if `offsets_retention_minutes` is set. Memory used for clients stays within the
 limits of `group_memory`. The only operation that holds the `commit_guard` of several groups is the deletion of the
-offsets of topics.
+offsets of topics. At most one such deletion runs at a time.
 """
 
 from __future__ import annotations
@@ -159,6 +160,8 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
+    """A group in the form that DescribeGroups and ListGroups report; the members are copies."""
+
     group_id: str
     kind: GroupKind
     state: GroupState | ConsumerGroupState
@@ -266,6 +269,7 @@ class GroupCoordinator:
                 self._timer.after(self._config.offsets_retention_check_interval_ms, self._check_idle_groups)
 
     def _expire_offsets(self, group: _Group) -> None:
+        """Delete the expired offsets of a group without members; `commit_guard` is held."""
         minutes = self._config.offsets_retention_minutes
         if minutes is None or not group.is_stored:
             return
@@ -298,12 +302,14 @@ class GroupCoordinator:
             self._forget(group)
 
     def _delete_records(self, group: _Group, partitions: Sequence[tuple[str, int]], *, wait: bool) -> None:
+        """Delete a group, and its offsets for `partitions`, from the store; the caller holds `commit_guard`."""
         store = self._group_store
         if store is not None and group.has_records and store.partition_of(group.group_id) is not None:
             keys = None if group.consumer is None else [each.encoded()[0] for each in group.consumer.tombstones()]
             store.delete_group(group.group_id, partitions, keys=keys, wait=wait)
 
     def _forget(self, group: _Group) -> None:
+        """Remove a group and free its memory; `commit_guard` is held."""
         with self._guard, group.guard:
             group.classic.unload()
             if group.wake is not None:
@@ -506,6 +512,7 @@ class GroupCoordinator:
         growth: int,
         append: Callable[[Sequence[Commit]], Sequence[Commit]],
     ) -> ErrorCode:
+        """Store commits and make them pending; the caller holds `commit_guard` and has reserved `growth` bytes."""
         group.has_records = True
         # A marker that is appended before the commits are in memory would not apply to them.
         with self._pending_guard(self._partition_of(group)):
@@ -673,6 +680,7 @@ class GroupCoordinator:
                     self._log.warning(f"committed offsets of deleted topics cannot be deleted: {error}")
 
     def _delete_offsets(self, deleted: Mapping[_Group, Sequence[tuple[str, int]]]) -> None:
+        """Delete offsets that exist; the `commit_guard` of each group is held."""
         changed = {group: partitions for group, partitions in deleted.items() if partitions}
         if not changed or self._group_store is None:
             return
@@ -757,6 +765,7 @@ class GroupCoordinator:
     def _run_with_result(
         self, group: _Group, act: Callable[[ClassicGroup], tuple[_Result, list[Effect]]]
     ) -> tuple[_Result, list[Effect]]:
+        """Change a classic group, and return the result and the remaining effects; `commit_guard` is held."""
         with group.guard:
             result, effects = act(group.classic)
             self._account(group, effects)
@@ -766,6 +775,7 @@ class GroupCoordinator:
         return result, self._stored(group, effects, wait=wait)
 
     def _account(self, group: _Group, effects: Sequence[Effect]) -> None:
+        """Set the timer, and record how much memory the members use; `guard` is held."""
         self._set_timer(group, effects)
         members_bytes = group.classic.size_bytes
         self.memory.resize(members_bytes - group.members_bytes)

@@ -24,6 +24,8 @@ OFFSET_BYTES = 256
 
 
 class GroupMemory:
+    """The memory that all groups share; any thread may call its methods."""
+
     def __init__(self, max_bytes: int) -> None:
         self._free_bytes = max_bytes
         self._guard = threading.Lock()

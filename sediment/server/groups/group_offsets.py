@@ -1,6 +1,7 @@
 """GroupOffsets: the committed offsets of one group, the pending offsets of open transactions, and their expiration.
 
-Invariant: if a partition has a commit in a transaction and a commit outside a transaction, the later record wins.
+Invariant: if a partition has a commit in a transaction and a commit outside a transaction, the later record wins. The
+marker's position does not matter, because compaction also keeps only the later record.
 
 An offset expires when its commit is `offsets.retention.minutes` old and the group has had no members for that time. The
 time without members begins when this process first sees the group empty, so it begins again after each start. Offsets

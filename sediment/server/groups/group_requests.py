@@ -44,7 +44,10 @@ class JoinRequest:
 
     @property
     def size_bytes(self) -> int:
-        """Its id is included, and begins with the client or instance id."""
+        """The bytes of memory that the member uses.
+
+        Its id is included, and begins with the client or instance id.
+        """
         names = 2 * max(len(self.client_id), len(self.group_instance_id or ""))
         return MEMBER_BYTES + names + protocols_bytes(self.protocols)
 

@@ -28,9 +28,10 @@ class OffsetStore(Protocol):
 
 
 class GroupStore(Protocol):
-    """If `wait` is set, a call returns when its change is replicated.
+    """A store of groups; any thread may call its methods.
 
-    Otherwise the call does not wait for the replication.
+    If `wait` is set, a call returns when its change is replicated. Otherwise the call does not wait for the
+    replication.
     """
 
     def partition_of(self, group_id: str) -> int | None: ...

@@ -1,7 +1,8 @@
 """OffsetsTopic: commits and groups as records of `__consumer_offsets`, where a broker finds them.
 
-Each commit, each generation and each change of a consumer group is one batch in the group's partition. A deletion uses
-as many batches as `max.message.bytes` requires. The record that deletes a group comes last.
+Each commit, each generation and each change of a consumer group is one batch in the group's partition. A batch counts
+as stored when the high watermark is above it. A deletion uses as many batches as `max.message.bytes` requires. The
+record that deletes a group comes last.
 
 Source: Kafka's GroupMetadataManager and CoordinatorRuntime.
 """

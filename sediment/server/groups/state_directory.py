@@ -3,9 +3,9 @@
 * `DIR/.lock` allows only one server at a time.
 * `DIR/__consumer_offsets-0/00000000000000000000.log` contains commits as Kafka's records, one batch for each commit.
 
-Invariants: a commit is on disk before `append` returns. The next commit rewrites the log from the offsets in memory,
-which include only acknowledged commits. The log is also rewritten when it is several times as large as after the last
-rewrite.
+Invariants: a commit is on disk before `append` returns. After a failed write or sync, the file is not used again. The
+next commit rewrites the log from the offsets in memory, which include only acknowledged commits. The log is also
+rewritten when it is several times as large as after the last rewrite.
 """
 
 from __future__ import annotations

@@ -48,6 +48,8 @@ _OFFSET_COMMITS = (m.LegacyOffsetCommitKey.API_KEY, m.OffsetCommitKey.API_KEY)
 
 
 class GroupKind(Enum):
+    """The kind of a group; the value is Kafka's name."""
+
     CLASSIC = "classic"
     CONSUMER = "consumer"
     SHARE = "share"

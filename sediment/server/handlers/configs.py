@@ -54,6 +54,8 @@ from sediment.server.topic_names import check_topic_name
 
 
 class ConfigSource(IntEnum):
+    """The source of a value (Kafka's DescribeConfigsResponse.ConfigSource)."""
+
     TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2
     DYNAMIC_DEFAULT_BROKER_CONFIG = 3

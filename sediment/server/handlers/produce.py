@@ -4,7 +4,8 @@
 * With acks -1, the response follows when the high watermark is above the appended records, or after the request's
   timeout.
 
-Versions below 3 are not offered, because their batches have magic 0 or 1.
+Versions below 3 are not offered, because their batches have magic 0 or 1. A broker advertises these versions only for
+librdkafka.
 
 Before the first batch of a transaction is appended to a partition, the coordinator checks that the partition was added
 to the transaction. In version 12 and later, the coordinator adds the partition itself.
@@ -112,6 +113,8 @@ class _Appends:
 
 
 class _DelayedProduce:
+    """A produce request that waits until its appends are replicated (Kafka's DelayedProduce)."""
+
     def __init__(self, request: Request, response: Any, waiting: Sequence[_Waiting]) -> None:
         self._request = request
         self._response = response

@@ -3,9 +3,9 @@
     request     ... | *correlation id* | ... | *fetch offset* | ...
     response    *correlation id* | ... | *size of the records* | *records* | tagged fields
 
-Decoding such a request and encoding its response would take longer than finding the records. So only the fields between
-asterisks are decoded or encoded. The log start, the high watermark and the last stable offset of a read-only log never
-change.
+A consumer of one partition sends nearly the same bytes in every fetch. Decoding such a request and encoding its
+response would take longer than finding the records. So only the fields between asterisks are decoded or encoded. The
+log start, the high watermark and the last stable offset of a read-only log never change.
 
 Invariant: the response has the same bytes as a response that is encoded completely. Errors, fetches without data, and
 reads with aborted transactions are always encoded completely.

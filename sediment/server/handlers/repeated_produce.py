@@ -3,7 +3,9 @@
     request     ... | *correlation id* | ... | *size of the records* | *records* | tagged fields
     response    *correlation id* | ... | *base offset* | *log append time* | *log start* | ... | tagged fields
 
-So only the fields between asterisks are decoded or encoded.
+If a producer writes to one partition, its requests differ only in their correlation ids and records. If batches are
+small, decoding the request and encoding the response would take longer than the append. So only the fields between
+asterisks are decoded or encoded.
 
 A *run* is one such request, or several of them that arrived together on one connection.
 

@@ -306,6 +306,8 @@ class _Gathered:
             done([])
 
     def adder(self, index: int, key: Any) -> Callable[[Mapping[TopicPartition, ErrorCode]], None]:
+        """Return a function that must be called with the result of one part."""
+
         def add(codes: Mapping[TopicPartition, ErrorCode]) -> None:
             self._found[index] = (key, codes)
             if next(self._left) == 0:  # atomic, so exactly one thread gets the 0

@@ -87,7 +87,10 @@ class _DelayedAppend:
         return True
 
     def expire(self) -> None:
-        """The records of such an append remain in the log."""
+        """Call the continuation, with an error for each append that is not replicated yet.
+
+        The records of such an append remain in the log.
+        """
         for each in self._waiting:
             self.codes[each.partition.partition] = ErrorCode.REQUEST_TIMED_OUT
         self._run_later(lambda: self._act(self.codes))

@@ -2,6 +2,7 @@
 
 1. If the partition has no log yet, the error is REPLICA_NOT_AVAILABLE, and the log will be created in the directory.
 2. If the log is already in the requested directory, a move to another directory is cancelled.
+3. If the partition is being moved to the requested directory, nothing changes.
 4. Otherwise any other move is cancelled, and the requested move begins.
 
 Source: Kafka's ReplicaManager.alterReplicaLogDirs.

@@ -1,9 +1,7 @@
 """LogFlusher: threads that make appends durable, with one flush of a log for all producers that wait for it.
 
-1. After an append, `request` queues the log, if it is not queued already.
-2. A thread flushes the log, and then raises its high watermark to the recovery point.
-
-So the high watermark follows the disk, as it follows the slowest replica in a cluster.
+If a log gets further appends while it is being flushed, the next flush covers all of them. So the high watermark
+follows the disk, as it follows the slowest replica in a cluster.
 
 A flush that begins after `request` covers the append.
 

@@ -1,32 +1,12 @@
 """OwnedNode: the node that a live server takes over, with the checks of its log directories.
 
-The checks, with the reason for a refusal or the remedy:
+The checks; the code below states the reasons of the others:
 
-* Every directory has the node's meta.properties.  `adopt` creates a missing one.
-* One directory has the node's metadata.  `adopt` creates missing metadata.
-* A node that was never started has its metadata where its broker will look for it.  If a broker started without it,
-  the broker would rename every folder to -stray.
-* The node is the sole voter of its quorum.  Other voters would lack the new records.
-* The node is the only replica of every partition.  Other replicas would lack the new records.
-* Every batch of the metadata log is good.  The load would truncate the log at a bad batch.
-* No topic has segments in tiered storage.  Their offsets would be treated as deleted.
-* Every folder belongs to a partition of the cluster, or to a topic that a server has deleted.  A broker would rename
-  any other folder to -stray.
-* No checkpoint lists a partition without a folder.  The server would create the partition empty, but another directory
-  may have its records.
+* Every directory has the node's meta.properties, and one has the node's metadata.  `adopt` creates what is missing.
+* The node is the sole voter of its quorum, because other voters would lack the new records.
 * A partition may lack a folder only if a server added the partition after the last run of a broker, or if the marker of
   a clean stop proves that no broker has used the directory.  If neither is true, another directory may have the
   partition's records.
-* The folder of such a partition would be created in an entry of log.dirs.  A broker would not find the folder
-  elsewhere.
-* Every entry of log.dirs is given, if log.dirs is known.  A missing folder may be in another entry.
-
-The metadata of such a node is in `bootstrap.checkpoint`, and a server keeps this file up to date. If a server was
-killed, a broker may have started since then, so the file may be stale. If the marker of a clean stop contains a
-broker's epoch, a broker has used the directory, and the server does not use the file.
-
-Below metadata.version 17, no record states the log directory of a partition. A server then adds partitions only if
-exactly one directory is given.
 
 Invariant: nothing is written, and no lock is taken.
 """
@@ -110,6 +90,7 @@ class OwnedNode:
 
     def why_stale(self, markers: Mapping[Path, CleanShutdown | None]) -> str | None:
         """`markers` are the markers of a clean stop that the start found in the log directories."""
+        # If a server was killed, a broker may have started since then, so the file may be stale.
         if self.is_started or markers[self.metadata_dir] == NEW_DIRECTORY:
             return None
         known = [SERVED_NODE if path in self.formatted else marker for path, marker in markers.items()]
@@ -152,6 +133,7 @@ def open_node(
     wanted = (TopicPartition(topic, number) for topic, numbers in metadata.partitions.items() for number in numbers)
     missing = sorted(partition for partition in wanted if partition not in found)
     for partition in missing:
+        # A missing folder may be in another entry.
         if len(log_dirs) + metadata_apart > len(directories):
             raise _missing_folder(_NOT_GIVEN, partition, metadata_dir)
         if partition not in metadata.new_partitions:
@@ -164,6 +146,7 @@ def open_node(
     for partition, path in absent.items():
         if path / str(partition) in removed:
             raise _missing_folder("the folder of a deleted topic has the same name", partition, path)
+    # A broker would not find the folder outside the entries of log.dirs.
     without_place = [partition for partition, path in absent.items() if path == metadata_dir]
     if metadata_apart and without_place:
         raise UsageError(
@@ -254,6 +237,8 @@ def _metadata_dir(paths: Sequence[Path], metadata_log_dir: Path | None, fs: Fs) 
 
 
 def _has_bootstrap_file(path: Path, fs: Fs) -> bool:
+    # The metadata of a node that was never started is in this file, and a server keeps it up to date. A marker with a
+    # broker's epoch proves that a broker has used the directory, so the file is not used.
     marker = read_clean_shutdown(fs, path)
     return fs.exists(path / BOOTSTRAP_FILE) and (marker is None or marker.broker_epoch is None)
 
@@ -297,6 +282,7 @@ def read_metadata(metadata_dir: Path, is_started: bool, fs: Fs) -> ClusterMetada
     if is_started or has_metadata_log(fs, metadata_dir):
         found = read_cluster_metadata(metadata_dir, fs)
         metadata = check_started(metadata_dir, found, fs, advice=_NEVER_STARTED)
+        # The load would truncate the log at a bad batch.
         check_loadable(metadata_dir, metadata.end_offset, fs)
         return metadata
     return read_bootstrap_records(metadata_dir, fs) or ClusterMetadata({}, {}, {}, 0)
@@ -329,6 +315,7 @@ def _sole_voter(
 
 # ----------------------------------------------------------------------------------------------------------- partitions
 def _check_replicas(metadata: ClusterMetadata, node: CloneNode) -> None:
+    # Other replicas would lack the new records.
     for topic, partitions in metadata.replicas.items():
         for number, nodes in partitions.items():
             if nodes != (node.node_id,):
@@ -364,6 +351,8 @@ def _checked_folders(
         for partition in directory.partitions:
             topic_id = read_partition_metadata(fs, directory.path / str(partition) / PARTITION_METADATA_FILE)
             if topic_id in metadata.removed_topic_ids:
+                # A deletion that was killed leaves such folders. A start cannot distinguish them from folders that an
+                # operator has restored, so they are renamed to -stray, as a broker does, and not deleted.
                 removed.append(directory.path / str(partition))
                 continue
             if partition.topic not in metadata.topic_ids and topic_id not in names:
@@ -438,6 +427,7 @@ def _fate(
         return _Fate.REMOVED
     if _is_assigned(partition, directory, metadata):
         return _Fate.PROMOTED
+    # The copy begins again, because jobs may have changed the log in the meantime.
     return _Fate.UNUSED if current is None else _Fate.COPIED_AGAIN
 
 
@@ -480,6 +470,8 @@ def _marked_folders(
 def _directory_of(
     partition: TopicPartition, directories: Sequence[ClusterDirectory], metadata: ClusterMetadata, metadata_dir: Path
 ) -> Path:
+    # Below metadata.version 17, no record states the log directory of a partition. A server then adds partitions only
+    # if exactly one directory is given, the one with the metadata.
     stated = metadata.directory_ids.get(partition.topic, {}).get(partition.partition, ())
     ids = {directory.meta.directory_id: directory.path for directory in directories if directory.meta is not None}
     found = next((ids[text] for text in (format_uuid(each.bytes) for each in stated) if text in ids), None)
@@ -496,6 +488,7 @@ def _check_never_written(
             continue  # the checkpoints list a partition of an earlier topic with this name
         checkpoints = directory.checkpoints
         for offsets in (checkpoints.recovery_point, checkpoints.high_watermark, checkpoints.log_start):
+            # The server would create the partition empty, but another directory may have its records.
             if partition in (offsets or {}):
                 raise _missing_folder("a checkpoint lists it", partition, directory.path)
 

@@ -1,6 +1,6 @@
 """Partition: one partition that this process leads, with its live log.
 
-If a move has just replaced the log, a call on the old log may fail.
+If a move has just replaced the log, a call on the old log may fail. The call is then repeated on the new log.
 
 This node is the only replica. So without a `LogFlusher`, the high watermark is the log end after each append.
 

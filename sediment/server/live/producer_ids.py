@@ -16,6 +16,8 @@ from sediment.engine.metadata.metadata_writer import MetadataWriter
 
 
 class ProducerIdManager:
+    """A source of producer ids; any thread may use it."""
+
     def __init__(self, node: CloneNode, next_id: int, writer: MetadataWriter) -> None:
         self._node = node
         self._writer = writer

@@ -29,12 +29,16 @@ _VERSION = 0
 
 @dataclass(frozen=True, slots=True)
 class UserDeletion:
+    """The removal of a user's credential; `mechanism` is Kafka's number for the SCRAM mechanism."""
+
     name: str
     mechanism: int
 
 
 @dataclass(frozen=True, slots=True)
 class UserUpsertion:
+    """A credential to set for a user; `mechanism` is Kafka's number for the SCRAM mechanism."""
+
     name: str
     mechanism: int
     iterations: int

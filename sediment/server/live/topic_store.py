@@ -9,12 +9,15 @@ The store also makes the move of a partition to another log directory durable, w
     3  create the logs             3  hide the topics              3  change the configs of the logs
     4  show the topics             4  rename the logs to -delete
 
-Folders marked with -delete are removed after `log.segment.delete.delay.ms`.
+After a crash in step 3 or 4, the next start creates the missing logs or renames the folders (`owned_node`). Folders
+marked with -delete are removed after `log.segment.delete.delay.ms`.
 
-Step 1 also checks that the process may open enough files for the later steps. If it is not known whether step 2 of a
-deletion is durable, the partitions accept no more records, because the next start may delete the topic.
+Step 1 also checks that the process may open enough files for the later steps. If a rename of a log still fails in step
+4, the rename is tried again. Until the rename succeeds, no topic with this name can be created. If it is not known
+whether step 2 of a deletion is durable, the partitions accept no more records, because the next start may delete the
+topic.
 
-Invariants: one change runs at a time.
+Invariants: one change runs at a time. A change is durable before its request is answered.
 
 Source: Kafka 4.2.0, ReplicationControlManager, ConfigurationControlManager, ReplicaManager.applyDelta.
 """

@@ -9,6 +9,8 @@ from sediment.segment_io.errors import SedimentError
 
 
 class TooManyConnectionsError(SedimentError):
+    """A connection exceeds a limit (Kafka's TooManyConnectionsException)."""
+
     pass
 
 

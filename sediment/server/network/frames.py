@@ -49,6 +49,8 @@ _HTTP_METHODS = frozenset({b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI", b"CONN"}
 
 
 class InvalidReceiveError(SedimentError):
+    """A peer sent bytes that are not a frame, or a frame above the limit (Kafka's InvalidReceiveException)."""
+
     pass
 
 

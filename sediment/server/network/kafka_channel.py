@@ -26,6 +26,8 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class ChannelOwner(Protocol):
+    """The methods of a connection's processor that other threads call."""
+
     log: LimitedLog
 
     def count_errors(self, api_key: ApiKey, response: Any) -> None: ...

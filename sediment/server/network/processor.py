@@ -12,10 +12,6 @@ The processor checks these deadlines at intervals of at most a quarter of the sh
 * While other frames wait for memory, a frame that has memory must arrive with one MiB each second, after _SHORT_NS.
 * A connection may be idle for `connections.max.idle.ms`.  A peer that reads no bytes has the same deadline.
 
-A peer may close a connection that waits for a response.
-
-A consumer may leave a response in its socket while it processes the previous response.
-
 Invariant: a connection is muted from the end of a request to the end of its response. So responses are sent in the
 order of their requests.
 """
@@ -204,6 +200,7 @@ class Processor:
         self._post(self._disconnect, channel)
 
     def free_frame(self, channel: KafkaChannel) -> None:
+        """Give back the memory of a frame whose request waits; the response must be passed to this thread later."""
         self._post(channel.reader.free)
 
     def give_up(self, channel: KafkaChannel) -> None:
@@ -332,6 +329,8 @@ class Processor:
             if not channel.is_muted:
                 self._read_or_wait(channel)
         elif channel.is_muted:
+            # A peer may close a connection that waits for a response. The connection is then closed, unless further
+            # requests have arrived.
             if events & _GONE or (not channel.reader.has_ahead and channel.transport.is_at_end()):
                 self._close(channel)
             else:
@@ -544,10 +543,11 @@ class Processor:
             self._close(channel)
 
     def _waiting_for(self, descriptor: int) -> Callable[[], bool]:
-        """Any event of the epoll descriptor also ends the wait, so no other connection is delayed.
+        """Return a function that waits until this socket accepts bytes, or returns False if there is other work.
 
-        If epoll already watches this socket for writing, every wait would end at once, so the function returns False
-        without a wait. All waits of one send share one time limit.
+        Any event of the epoll descriptor also ends the wait, so no other connection is delayed. If epoll already
+        watches this socket for writing, every wait would end at once, so the function returns False without a wait. All
+        waits of one send share one time limit.
         """
         watched = select.poll()
         watched.register(descriptor, select.POLLOUT)
@@ -599,6 +599,7 @@ class Processor:
 
     # --------------------------------------------------------------------------------------------- memory and deadlines
     def _retry_starved(self) -> None:
+        """Resume the reads of connections that wait for memory; any thread may call this method."""
         self._post(self._read_starved)
 
     def _read_starved(self) -> None:
@@ -620,6 +621,7 @@ class Processor:
         if channel.is_request_out:
             return None
         if channel.response is not None:
+            # A consumer may leave a response in its socket while it processes the previous response.
             is_late = now_ns - channel.last_active_ns > self._idle_ns
             return "the peer read no byte of a response for connections.max.idle.ms" if is_late else None
         if channel.frame_started_ns:

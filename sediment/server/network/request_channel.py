@@ -58,7 +58,10 @@ class RequestChannel:
         return received
 
     def close(self, handlers: int) -> None:
-        """`get` still returns the waiting requests, and then None to each of the `handlers` threads."""
+        """Accept no further request.
+
+        `get` still returns the waiting requests, and then None to each of the `handlers` threads.
+        """
         self._is_closed = True
         self._has_room.set()
         for _ in range(handlers):
@@ -66,6 +69,8 @@ class RequestChannel:
 
 
 class RequestHandlerPool:
+    """A pool of `num.io.threads` threads, each of which handles one request at a time; `handle` raises nothing."""
+
     def __init__(self, channel: RequestChannel, handle: Callable[[ReceivedFrame], None], threads: int) -> None:
         self._channel = channel
         self._handle = handle

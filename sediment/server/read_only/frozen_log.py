@@ -126,7 +126,7 @@ class _AbortedTransactions:
 class FrozenLog:
     """If the checkpoint file has no high watermark for the log, reads end at the log start.
 
-    If the file does not exist, reads end at the log end.
+    If the file does not exist, reads end at the log end. Any thread may call any method.
     """
 
     def __init__(
@@ -370,7 +370,10 @@ class FrozenLog:
 
     # ------------------------------------------------------------------------------------------------------------ times
     def offset_for_time(self, target_ms: int, *, only_quick: bool = False) -> TimestampOffsetEpoch | None:
-        """Source: kafka-log 04 §9."""
+        """Only the first segment with a timestamp at or above the target is searched, as in Kafka.
+
+        Source: kafka-log 04 §9.
+        """
         readable = self._readable or self._open_readable()
         largest = self._largest_by_segment
         if largest is None:

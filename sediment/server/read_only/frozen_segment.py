@@ -9,6 +9,11 @@ byte is verified only once.  After an error, the whole segment is read once, fro
     | batch | batch | unreadable | batch | batch |          its index file is not used any more
     '---- run ------'            '--- run -------'
 
+Reading continues after an unreadable range at the first of these positions:
+1. a good batch right after the bad batches, if their length fields lead to it
+2. a good batch that has an offset index entry
+3. the end of the segment
+
 If a search from an index entry finds no batch, all headers are searched once.
 
 Invariants: only a survey and the search of all headers have a cost that depends on the size of the segment. Bytes in an

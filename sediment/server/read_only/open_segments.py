@@ -1,6 +1,9 @@
 """Open segments of read-only logs, which are opened on first use and closed to make room for others.
 
-The check uses the open file, because this is cheaper than a check of the path.
+* Each use checks that inode, size and modification time of the file are unchanged.
+
+The check uses the open file, because this is cheaper than a check of the path. This is sufficient, because a rename or
+a removal changes the file's ctime.
 
 Invariants
 * If the offset index is missing, a scan up to the first bad batch creates an index in memory each time the file is

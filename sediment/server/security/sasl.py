@@ -1,5 +1,6 @@
 """SASL: SCRAM-SHA-256, SCRAM-SHA-512, and PLAIN over TLS.
 
+1. The client may send ApiVersions any number of times.
 2. After SaslHandshake 1, it sends SaslAuthenticate requests until the exchange is complete.  After SaslHandshake 0, it
    sends tokens in frames without a header until the exchange is complete.
 

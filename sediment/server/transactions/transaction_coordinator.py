@@ -240,6 +240,7 @@ class TransactionCoordinator:
             return None
 
     def _fenced(self, entry: _Entry) -> Transaction:
+        """Begin the abort of an open transaction under a higher epoch; the guard is held."""
         now_ms, is_raised = self._clock.now_ms(), entry.is_epoch_raised
         after = transitions.fence(entry.current, self._version, now_ms, is_raised=is_raised)
         entry.is_changing = True
@@ -367,6 +368,7 @@ class TransactionCoordinator:
         self._store(entry, prepared, answer)
 
     def _decided(self, entry: _Entry, producer: ProducerOf, version: int, *, is_commit: bool) -> transitions.Outcome:
+        """Return the transaction after a producer's decision, or the error; the guard is held."""
         if entry.is_changing and version >= EPOCH_BUMPING_VERSION:
             return ErrorCode.CONCURRENT_TRANSACTIONS  # the client may already have its next epoch
         outcome = transitions.end(entry.current, producer, version, self._clock.now_ms(), is_commit=is_commit)
@@ -392,6 +394,10 @@ class TransactionCoordinator:
 
     # -------------------------------------------------------------------------------------------------------- changes
     def _begin(self, entry: _Entry, after: Transaction) -> bool:
+        """Begin a change and reserve its memory; return False if the limit is reached.
+
+        The guard is held.
+        """
         growth = entry.needed_bytes(after) - entry.counted_bytes
         if growth > 0:
             if not self.memory.take(growth):
@@ -435,12 +441,14 @@ class TransactionCoordinator:
             self._complete_later(entry, after.partitions)
 
     def _count(self, entry: _Entry) -> None:
+        """Free the memory that an id does not need any more; the guard is held."""
         surplus = entry.counted_bytes - entry.needed_bytes(entry.current)
         if surplus > 0:
             entry.counted_bytes -= surplus
             self.memory.resize(-surplus)
 
     def _forget(self, entry: _Entry) -> None:
+        """Remove a transactional id; the guard is held."""
         self._entries.pop(entry.current.transactional_id, None)
         self.memory.resize(-entry.counted_bytes)
         entry.counted_bytes = 0

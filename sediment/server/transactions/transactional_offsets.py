@@ -1,8 +1,10 @@
 """TransactionalOffsets: offsets that are committed as part of a transaction (TxnOffsetCommit).
 
+1. Find the partition of `__consumer_offsets` that stores the group.
 2. Check that the transaction has the partition; with transaction version 2, add the partition.  Skip this step if the
    producer already wrote to the partition in the transaction.
 3. Append the offsets as one transactional batch; they are pending until the marker of the transaction is appended.
+4. Respond when the batch is replicated.
 
 Source: Kafka's GroupCoordinatorService.commitTransactionalOffsets.
 """

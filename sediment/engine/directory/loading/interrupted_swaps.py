@@ -7,7 +7,9 @@ Kafka's loader decides by file names alone (kafka-log 05 §2); the docstring of 
     pass 3    `.swap` files get their final names
     pass 4    orphan indexes are deleted (`_is_orphan`)
 
-Invariants of `finish_interrupted`: if every new segment is whole, the result is the same as that of Kafka's loader.
+Invariants of `finish_interrupted`: if every new segment is whole, the result is the same as that of Kafka's loader. A
+new segment that is not whole may replace a whole old segment only if the caller knows that a restore wrote the new
+segment.
 """
 
 from __future__ import annotations
@@ -71,6 +73,8 @@ def finish_interrupted(directory: Path, fs: Fs, *, restored: Collection[str] = (
       then treat later transactions of the producers in this index as aborted.
     * A name with several suffixes, such as `N.log.cleaned.swap`, is processed until no suffix is left. Kafka removes
       one suffix at each start.
+
+    A second call, even after an interrupted one, leads to the same result.
 
     Returns:
         The repairs, in order; empty if nothing was interrupted.

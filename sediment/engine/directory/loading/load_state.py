@@ -37,7 +37,10 @@ _LOG, _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX, _ = SegmentFileKind
 
 @dataclass(frozen=True, slots=True)
 class LoadCorruption:
-    """`offset` is the offset after the last good batch that precedes these bytes."""
+    """Corrupt bytes that a load found in a trusted segment and left unchanged.
+
+    `offset` is the offset after the last good batch that precedes these bytes.
+    """
 
     name: str
     position: int
@@ -172,7 +175,10 @@ class LoadState:
         self.epochs = epochs
 
     def like(self) -> Path:
-        """It is the path of a file in the directory, or of the directory itself if it contains no file."""
+        """Return the path whose owner, group and mode new files get.
+
+        It is the path of a file in the directory, or of the directory itself if it contains no file.
+        """
         if self.segments:
             return self.path(self.segments[0])
         files = [entry.name for entry in self.fs.scan(self.directory) if entry.is_file]
@@ -193,7 +199,9 @@ class LoadState:
         return 0 if entry is None else entry.mtime_ns
 
     def remove_segments(self, removed: list[LoadingSegment], why: str) -> None:
-        """Their producer snapshots are also dropped, unless this recovery wrote them.
+        """Rename the files of segments to `.deleted`, the last segment first; the next start removes them.
+
+        Their producer snapshots are also dropped, unless this recovery wrote them.
 
         Source: kafka-log 05 §3 step 2.
         """

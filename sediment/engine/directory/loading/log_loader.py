@@ -11,7 +11,8 @@
     5  finish                set leader epochs, producer state and snapshots, log start, and   §2, §6
                              the high watermark from its checkpoint, within the log
 
-If offsets do not fit into a segment, `split_segment` splits it, and step 2 runs again.
+If offsets do not fit into a segment, `split_segment` splits it, and step 2 runs again. A folder that ends in -delete is
+not recovered.
 
 After a load, every index is trimmed to its entries.
 
@@ -149,11 +150,12 @@ def load_log(
     on_cut: Callable[[LogCut], None] | None = None,
     repairs: list[Repair] | None = None,
 ) -> LoadedLog:
-    """After a clean stop, a broker reads only a few batches; with `verify_trusted`, every batch is checked.
+    """Load the log in `directory` and repair it; the log directory's lock must be held.
 
-    Up to `threads` segments are verified in parallel. `on_cut` is called before the end of the log is cut off; if it
-    raises, no log is cut. Each repair is added to `repairs` when it is made, so that they are known after an error,
-    too. The returned state is durable.
+    After a clean stop, a broker reads only a few batches; with `verify_trusted`, every batch is checked. Up to
+    `threads` segments are verified in parallel. `on_cut` is called before the end of the log is cut off; if it raises,
+    no log is cut. Each repair is added to `repairs` when it is made, so that they are known after an error, too. The
+    returned state is durable.
 
     Source: kafka-log 05 §2.
     """
@@ -320,6 +322,7 @@ def _aborted_in(state: LoadState, segment: LoadingSegment) -> tuple[AbortedTxn, 
 
 
 def _rebuild_producers(state: LoadState, log_start_offset: int, log_end_offset: int) -> ProducerStateManager:
+    """Source: kafka-log 05 §2, §6."""
     manager = state.producer_manager()
     manager.remove_stray_snapshots([segment.base_offset for segment in state.segments])
     *earlier, last = state.segments

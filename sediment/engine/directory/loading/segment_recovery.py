@@ -58,6 +58,7 @@ class VerifiedSegment:
 
 
 def recover_segment(state: LoadState, segment: LoadingSegment, *, cut: bool, reason: str) -> None:
+    """Source: kafka-log 05 §4."""
     verified = verify_segment(state, segment, cut=cut)
     if verified.cuts:
         announce_cut(state, segment, verified.scan, ())

@@ -39,7 +39,9 @@ def split_segment(
     config: CompactionConfig,
     fs: Fs,
 ) -> Repair:
-    """The whole segment is read into memory, which is acceptable because such segments are rare.
+    """Replace the segment at `base_offset` by as many segments as its offsets need; the directory's lock must be held.
+
+    The whole segment is read into memory, which is acceptable because such segments are rare.
 
     Source: kafka-log 02 §8.2.
     """

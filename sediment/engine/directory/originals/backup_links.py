@@ -4,9 +4,9 @@
                                                the options call these links originals
     snapshot_log_dir, snapshot_partition       link the log directory before a run, for `sediment verify`
 
-Invariants: links are durable before the first rename. A link shares its inode with the removed file. Each run has a
-separate folder for its originals. If several runs link a partition into one directory for `--keep-before`, the links
-show the partition before the first run.
+Invariants: links are durable before the first rename. A link shares its inode with the removed file. Backups never
+change, because no command changes an existing inode. Each run has a separate folder for its originals. If several runs
+link a partition into one directory for `--keep-before`, the links show the partition before the first run.
 """
 
 from __future__ import annotations
@@ -155,9 +155,10 @@ def link_files(source: Path, names: Sequence[str], target: Path, fs: Fs) -> tupl
 
 
 class BackupLinks:
-    """Call `begin` before the first `keep`.
+    """The originals of one run in `target` and their catalogue; the lock of every log directory must be held.
 
-    Call `keep` for files before they are removed. Call `end` after the last `keep`.
+    Call `begin` before the first `keep`. Call `keep` for files before they are removed. Call `end` after the last
+    `keep`.
     """
 
     def __init__(self, target: Path, catalogue: Catalogue, fs: Fs) -> None:

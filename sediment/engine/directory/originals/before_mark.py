@@ -6,7 +6,8 @@ partition never changed, or its links are missing.
 Several runs may use the same directory, for example if the first run was interrupted. Then the mark has the clock of
 the first run, which `verify` needs.
 
-Earlier versions wrote only the path, or no `now_ms`.
+Format: one JSON object with `log_dir`, `partitions`, `now_ms` and `is_reused`; `partitions` has a fingerprint for each
+partition name. Earlier versions wrote only the path, or no `now_ms`.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@
 
 `checkpoints` contains the partition's offset in each checkpoint file before the run, or null if the file did not list
 the partition. `leader_epochs` is the content of leader-epoch-checkpoint before the run, or null if the file did not
-exist.
+exist. `files` are the files that the run replaced or deleted. `new_files` are the segment files that the run wrote, or
+null while the state is planned. `unchanged` are the logs that the run did not change.
 
 Invariants: the catalogue is durable as `planned` before the first original is removed. A `planned` catalogue lists
 every file that may be removed, and each removed file has a link with the same inode in the run's folder. The files that

@@ -71,9 +71,10 @@ def held_without_catalogue(target: Path, fs: Fs) -> dict[str, HeldFiles]:
 
 
 def bytes_only_in(history: History, target: Path) -> int:
-    """A removal of the originals of all runs would free these bytes.
+    """Return the bytes of the originals of all runs, without those that a log directory shares.
 
-    Files that no catalogue lists are left out, because no vacuum removes them.
+    A removal of the originals of all runs would free these bytes. Files that no catalogue lists are left out, because
+    no vacuum removes them.
     """
     paths = [path for run in history.runs for entry in run.partitions for path, _ in _listed(run, entry, target)]
     links: dict[int, int] = {}
@@ -104,7 +105,10 @@ def is_running(run: Catalogue) -> bool:
 
 
 def remove_originals(run: Catalogue, target: Path, fs: Fs) -> None:
-    """Files and folders that the catalogue does not list are not removed."""
+    """Remove the originals of a run, then its catalogue; the lock of `target` must be held.
+
+    Files and folders that the catalogue does not list are not removed.
+    """
     folder = run_folder(target, run.run_id)
     for entry in run.partitions:
         place = folder / entry.partition
@@ -156,5 +160,6 @@ def read_pins(target: Path, fs: Fs) -> dict[str, str]:
 
 
 def write_pins(pins: Mapping[str, str], target: Path, fs: Fs) -> None:
+    """Replace the list of pins, durably; the lock of `target` must be held."""
     content = json.dumps({"pins": dict(pins)}, indent=1).encode() + b"\n"
     fs.replace_file(target / PINS_FILE, content, like=target)

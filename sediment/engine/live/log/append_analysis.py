@@ -146,7 +146,10 @@ class CompleteBatches:
 
 
 class AppendBuffers:
-    """The buffers stay as long as their thread, so they grow only up to a bound; a larger batch has its own buffer."""
+    """Buffers for the appends of one thread, which performs one append at a time.
+
+    The buffers stay as long as their thread, so they grow only up to a bound; a larger batch has its own buffer.
+    """
 
     def __init__(self) -> None:
         self._replace_buffer(128 << 10)
@@ -176,6 +179,7 @@ class AppendBuffers:
         self.rows = np.zeros(2 * self.rows.size, dtype=BATCH_ROW)
 
     def records(self, count: int) -> npt.NDArray[np.int64]:
+        """Return int64[n, RECORD_FIELDS] with rows for `count` records, or for a part of them if there are many."""
         if len(self.all_records) < min(count, _MOST_RECORDS):
             self.all_records = np.zeros((min(2 * count, _MOST_RECORDS), RECORD_FIELDS), dtype=np.int64)
         return self.all_records
@@ -185,8 +189,12 @@ class AppendBuffers:
 def read_batches(
     records: Buffer, buffers: AppendBuffers, *, origin: AppendOrigin, leader_epoch: int, max_message_bytes: int
 ) -> CompleteBatches:
-    # For a follower, also leave out the first batch with a leader epoch above `leader_epoch`, and all batches after it.
-    # Source: kafka-log 04 §1.1.
+    """Return the complete batches of an append; leave out a partial batch at the end.
+
+    For a follower, also leave out the first batch with a leader epoch above `leader_epoch`, and all batches after it.
+
+    Source: kafka-log 04 §1.1.
+    """
     is_follower = origin is AppendOrigin.REPLICATION
     first_bytes = _first_size_bytes(records)
     if not is_follower and max_message_bytes < first_bytes <= len(records):

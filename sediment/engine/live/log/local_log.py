@@ -102,6 +102,7 @@ class LocalLog:
     # ------------------------------------------------------------------------------------------------------------ guard
     @contextmanager
     def locked(self) -> Iterator[None]:
+        """Hold the lock of a usable log; an OSError in the block takes the log offline."""
         with self.lock:
             self.check_usable()
             try:

@@ -14,6 +14,8 @@
     duplicate           a duplicate is not written; the result has the offsets of the first append
     no batch            an append without a batch changes nothing and rolls nothing
 
+An append does not write partition.metadata, which is written when the log is opened.
+
 Invariant: an append is checked completely before anything changes, so a refused append leaves no trace.
 """
 

@@ -23,6 +23,7 @@ _LOCK_YIELD_SECONDS = 0.0005
 
 
 def replace_segments(log: LocalLog, swap: PreparedSwap, before_group: Callable[[], None] | None) -> None:
+    """Commit `swap`; before each group, `before_group` is called without the log's lock."""
     groups = iter([group for group in swap.groups if group.parts])
     replaced: CleanedGroup | None = None
     with ExitStack() as held:

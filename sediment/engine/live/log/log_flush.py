@@ -45,6 +45,7 @@ def flush(log: LocalLog, up_to: int | None, *, force_last_segment: bool) -> None
 
 
 def flush_locked(log: LocalLog, offset: int) -> None:
+    """Make batches below `offset` durable; the caller holds the lock."""
     files, has_new_names = _unflushed_files(log, offset, force_last_segment=False)
     if files:
         _sync(log, files, has_new_names)

@@ -1,14 +1,17 @@
 """Reading a live log: slices of segments, offsets by time, the last stable offset, and the view for the cleaner.
 
-read      the isolation gives the limit -> the segment -> a slice of its file        kafka-log 04 §8
+    read      the isolation gives the limit -> the segment -> a slice of its file        kafka-log 04 §8
 
-offset               below the log start or above the log end, it raises OffsetOutOfRangeError; at or above the
-                     limit, the result is empty
-limit                the log end, the high watermark, or the last stable offset (TXN_COMMITTED)
-size                 a slice has at most max_bytes and may end inside a batch; with min_one_message, its first batch
-                     is always complete
-start                a slice begins with a batch, which may begin below the offset; in a gap, with the next batch
-aborted              `transaction_index.collect_aborted` searches up to the next offset index entry after the slice
+    offset               below the log start or above the log end, it raises OffsetOutOfRangeError; at or above the
+                         limit, the result is empty
+    limit                the log end, the high watermark, or the last stable offset (TXN_COMMITTED)
+    size                 a slice has at most max_bytes and may end inside a batch; with min_one_message, its first batch
+                         is always complete
+    start                a slice begins with a batch, which may begin below the offset; in a gap, with the next batch
+    aborted              `transaction_index.collect_aborted` searches up to the next offset index entry after the slice
+
+Invariants: a read finds its position under the lock, and reads its bytes without the lock; no function here changes the
+log.
 """
 
 from __future__ import annotations

@@ -54,9 +54,10 @@ def delete_records(log: LocalLog, before_offset: int) -> int:
 
 
 def delete_old_segments(log: LocalLog) -> int:
-    """Kafka would also delete these segments.
+    """Segments with offsets at or above the last stable offset are kept.
 
-    A consumer would then miss the first records of a transaction that is committed later.
+    Kafka would also delete these segments. A consumer would then miss the first records of a transaction that is
+    committed later.
     """
     with log.locked():  # so that the limits are not replaced before they are used
         return _delete(log, log.config.retention)

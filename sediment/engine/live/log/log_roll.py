@@ -47,7 +47,7 @@ def should_roll(
 def roll(log: LocalLog, expected_offset: int) -> int:
     """Start a segment at the log end, or at `expected_offset` if it is higher; return the segment's base offset.
 
-    An empty active segment with that base offset is replaced.
+    The caller holds the lock. An empty active segment with that base offset is replaced.
     """
     base_offset = max(expected_offset, log.offsets.log_end)
     old = log.segments.active

@@ -24,6 +24,7 @@ from sediment.segment_io.partition.producer_state import ProducerState
 
 
 def truncate_to(log: LocalLog, offset: int) -> bool:
+    """Truncate the log, under its lock, to end at `offset`; return False if it already ends at `offset` or below."""
     if offset >= log.offsets.log_end:
         log.put_epochs(truncate_from_end(log.epochs, log.offsets.log_end))
         return False

@@ -223,6 +223,7 @@ def _check_records(
     config: LogConfig,
     now_ms: int,
 ) -> tuple[int, bool]:
+    """Source: kafka-log 04 §2.2."""
     earliest_ms, latest_ms = _time_range(config, now_ms)
     status, bad, bad_timestamps, largest_ms, consecutive = check_payload(
         payload.ctypes.data,

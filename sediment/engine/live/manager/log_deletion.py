@@ -54,6 +54,7 @@ def delete_logs(manager: ManagerState, partitions: Iterable[TopicPartition]) -> 
 
 
 def delete_future_log(manager: ManagerState, partition: TopicPartition) -> None:
+    """Delete the future log of a partition, if there is one; the caller holds `administration`."""
     with manager.guard:
         log = manager.future.pop(partition, None)
     if log is not None:

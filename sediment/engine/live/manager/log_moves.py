@@ -101,7 +101,10 @@ def _assign(
 
 
 def _switch(manager: ManagerState, current: PartitionLog | None, future: PartitionLog) -> None:
-    """If this fails, the partition is offline, because the metadata names a directory whose folder is not in use."""
+    """Rename the folders, and use the future log; `current` is None if its folder was already renamed.
+
+    If this fails, the partition is offline, because the metadata names a directory whose folder is not in use.
+    """
     partition, target = future.partition, manager.directory_of(future)
     deleted = None
     try:

@@ -5,10 +5,10 @@
     to_delete    deleted logs whose folders are not renamed yet (`log_deletion`)
     deleted      renamed folders, which are removed later
 
-`guard` covers the maps and is the innermost lock. A thread that holds `guard` must not wait for a log or the cleaner,
-because a log takes `guard` when it reports a disk failure under its own lock. `administration` is held while logs are
-created, deleted or truncated. To avoid a long wait, a stop ends the creation of logs once the current log has been
-created.
+Invariants: each log is in exactly one online directory. `guard` covers the maps and is the innermost lock. A thread
+that holds `guard` must not wait for a log or the cleaner, because a log takes `guard` when it reports a disk failure
+under its own lock. `administration` is held while logs are created, deleted or truncated. To avoid a long wait, a stop
+ends the creation of logs once the current log has been created.
 """
 
 from __future__ import annotations

@@ -70,6 +70,7 @@ def _write(
 
 
 def write_offsets(directory: LogDirectory, logs: Iterable[PartitionLog]) -> None:
+    """Write the three checkpoints of a directory with these logs; the caller holds its `checkpoint_guard`."""
     logs = tuple(logs)
     directory.write_recovery_points(_recovery_points(logs))
     directory.write_log_starts(_log_starts(logs))

@@ -78,7 +78,10 @@ class _Balance:
         self._loads = [0] * len(members)
 
     def keep_partitions(self) -> None:
-        """It does not keep missing partitions, or partitions of topics to which it no longer subscribes."""
+        """Let each member keep the partitions of its last target.
+
+        It does not keep missing partitions, or partitions of topics to which it no longer subscribes.
+        """
         for index, member in enumerate(self._members):
             for topic_id, numbers in member.partitions.items():
                 owners = self._owners.get(topic_id, []) if topic_id in member.topic_ids else []

@@ -39,6 +39,8 @@ _NO_TOPICS_VERSION = -1
 
 
 class ConsumerGroupState(Enum):
+    """The state of a group; the value is Kafka's name."""
+
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
     RECONCILING = "Reconciling"

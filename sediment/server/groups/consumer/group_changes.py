@@ -7,7 +7,8 @@ A heartbeat has these steps:
 3. If the epoch is above the epoch of the target assignment, compute a new target assignment.
 4. Bring the member one step closer to its target.
 
-A change does not modify its group.
+A change does not modify its group. It replays its records in a copy of the group. The copy replaces the group when the
+records are stored.
 
 Invariants: if a change alters the metadata hash or removes a member, it raises the group's epoch. Step 3 uses the
 topics that exist at that moment. So a change of topics is never lost, regardless of which request notices the change

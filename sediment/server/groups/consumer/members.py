@@ -1,5 +1,11 @@
 """Members of a consumer group, and the partitions that they have.
 
+The states of a member:
+
+* Stable: the member has the partitions that its epoch assigns.
+* UnrevokedPartitions: the member must give up partitions before its epoch can rise.
+* UnreleasedPartitions: the member waits for partitions that other members have not given up yet.
+
 Source: Kafka's ConsumerGroupMember, MemberState and CurrentAssignmentBuilder.
 """
 
