@@ -81,7 +81,7 @@ from sediment.segment_io.format.names import (
     TopicPartition,
     new_run_id,
 )
-from sediment.segment_io.fs import Fs
+from sediment.segment_io.fs import Fs, without_links
 from sediment.segment_io.partition.checkpoint_files import (
     LogDirCheckpoints,
     read_checkpoints,
@@ -346,7 +346,10 @@ class _Restoration:
         reports = {}
         for path in self._run.options.log_dirs:
             for name in (
-                entry.partition for run in wanted for entry in run.partitions if entry.log_dir == str(path.resolve())
+                entry.partition
+                for run in wanted
+                for entry in run.partitions
+                if entry.log_dir == str(without_links(path))
             ):
                 if self._run.options.selection.includes(name) and not self._run.fs.is_directory(path / name):
                     why = "the partition no longer exists; a broker deleted or moved it"
@@ -358,12 +361,12 @@ class _Restoration:
     ) -> list[_Chain]:
         """Return the runs to undo in each selected partition."""
         selected = {
-            (str(directory.path.resolve()), str(partition)): (directory.path, partition)
+            (str(without_links(directory.path)), str(partition)): (directory.path, partition)
             for directory in directories
             for partition in directory.partitions
         }
         changed = dict.fromkeys((entry.log_dir, entry.partition) for run in wanted for entry in run.partitions)
-        here = {str(path.resolve()) for path in self._run.options.log_dirs}
+        here = {str(without_links(path)) for path in self._run.options.log_dirs}
         if wanted and not here & {log_dir for log_dir, _ in changed}:
             known = ", ".join(sorted({log_dir for log_dir, _ in changed}))
             raise UsageError(
@@ -404,7 +407,7 @@ class _Restoration:
             chain = replace(chain, report=_as_it_is(chain.partition, chain.log_dir, self._run.fs))
         live = listed_files(chain.directory, self._run.fs)
         log_start = read_checkpoints(chain.log_dir, self._run.fs).of(chain.partition).log_start
-        restored = 0
+        restored, has_changes = 0, False
         for run, entry in chain.runs:
             plan = self._plan(run, entry, live, log_start)
             names = [] if isinstance(plan, Refusal) else _kept_logs(plan)
@@ -416,11 +419,12 @@ class _Restoration:
             live = plan.applied(live)
             log_start = plan.log_start_last if plan.moves_log_start else log_start
             restored += sum(len(segment.files) for segment in plan.segments()) + len(plan.snapshots)
+            has_changes |= not plan.is_empty
         logs = [file for file in live.values() if file.name.endswith(SegmentFileKind.LOG)]
         report = replace(
             chain.report,
             status=RESTORED,
-            reason_code=None if restored else ALREADY_RESTORED,
+            reason_code=None if has_changes else ALREADY_RESTORED,
             runs=tuple(run.run_id for run, _ in chain.runs),
             segments=tuple(sorted(int(file.name.removesuffix(SegmentFileKind.LOG)) for file in logs)),
             bytes_after=sum(file.size_bytes for file in logs),
@@ -631,7 +635,9 @@ class _Restoration:
         for name in (HIGH_WATERMARK_FILE, RECOVERY_POINT_FILE):
             lowered = dict(self._beyond_log_end(log_dir, name, restores))
             self._write_entries(log_dir, name, lowered)
-        were = [each.checkpoint_files for each in run.log_dirs if Path(each.path).resolve() == log_dir.resolve()]
+        were = [
+            each.checkpoint_files for each in run.log_dirs if without_links(Path(each.path)) == without_links(log_dir)
+        ]
         for name in _MAY_BE_ABSENT:
             path = log_dir / name
             if were and name not in were[0] and read_offset_checkpoint(self._run.fs, path) == {}:
@@ -680,7 +686,7 @@ def _kept_logs(plan: RestorePlan) -> list[str]:
 
 def _brings_back_unclean_logs(run: Catalogue, log_dir: Path) -> bool:
     """Return True if undoing the run restores records that a recovery after an unclean stop has truncated."""
-    stops = [each.clean_shutdown for each in run.log_dirs if Path(each.path).resolve() == log_dir.resolve()]
+    stops = [each.clean_shutdown for each in run.log_dirs if without_links(Path(each.path)) == without_links(log_dir)]
     return run.command == RECOVER and not all(stops)
 
 

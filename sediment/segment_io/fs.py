@@ -244,6 +244,11 @@ class Fs:
         with os.scandir(directory) as found:
             return sorted(item.name for item in found if item.is_symlink() and not os.path.exists(item.path))
 
+    def linked_directories(self, directory: Path) -> list[str]:
+        """Return the names of links to directories in `directory`, sorted."""
+        with os.scandir(directory) as found:
+            return sorted(item.name for item in found if item.is_symlink() and os.path.isdir(item.path))
+
     def entry(self, path: Path) -> FileEntry | None:
         """Return the entry of one path, following links; None if the path does not exist."""
         try:
@@ -569,6 +574,14 @@ def open_to_read(path: Path, *, follow_links: bool = True) -> int:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     raise OSError(errno.EINVAL, "Not a regular file", str(path))
+
+
+def without_links(path: Path) -> Path:
+    """Return the absolute path without the links on the way; a link that leads to itself stays.
+
+    `Path.resolve` raises RuntimeError for such a link, although a user may name one.
+    """
+    return Path(os.path.realpath(path))
 
 
 def created_ns(file: Path | int) -> int | None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from sediment.segment_io.fs import without_links
+
 MOUNT_TABLE = Path("/proc/self/mountinfo")
 
 _NETWORK_TYPES = frozenset(
@@ -31,7 +33,7 @@ def filesystem_type(path: Path, mount_table: Path = MOUNT_TABLE) -> str | None:
         lines = mount_table.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
         return None
-    resolved = path.resolve()
+    resolved = without_links(path)
     found: tuple[int, str] | None = None
     for line in lines:
         left, separator, right = line.partition(" - ")

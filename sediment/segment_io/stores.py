@@ -28,7 +28,7 @@ from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.extras import install_command
 from sediment.segment_io.format.layout import INT64_MAX
-from sediment.segment_io.fs import FileEntry, FileStamp, Fs
+from sediment.segment_io.fs import FileEntry, FileStamp, Fs, without_links
 from sediment.segment_io.uris import public_uri
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class Store:
     def identity(self) -> tuple[str, str]:
         """The kind of filesystem, and the path in it; stores of the same directory have equal identities."""
         filesystem, base = self._opened
-        return filesystem.type_name, str(Path(base).resolve()) if filesystem.type_name == _LOCAL else base
+        return filesystem.type_name, str(without_links(Path(base))) if filesystem.type_name == _LOCAL else base
 
     def beside(self, name: str) -> Store:
         path, mark, query = self.where.partition("?")

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sediment.segment_io.fs import Fs
+from sediment.segment_io.fs import Fs, without_links
 
 
 class OverlayFs(Fs):
@@ -41,7 +41,7 @@ def overlay_of(directory: Path) -> Iterator[Path]:
             if entry.is_directory:
                 (overlay / entry.name).mkdir()
             else:
-                (overlay / entry.name).symlink_to((directory / entry.name).resolve())
+                (overlay / entry.name).symlink_to(without_links(directory / entry.name))
         for name in Fs().broken_links(directory):
             (overlay / name).symlink_to((directory / name).readlink())
         yield overlay

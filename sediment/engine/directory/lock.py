@@ -36,12 +36,16 @@ from sediment.segment_io.fs import Fs, open_to_read
 from sediment.segment_io.partition.checkpoint_files import read_meta_properties
 
 _ATTEMPTS = 10
+_NO_FILE = (errno.EISDIR, errno.ENXIO, errno.ENODEV, errno.ELOOP)
 _FLOCK = struct.Struct("hhqqi0q")  # struct flock of Linux: type, origin, start, length, pid
 _LOCAL = Fs()
 
 _guard = threading.Lock()
 _held: dict[tuple[int, int], int] = {}
-"""The process that locked each log directory, by device and inode of the directory; a fork inherits this table."""
+"""The process that locked each log directory, by device and inode; a fork inherits this table.
+
+It contains the directory and its lock file, because a second name of the file may be in another directory.
+"""
 
 
 # ------------------------------------------------------------------------------------------------------------- the lock
@@ -49,7 +53,7 @@ class DirectoryLock:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._path = directory / LOCK_FILE
-        self._key = (-1, -1)
+        self._keys: tuple[tuple[int, int], ...] = ()
         self._descriptor = -1
         self._process = -1
 
@@ -64,12 +68,12 @@ class DirectoryLock:
 
     def acquire(self) -> None:
         with _guard:
-            key = self._identity()
-            if _held.get(key) == os.getpid():
+            keys = [self._identity(), *_identity_of(self._path)]
+            if any(_held.get(key) == os.getpid() for key in keys):
                 raise self._in_use("this process already holds the lock of this log directory")
             self._descriptor = self._open_locked()
-            self._key, self._process = key, os.getpid()
-            _held[key] = self._process
+            self._keys, self._process = (keys[0], _key(os.fstat(self._descriptor))), os.getpid()
+            _held.update(dict.fromkeys(self._keys, self._process))
 
     def check(self) -> None:
         """Check that this process still owns the directory; call this before each change that cannot be undone."""
@@ -88,8 +92,9 @@ class DirectoryLock:
                 return
             os.close(self._descriptor)
             self._descriptor = -1
-            if _held.get(self._key) == self._process == os.getpid():
-                del _held[self._key]
+            for key in self._keys:
+                if _held.get(key) == self._process == os.getpid():
+                    del _held[key]
 
     def _identity(self) -> tuple[int, int]:
         try:
@@ -104,7 +109,7 @@ class DirectoryLock:
             status = None
         if status is None or not stat.S_ISDIR(status.st_mode):
             raise NotALogDirectoryError("no such log directory", path=str(self._directory))
-        return status.st_dev, status.st_ino
+        return _key(status)
 
     def _open_locked(self) -> int:
         for _ in range(_ATTEMPTS):
@@ -114,6 +119,12 @@ class DirectoryLock:
                 continue
             if self._try_lock(descriptor):
                 return descriptor
+        if self._path.is_symlink() and not self._path.exists():
+            raise OwnershipError(
+                "the lock file is a link to a file that does not exist",
+                path=str(self._path),
+                advice="remove the link; a run creates the file",
+            )
         raise self._in_use("the lock file of this log directory is replaced repeatedly")
 
     def _try_lock(self, descriptor: int) -> bool:
@@ -151,6 +162,12 @@ class DirectoryLock:
                 advice="run as the broker's user or as root",
             ) from error
         except OSError as error:
+            if error.errno in _NO_FILE:
+                raise OwnershipError(
+                    f"the lock file cannot be opened: {error.strerror}",
+                    path=str(self._path),
+                    advice="remove what is there; a run creates the file",
+                ) from error
             if error.errno != errno.EROFS:
                 raise
             raise OwnershipError(
@@ -185,8 +202,7 @@ class DirectoryLock:
             named = self._path.stat()
         except OSError:
             return False
-        ours = os.fstat(descriptor)
-        return (named.st_dev, named.st_ino) == (ours.st_dev, ours.st_ino)
+        return _key(named) == _key(os.fstat(descriptor))
 
     def _in_use(self, what: str) -> DirectoryInUseError:
         return DirectoryInUseError(
@@ -194,6 +210,18 @@ class DirectoryLock:
             path=str(self._path),
             advice="stop the broker or wait for the other run to end",
         )
+
+
+def _key(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def _identity_of(path: Path) -> list[tuple[int, int]]:
+    """Return the device and inode of a file as the only item; empty if it does not exist."""
+    try:
+        return [_key(path.stat())]
+    except OSError:
+        return []
 
 
 def _holder(descriptor: int) -> int | None:
@@ -223,8 +251,8 @@ def lock_holder(directory: Path) -> int | None:
     """
     with _guard:
         try:
-            status = directory.stat()
-            if _held.get((status.st_dev, status.st_ino)) == os.getpid():
+            keys = [_key(directory.stat()), *_identity_of(directory / LOCK_FILE)]
+            if any(_held.get(key) == os.getpid() for key in keys):
                 return os.getpid()
             descriptor = open_to_read(directory / LOCK_FILE)
         except FileNotFoundError:

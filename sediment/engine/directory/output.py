@@ -34,7 +34,7 @@ from sediment.segment_io.format.names import (
     PartFile,
     parse_segment_file,
 )
-from sediment.segment_io.fs import FileStamp, Fs, open_to_read
+from sediment.segment_io.fs import FileStamp, Fs, open_to_read, without_links
 from sediment.segment_io.manifest import (
     MANIFEST_FILE,
     Manifest,
@@ -77,7 +77,7 @@ def check_output_path(output: Store, sources: Sequence[Store]) -> None:
             )
     path = output.local_path
     if path is not None:
-        for parent in path.resolve().parents:
+        for parent in without_links(path).parents:
             if any((parent / name).exists() for name in LOG_DIRECTORY_FILES):
                 raise UsageError(
                     f"the output would be inside the log directory {parent}, and a broker would not start on such a "
@@ -213,7 +213,7 @@ class Publisher:
             # An earlier attempt may have created the link.
             self._fs.unlink(target, missing_ok=True)
             try:
-                self._fs.link(source.resolve(), target)
+                self._fs.link(without_links(source), target)
             except OSError as error:
                 if error.errno not in _NO_LINKS:
                     raise

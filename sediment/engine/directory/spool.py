@@ -27,7 +27,7 @@ from sediment.compaction.prepared_swap import PreparedSwap, swap_to_json
 from sediment.engine.directory.lock import is_locked
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import with_suffix
-from sediment.segment_io.fs import Fs
+from sediment.segment_io.fs import Fs, without_links
 from sediment.segment_io.safe_paths import UnsafePathError, check_path
 
 ENGINE_FILE = "engine.json"
@@ -49,8 +49,8 @@ class CommitReply:
 
 
 def announce(folder: Path, log_dirs: Iterable[Path], fs: Fs) -> None:
-    resolved = [log_dir.resolve() for log_dir in log_dirs]
-    if any(folder.resolve().is_relative_to(log_dir) for log_dir in resolved):
+    resolved = [without_links(log_dir) for log_dir in log_dirs]
+    if any(without_links(folder).is_relative_to(log_dir) for log_dir in resolved):
         raise UsageError(
             "the hand-off folder is inside a log directory",
             path=str(folder),
@@ -81,7 +81,7 @@ def check_announced(folder: Path, log_dirs: Iterable[Path], fs: Fs) -> None:
     except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, RecursionError):
         announced = set()
     for log_dir in log_dirs:
-        if str(log_dir.resolve()) not in announced or not is_locked(log_dir):
+        if str(without_links(log_dir)) not in announced or not is_locked(log_dir):
             raise UsageError(
                 f"no running engine accepts cleaned segments of this log directory from {folder}",
                 path=str(log_dir),

@@ -56,7 +56,7 @@ from sediment.segment_io.errors import (
     UsageError,
 )
 from sediment.segment_io.format.names import TopicPartition
-from sediment.segment_io.fs import Fs, is_out_of_descriptors
+from sediment.segment_io.fs import Fs, is_out_of_descriptors, without_links
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -182,8 +182,8 @@ class LogManager:
     def _open_directories(self) -> None:
         seen: dict[Path, Path] = {}
         for path in self._state.log_dirs:
-            if seen.setdefault(path.resolve(), path) is not path:
-                raise UsageError(f"the directory is the same as {seen[path.resolve()]}", path=str(path))
+            if seen.setdefault(without_links(path), path) is not path:
+                raise UsageError(f"the directory is the same as {seen[without_links(path)]}", path=str(path))
         self._check_owners_before_writing()
         for path in self._state.log_dirs:
             directory = LogDirectory(path, self.fs)

@@ -32,6 +32,7 @@ from sediment.jobs.delta_lake.paths import is_uri
 from sediment.jobs.spark.task_environment import NO_LIMIT, RateLimit
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.fs import without_links
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import LogListing, SegmentRef
 
@@ -142,7 +143,7 @@ class CompactOptions:
         for log_dir in filter(is_uri, common.given_log_dirs):
             raise UsageError("a URI source is read-only", path=log_dir, advice="give --output a destination")
         if self.keep_before is not None and self.keep_originals is not None:
-            check_apart(self.keep_originals.resolve(), self.keep_before.resolve())
+            check_apart(without_links(self.keep_originals), without_links(self.keep_before))
         if self.hand_off is not None:
             self._validate_hand_off()
 

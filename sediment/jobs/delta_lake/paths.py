@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from sediment.segment_io.errors import UsageError
+from sediment.segment_io.fs import without_links
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,9 +45,9 @@ def outside_log_dirs(path: str, log_dirs: Iterable[Path]) -> None:
     local = local_directory(path)
     if local is None:
         return
-    resolved = Path(local).resolve()
+    resolved = without_links(Path(local))
     for log_dir in log_dirs:
-        if resolved.is_relative_to(log_dir.resolve()):
+        if resolved.is_relative_to(without_links(log_dir)):
             raise UsageError(
                 "a broker does not start on a log directory that contains a directory of another kind",
                 path=path,

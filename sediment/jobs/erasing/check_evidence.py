@@ -46,7 +46,7 @@ from sediment.segment_io.format.names import (
     parse_segment_file,
     segment_file_name,
 )
-from sediment.segment_io.fs import Fs
+from sediment.segment_io.fs import Fs, without_links
 from sediment.segment_io.partition.checkpoint_files import read_meta_properties
 from sediment.segment_io.partition.listing import list_log, segments_without_file
 from sediment.verification.report import WRONG
@@ -244,7 +244,11 @@ def _recorded(log_dir: Path, evidence: Evidence, fs: Fs) -> Mapping[str, Any]:
     own_id = None if meta is None else meta.directory_id
     for entry in evidence.log_dirs:
         recorded_id = entry["directory_id"]
-        is_it = Path(entry["path"]).resolve() == log_dir.resolve() if recorded_id is None else recorded_id == own_id
+        is_it = (
+            without_links(Path(entry["path"])) == without_links(log_dir)
+            if recorded_id is None
+            else recorded_id == own_id
+        )
         if is_it:
             return entry
     raise UsageError(

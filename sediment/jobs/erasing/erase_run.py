@@ -92,6 +92,7 @@ from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.settings.unstated_settings import POLICY_UNKNOWN
 from sediment.segment_io.errors import DeclinedError, SedimentError, StorageError, UsageError
 from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.fs import without_links
 from sediment.segment_io.partition.slices import Bounds
 
 if TYPE_CHECKING:
@@ -553,7 +554,7 @@ class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
 
     def _new_log_dir(self) -> Path:
         assert self._own.output is not None
-        return Path(self._own.output).resolve()  # with --evidence, the output is not a URI (EraseOptions.validate)
+        return without_links(Path(self._own.output))  # with --evidence, the output is not a URI (EraseOptions.validate)
 
     def _is_tiered(self, partition: TopicPartition) -> bool:
         try:

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from sediment.jobs.reporting.run_report import read_report
 from sediment.segment_io.errors import UsageError
-from sediment.segment_io.fs import Fs
+from sediment.segment_io.fs import Fs, without_links
 from sediment.segment_io.printable import encodable
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ def check_output_file(file: Path, option: str, log_dirs: Iterable[Path]) -> None
     if file.is_dir() or not file.parent.is_dir():
         what = "this is a directory" if file.is_dir() else "its directory is missing"
         raise UsageError(f"{option} cannot be written: {what}", path=str(file), advice=_ADVICE)
-    path = file.resolve()
+    path = without_links(file)
     for log_dir in log_dirs:
-        if path.is_relative_to(log_dir.resolve()):
+        if path.is_relative_to(without_links(log_dir)):
             raise UsageError(f"{option} must not be inside a log directory", path=str(file), advice=_ADVICE)
 
 

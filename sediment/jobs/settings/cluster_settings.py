@@ -44,6 +44,7 @@ from sediment.jobs.settings.directories import (
     open_directory,
     readable_meta,
 )
+from sediment.jobs.settings.linked_partitions import check_linked_partitions
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.settings.run_settings import RunSettings
 from sediment.jobs.settings.selection import Selection
@@ -90,13 +91,15 @@ def open_directories(
         CorruptBatchError, UnsupportedDataError, SourceChangedError: the metadata log cannot be read.
         UsageError: a pattern matches nothing, `--metadata` names a directory without a metadata log, or
             `--topic-configs` is given for a directory with one.  With several nodes, also as in
-            `RunSettings.of_directory`, and if the directories belong to several clusters.
+            `RunSettings.of_directory`, and if the directories belong to several clusters.  If partitions share files,
+            as in `check_linked_partitions`.
         SettingsError: metadata is missing, and a `--set cleanup.policy` without a topic would apply to several topics.
             With `in_place`, the error is also raised in two other cases.  A KRaft node's directory has no metadata.  Or
             `--config` is the file of another node.
         CorruptCheckpointError: with `in_place`, also if a meta.properties cannot be read; otherwise that is a warning.
     """
     directories = [open_directory(path, selection, fs) for path in paths]
+    check_linked_partitions(directories, fs)
     own = {each.path: settings.of_directory(each.path, each.meta) for each in directories}
     if len(settings.nodes) > 1:
         _check_one_cluster(directories)

@@ -23,7 +23,7 @@ from sediment.segment_io.format.names import (
     TopicPartition,
     parse_segment_file,
 )
-from sediment.segment_io.fs import Fs
+from sediment.segment_io.fs import Fs, without_links
 from sediment.segment_io.mounts import MOUNT_TABLE, filesystem_type, is_network_filesystem
 from sediment.segment_io.partition.checkpoint_files import (
     LOG_DIRECTORY_FILES,
@@ -141,8 +141,8 @@ def configured_node_dirs(settings: Settings, fs: Fs) -> tuple[Path, ...]:
 def keeps_metadata_apart(settings: Settings) -> bool:
     """Return True if `metadata.log.dir` of the `--config` file is not an entry of `log.dirs`."""
     named = settings.config_file.get("metadata.log.dir", "").strip()
-    entries = {path.resolve() for path in configured_log_dirs(settings)}
-    return bool(named) and Path(named).resolve() not in entries
+    entries = {without_links(path) for path in configured_log_dirs(settings)}
+    return bool(named) and without_links(Path(named)) not in entries
 
 
 def is_of_other_directories(settings: Settings, directories: Sequence[Path], fs: Fs) -> bool:
@@ -157,11 +157,11 @@ def is_of_other_directories(settings: Settings, directories: Sequence[Path], fs:
     """
     if not settings.is_broker_file:
         return False
-    entries = {path.resolve() for path in configured_log_dirs(settings) or (_DEFAULT_LOG_DIR,)}
-    others = [path for path in directories if path.resolve() not in entries]
-    metadata_dirs = {path.resolve() for path in configured_metadata_dirs(settings)}
+    entries = {without_links(path) for path in configured_log_dirs(settings) or (_DEFAULT_LOG_DIR,)}
+    others = [path for path in directories if without_links(path) not in entries]
+    metadata_dirs = {without_links(path) for path in configured_metadata_dirs(settings)}
     return len(others) == len(directories) or any(
-        path.resolve() not in metadata_dirs
+        without_links(path) not in metadata_dirs
         or find_live_partitions(path, (entry.name for entry in fs.scan(path) if entry.is_directory))
         for path in others
     )

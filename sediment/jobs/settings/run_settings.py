@@ -21,6 +21,7 @@ from sediment.jobs.settings.directories import check_node, configured_log_dirs, 
 from sediment.jobs.settings.resolve import Settings
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.meta_properties import MetaProperties
+from sediment.segment_io.fs import without_links
 
 _Read = TypeVar("_Read")
 
@@ -60,7 +61,7 @@ class RunSettings:
         if len(self.nodes) == 1:
             return self.nodes[0]
         node_id = None if meta is None else meta.node_id
-        named = [node for node in self.nodes if path.resolve() in _places(node)]
+        named = [node for node in self.nodes if without_links(path) in _places(node)]
         found = named or [node for node in self.nodes if node.node_id == node_id is not None]
         if len(found) != 1:
             raise UsageError(
@@ -73,7 +74,7 @@ class RunSettings:
 
 
 def _places(node: Settings) -> set[Path]:
-    return {path.resolve() for path in configured_metadata_dirs(node)}
+    return {without_links(path) for path in configured_metadata_dirs(node)}
 
 
 def load_run_settings(

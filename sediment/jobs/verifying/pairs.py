@@ -14,7 +14,7 @@ from sediment.jobs.reporting.run_report import SKIPPED
 from sediment.jobs.verifying.report import NOT_CHANGED
 from sediment.segment_io.errors import NotALogDirectoryError, UsageError
 from sediment.segment_io.format.names import CLEANER_FILE, parse_segment_file
-from sediment.segment_io.fs import Fs
+from sediment.segment_io.fs import Fs, without_links
 from sediment.segment_io.partition.checkpoint_files import LogDirCheckpoints, read_checkpoints, read_offset_checkpoint
 from sediment.segment_io.partition.listing import check_segments_are_files
 from sediment.segment_io.partition.live_segments import live_segments
@@ -50,8 +50,8 @@ def pair_up(options: CommonOptions, fs: Fs) -> tuple[list[FoundPair], list[PairR
             advice="give two log directories, or two directories of one partition",
         )
     if kinds[0]:
-        name = before.resolve().name
-        mark = read_mark(before.resolve().parent / BEFORE_OF_FILE, fs) or BeforeMark("")
+        name = without_links(before).name
+        mark = read_mark(without_links(before).parent / BEFORE_OF_FILE, fs) or BeforeMark("")
         if not _selected([name], options):
             return [], [], mark
         return [FoundPair(name, *(_side(find_sources([path], fs)[0], fs) for path in (before, after)))], [], mark
@@ -135,7 +135,7 @@ def _not_linked(after: Source, mark: BeforeMark, checkpoints: Sequence[LogDirChe
     differences = []
     if new != old:
         differences.append(Difference("log_start", new, f"the log start checkpoint is {new}, but in BEFORE {old}"))
-    if str(after.directory.parent.resolve()) != mark.log_dir:
+    if str(without_links(after.directory.parent)) != mark.log_dir:
         differences.append(
             Difference(
                 "partition",

@@ -20,7 +20,7 @@ from sediment.engine.directory.lock import DirectoryLock
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.batch_builder import BatchHead, NewRecord, build_batch
 from sediment.segment_io.format.names import LOCK_FILE, SegmentFileKind, TopicPartition, segment_file_name
-from sediment.segment_io.fs import Fs, OpenFile
+from sediment.segment_io.fs import Fs, OpenFile, without_links
 from sediment.segment_io.internal_topics.coordinator_records import CONSUMER_OFFSETS
 from sediment.segment_io.partition.slices import ALL
 from sediment.segment_io.partition.sources import Source
@@ -129,9 +129,9 @@ class StateDirectory:
 
 def _check_location(path: Path, log_directories: Iterable[Path]) -> None:
     """Raise UsageError if `path`, with links resolved, is one of `log_directories` or is inside one."""
-    resolved = path.resolve()
+    resolved = without_links(path)
     for directory in log_directories:
-        if resolved.is_relative_to(directory.resolve()):
+        if resolved.is_relative_to(without_links(directory)):
             raise UsageError(
                 f"the state directory is inside the log directory {directory}",
                 path=str(path),

@@ -38,7 +38,7 @@ from sediment.segment_io.format.names import (
     TopicPartition,
     parse_partition_directory,
 )
-from sediment.segment_io.fs import Fs
+from sediment.segment_io.fs import Fs, without_links
 from sediment.segment_io.internal_topics.metadata_log import (
     ClusterMetadata,
     check_loadable,
@@ -180,11 +180,11 @@ def directories_for_partitions(
     directory gets partitions only if it is the only directory, or if it is in `used`, the directories that have
     partitions.
     """
-    entries = {path.resolve() for path in log_dirs}
-    named = tuple(path for path in paths if path.resolve() in entries)
+    entries = {without_links(path) for path in log_dirs}
+    named = tuple(path for path in paths if without_links(path) in entries)
     if named:
         return named
-    others = tuple(path for path in paths if path.resolve() != metadata_dir.resolve())
+    others = tuple(path for path in paths if without_links(path) != without_links(metadata_dir))
     if metadata_apart:
         return others
     is_known = bool(log_dirs) or len(paths) == 1
@@ -249,8 +249,8 @@ def _bootstrap_dir(found: Sequence[Path], metadata_log_dir: Path | None, fs: Fs)
     A broker reads it in `metadata.log.dir`, or else in the first entry of `log.dirs`.
     """
     if metadata_log_dir is not None:
-        wanted = metadata_log_dir.resolve()
-        same = [path for path in found if path.resolve() == wanted]
+        wanted = without_links(metadata_log_dir)
+        same = [path for path in found if without_links(path) == wanted]
         if not same:
             raise UsageError(
                 f"a broker with this --config file keeps its metadata in {metadata_log_dir}, but {BOOTSTRAP_FILE} is "

@@ -10,7 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from sediment.engine.directory.lock import DirectoryLock, check_run_token, place_run_token, remove_run_token
+from sediment.engine.directory.lock import (
+    DirectoryLock,
+    check_run_token,
+    lock_holder,
+    place_run_token,
+    remove_run_token,
+)
 from sediment.segment_io.errors import (
     CorruptCheckpointError,
     DirectoryInUseError,
@@ -338,3 +344,30 @@ def test_damaged_meta_properties_are_no_other_disk(tmp_path: Path):
     (tmp_path / "meta.properties").write_text("version=7\n")
     with pytest.raises(CorruptCheckpointError):
         place_run_token(tmp_path, "run-1")
+
+
+# ------------------------------------------------------------------------------------------------------- odd lock files
+def test_a_second_name_of_a_held_lock_file_is_refused_and_does_not_drop_the_lock(tmp_path: Path):
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.mkdir()
+    other.mkdir()
+    with DirectoryLock(one) as lock:
+        os.link(one / ".lock", other / ".lock")
+        assert lock_holder(other) == os.getpid()
+        with pytest.raises(DirectoryInUseError, match="this process already holds"):
+            DirectoryLock(other).acquire()
+        lock.check()
+        assert "holds the lock" in in_child(lambda: attempt(one))
+    assert attempt(other) == "locked"
+
+
+@pytest.mark.parametrize("kind", ["directory", "loop", "dangling"])
+def test_a_lock_file_of_another_kind_is_named(tmp_path: Path, kind: str):
+    path = tmp_path / ".lock"
+    if kind == "directory":
+        path.mkdir()
+    else:
+        path.symlink_to(path if kind == "loop" else tmp_path / "nowhere")
+    with pytest.raises(OwnershipError, match="the lock file"):
+        DirectoryLock(tmp_path).acquire()
+    assert path.is_dir() or path.is_symlink()

@@ -175,6 +175,60 @@ def test_a_catalogue_and_a_list_of_pins_that_are_links_are_not_read(
     assert outcome.status == 1 and "it is a symbolic link" in outcome.stderr
 
 
+def test_pins_behind_a_dangling_link_are_not_taken_for_no_pins(tmp_path: Path, run: str) -> None:
+    kept = tmp_path / "kept"
+    (kept / "pins.json").symlink_to(tmp_path / "nowhere")
+    before = tree(kept)
+    outcome = sediment("vacuum", kept, "--older-than=1s", "--force", "--yes")
+    assert outcome.status == 1 and "pins.json" in outcome.stderr
+    assert tree(kept) == before and (kept / f"catalogue-{run}.json").exists()
+
+
+@pytest.mark.parametrize("kind", ["directory", "pipe", "dangling link"])
+def test_a_catalogue_that_is_no_file_is_not_overlooked(log_dir: Path, tmp_path: Path, run: str, kind: str) -> None:
+    kept = tmp_path / "kept"
+    other = kept / "catalogue-other.json"
+    {"directory": other.mkdir, "pipe": lambda: os.mkfifo(other), "dangling link": lambda: other.symlink_to("gone")}[
+        kind
+    ]()
+    before = tree(log_dir), tree(kept)
+    for outcome in (
+        restore(log_dir, kept, run),
+        sediment("originals", kept),
+        sediment("vacuum", kept, "--older-than=1s", "--force", "--yes"),
+    ):
+        assert outcome.status == 1 and "catalogue-other.json" in outcome.stderr
+    assert (tree(log_dir), tree(kept)) == before
+
+
+def test_a_catalogue_that_lists_a_partition_twice_is_refused(log_dir: Path, tmp_path: Path, run: str) -> None:
+    kept = tmp_path / "kept"
+    (tmp_path / "link").symlink_to(log_dir)
+    file = kept / f"catalogue-{run}.json"
+    catalogue = json.loads(file.read_text())
+    (entry,) = catalogue["partitions"]
+    catalogue["partitions"].append({**entry, "log_dir": str(tmp_path / "link")})
+    file.write_text(json.dumps(catalogue))
+    before = tree(log_dir)
+    outcome = restore(log_dir, kept, run)
+    assert outcome.status == 1 and "it lists a partition twice" in outcome.stderr
+    assert tree(log_dir) == before
+
+
+def test_a_catalogue_whose_log_directory_is_a_link_to_itself_is_of_another_place(
+    log_dir: Path, tmp_path: Path, run: str
+) -> None:
+    kept = tmp_path / "kept"
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    file = kept / f"catalogue-{run}.json"
+    catalogue = json.loads(file.read_text())
+    catalogue["partitions"][0]["log_dir"] = str(tmp_path / "loop")
+    file.write_text(json.dumps(catalogue))
+    outcome = restore(log_dir, kept, run)
+    assert outcome.status == 2 and "no chosen run changed this log directory" in outcome.stderr
+    assert sediment("originals", kept, "--json").report["partitions"][0]["status"] == "not-restorable"
+
+
 def test_what_a_recovery_cut_off_comes_back_even_if_it_is_garbage(tmp_path: Path) -> None:
     log_dir, kept = tmp_path / "logs", tmp_path / "kept"
     make_log(log_dir)

@@ -113,8 +113,9 @@ def test_a_restore_after_expire_gives_every_byte_back_and_can_itself_be_undone(
     report = restored(log_dir, kept, f"--run={run}")
     assert found(log_dir) == before
     assert report["partitions"][0]["segments"] == [0, 5, 10]
-    restored(log_dir, kept, f"--run={report['run_id']}")
+    undone = restored(log_dir, kept, f"--run={report['run_id']}")
     assert found(log_dir) == after
+    assert undone["partitions"][0]["reason_code"] is None
 
 
 def test_a_restore_after_compact_gives_every_byte_back_and_can_itself_be_undone(

@@ -123,3 +123,25 @@ def test_a_name_is_not_taken_for_markup_an_emoji_or_a_line_of_its_own(capsys, co
     sentence, *table = "".join(capsys.readouterr()).splitlines()
     assert sentence == r"[/x] [bold]b[/bold] :fire: a\n1 failed"
     assert any(r"[/x] [bold]b[/bold] :fire: a\n1 failed" in line for line in table)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("expire", "{loop}"),
+        ("expire", "{log_dir}", "--keep-originals={loop}"),
+        ("expire", "{log_dir}", "--report={loop}/page.html"),
+        ("recover", "{log_dir}", "--keep-originals={loop}", "--yes"),
+        ("restore", "{log_dir}", "--from={loop}", "--as-of=0", "--yes"),
+        ("clone", "{log_dir}", "--to={loop}"),
+    ],
+    ids=" ".join,
+)
+def test_a_link_to_itself_is_refused_in_one_sentence(log_dir, tmp_path, arguments):
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    before = tree(log_dir)
+    outcome = sediment(*(each.format(loop=loop, log_dir=log_dir) for each in arguments))
+    assert outcome.status in (1, 2) and "this is a bug" not in outcome.stderr
+    assert outcome.stderr.startswith(("sediment: ", "Usage: ")), outcome.stderr
+    assert tree(log_dir) == before

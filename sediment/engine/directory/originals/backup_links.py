@@ -50,7 +50,7 @@ from sediment.segment_io.format.names import (
     parse_segment_file,
     with_suffix,
 )
-from sediment.segment_io.fs import Fs
+from sediment.segment_io.fs import Fs, without_links
 
 _OTHER_DIRECTORY = "give a directory on the filesystem of the log directory"
 
@@ -92,7 +92,7 @@ def backup_directory(target: Path, log_dir: Path, fs: Fs) -> Iterator[None]:
 
 @contextmanager
 def originals_directory(target: Path, log_dir: Path, fs: Fs) -> Iterator[None]:
-    path = target.resolve()
+    path = without_links(target)
     for above in (path, *path.parents):
         found = next((name for name in _MARKS if fs.exists(above / name)), None)
         if found is not None:
@@ -275,7 +275,7 @@ def snapshot_log_dir(log_dir: Path, target: Path, now_ms: int, fs: Fs) -> None:
     path = target / BEFORE_OF_FILE
     mark = read_mark(path, fs)
     if mark is not None:
-        if mark.log_dir != str(log_dir.resolve()):
+        if mark.log_dir != str(without_links(log_dir)):
             raise UsageError(
                 "the directory is a snapshot of another log directory",
                 path=str(target),

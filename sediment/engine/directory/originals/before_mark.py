@@ -21,7 +21,7 @@ from pathlib import Path
 from sediment.segment_io.errors import NotALogDirectoryError
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import PART_SUFFIX
-from sediment.segment_io.fs import Fs
+from sediment.segment_io.fs import Fs, without_links
 from sediment.segment_io.partition.sources import find_sources
 
 
@@ -44,7 +44,7 @@ def make_mark(log_dir: Path, now_ms: int, fs: Fs) -> BeforeMark:
     except NotALogDirectoryError:
         sources = ()
     prints = {source.directory.name: fingerprint(source.directory, fs) for source in sources}
-    return BeforeMark(str(log_dir.resolve()), prints, now_ms)
+    return BeforeMark(str(without_links(log_dir)), prints, now_ms)
 
 
 def read_mark(path: Path, fs: Fs) -> BeforeMark | None:

@@ -185,7 +185,9 @@ def offsets_by_file(checkpoints: LogDirCheckpoints) -> dict[str, Mapping[TopicPa
 
 # ----------------------------------------------------------------------------------------------------------------- read
 def run_ids(target: Path, fs: Fs) -> list[str]:
-    found = (_CATALOGUE_FILE.fullmatch(entry.name) for entry in fs.scan(target) if entry.is_file)
+    # A directory, a pipe or a dangling link of that name counts: without it, a later erasure might be overlooked.
+    names = {entry.name for entry in fs.scan(target)}.union(fs.special_files(target))
+    found = map(_CATALOGUE_FILE.fullmatch, sorted(names))
     return [match[1] for match in found if match is not None]
 
 
@@ -193,7 +195,7 @@ def read_catalogue(target: Path, run_id: str, fs: Fs) -> Catalogue:
     path = catalogue_file(target, run_id)
     catalogue: Catalogue = _parsed(path, _catalogue, fs)
     if catalogue.run_id != run_id:
-        raise _malformed(path, f"it belongs to run {catalogue.run_id!r}")
+        raise malformed(path, f"it belongs to run {catalogue.run_id!r}")
     if catalogue.is_done:
         return catalogue
     folder = run_folder(target, run_id)
@@ -201,10 +203,10 @@ def read_catalogue(target: Path, run_id: str, fs: Fs) -> Catalogue:
 
 
 def _with_new_files(planned: OriginalPartition, folder: Path, fs: Fs) -> OriginalPartition:
-    path = folder / planned.partition / NEW_FILES_FILE
-    if not fs.exists(path):
+    try:
+        return replace(planned, new_files=_parsed(folder / planned.partition / NEW_FILES_FILE, _files, fs))
+    except (FileNotFoundError, NotADirectoryError):
         return planned
-    return replace(planned, new_files=_parsed(path, _files, fs))
 
 
 def _parsed(path: Path, parse: Any, fs: Fs) -> Any:
@@ -213,14 +215,15 @@ def _parsed(path: Path, parse: Any, fs: Fs) -> Any:
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
-        raise _malformed(path, "it is a symbolic link") from error
+        raise malformed(path, "it is a symbolic link") from error
     try:
         return parse(json.loads(content))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise _malformed(path, str(error)) from error
+        raise malformed(path, str(error)) from error
 
 
-def _malformed(path: Path, what: str) -> CorruptDataError:
+def malformed(path: Path, what: str) -> CorruptDataError:
+    """Return the error of a catalogue that cannot be used; `what` is the reason."""
     return CorruptDataError(
         f"this is not a catalogue of originals of version {CATALOGUE_VERSION}: {what}",
         path=str(path),

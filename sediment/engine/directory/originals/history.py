@@ -17,12 +17,14 @@ from sediment.engine.directory.originals.catalogue import (
     ERASE,
     Catalogue,
     OriginalPartition,
+    catalogue_file,
+    malformed,
     read_catalogue,
     run_ids,
 )
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import CLEAN_SHUTDOWN_FILE
-from sediment.segment_io.fs import Fs
+from sediment.segment_io.fs import Fs, without_links
 from sediment.segment_io.partition.checkpoint_files import LOG_DIRECTORY_FILES
 
 RESTORED = "restored"
@@ -80,7 +82,7 @@ class History:
 def read_history(target: Path, fs: Fs) -> History:
     if not fs.is_directory(target):
         raise UsageError("no such directory of originals", path=str(target), advice="give the DIR of --keep-originals")
-    resolve = functools.cache(lambda path: str(Path(path).resolve()))
+    resolve = functools.cache(lambda path: str(without_links(Path(path))))
     runs = []
     found = run_ids(target, fs)
     if not found and fs.exists(target / BEFORE_OF_FILE):
@@ -95,6 +97,8 @@ def read_history(target: Path, fs: Fs) -> History:
         )
     for run_id in found:
         run = read_catalogue(target, run_id, fs)
-        entries = (replace(entry, log_dir=resolve(entry.log_dir)) for entry in run.partitions)
-        runs.append(replace(run, partitions=tuple(entries)))
+        entries = tuple(replace(entry, log_dir=resolve(entry.log_dir)) for entry in run.partitions)
+        if len({(entry.log_dir, entry.partition) for entry in entries}) < len(entries):
+            raise malformed(catalogue_file(target, run_id), "it lists a partition twice")
+        runs.append(replace(run, partitions=entries))
     return History(runs)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sediment.segment_io.errors import UsageError
+from sediment.segment_io.fs import without_links
 
 LOG_DIR = "{log_dir}"
 
@@ -17,7 +18,7 @@ class KeptIn:
 
     def of(self, log_dir: Path) -> Path:
         # `{log_dir}` is the directory itself, not a link to it: a neighbour of the link may be on another filesystem.
-        return Path(self.pattern.replace(LOG_DIR, str(log_dir.resolve()))).resolve()
+        return without_links(Path(self.pattern.replace(LOG_DIR, str(without_links(log_dir)))))
 
     def __str__(self) -> str:
         return self.pattern

@@ -67,7 +67,7 @@ from sediment.segment_io.format.names import (
     part_file_name,
     segment_file_name,
 )
-from sediment.segment_io.fs import Fs, open_to_read
+from sediment.segment_io.fs import Fs, open_to_read, without_links
 from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
 from sediment.segment_io.partition.listing import LogListing, list_log
 
@@ -288,7 +288,7 @@ def interrupted_restores(history: History, directory: Path, target: Path, fs: Fs
     A load cannot distinguish such a log from a file that has lost data, so it refuses the partition. A new log with the
     same bytes as its original is complete; every byte is compared, unless the log is a link to its original.
     """
-    runs = history.runs_of(str(directory.parent.resolve()), directory.name)
+    runs = history.runs_of(str(without_links(directory.parent)), directory.name)
     by_id = {run.run_id: (run, entry) for run, entry in runs}
     found = []
     for restore, made in runs:

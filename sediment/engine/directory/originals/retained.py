@@ -146,10 +146,12 @@ def _remove_if_empty(folder: Path, fs: Fs) -> None:
 # ----------------------------------------------------------------------------------------------------------------- pins
 def read_pins(target: Path, fs: Fs) -> dict[str, str]:
     path = target / PINS_FILE
-    if not fs.exists(path):
+    try:
+        content = fs.read_bytes(path, follow_links=False)
+    except FileNotFoundError:
         return {}
     try:
-        pins = json.loads(fs.read_bytes(path, follow_links=False))["pins"]
+        pins = json.loads(content)["pins"]
         if not all(isinstance(text, str) for pair in pins.items() for text in pair):
             raise TypeError("a pin or its run is not text")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
