@@ -12,9 +12,7 @@ A chunk always contains whole batches, even a batch that is larger than CHUNK_BY
 
 Invariants: the lengths and the checksums of all batches in a chunk were verified.
 
-Memory: two chunks, and for each of them up to _AHEAD_CHUNKS * CHUNK_BYTES of decompressed records.  Most records are
-decompressed by kernels, which release the interpreter lock; these kernels run on the reading thread and on one more
-thread.
+Memory: two chunks, and for each of them up to _AHEAD_CHUNKS * CHUNK_BYTES of decompressed records.
 """
 
 from __future__ import annotations
@@ -303,6 +301,8 @@ class ChunkReader:
                 chunk.payloads,
             )
 
+        # Most records are decompressed by kernels, which release the interpreter lock; these kernels run on the reading
+        # thread and on one more thread.
         other = self._helper().submit(half, 1)
         used_bytes = half(0) + other.result()
         self._area_bytes[number % 2] = max(used_bytes, self._area_bytes[number % 2])

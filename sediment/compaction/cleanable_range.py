@@ -78,8 +78,7 @@ def cleanable_range(
     `force` ignores the dirty ratio; `from_start` ignores the cleaner checkpoint.  The view needs
     `first_batch_timestamp_ms` if `max.compaction.lag.ms` is set.
 
-    Source: kafka-log 02 §2.1-§2.3.  Kafka does not limit the range after an unclean stop, because a broker repairs the
-    log first.
+    Source: kafka-log 02 §2.1-§2.3.
     """
     first_dirty, force_checkpoint = _first_dirty(view, from_start=from_start)
     rules = _Rules(view, config, force, first_dirty, force_checkpoint, _Segments.of(view))
@@ -234,14 +233,12 @@ class _Rules:
         return replace(found, blocked_by=self._blocked_by(found, bounds))
 
     def first_unblocked_ms(self) -> int | None:
-        """Return the first time at which no rule blocks; None if time alone does not unblock the log.
-
-        The rules change their result only when the minimum lag of a segment ends, or the maximum lag is exceeded.  Both
-        events can only unblock a log, so a binary search finds the first time at which the log is not blocked.
-        """
+        """Return the first time at which no rule blocks; None if time alone does not unblock the log."""
         moments = {self._times(index).largest_timestamp_ms + self._min_lag_ms for index in self._dirty()}
         moments.add(self._first_overdue_ms())
         reached = sorted(moment for moment in moments if moment <= INT64_MAX)
+        # The rules change their result only when the minimum lag of a segment ends, or the maximum lag is exceeded.
+        # Both events can only unblock a log, so a binary search finds the first time at which the log is not blocked.
         found = bisect_left(reached, True, key=lambda moment: self.at(moment).blocked_by is None)
         return reached[found] if found < len(reached) else None
 
@@ -249,6 +246,7 @@ class _Rules:
         """Return each rule's first uncleanable offset; the rules that do not depend on time come first."""
         bounds = {}
         if self.view.unverified_from_offset is not None:
+            # Kafka does not limit the range after an unclean stop, because a broker repairs the log first.
             bounds[BlockingRule.UNCLEAN] = self.view.unverified_from_offset
         bounds[BlockingRule.OPEN_TRANSACTION] = self.view.last_stable_offset
         if self.view.last_stable_offset == self.view.high_watermark:

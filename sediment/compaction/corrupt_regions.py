@@ -73,9 +73,7 @@ _UNDECIDED = UNMAPPED | TOMBSTONES_STAY
 class CorruptRegions:
     """The unreadable batches of a partition in log order, keyed by the base offset of their segment.
 
-    `untouchable` contains the base offsets of segments that must not be replaced.  A broker may read a wrong last
-    offset from the batch headers of such a segment.  If a crash interrupted the replacement, a broker would use the
-    wrong offset at its next start.
+    `untouchable` contains the base offsets of segments that must not be replaced.
     """
 
     by_segment: Mapping[int, tuple[UnreadableBatch, ...]]
@@ -115,6 +113,8 @@ def find_corrupt_regions(plan: CleaningPlan, fs: Fs, progress: Progress) -> Corr
         if unreadable:
             found[segment.base_offset] = unreadable
             if not reading.is_scannable:
+                # A broker may read a wrong last offset from the batch headers of such a segment.  If a crash
+                # interrupted the replacement, a broker would use the wrong offset at its next start.
                 untouchable.add(segment.base_offset)
     return CorruptRegions(found, frozenset(untouchable))
 
@@ -300,14 +300,12 @@ def scan_corrupt_log(plan: CleaningPlan, corrupt: CorruptRegions, fs: Fs, progre
 
 
 def _keep_producers(plan: CleaningPlan, scans: Mapping[int, _SegmentScan]) -> None:
-    """Keep the header of each active producer's last readable batch.
-
-    The producer's very last batch may be one of the unreadable batches.
-    """
+    """Keep the header of each active producer's last readable batch."""
     waiting = {entry.producer_id for entry in plan.view.producers}
     for base in sorted(scans, reverse=True):
         for producer_id in waiting & scans[base].last_batches.keys():
             scans[base].batch_flags[scans[base].last_batches[producer_id]] |= LEAVES_HEADER
+        # The producer's very last batch may be one of the unreadable batches.
         waiting -= scans[base].last_batches.keys()
 
 
@@ -405,17 +403,18 @@ def _decide_transactions(plan: CleaningPlan, scans: Mapping[int, _SegmentScan], 
 
     Return the base offset of the first segment with data whose transaction has an unknown outcome.
 
-    The producer's next marker after the data decides this outcome.  If an unreadable batch is between the data and the
-    marker, the outcome is unknown.  A transaction is treated as aborted only if it has both an ABORT marker and an
-    entry in the transaction index.
+    The producer's next marker after the data decides this outcome.
     """
     aborted = {(entry.producer_id, entry.last_offset) for entry in aborted_of_round(plan)}
     certain_end = INT64_MAX
     outcomes: dict[int, int] = {}
     for event in reversed(events):
         if event.producer_id is None:
+            # If an unreadable batch is between the data and the marker, the outcome is unknown.
             outcomes.clear()
         elif event.control_type is not None:
+            # A transaction is treated as aborted only if it has both an ABORT marker and an entry in the transaction
+            # index.
             is_aborted = (event.producer_id, event.last_offset) in aborted
             outcomes[event.producer_id] = _outcome(event.control_type, is_aborted)
         else:

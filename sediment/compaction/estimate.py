@@ -1,9 +1,6 @@
 """An estimate of the log after a cleaning, from a sample of its records.
 
-The number of different keys is estimated with the hybrid estimator of Haas and others.  A chi-square test of the sample
-shows whether keys are about equally frequent.  If they are, the first-order jackknife is used.  Otherwise, Shlosser's
-estimator is used.  Both are exact if the sample is the whole log.  The jackknife is also exact if no key occurs twice,
-or if every key occurs many times.
+The number of different keys is estimated with the hybrid estimator of Haas and others.
 
 Source: Haas, Naughton, Seshadri, Stokes: Sampling-based estimation of the number of distinct values of an attribute,
 VLDB 1995; for the parts of a batch that are kept, kafka-log 02 §6.4.
@@ -153,12 +150,12 @@ def collect_sample(spans: Iterable[BatchSpan]) -> SampledBatches:
 
 
 def _count_keys(keys: Sequence[tuple[pa.Array, npt.NDArray[np.bool_]]]) -> tuple[Int64s, int]:
-    """The buffers are shared with NumPy directly, because `pyarrow.array` and `to_numpy` would import pandas."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     chunks = []
     for array, mask in keys:
+        # The buffers are shared with NumPy directly, because `pyarrow.array` and `to_numpy` would import pandas.
         bits = pa.py_buffer(np.packbits(mask, bitorder="little"))
         chunks.append(array.filter(pa.Array.from_buffers(pa.bool_(), len(mask), [None, bits])))
     different = pa.chunked_array(chunks).value_counts()
@@ -174,6 +171,9 @@ def estimate_distinct(counts: Int64s, total: float) -> float:
     part = seen / total
     times, keys = np.unique(counts, return_counts=True)
     once = float(keys[times == 1].sum())
+    # A chi-square test of the sample shows whether keys are about equally frequent.  If they are, the first-order
+    # jackknife is used.  Otherwise, Shlosser's estimator is used.  Both are exact if the sample is the whole log.  The
+    # jackknife is also exact if no key occurs twice, or if every key occurs many times.
     if _is_skewed(counts):
         missed = ((1 - part) ** times * keys).sum()
         found = counts.size + once * float(missed) / float((times * part * (1 - part) ** (times - 1) * keys).sum())

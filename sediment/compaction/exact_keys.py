@@ -101,8 +101,7 @@ def prove_chunk(
 ) -> int:
     """Check the keys of the batches below CURSOR, last batch first; store keys at or above `first_mapped_offset`.
 
-    If more memory is needed, the caller provides it and repeats the call.  No key is stored twice, because the
-    keys of a batch are stored only when the memory for the whole batch is available.
+    If more memory is needed, the caller provides it and repeats the call.
     """
     base = chunk.ctypes.data
     while state[CURSOR] > 0:
@@ -137,6 +136,8 @@ def prove_chunk(
             for index in range(count):
                 needed += _LENGTH_BYTES + max(records[index, KEY_BYTES], 0)
             state[NEEDED] = needed
+            # No key is stored twice, because the keys of a batch are stored only when the memory for the whole batch is
+            # available.
             if state[END_ADDRESS] - state[NEXT_ADDRESS] < needed:
                 return NEEDS_BLOCK
             base_offset = load_i64(header + BASE_OFFSET)

@@ -62,10 +62,7 @@ class PartWriter:
         stats: CleanStats,
         unreadable: Sequence[tuple[int, int]] = (),
     ) -> CleanedGroup:
-        """`unreadable` are byte ranges [from, to) of `batches` that cannot be parsed.
-
-        If a write fails, all parts of the partition are removed, because the next writer needs the disk space.
-        """
+        """`unreadable` are byte ranges [from, to) of `batches` that cannot be parsed."""
         if self.encoding is not None and not unreadable:
             encoded = self._encoded(group, batches, aborted, stats, self.encoding)
             if encoded is not None:
@@ -82,6 +79,7 @@ class PartWriter:
             return CleanedGroup(group.segments, (), stats)
         try:
             parts = tuple(self._write(image, group.segments[-1]) for image in images)
+        # If a write fails, all parts of the partition are removed, because the next writer needs the disk space.
         except BaseException:
             with suppress(OSError):
                 self.remove_all()
@@ -264,11 +262,9 @@ class GroupOutput:
         return replace(cleaned, unreadable=self._unreadable)
 
     def _memory(self, size_bytes: int) -> ByteArray:
-        """Return a buffer that the sweep fills from the end.
-
-        If the task has a memory limit, the buffer is always newly mapped, because unused pages of a new mapping occupy
-        no memory.
-        """
+        """Return a buffer that the sweep fills from the end."""
         if self._writer.config.task_memory_bytes == INT64_MAX:
             return OUTPUT_PAGES.take_any(size_bytes)
+        # If the task has a memory limit, the buffer is always newly mapped, because unused pages of a new mapping
+        # occupy no memory.
         return anonymous_memory(size_bytes, in_large_pages=False)

@@ -95,8 +95,6 @@ def group_segments(
 ) -> tuple[SegmentGroup, ...]:
     """Group segments greedily, from the log's first segment through the segment that contains `end_offset` - 1.
 
-    For an empty segment, only the sizes matter, because it has no offsets.
-
     Source: kafka-log 02 §5.
     """
     groups: list[SegmentGroup] = []
@@ -106,6 +104,7 @@ def group_segments(
     for segment, last_of_segment in _with_last_offsets(segments, end_offset, first_uncleanable_offset):
         sizes = _Sizes.of(segment)
         joined = total.plus(sizes)
+        # For an empty segment, only the sizes matter, because it has no offsets.
         spans = segment.log_bytes > 0 and members and last_of_segment - members[0].base_offset > INT32_MAX
         if members and (spans or not joined.within(config)):
             groups.append(SegmentGroup(tuple(members), last_offset))
@@ -149,13 +148,10 @@ class _Sizes:
 
     @classmethod
     def of(cls, segment: SegmentRef) -> _Sizes:
-        """Count only whole index entries, because trimming an index removes all other bytes.
-
-        The size of a missing index is 0.  The new index may then become too large, so the writer keeps only the entries
-        that fit.
-        """
         return cls(
             segment.log_bytes,
+            # Count only whole index entries, because trimming an index removes all other bytes.  The size of a missing
+            # index is 0.  The new index may then become too large, so the writer keeps only the entries that fit.
             (segment.offset_index_bytes or 0) // OFFSET_ENTRY_BYTES * OFFSET_ENTRY_BYTES,
             (segment.time_index_bytes or 0) // TIME_ENTRY_BYTES * TIME_ENTRY_BYTES,
         )

@@ -58,13 +58,13 @@ def scan_segments(plan: CleaningPlan, fs: Fs, progress: Progress) -> dict[int, C
 def _mapped_position(plan: CleaningPlan, fs: Fs) -> int:
     """Return the position in the first dirty segment at which the state machine for the offset map starts.
 
-    Kafka starts to fill its map at the same position (`fill_map.start_position`).  Without an offset index, the
-    position is 0.
+    Without an offset index, the position is 0.
     """
     base_offset = plan.dirty_base_offset
     if not any(segment.base_offset == base_offset and segment.offset_index_bytes for segment in plan.segments):
         return 0
     content = fs.read_bytes(plan.view.listing.path / segment_file_name(base_offset, SegmentFileKind.OFFSET_INDEX))
+    # Kafka starts to fill its map at the same position (`fill_map.start_position`).
     return start_position(parse_offset_index(content, base_offset), plan.range.first_dirty_offset)
 
 
@@ -120,7 +120,7 @@ def _scan_segment(
 
 
 def _contradiction(path: Path, marker: np.void) -> CorruptIndexError:
-    """Without this error, the cleaner could keep aborted records as the latest values, or drop committed records."""
+    # Without this error, the cleaner could keep aborted records as the latest values, or drop committed records.
     return CorruptIndexError(
         f"a transaction marker of producer {marker['producer_id']} contradicts the transaction index",
         path=str(path),

@@ -1,8 +1,5 @@
 """Write-behind threads, which write finished outputs while the sweep fills the next one.
 
-A small output needs most of its time for syncs.  If several threads sync at the same time, the filesystem may flush
-once for all of them.  So several small outputs are written at the same time.
-
 Invariant: an output is submitted if no other output is being written.  Otherwise it is submitted only if it and the
 outputs that are being written have at most SMALL_BYTES in total.  So a process has at most two large outputs in memory,
 even if several partitions share the threads.
@@ -39,6 +36,8 @@ class WriteBehind:
             self._threads.shutdown()
 
     def submit(self, write: Callable[[], Written], size_bytes: int) -> Future[Written]:
+        # A small output needs most of its time for syncs.  If several threads sync at the same time, the filesystem may
+        # flush once for all of them.  So several small outputs are written at the same time.
         while not self._has_room(size_bytes):
             wait(self._running, return_when=FIRST_COMPLETED)
         if self._threads is None:

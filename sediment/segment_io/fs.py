@@ -96,7 +96,7 @@ _STATX_CREATED_AT = 80
 class FileMapping:
     """The first bytes of a file, which are mapped at `address` as readable memory as long as this object exists.
 
-    The mapping keeps no file descriptor open.  `mmap.mmap` would keep a duplicate of the descriptor.
+    The mapping keeps no file descriptor open.
     """
 
     __slots__ = ("_size_bytes", "address", "memory")
@@ -104,6 +104,7 @@ class FileMapping:
     def __init__(self, descriptor: int, size_bytes: int) -> None:
         self.address: int = 0
         self._size_bytes = size_bytes
+        # `mmap.mmap` would keep a duplicate of the descriptor.
         address = _LIBC.mmap(None, size_bytes, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
         if address == _MAP_FAILED:
             number = ctypes.get_errno()
@@ -341,10 +342,8 @@ class Fs:
         """Create `path`, which must not exist, and write `chunks`; return the number of bytes written.
 
         The file is private, and not durable until a sync.  A chunk is written or copied before the next chunk is
-        requested, so the caller may reuse the chunk's memory.  From the first large chunk on, the bytes bypass the page
-        cache if the filesystem supports this.  A cleaning reads and writes much more than fits into the cache.  Without
-        the bypass, it would evict the pages that a broker needs.  Long runs of zeros become holes, so the copy of a
-        sparse or preallocated file needs no more space than the file.
+        requested, so the caller may reuse the chunk's memory.  Long runs of zeros become holes, so the copy of a sparse
+        or preallocated file needs no more space than the file.
         """
         return _write(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE_FILE), chunks)
 
@@ -602,9 +601,9 @@ def created_ns(file: Path | int) -> int | None:
 
 
 def only_zeros(descriptor: int, position: int, end: int) -> bool:
-    """Holes are not read, because a file may be preallocated, or sparse and very large."""
     while position < end:
         try:
+            # Holes are not read, because a file may be preallocated, or sparse and very large.
             position = os.lseek(descriptor, position, os.SEEK_DATA)
             hole = os.lseek(descriptor, position, os.SEEK_HOLE)
         except OSError as error:
@@ -629,8 +628,6 @@ class _FileWriter:
 
     If the device refuses a direct write or writes less than requested, the rest of this block and all later bytes are
     written through the page cache.
-
-    A chunk or a block that contains only zeros is not written, but skipped.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -657,6 +654,9 @@ class _FileWriter:
             block.close()
 
     def write(self, content: memoryview) -> None:
+        # From the first large chunk on, the bytes bypass the page cache if the filesystem supports this.  A cleaning
+        # reads and writes much more than fits into the cache.  Without the bypass, it would evict the pages that a
+        # broker needs.
         if not self._blocks and not (self._may_be_direct and self._is_worth_blocks(content) and self._begin_blocks()):
             self._written += self._write_or_skip(self._descriptor, content)
             return
@@ -680,6 +680,7 @@ class _FileWriter:
     def _write_or_skip(self, descriptor: int, content: memoryview) -> int:
         self._ends_in_hole = _is_hole(content)
         if self._ends_in_hole:
+            # A chunk or a block that contains only zeros is not written, but skipped.
             os.lseek(descriptor, len(content), os.SEEK_CUR)
             return len(content)
         return _write_all(descriptor, content)

@@ -108,10 +108,7 @@ def write_private_file(path: Path, text: str) -> None:
 
 
 def refuse_cache(error: OSError, *, variable: str = "XDG_CACHE_HOME") -> None:
-    """Warn once that a cache is not used if `error` says that others can change it; `variable` names the cache.
-
-    The log of a command may not be ready yet, or leave warnings out.  The warning then waits for `waiting_warnings`.
-    """
+    """Warn once that a cache is not used if `error` says that others can change it; `variable` names the cache."""
     if not isinstance(error, UnsafePathError):
         return
     sentence = (
@@ -124,6 +121,8 @@ def refuse_cache(error: OSError, *, variable: str = "XDG_CACHE_HOME") -> None:
     if _LOGGER.hasHandlers() and _LOGGER.isEnabledFor(logging.WARNING):
         _LOGGER.warning(sentence)
     else:
+        # The log of a command may not be ready yet, or leave warnings out.  The warning then waits for
+        # `waiting_warnings`.
         _waiting.append(sentence)
 
 
@@ -147,32 +146,28 @@ def _check(place: Path, status: os.stat_result, *, is_parent: bool = False) -> N
 
 
 def _is_private_group(place: Path, group: int) -> bool:
-    """Return True if the group has this user as its only member, as where each user has a group of the same name.
-
-    Another user may also have the group as its primary group, which the list of members does not show.  With an access
-    control list, the bits of the group stand for other users as well.
-    """
+    """Return True if the group has this user as its only member, as where each user has a group of the same name."""
     try:
         user, found = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
     except KeyError:
         return False
     if user.pw_gid != group or found.gr_name != user.pw_name or set(found.gr_mem) - {user.pw_name}:
         return False
+    # Another user may also have the group as its primary group, which the list of members does not show.
     if _users_with_primary_group(group) != {user.pw_name}:
         return False
     try:
+        # With an access control list, the bits of the group stand for other users as well.
         return _ACCESS_LIST not in os.listxattr(place, follow_symlinks=False)
     except OSError:
         return True  # a filesystem without attributes has no access control lists
 
 
 def _users_with_primary_group(group: int) -> set[str]:
-    """Return the accounts of this machine whose primary group is `group`; empty if that cannot be found out.
-
-    Only the file is read: a directory service may list millions of users, or none of those that it knows.  So a user
-    whom only such a service knows is in no private group.
-    """
+    """Return the accounts of this machine whose primary group is `group`; empty if that cannot be found out."""
     try:
+        # Only the file is read: a directory service may list millions of users, or none of those that it knows.  So a
+        # user whom only such a service knows is in no private group.
         with open(_ACCOUNTS, "rb") as file:
             content = file.read(_MOST_ACCOUNTS_BYTES + 1)
     except OSError:

@@ -64,10 +64,7 @@ class Modes:
 
 
 def modes_of(sources: Iterable[Store], folder: str = "") -> Modes:
-    """Return modes that let nobody read a new file who cannot read every file directly in `folder` of the `sources`.
-
-    The owner may write to the new files and folders.  Sources that are not on this machine have no modes.
-    """
+    """Return modes that let nobody read a new file who cannot read every file directly in `folder` of the `sources`."""
     folder_mode, file_mode = _ALL_OF_FOLDER, _ALL_OF_FILE
     paths = [path / folder for source in sources if (path := source.local_path) is not None]
     for path in paths:
@@ -77,6 +74,7 @@ def modes_of(sources: Iterable[Store], folder: str = "") -> Modes:
                 with suppress(OSError):  # it was removed, or is a dangling link
                     if entry.is_file():
                         file_mode &= stat.S_IMODE(entry.stat().st_mode)
+    # The owner may write to the new files and folders.  Sources that are not on this machine have no modes.
     if not paths:
         return Modes()
     return Modes(folder_mode | _OWNER_WRITES_FOLDER, (file_mode & folder_mode) | _OWNER_WRITES_FILE)
@@ -144,11 +142,7 @@ class Store:
 
     # ------------------------------------------------------------------------------------------------------ reading
     def files(self, folder: str = "") -> dict[str, StoredFile]:
-        """Return every file below a folder, sorted by name; empty if the folder does not exist.
-
-        Files whose path is not UTF-8 are left out, because pyarrow cannot represent these paths.  Kafka does not use
-        such names.
-        """
+        """Return every file below a folder, sorted by name; empty if the folder does not exist."""
         from pyarrow.fs import FileSelector, FileType
 
         filesystem, base = self._opened
@@ -156,6 +150,8 @@ class Store:
             found = filesystem.get_file_info(FileSelector(self._path(folder), allow_not_found=True, recursive=True))
         return {
             info.path[len(base) :].lstrip("/"): StoredFile(info.size, info.mtime_ns or 0)
+            # Files whose path is not UTF-8 are left out, because pyarrow cannot represent these paths.  Kafka does not
+            # use such names.
             for info in sorted(filter(_has_text_path, found), key=lambda info: info.path)
             if info.type == FileType.File
         }
@@ -438,17 +434,15 @@ def _with_single_puts(where: str) -> str:
 
 
 def _with_retries(filesystem: FileSystem) -> FileSystem:
-    """Return the filesystem; for S3, it retries with growing pauses if a server is busy or drops the connection.
-
-    Without these retries, pyarrow gives up after about six seconds.  Each part of an upload is sent before `write`
-    returns, because otherwise pyarrow could queue any number of parts in memory.
-    """
+    """Return the filesystem; for S3, it retries with growing pauses if a server is busy or drops the connection."""
     if filesystem.type_name != "s3":
         return filesystem
     from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
 
     _, (options,) = filesystem.__reduce__()
     return S3FileSystem._reconstruct(
+        # Without these retries, pyarrow gives up after about six seconds.  Each part of an upload is sent before
+        # `write` returns, because otherwise pyarrow could queue any number of parts in memory.
         {**options, "background_writes": False, "retry_strategy": AwsStandardS3RetryStrategy(_ATTEMPTS)}
     )
 

@@ -77,8 +77,7 @@ class CleanedRange:
 
     Records in [`first_dirty`, `limit`) supersede older records of their keys.  Records at or above `limit` survive;
     aborted records survive only at or above `end`, the base offset of the first segment that no cleaning changed.  If
-    `is_claimed`, a cleaner checkpoint proves a cleaning up to `limit`.  The checkpoint of a corrupt log proves no
-    cleaning, because it always stays below the corruption.
+    `is_claimed`, a cleaner checkpoint proves a cleaning up to `limit`.
     """
 
     first_dirty: int
@@ -105,6 +104,7 @@ def cleaned_range(
         bases.append(end)
     bound = min([before.last_stable_offset, *bases[-1:], *_young(before, first_dirty, now_ms, min_lag_ms)])
     first_uncleanable = max((base for base in bases if base <= bound), default=start)
+    # The checkpoint of a corrupt log proves no cleaning, because it always stays below the corruption.
     claimed = after.checkpoints.first_dirty if before.first_corrupt is None else None
     limit = first_uncleanable if claimed is None else min(claimed, first_uncleanable)
     touched_end = min((base for base in bases if base >= limit), default=first_uncleanable)
@@ -243,11 +243,7 @@ def _overlap(segment: SegmentFacts, following: SegmentFacts) -> bool:
 
 
 def _modified(before: LogFacts, after: LogFacts) -> Iterator[Difference]:
-    """Yield cleaned segments that do not have the modification time of their last source segment.
-
-    Only modification times with an effect are checked.  They affect the retention of segments without timestamps, and
-    the expiry of tombstones of magic 0 and 1.
-    """
+    """Yield cleaned segments that do not have the modification time of their last source segment."""
     if not after.segments:
         return
     has_legacy = any(segment.has_legacy for segment in after.segments)
@@ -255,6 +251,8 @@ def _modified(before: LogFacts, after: LogFacts) -> Iterator[Difference]:
     for segment, end in zip(after.segments, ends, strict=True):
         sources = [one for one in before.segments if segment.base_offset <= one.base_offset < end]
         has_no_timestamp = segment.first_offset is not None and segment.largest_ms < 0
+        # Only modification times with an effect are checked.  They affect the retention of segments without timestamps,
+        # and the expiry of tombstones of magic 0 and 1.
         if sources and (has_legacy or has_no_timestamp) and segment.modified_ms != sources[-1].modified_ms:
             yield Difference(
                 "modified",

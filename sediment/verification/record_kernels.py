@@ -459,10 +459,8 @@ def _same_identity(before: Int64s, i: int, after: Int64s, j: int, b_flags: int, 
 
 @kernel
 def _is_other_copy(before: Int64s, i: int) -> bool:
-    """Return True if an earlier record of BEFORE has the same offset and the same key.
-
-    A leader may have written offsets twice (KAFKA-19407).  A record does not supersede another one at its own offset.
-    """
+    """Return True if an earlier record of BEFORE has the same offset and the same key."""
+    # A leader may have written offsets twice (KAFKA-19407).  A record does not supersede another one at its own offset.
     for at in range(i - 1, max(i - 1 - _MOST_COPIES, -1), -1):
         if before[at, OFFSET] != before[i, OFFSET]:
             return False

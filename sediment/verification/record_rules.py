@@ -478,14 +478,12 @@ def _has_copies(batches: BatchRows) -> bool:
 
 
 def _slots_of_copies(before: BatchRows, after: BatchRows) -> Int64s:
-    """Return for each batch of AFTER the index of its batch in BEFORE, or -1; several may have the same base offset.
-
-    Unchanged batches find their partner by their checksum, and the others take what is left, in order.
-    """
+    """Return for each batch of AFTER the index of its batch in BEFORE, or -1; several may have the same base offset."""
     slots = np.full(len(after), -1, dtype=np.int64)
     lows = np.searchsorted(before["base"], after["base"], side="left").tolist()
     highs = np.searchsorted(before["base"], after["base"], side="right").tolist()
     is_taken = np.zeros(len(before), dtype=np.bool_)
+    # Unchanged batches find their partner by their checksum, and the others take what is left, in order.
     for is_exact in (True, False):
         for number in np.flatnonzero(slots < 0).tolist():
             for slot in range(lows[number], min(highs[number], lows[number] + _MOST_COPIES)):

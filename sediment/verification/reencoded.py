@@ -57,8 +57,7 @@ def window_end(after: r.BatchRows, end: int | None) -> int | None:
 def join_originals(before: r.BatchRows, after: r.BatchRows) -> tuple[r.BatchRows, MergedBatches]:
     """Return BEFORE with one row for the originals of a merged batch, and the originals that the row replaces.
 
-    The row has the header of the first original. If several originals were merged, the row has no size, because the
-    bytes must differ.
+    The row has the header of the first original.
     """
     if not len(before) or not len(after):
         return before, MergedBatches(before[:0], before[:0], after[:0])
@@ -76,6 +75,7 @@ def join_originals(before: r.BatchRows, after: r.BatchRows) -> tuple[r.BatchRows
     joined["last"] = np.maximum.reduceat(before["last"], heads)
     joined["null_value"] = np.logical_or.reduceat(before["null_value"], heads)
     joined["magic"] = np.maximum.reduceat(before["magic"], heads)
+    # If several originals were merged, the row has no size, because the bytes must differ.
     joined["size"][np.diff(heads, append=len(before)) > 1] = r.NO_SIZE
     return joined, inside
 
@@ -125,11 +125,11 @@ def last_of_producers(
 ) -> r.RuleDifferences:
     """Return the merged batches for which `is_remembered` is True: the last five batches of a producer in a segment.
 
-    A broker that loads the segment would not recognise an original of such a batch if a client sent it again.  After
-    several cleanings, the last five are unknown, because a later cleaning can have removed later batches.
+    A broker that loads the segment would not recognise an original of such a batch if a client sent it again.
     """
     return r.RuleDifferences(
         "producers",
+        # After several cleanings, the last five are unknown, because a later cleaning can have removed later batches.
         is_merged & is_remembered & (after["producer_id"] != NO_PRODUCER_ID) & (rules.since_ms is None),
         lambda _, a: f"the batch was merged, but is one of the last five of producer {a['producer_id']} in its segment",
     )

@@ -231,10 +231,7 @@ def prefetch_ahead(batches: CheckedBatches, base: int, ahead: int, keys: KeyMap,
 def _prefetch_first_key(
     header: int, seed: np.uint64, secrets: int, tables: npt.NDArray[np.int64], slot_bytes: int
 ) -> None:
-    """Prefetch the slot for the key of the first record of an uncompressed batch, if the record has a key.
-
-    `decode_and_hash` prefetches only within one batch, which is too late for small batches.
-    """
+    """Prefetch the slot for the key of the first record of an uncompressed batch, if the record has a key."""
     if load_i16(header + ATTRIBUTES) & (CODEC_MASK | CONTROL_BIT):
         return
     end = header + LOG_OVERHEAD_BYTES + load_i32(header + BATCH_LENGTH)

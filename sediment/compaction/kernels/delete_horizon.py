@@ -42,11 +42,11 @@ def next_horizon_ms(delete_retention_ms: int | None, now_ms: int) -> int | None:
     """Return the delete horizon that the cleaner writes at `now_ms`, or None if the cleaner writes none.
 
     The cleaner writes none if `delete_retention_ms` is None, or if `now_ms` + `delete_retention_ms` exceeds INT64_MAX.
-    In a broker, this sum overflows and becomes negative, and brokers ignore a negative horizon.
     """
     if delete_retention_ms is None:
         return None
     horizon_ms = now_ms + delete_retention_ms
+    # In a broker, this sum overflows and becomes negative, and brokers ignore a negative horizon.
     return horizon_ms if 0 <= horizon_ms <= INT64_MAX else None
 
 

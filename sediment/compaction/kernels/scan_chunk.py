@@ -46,8 +46,7 @@ def scan_chunk(
 ) -> tuple[int, int, int]:
     """Check the lengths and checksums of the batches in [start, end); write their starts to `positions`, int64[n].
 
-    The batches must fill the range exactly.  No checksum covers the offsets of a batch.  So the offsets are checked
-    against the range of the segment, [first_offset, end_offset).
+    The batches must fill the range exactly.
 
     Returns:
         (status, batches, position of the batch to which the status refers).  DONE and LEGACY_MET mean that every batch
@@ -78,6 +77,8 @@ def scan_chunk(
         status = check_header(address, size_bytes)
         if status == OK:
             status = check_crc(address, size_bytes)
+        # No checksum covers the offsets of a batch.  So the offsets are checked against the range of the segment,
+        # [first_offset, end_offset).
         # The delta is subtracted, because a flipped bit can make an offset very large, and then an addition would
         # overflow.
         if status == OK and not first_offset <= base_offset < end_offset - load_i32(address + LAST_OFFSET_DELTA):

@@ -10,11 +10,6 @@ five data batches of its producer in the segment.  These header fields are equal
     leader epoch                                  a log can be truncated at the end of an epoch only between batches
     timestamp type; the time, if LogAppendTime    the header's time applies to all records
     delete horizon                                a header has one
-
-Offsets and sequence numbers must continue without a gap, because a header contains only the first of each.
-
-A broker that loads the log keeps the last five batches of each producer in memory, to recognise a duplicate from a
-client.  Therefore the last five batches of each producer in a segment are not merged.
 """
 
 from __future__ import annotations
@@ -124,6 +119,8 @@ def mark_batches(
         marks.encoded[index] = changes and (is_other_codec or (codec != _KEEP_CODEC and encodes_same_codec))
         follows_mergeable = is_mergeable
         last = _skip_to(row["position"], last_of_producers, last)
+        # A broker that loads the log keeps the last five batches of each producer in memory, to recognise a duplicate
+        # from a client.  Therefore the last five batches of each producer in a segment are not merged.
         is_mergeable = changes and not _is_at(row["position"], last_of_producers, last)
         if merges and is_mergeable and follows_mergeable:
             previous = rows[index - 1] if index > 0 else before[0]
@@ -166,6 +163,7 @@ def _agree(first: np.void, second: np.void, keeps_codec: bool) -> bool:
         and first["leader_epoch"] == second["leader_epoch"]
         and (not has_append_time or first["max_timestamp"] == second["max_timestamp"])
         and (not has_horizon or first["base_timestamp"] == second["base_timestamp"])
+        # Offsets and sequence numbers must continue without a gap, because a header contains only the first of each.
         and first["last_offset"] + 1 == second["base_offset"]
         and _sequences_go_on(first, second)
     )

@@ -1,17 +1,12 @@
 """The task of one segment: one forward scan of its file, and one new segment under `.part` names.
 
-Nothing is written until a record changes.  At the first changed record, the chunks before it are read, checked and
-copied.  Each later chunk is written as soon as it is rewritten.  So a segment without a changed record is read once,
-and not written.
-
 A batch that loses all its records keeps its header if it is one of these:
 * the last batch of the segment, so that the log end does not change even if later segments are deleted
 * one of the last five data batches of a producer in the segment.  A broker that loads the log keeps these five batches
   in memory, to recognise a duplicate from a client.  Because these headers are kept, the producer state at the end of
   the segment does not change.
 
-Markers are always kept, so an aborted transaction keeps its entry in the transaction index.  A scan of all headers
-finds the batches to keep; this scan runs only if a batch may lose all its records.
+Markers are always kept, so an aborted transaction keeps its entry in the transaction index.
 
 Memory: two chunks, the blocks of the file that is being written (8 MiB), the largest decompressed batch, and a few
 bytes for each verdict.
@@ -122,6 +117,9 @@ class _SegmentRewrite:
         is_changed = False
         for span in self._source.checked_spans(zeros_may_follow=self._verdicts.zeros_may_follow):
             piece = self._rewritten(span)
+            # Nothing is written until a record changes.  At the first changed record, the chunks before it are read,
+            # checked and copied.  Each later chunk is written as soon as it is rewritten.  So a segment without a
+            # changed record is read once, and not written.
             if not is_changed and self._rewriter.changed:
                 is_changed = True
                 for before in self._source.checked_spans(end_position=span.position):
@@ -156,6 +154,8 @@ class _SegmentRewrite:
             if wanted.any():
                 may_be_empty = wanted & (~is_current | (high - low >= rows["record_count"]))
                 keeps_header = np.zeros(rows.size, dtype=np.bool_)
+                # A scan of all headers finds the batches to keep; this scan runs only if a batch may lose all its
+                # records.
                 if table.may_drop and may_be_empty.any():
                     keeps_header = np.isin(rows["position"], self._needed_headers)
                 return self._rewriter.rewrite(span, table.columns, wanted, keeps_header)
@@ -176,13 +176,11 @@ class _SegmentRewrite:
 
 
 def _verdicts_of(rows: Rows, last_offset: int, offsets: Int64s) -> tuple[Int64s, Int64s]:
-    """Return the range [low, high) of the verdicts that may concern a batch, for each batch after `last_offset`.
-
-    The first offset of a compressed message of magic 0 or 1 is unknown, but it is above the previous batch's last
-    offset.
-    """
+    """Return the range [low, high) of the verdicts that may concern a batch, for each batch after `last_offset`."""
     first = rows["base_offset"].copy()
     is_wrapper = (rows["magic"] < MAGIC_V2) & (rows["attributes"] & CODEC_MASK != 0)
     before = np.concatenate([[last_offset], rows["last_offset"][:-1]])
+    # The first offset of a compressed message of magic 0 or 1 is unknown, but it is above the previous batch's last
+    # offset.
     first[is_wrapper] = np.minimum(first, before + 1)[is_wrapper]
     return np.searchsorted(offsets, first), np.searchsorted(offsets, rows["last_offset"], side="right")

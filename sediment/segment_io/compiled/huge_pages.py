@@ -1,13 +1,4 @@
-"""Memory in plain pages and in huge pages, and a reserve that keeps freed memory for its next use.
-
-The first access to a page causes a page fault, and each page in use occupies an entry of the TLB.  Random access is
-faster with pages of 2 MiB, because there are 512 times fewer pages than with 4 KiB.  A system without huge pages
-provides plain pages.
-
-On a virtual machine whose host reclaims free memory, the first access to a page is slow.  It can take twenty times as
-long as zeroing an existing page, especially with huge pages.  Therefore a process that cleans several partitions in
-turn reuses its memory.
-"""
+"""Memory in plain pages and in huge pages, and a reserve that keeps freed memory for its next use."""
 
 from __future__ import annotations
 
@@ -48,6 +39,8 @@ def _map_pages(size_bytes: int, *, in_large_pages: bool) -> _Pages:
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
     memory = mmap.mmap(-1, size_bytes + ahead_bytes, flags=flags)
     if in_large_pages:
+        # The first access to a page causes a page fault, and each page in use occupies an entry of the TLB.  Random
+        # access is faster with pages of 2 MiB, because there are 512 times fewer pages than with 4 KiB.
         # Some systems do not have the flag, and a Linux kernel without huge pages returns an error.
         with suppress(AttributeError, OSError):
             memory.madvise(mmap.MADV_HUGEPAGE)
@@ -102,6 +95,9 @@ class PageReserve:
                 for pages in self._kept
                 if pages.size_bytes >= size_bytes and (most_bytes is None or pages.size_bytes <= most_bytes)
             ]
+            # On a virtual machine whose host reclaims free memory, the first access to a page is slow.  It can take
+            # twenty times as long as zeroing an existing page, especially with huge pages.  Therefore a process that
+            # cleans several partitions in turn reuses its memory.
             found = min(fitting, key=lambda pages: pages.size_bytes, default=None)
             if found is not None:
                 self._kept.remove(found)

@@ -1,10 +1,4 @@
-"""CRC-32C as a compiled loop, with the same results as the crc32c library; the check of a batch's checksum.
-
-The CPU can begin a CRC-32C instruction in every cycle, but each takes three cycles.  Therefore the loop interleaves
-three streams.  To join the states of two streams, the first state is advanced over as many zero bytes as the second
-stream has bytes.  This advance is a linear operation, so a few table look-ups are enough.  A CPU without the
-instruction needs eight table look-ups per word.
-"""
+"""CRC-32C as a compiled loop, with the same results as the crc32c library; the check of a batch's checksum."""
 
 from __future__ import annotations
 
@@ -78,6 +72,7 @@ def _software_step(crc: np.uint64, word: np.uint64) -> np.uint64:
     return result
 
 
+# A CPU without the instruction needs eight table look-ups per word.
 _step = crc32c_word if CRC_INSTRUCTION is not None else _software_step
 
 
@@ -110,6 +105,9 @@ def crc32c(address: int, count: int) -> int:
     crc = _MASK
     end = address + count
     while end - address >= 3 * LONG_STREAM_BYTES:
+        # The CPU can begin a CRC-32C instruction in every cycle, but each takes three cycles.  Therefore the loop
+        # interleaves three streams.  To join the states of two streams, the first state is advanced over as many zero
+        # bytes as the second stream has bytes.  This advance is a linear operation, so a few table look-ups are enough.
         crc = _three_streams(crc, address, LONG_STREAM_BYTES, _LONG)
         address += 3 * LONG_STREAM_BYTES
     while end - address >= 3 * SHORT_STREAM_BYTES:

@@ -1,8 +1,7 @@
 """XXH3 with 128 bits and a seed, as a compiled loop for record keys, with the same results as the xxhash library.
 
-Every run draws a new seed, so an attacker cannot prepare colliding keys.  The result of a run does not depend on the
-seed.  `secrets`, uint8[384], contains the 192 secret bytes of XXH3.  They are followed by 192 bytes that are
-derived from the seed, for inputs above 240 bytes.
+`secrets`, uint8[384], contains the 192 secret bytes of XXH3.  They are followed by 192 bytes that are derived from the
+seed, for inputs above 240 bytes.
 """
 
 from __future__ import annotations
@@ -61,6 +60,8 @@ _FLIP_0_HIGH = _words(80)
 
 def draw_seed() -> int:
     """Return a random seed for one run, below 2^63."""
+    # Every run draws a new seed, so an attacker cannot prepare colliding keys.  The result of a run does not depend on
+    # the seed.
     return entropy.randbits(63)
 
 

@@ -89,12 +89,10 @@ class TopicPartition:
 
 
 def by_number(name: str) -> tuple[tuple[str | int, ...], int, str]:
-    """Return a sort key that reads digits as numbers: `t-2` before `t-10`, and `g2` before `g10`.
-
-    A name that ends in `-` and digits is a partition name.  So `t-10` comes before `t-2-0`, because topic `t` comes
-    before topic `t-2`.
-    """
+    """Return a sort key that reads digits as numbers: `t-2` before `t-10`, and `g2` before `g10`."""
     topic, _, number = name.rpartition("-")
+    # A name that ends in `-` and digits is a partition name.  So `t-10` comes before `t-2-0`, because topic `t` comes
+    # before topic `t-2`.
     is_partition = number.isascii() and number.isdigit()
     words = _DIGITS.split(topic if is_partition else name)
     # The words alternate: text, digits, text, …  So elements at the same index of two keys have the same type.
@@ -123,9 +121,7 @@ def is_topic_name(name: str) -> bool:
 def parse_partition_directory(name: str) -> tuple[TopicPartition, DirectoryState]:
     """Return the topic partition and the state of a directory name.
 
-    Two kinds of names are refused although a broker loads their directories.  A broker reads `t-00` and `t-+0` as t-0,
-    but the only live name of a partition is its `str()`.  A broker also loads topics whose names Kafka does not allow,
-    but its checkpoint files cannot contain some of these names.
+    Two kinds of names are refused although a broker loads their directories.
 
     Raises:
         UsageError: the name is not a partition name (`lost+found`, `topic`, `topic-x`, `t-00`, `a b-1`,
@@ -140,6 +136,8 @@ def parse_partition_directory(name: str) -> tuple[TopicPartition, DirectoryState
     topic, dash, number = (match[1] if match else name).rpartition("-")
     if not dash or not topic or not _NUMBER.fullmatch(number) or int(number) > INT32_MAX:
         raise _not_a_partition(name)
+    # A broker also loads topics whose names Kafka does not allow, but its checkpoint files cannot contain some of these
+    # names.
     if not is_topic_name(topic):
         raise UsageError(
             f"directory {name!r} is not named topic-partition: Kafka allows no topic of that name",
@@ -147,6 +145,7 @@ def parse_partition_directory(name: str) -> tuple[TopicPartition, DirectoryState
             "directory out of the log directory",
         )
     partition = TopicPartition(topic, int(number))
+    # A broker reads `t-00` and `t-+0` as t-0, but the only live name of a partition is its `str()`.
     if number != str(partition.partition):
         raise UsageError(
             f"directory {name!r} is not named topic-partition: the name of that partition is {partition}",

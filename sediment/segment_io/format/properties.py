@@ -1,8 +1,4 @@
-"""Java properties, as java.util.Properties reads them, in a time that grows with the size of the text.
-
-The library `javaproperties` reads an entry again for each line that continues it, so a few MB of such lines would keep
-it busy for hours.  Here, the lines of an entry are joined first.
-"""
+"""Java properties, as java.util.Properties reads them, in a time that grows with the size of the text."""
 
 from __future__ import annotations
 
@@ -22,6 +18,8 @@ def parse_properties(content: bytes) -> dict[str, str]:
     """
     import javaproperties
 
+    # The library `javaproperties` reads an entry again for each line that continues it, so a few MB of such lines would
+    # keep it busy for hours.  Here, the lines of an entry are joined first.
     return dict(javaproperties.loads("\n".join(_entries(content.decode("latin-1")))))
 
 

@@ -7,9 +7,6 @@ transaction:
 
 If a node finds an unfinished transaction, it aborts the transaction when it becomes the active controller.
 
-The NoOpRecord is needed because a node cannot start if a transaction begins directly at the end of its newest snapshot.
-The NoOpRecord and the BeginTransactionRecord are in one batch, so that no later snapshot ends between them.
-
 Source: Kafka 4.2.0, RecordsIterator, MetadataBatchLoader and OffsetControlManager.replay(BeginTransactionRecord);
 KIP-868, KAFKA-17713.
 """
@@ -52,9 +49,12 @@ def transaction_batches(
     values: Sequence[bytes], *, base_offset: int, leader_epoch: int, now_ms: int, name: str
 ) -> Iterator[bytes]:
     begin = [
+        # The NoOpRecord is needed because a node cannot start if a transaction begins directly at the end of its newest
+        # snapshot.
         encode_metadata_record(m.NoOpRecord(), _VERSION),
         encode_metadata_record(m.BeginTransactionRecord(name=name), _VERSION),
     ]
+    # The NoOpRecord and the BeginTransactionRecord are in one batch, so that no later snapshot ends between them.
     yield _batch(begin, base_offset, leader_epoch, now_ms)
     first = base_offset + len(begin)
     yield from data_batches(values, base_offset=first, leader_epoch=leader_epoch, now_ms=now_ms)

@@ -14,11 +14,6 @@ Invariants: nothing is written, and no data is skipped silently.
 
 Only a torn batch is accepted, because a crash can leave one.  The log then ends after the last complete batch.  A node
 that starts also ends it there.
-
-At the first start of a broker, `bootstrap.checkpoint` becomes stale, because topics and configs then change in the
-metadata log.  So the file is used only if the marker of a clean stop proves that no broker has started on the
-directory.  `bootstrap.checkpoint` is never used if the directory has a metadata log, even an empty one.  In a dynamic
-quorum, a format writes the voters into a snapshot of offset 0; this is no metadata log yet.
 """
 
 from __future__ import annotations
@@ -191,6 +186,9 @@ def read_cluster_metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
     """
     directory = log_dir / str(METADATA_PARTITION)
     if not has_metadata_log(fs, log_dir):
+        # At the first start of a broker, `bootstrap.checkpoint` becomes stale, because topics and configs then change
+        # in the metadata log.  So the file is used only if the marker of a clean stop proves that no broker has started
+        # on the directory.
         return read_bootstrap_checkpoint(log_dir, fs) if is_without_broker(fs, log_dir) else None
     for _ in range(_ATTEMPTS):
         snapshots = finished_snapshots(entry.name for entry in fs.scan(directory))
@@ -218,12 +216,13 @@ def check_loadable(log_dir: Path, end_offset: int, fs: Fs) -> None:
     """Check that loading the metadata log keeps every batch below `end_offset`, which `read_cluster_metadata` returned.
 
     The metadata may be readable even if a part of the log is not, because batches below the latest snapshot are not
-    read.  Loading reads every batch, and truncates the log at the first bad batch.
+    read.
     """
     directory = log_dir / str(METADATA_PARTITION)
     source = Source(METADATA_PARTITION, directory)
     try:
         found = 0
+        # Loading reads every batch, and truncates the log at the first bad batch.
         for number, segment in enumerate(live_segments(source, fs)):
             path = segment.path(directory, SegmentFileKind.LOG)
             found = found if number else segment.base_offset
@@ -251,11 +250,7 @@ def finished_snapshots(names: Iterable[str]) -> list[tuple[int, int, str]]:
 
 
 def _read_best(directory: Path, snapshots: Sequence[tuple[int, int, str]], fs: Fs) -> ClusterMetadata | None:
-    """Return the metadata from the latest snapshot; if it is unreadable, from an older one and the log after that.
-
-    A power loss can leave the latest snapshot with 0 bytes.  Nothing is lost then if the log still has the records that
-    the snapshot summarizes.
-    """
+    """Return the metadata from the latest snapshot; if it is unreadable, from an older one and the log after that."""
     if not snapshots:
         return _read(directory, None, fs)
     end_offset, _, name = snapshots[0]
@@ -264,6 +259,8 @@ def _read_best(directory: Path, snapshots: Sequence[tuple[int, int, str]], fs: F
     except CorruptBatchError as error:
         if error.path != str(directory / name):
             raise
+        # A power loss can leave the latest snapshot with 0 bytes.  Nothing is lost then if the log still has the
+        # records that the snapshot summarizes.
         for older in (*snapshots[1:], None):
             with suppress(CorruptBatchError):
                 found = _read(directory, older, fs)
@@ -305,24 +302,23 @@ def _read(directory: Path, snapshot: tuple[int, int, str] | None, fs: Fs) -> Clu
 def _offsets_reached(directory: Path, fs: Fs) -> list[tuple[int, str]]:
     """Return earlier log end offsets, each with the name of the file that proves it.
 
-    A clean stop writes a producer snapshot whose name contains the log end.  A new leader epoch begins at the log end,
-    and is written to the leader epoch file.  Both files are written after all records below these offsets.  So a log
-    that ends below such an offset is a truncated copy.
+    Both files are written after all records below these offsets.  So a log that ends below such an offset is a
+    truncated copy.
     """
     names = [(name, parse_segment_file(name)) for name in (entry.name for entry in fs.scan(directory))]
+    # A clean stop writes a producer snapshot whose name contains the log end.
     ends = [(file, name) for name, file in names if file and file.kind is SegmentFileKind.SNAPSHOT and not file.state]
     found = [(file.base_offset, name) for file, name in ends]
+    # A new leader epoch begins at the log end, and is written to the leader epoch file.
     epochs = read_leader_epochs(fs, directory / LEADER_EPOCH_FILE) or ()
     return found + [(entry.start_offset, LEADER_EPOCH_FILE) for entry in epochs]
 
 
 def read_bootstrap_checkpoint(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
-    """Return the state in `bootstrap.checkpoint`, even if it is stale; None if the file is missing or has no topics.
-
-    If a node was formatted but never started, the file has feature levels but no topics.  Such a file does not show
-    which topics a lost metadata log contained.
-    """
+    """Return the state in `bootstrap.checkpoint`, even if it is stale; None if the file is missing or has no topics."""
     metadata = read_bootstrap_records(log_dir, fs)
+    # If a node was formatted but never started, the file has feature levels but no topics.  Such a file does not show
+    # which topics a lost metadata log contained.
     return metadata if metadata is not None and metadata.topic_ids else None
 
 
@@ -458,8 +454,7 @@ class MetadataImage:
     """The topics and configs after the applied records; the changes of a transaction are applied at its end.
 
     In a metadata log, a server adds partitions and removes topics in a SERVER_TRANSACTION.  In a bootstrap checkpoint,
-    only a server removes topics, and a server adds its partitions after a NoOpRecord.  Every start of a broker writes
-    an election to the log.  So if records follow the last election, no broker has run since these records were written.
+    only a server removes topics, and a server adds its partitions after a NoOpRecord.
     """
 
     def __init__(self, *, is_bootstrap: bool = False) -> None:
@@ -557,6 +552,8 @@ class MetadataImage:
             is_bootstrap=self._is_bootstrap,
             leader_epochs={name: self._leader_epochs.get(each, {}) for name, each in self._topic_ids.items()},
             directory_ids={name: self._directory_ids.get(each, {}) for name, each in self._topic_ids.items()},
+            # Every start of a broker writes an election to the log.  So if records follow the last election, no broker
+            # has run since these records were written.
             new_partitions=frozenset(
                 TopicPartition(self._topic_names[topic_id], number)
                 for (topic_id, number), offset in self._additions.items()

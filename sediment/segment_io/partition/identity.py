@@ -1,9 +1,6 @@
 """The identity of a partition, which changes if the partition is deleted and created again.
 
-The topic id in `partition.metadata` identifies a partition.  A topic of a ZooKeeper broker may have no id.  Then the
-directory identifies the partition: its inode, and the time of its creation, because filesystems use inodes again.
-
-Invariant: if `partition.metadata` cannot be read, the directory identifies the partition.
+The topic id in `partition.metadata` identifies a partition.
 """
 
 from __future__ import annotations
@@ -30,6 +27,7 @@ class PartitionIdentity:
     @classmethod
     def of(cls, source: Source, fs: Fs) -> PartitionIdentity:
         topic_id = None
+        # If `partition.metadata` cannot be read, the directory identifies the partition.
         with contextlib.suppress(SedimentError, OSError):
             topic_id = read_partition_metadata(fs, source.directory / PARTITION_METADATA_FILE)
         return cls(topic_id, source.directory.stat().st_ino, fs.created_ns(source.directory))
@@ -41,6 +39,8 @@ class PartitionIdentity:
 
     def is_same(self, other: PartitionIdentity) -> bool:
         if self.topic_id is None or other.topic_id is None:
+            # A topic of a ZooKeeper broker may have no id.  Then the directory identifies the partition: its inode, and
+            # the time of its creation, because filesystems use inodes again.
             return self.directory == other.directory
         return self.topic_id == other.topic_id
 

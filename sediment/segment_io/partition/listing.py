@@ -70,11 +70,9 @@ class LogListing:
         return sum(segment.log_bytes for segment in self.segments)
 
     def is_replacement_open(self) -> bool:
-        """Return True if a replacement was interrupted, so that only the next start decides which segments remain.
-
-        `.deleted` files and part files are ignored, because they will only be removed.  For example, `.deleted` files
-        remain if a broker stops within a minute after it cleaned a log.
-        """
+        """Return True if a replacement was interrupted, so that only the next start decides which segments remain."""
+        # `.deleted` files and part files are ignored, because they will only be removed.  For example, `.deleted` files
+        # remain if a broker stops within a minute after it cleaned a log.
         return any(leftover.parsed.state in (CLEANED_SUFFIX, SWAP_SUFFIX) for leftover in self.leftovers)
 
 

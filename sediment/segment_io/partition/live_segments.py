@@ -2,9 +2,7 @@
 
     two equal listings --> no replacement is in progress, or it was interrupted --> segments and their files
 
-`live_segments` reads the clock and may sleep.  If a listing shows a replacement, the directory is listed again until
-the replacement is complete.  If the directory does not change for some seconds, the replacement is considered
-interrupted.
+`live_segments` reads the clock and may sleep.
 
 Invariant: the result never mixes old and new segments of a replacement, unless replacements follow without a pause.
 """
@@ -111,6 +109,8 @@ def _settled(source: Source, fs: Fs) -> LogListing:
     listing = list_log(source.partition, source.directory, fs)
     for _ in range(_LISTING_ATTEMPTS):
         again = list_log(source.partition, source.directory, fs)
+        # If a listing shows a replacement, the directory is listed again until the replacement is complete.  If the
+        # directory does not change for some seconds, the replacement is considered interrupted.
         if _names(listing) == _names(again) and (not _has_swaps(again) or _is_quiet(source.directory)):
             return again
         listing = again

@@ -176,6 +176,9 @@ class _Opening:
         last_stable = known_replicated
         unstable = state.first_unstable_offset(known_replicated, log_start_offset=log_start)
         if unstable is not None:
+            # A transaction may have been open below the log start offset.  Then the first unstable offset is the base
+            # offset of the first batch that a read at the log start offset returns.  If offsets are missing at the log
+            # start, this batch can be far above the log start offset.
             last_stable = min(last_stable, self._first_batch_from(log_start) if unstable == log_start else unstable)
         return LogView(
             listing=self.listing,
@@ -244,12 +247,7 @@ class _Opening:
         return tail
 
     def _first_batch_from(self, offset: int) -> int:
-        """Return the base offset of the first batch that ends at or above `offset`.
-
-        A transaction may have been open below the log start offset.  Then the first unstable offset is the base offset
-        of the first batch that a read at the log start offset returns.  If offsets are missing at the log start, this
-        batch can be far above the log start offset.
-        """
+        """Return the base offset of the first batch that ends at or above `offset`."""
         for segment in self.listing.segments[self._holding(offset) :]:
             for rows in self._batches(segment):
                 reaching = rows["base_offset"][rows["last_offset"] >= offset]

@@ -4,9 +4,6 @@ r"""The end of a log in use, and the range that READ_COMMITTED consumers read, w
             |                                        \-> aborted transactions since the snapshot
     every transaction index ------------------------------> aborted transactions
 
-Unlike `log_view`, this module is for logs in use.  The index may still lack an aborted transaction, so aborted
-transactions that the replay finds are added.
-
 Invariants: every aborted transaction with records in the range is returned with the range, and no transaction with
 records in the range is open.  If the high watermark is known, the range ends at or below the high watermark.
 """
@@ -114,6 +111,8 @@ def _committed_range(source: Source, checkpoints: PartitionCheckpoints, fs: Fs) 
     high_watermark = log_end
     if checkpoints.high_watermark is not None:
         high_watermark = min(max(checkpoints.high_watermark, log_start), log_end)
+    # Unlike `log_view`, this module is for logs in use.  The index may still lack an aborted transaction, so aborted
+    # transactions that the replay finds are added.
     aborted = {entry.last_offset: entry for entry in (*(indexed or ()), *state.aborted())}
     return CommittedRange(
         log_start,
@@ -144,12 +143,9 @@ def _state_at_log_end(
 
 
 def _replayed(state: ProducerState, source: Source, fs: Fs) -> tuple[ProducerState, int]:
-    """The scan begins with the last batch below `state.end_offset`.
-
-    So it finds the log end even if no batch follows.
-    """
     start_offset = state.end_offset
     log_end = 0
+    # The scan begins with the last batch below `state.end_offset`.  So it finds the log end even if no batch follows.
     for part in plan_slices(source, Bounds(first_offset=start_offset - 1), fs, slice_bytes=INT64_MAX):
         for rows in _headers(part):
             log_end = int(rows["last_offset"][-1]) + 1

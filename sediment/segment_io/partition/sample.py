@@ -1,7 +1,6 @@
 """A sample of a log: chunks that are spread evenly over its segments; each chunk begins at an indexed batch.
 
-Invariants: a log that fits into the budget is read completely.  The index may be wrong, so chunks that do not begin
-with a batch are skipped.  Only one chunk at a time is in memory.
+Invariants: a log that fits into the budget is read completely.  Only one chunk at a time is in memory.
 """
 
 from __future__ import annotations
@@ -43,6 +42,7 @@ def sampled_batches(
         for position in _indexed_positions(directory, segment, inside, fs):
             try:
                 yield from _chunk(directory, segment, position, fs)
+            # The index may be wrong, so chunks that do not begin with a batch are skipped.
             except CorruptDataError:
                 continue
 

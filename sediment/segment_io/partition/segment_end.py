@@ -38,11 +38,11 @@ def find_log_end(partition: TopicPartition, directory: Path, fs: Fs) -> LogEnd:
 def find_segment_end(directory: Path, segment: SegmentRef, fs: Fs) -> tuple[int, int]:
     """Return (next offset, end position) of the last complete batch; a segment without a batch ends at its base offset.
 
-    If the last offset index entry is wrong, the search begins at the segment's start.  Corruption inside a batch is
-    ignored, because the batch's offsets must not be assigned again.
+    Corruption inside a batch is ignored, because the batch's offsets must not be assigned again.
     """
     position, offset = _last_offset_entry(directory, segment, fs)
     log = directory / segment_file_name(segment.base_offset, SegmentFileKind.LOG)
+    # If the last offset index entry is wrong, the search begins at the segment's start.
     for start, largest in ((position, offset), (0, None)):
         next_offset, end_position = None, start
         with suppress(CorruptBatchError):

@@ -247,9 +247,10 @@ class _Cuts:
     def _end(self, index: OffsetIndex, start: int) -> int:
         """Return the position of the first verified entry after which all offsets are above the bounds.
 
-        Without such an entry, return the end of the file.  All batches after an entry's batch are above the entry's
-        offset.  The entry's batch may begin below that offset.
+        Without such an entry, return the end of the file.
         """
+        # All batches after an entry's batch are above the entry's offset.  The entry's batch may begin below that
+        # offset.
         slot = _search(index.relative_offsets, self.bounds.end_offset - 1 - index.base_offset, "left") + 1
         for later in range(slot, len(index)):
             if index[later].position > start and self._verified(index, later) is not None:
@@ -293,9 +294,7 @@ def verified_batch(descriptor: int, position: int, size_bytes: int, lowest: int,
     """Return the base offset of the batch at `position` of a file of `size_bytes`.
 
     Return None if the batch cannot be verified.  The CRC must be valid, and the base offset must be within [lowest,
-    highest].  The exact base offset is unknown, because an index entry contains a last offset: that of its batch, or
-    that of the append that began with the batch.  A compressed message of magic 0 or 1 is never verified, because its
-    header does not contain the base offset.
+    highest].
 
     Source: kafka-log 01 §7.1.
     """
@@ -310,12 +309,15 @@ def verified_batch(descriptor: int, position: int, size_bytes: int, lowest: int,
     if not shortest <= batch_bytes <= min(size_bytes - position, LARGEST_VERIFIED_BYTES) or magic > 2:
         return None
     base_offset = int.from_bytes(header[:8], "big", signed=True)
+    # The exact base offset is unknown, because an index entry contains a last offset: that of its batch, or that of the
+    # append that began with the batch.
     if not lowest <= base_offset <= highest:
         return None
     batch = os.pread(descriptor, batch_bytes, position)
     if legacy:
         stored = int.from_bytes(batch[LEGACY_CRC : LEGACY_CRC + 4], "big")
         good = zlib.crc32(memoryview(batch)[LEGACY_CRC_START:]) == stored
+        # A compressed message of magic 0 or 1 is never verified, because its header does not contain the base offset.
         return base_offset if good and not batch[LEGACY_ATTRIBUTES] & CODEC_MASK else None
     stored = int.from_bytes(batch[CRC : CRC + 4], "big")
     return base_offset if google_crc32c.value(batch[ATTRIBUTES:]) == stored else None

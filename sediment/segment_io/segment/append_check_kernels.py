@@ -1,7 +1,6 @@
 """Compiled loops that validate an append: they verify batches, check records, and set broker fields in batches.
 
-`stamp_batch` sets offset and leader epoch, which no checksum covers.  `stamp_batch` computes the checksum again only if
-the timestamp type or the largest timestamp changes.
+`stamp_batch` sets offset and leader epoch, which no checksum covers.
 
 Invariants: as in `batch_headers`, untrusted lengths are checked before they are used, and the result is a status.  The
 caller owns the buffer, and PADDING_BYTES follow it.  Only `stamp_batch` changes the buffer.

@@ -3,9 +3,6 @@
 Entries are appended with ordinary writes, so a full disk causes an error, not a signal.  Look-ups use a read-only
 mapping of the same file, in which new entries are visible immediately.
 
-Most look-ups are near the end of the log.  So the last 8192 bytes of entries are searched first, because they are in
-the page cache.  Kafka's AbstractIndex calls them the warm section.
-
     new file             segment.index.bytes, rounded down to whole entries, all zeros     `reserve`
     existing file        every whole entry counts, also a zero one                         `open`
     roll, close          cut after the last entry                                          `trim`
@@ -42,6 +39,8 @@ from sediment.segment_io.format.offset_index import OffsetPosition
 from sediment.segment_io.format.time_index import TimestampOffset
 from sediment.segment_io.fs import FileMapping, Fs, OpenFile
 
+# Most look-ups are near the end of the log.  So the last 8192 bytes of entries are searched first, because they are in
+# the page cache.  Kafka's AbstractIndex calls them the warm section.
 _WARM_BYTES = 8192
 
 
@@ -203,16 +202,12 @@ class MappedOffsetIndex(MappedIndex):
         return OffsetPosition(self.base_offset + relative_offset, position)
 
     def lookup(self, target_offset: int) -> OffsetPosition:
-        """Return the entry with the largest offset ≤ `target_offset`; (base offset, 0) if there is none.
-
-        Raises:
-            CorruptIndexError: the position in the entry is negative.  Only this method detects such an entry, because
-                after a clean stop, indexes are opened without a check.
-        """
+        """Return the entry with the largest offset ≤ `target_offset`; (base offset, 0) if there is none."""
         slot = self._slot(target_offset - self.base_offset)
         if slot < 0:
             return OffsetPosition(self.base_offset, 0)
         entry = self[slot]
+        # Only this method detects such an entry, because after a clean stop, indexes are opened without a check.
         if entry.position < 0:
             raise CorruptIndexError(
                 f"index entry {slot} has position {entry.position}",

@@ -30,12 +30,10 @@ ByteArray = npt.NDArray[np.uint8]
 
 
 def joined(parts: Sequence[Rows]) -> Rows:
-    """Return the rows of all `parts`; there is at least one part, and all have the same dtype.
-
-    `np.concatenate` would compare the dtype of each part field by field, and would take 0.1 ms for each part.
-    """
+    """Return the rows of all `parts`; there is at least one part, and all have the same dtype."""
     dtype = parts[0].dtype
     assert all(part.dtype == dtype for part in parts)
+    # `np.concatenate` would compare the dtype of each part field by field, and would take 0.1 ms for each part.
     return np.concatenate([part.view(np.dtype((np.void, dtype.itemsize))) for part in parts]).view(dtype)
 
 

@@ -120,13 +120,11 @@ def verified_batch_at(base: int, position: int, end: int) -> tuple[int, int]:
 
 @kernel
 def _offset_is_lost(address: int, file_position: int, next_offset: int) -> bool:
-    """Return True if the disk sector that contains the first bytes of a batch's offset was not written.
-
-    No checksum covers the offset.  The lost bytes are at the end of a sector and are zero, so the offset is below
-    `next_offset`.
-    """
+    """Return True if the disk sector that contains the first bytes of a batch's offset was not written."""
     bytes_left = _SECTOR_BYTES - file_position % _SECTOR_BYTES
     offset = load_i64(address + BASE_OFFSET)
+    # No checksum covers the offset.  The lost bytes are at the end of a sector and are zero, so the offset is below
+    # `next_offset`.
     if bytes_left > LOG_OVERHEAD_BYTES or offset >= next_offset:
         return False
     if bytes_left >= 8:
@@ -502,7 +500,6 @@ class BatchesAfterCorruption:
 def find_batches_after(
     path: Path, position: int, size_bytes: int, least_offset: int, fs: Fs | None = None
 ) -> BatchesAfterCorruption:
-    """If the length of a bad batch is also corrupt, the next good batch is found by its header and its checksum."""
     good, last_offset = 0, -1
     buffer = padded_buffer(min(CHUNK_BYTES, max(size_bytes - position, LOG_OVERHEAD_BYTES)))
     descriptor = (fs or Fs()).open_to_read(path)
@@ -510,6 +507,7 @@ def find_batches_after(
         while position < size_bytes:
             wanted = min(buffer.size - PADDING_BYTES, size_bytes - position)
             filled = read_into(descriptor, buffer, 0, wanted, position)
+            # If the length of a bad batch is also corrupt, the next good batch is found by its header and its checksum.
             status, at, needed, found, last = _scan_for_batches(buffer.ctypes.data, 0, filled, least_offset)
             good += found
             last_offset = last if found else last_offset

@@ -92,12 +92,10 @@ HEADER_COLUMNS: dict[str, Callable[[Rows], Any]] = {
 
 # ------------------------------------------------------------------------------------------------------- hidden batches
 def hidden_batches(rows: Rows, scan_task: ScanTask) -> Mask:
-    """Return bool[batches]: True if the header shows that no record of the batch is wanted.
-
-    For a compressed message of magic 0 or 1, only the last offset is compared, because the header does not contain the
-    first offset.
-    """
+    """Return bool[batches]: True if the header shows that no record of the batch is wanted."""
     bounds = scan_task.bounds
+    # For a compressed message of magic 0 or 1, only the last offset is compared, because the header does not contain
+    # the first offset.
     conclusive = (rows["magic"] >= 2) | (rows["attributes"] & CODEC_MASK == 0)
     appended = (rows["magic"] >= 1) & (rows["attributes"] & TIMESTAMP_TYPE_BIT != 0)
     largest_ms = rows["max_timestamp"]
@@ -251,13 +249,11 @@ def _spans(
 
 
 def _next_good(scan_task: ScanTask, descriptor: int, position: int) -> int:
-    """Return the position of the next batch with a valid CRC after the bad batch at `position`, or the slice's end.
-
-    The candidates are the end of the bad batch according to its length, and the positions in the offset index.
-    """
+    """Return the position of the next batch with a valid CRC after the bad batch at `position`, or the slice's end."""
     segment, end = scan_task.slice.segment, scan_task.slice.end_position
     base_offset, size_bytes = segment.base_offset, segment.ref.log_bytes
     length = int.from_bytes(os.pread(descriptor, 4, position + BATCH_LENGTH), "big", signed=True)
+    # The candidates are the end of the bad batch according to its length, and the positions in the offset index.
     following = position + LOG_OVERHEAD_BYTES + max(length, 0)
     if following == end or (
         following < end and verified_batch(descriptor, following, size_bytes, base_offset, INT64_MAX) is not None

@@ -1,8 +1,7 @@
 """The decompressed records of one batch of magic 2, in a padded buffer that compiled code can read.
 
 Kernels decompress the usual framings without the interpreter lock; `batch_codecs` decompresses the others, and reports
-the errors.  While `batch_codecs` reads many tiny blocks, other threads run only between them.  So a thread on which
-others wait passes `only_quick`, and the batch is then decompressed only if this takes a few milliseconds.
+the errors.
 
 Invariant: memory is used only for records that were decompressed, not for sizes that a stream states.
 """
@@ -92,6 +91,8 @@ def decompressed_records(
             break
         area_bytes = min(most_bytes, _AREA_GROWTH * area_bytes)
     content = buffer[start:end].data
+    # While `batch_codecs` reads many tiny blocks, other threads run only between them.  So a thread on which others
+    # wait passes `only_quick`, and the batch is then decompressed only if this takes a few milliseconds.
     if only_quick and len(content) > _QUICK_COMPRESSED_BYTES:
         raise LongWorkError(f"a compressed batch has {len(content)} bytes")
     try:
