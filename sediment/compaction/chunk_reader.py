@@ -141,9 +141,8 @@ class Chunk:
 class ChunkReader:
     """The reader of one partition's segments; chunk n + 2 reuses the memory of chunk n.
 
-    `every` contains all segments of the partition, because the offsets of a segment end at the base offset of the next
-    segment.  `decompressed_limit_bytes` limits the records of one batch.  Before a chunk is yielded, `progress` is
-    called with its size.
+    `decompressed_limit_bytes` limits the records of one batch.  Before a chunk is yielded, `progress` is called with
+    its size.
     """
 
     def __init__(
@@ -157,6 +156,8 @@ class ChunkReader:
         stack: ExitStack,
     ) -> None:
         self._directory = directory
+        # `every` contains all segments of the partition, because the offsets of a segment end at the base offset of the
+        # next segment.
         self._end_offsets = {segment.base_offset: following.base_offset for segment, following in pairwise(every)}
         self._fs = fs
         self._limit_bytes = decompressed_limit_bytes

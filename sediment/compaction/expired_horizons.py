@@ -67,7 +67,6 @@ def clean_again(
 
 
 def _has_expired(view: LogView, end_offset: int, fs: Fs, now_ms: int, progress: Callable[[int], None] | None) -> bool:
-    """An unreadable batch ends the search, because a log with such a batch needs more than another cleaning."""
     for segment in view.listing.segments[:-1]:
         if segment.base_offset >= end_offset:
             break
@@ -78,6 +77,7 @@ def _has_expired(view: LogView, end_offset: int, fs: Fs, now_ms: int, progress: 
                     progress(span.end - span.start)
                 if _span_has_expired(span, now_ms):
                     return True
+        # An unreadable batch ends the search, because a log with such a batch needs more than another cleaning.
         except CorruptDataError:
             return False
     return False

@@ -6,9 +6,6 @@ that rebuilds its producers from the log knows the epoch but no sequence, and re
 OutOfOrderSequenceException.  Kafka 0.11's cleaner finds the batch by its sequence; newer cleaners look for a batch that
 ends at the marker, and drop the data batch.
 
-A snapshot of 0.11 looks like any other.  In it, an entry that names a marker has a coordinator epoch, a sequence, no
-open transaction, and the offset delta 0; the batch at such an entry's last offset shows what it names.
-
 Source: Kafka 0.11.0.3, ProducerAppendInfo.appendEndTxnMarker, LogCleaner.cleanInto; Kafka 2.8.2 and 4.2.0, LogCleaner.
 """
 
@@ -52,6 +49,9 @@ def with_data_offsets(view: LogView, fs: Fs) -> tuple[ProducerEntry, ...]:
 def may_name_marker(entry: ProducerEntry) -> bool:
     """Return False if the last offset of an entry is surely that of a data batch, or if there is none."""
     return (
+        # A snapshot of 0.11 looks like any other.  In it, an entry that names a marker has a coordinator epoch, a
+        # sequence, no open transaction, and the offset delta 0; the batch at such an entry's last offset shows what it
+        # names.
         entry.coordinator_epoch >= 0
         and entry.last_offset >= 0
         and entry.last_sequence != NO_SEQUENCE

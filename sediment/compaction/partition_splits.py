@@ -300,10 +300,9 @@ def fold_range(
 ) -> list[tuple[int, bytes]]:
     """Fold the blobs of one range, in any order; return (number of newer splits, packed survivors) for each split.
 
-    Memory stays within `budget_bytes` plus the size of the results.  If the blobs need more than half of the budget,
-    they are spilled to a file in `scratch`.  If a map of the keys needs more than half of the budget, the blobs are
-    read in several passes, and each pass processes a part of the keys.
+    Memory stays within `budget_bytes` plus the size of the results.
     """
+    # If the blobs need more than half of the budget, they are spilled to a file in `scratch`.
     with tempfile.SpooledTemporaryFile(max_size=max(budget_bytes // 2, 1), dir=scratch) as spill:
         spilled: list[_SpilledBlob] = []
         for number, blob in blobs:
@@ -313,6 +312,8 @@ def fold_range(
         spilled.sort()
         superseded = [np.zeros(-(-blob.keys // 8), dtype=np.uint8) for blob in spilled]
         keys = sum(blob.keys for blob in spilled)
+        # If a map of the keys needs more than half of the budget, the blobs are read in several passes, and each pass
+        # processes a part of the keys.
         parts = max(1, -(-keys * _MAPPED_KEY_BYTES // max(budget_bytes // 2, 1)))
         for part in range(parts):
             seen = OffsetMap(with_offsets=False)

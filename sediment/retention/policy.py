@@ -14,8 +14,6 @@ Invariants
 * Expired segments are a prefix of the log below the high watermark.
 * The rules are applied in this order.  Each rule is applied to the segments that the previous rule kept.
 * One segment always remains.  If every segment expires, an empty segment is first created at the log end offset.
-* An empty active segment is kept.
-* Every segment of a tiered log is kept.
 
 Source: kafka-log 03 §2, §3, §6.
 """
@@ -162,15 +160,16 @@ def plan_retention(
     """Decide which `segments` expire; offsets are absolute, and ends are exclusive.
 
     `segments` are sorted, and the last one is active.  After an unclean stop, `unverified_from_offset` is the base
-    offset of the first unverified segment.  This segment and all later segments are kept.  Every segment of a tiered
-    log is kept, because no file shows which segments are in remote storage.
+    offset of the first unverified segment.  This segment and all later segments are kept.
     """
+    # Every segment of a tiered log is kept, because no file shows which segments are in remote storage.
     if config.is_tiered or not segments:
         fates = [SegmentDecision(segment, None, KeepReason.TIERED) for segment in segments]
         return RetentionPlan(tuple(fates), log_start_offset, log_start_offset, False)
     ends = [*(segment.base_offset for segment in segments[1:]), log_end_offset]
     limit = high_watermark if unverified_from_offset is None else min(high_watermark, unverified_from_offset)
     may_expire = [
+        # An empty active segment is kept.
         end <= limit and not (index == len(segments) - 1 and segment.log_bytes == 0)
         for index, (segment, end) in enumerate(zip(segments, ends, strict=True))
     ]

@@ -7,9 +7,6 @@
 The manifest is written last, so a directory without a manifest is not a complete copy.  In an incremental copy, a file
 may still be in an earlier copy.
 
-A copy may have a million files.  So the document is written in pieces, and has one line for each partition and each
-file.
-
 Invariant: a name or `held_in` that leads outside the copies is refused, so a forged manifest does no harm.
 """
 
@@ -88,6 +85,8 @@ def format_manifest(manifest: Manifest) -> Iterator[bytes]:
         "sources": list(manifest.sources),
     }
     yield json.dumps(head)[:-1].encode()
+    # A copy may have a million files.  So the document is written in pieces, and has one line for each partition and
+    # each file.
     yield from _list("partitions", map(_partition_row, manifest.partitions))
     yield from _list("files", map(_file_row, manifest.files))
     yield b"}\n"

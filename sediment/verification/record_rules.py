@@ -7,12 +7,7 @@ A record may be missing if it was aborted, had no key, had a later record of its
 past its delete horizon.  A remaining record must be unchanged.  In addition, the latest committed record of each key is
 compared, independently of these reasons.
 
-If the keys do not fit into the memory limit, the pass starts again with half of the keys, selected by hash; another
-pass handles the other half. If some keys have differences, a further pass follows these keys and finds the offsets and
-texts.
-
-With several threads, each one compares a range of offsets, and the tables of keys are joined afterwards.  If the
-threads find a difference, one pass over both logs follows and finds the offsets and texts.
+If some keys have differences, a further pass follows these keys and finds the offsets and texts.
 
 Invariant: memory use is one block of each log for each thread, the batches between the two positions, and the tables
 of keys.
@@ -104,6 +99,8 @@ def compare_records(
 
     The tables of keys take at most `limit_bytes`.
     """
+    # With several threads, each one compares a range of offsets, and the tables of keys are joined afterwards.  If the
+    # threads find a difference, one pass over both logs follows and finds the offsets and texts.
     counts = count_in_ranges(before, after, rules, limit_bytes, fs, threads)
     if counts is not None and not counts:
         return ReencodedBatches()
@@ -117,6 +114,8 @@ def compare_records(
             walk.add_to(tally)
             reencoded = walk.reencoded or reencoded
         else:
+            # If the keys do not fit into the memory limit, the pass starts again with half of the keys, selected by
+            # hash; another pass handles the other half.
             middle = (first + end) // 2
             waiting += [(middle, end), (first, middle)]
     return reencoded

@@ -10,7 +10,7 @@ State (kafka-log 02 §7):
 * for each producer, its current aborted transaction, and whether a batch of this transaction was read
 * the producers with an unfinished committed transaction.
 
-`classify_batches` implements Kafka's onBatchRead and onControlBatchRead.  A non-transactional batch is never discarded.
+`classify_batches` implements Kafka's onBatchRead and onControlBatchRead.
 
 `transaction_scan` feeds the state with the aborted transactions of the segments, and keeps the index entries that
 survive.  `segment.writer` writes each entry into the cleaned segment that has its marker.  The entries keep the order
@@ -141,6 +141,7 @@ def classify_batches(
                     batch_flags[index] = DISCARD | MARKS_NOTHING
                 states[state, _COMMITTED] = 0
                 states[state, _UNMARKED] = 0
+        # A non-transactional batch is never discarded.
         elif row["attributes"] & TRANSACTIONAL_BIT:
             state = _state_of(states, row["producer_id"])
             if states[state, _ABORTED] != _NONE:

@@ -9,8 +9,6 @@ else could have put a file into it.  Without such a folder, each process compile
     otherwise, in the user's own folder in the temporary directory          TMPDIR/sediment-<uid>/kernels-<digest>/
 
 Invariants
-* The name of the folder contains one digest of all files that define kernels or their constants.  numba checks only the
-  file that defines the loaded function, so numba would miss a change in a helper.
 * A file that cannot be read or written costs time, and is no error.  A folder may be read-only.
 """
 
@@ -193,6 +191,8 @@ def _check_in_tree() -> None:
 
 @cache
 def _digest() -> str:
+    # The name of the folder contains one digest of all files that define kernels or their constants. numba checks only
+    # the file that defines the loaded function, so numba would miss a change in a helper.
     digest = hashlib.sha256(numba.__version__.encode())
     for source in kernel_files():
         digest.update(source.read_bytes())

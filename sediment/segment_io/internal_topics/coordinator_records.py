@@ -5,8 +5,6 @@
 
 The JSON form of a record equals the output of Kafka's console consumer with Kafka's formatters.  A key is `{"type": …,
 "data": {…}}`, and a value is `{"version": …, "data": {…}}`.
-
-A record is not decoded if its type or version is unknown, or if it has too few or too many bytes.
 """
 
 from __future__ import annotations
@@ -75,6 +73,7 @@ def decode_coordinator_record(topic: str, key: bytes | None, value: bytes | None
         if value is not None:
             (value_version,) = _NUMBER.unpack_from(value)
             value_message = value_type.decode(value[_NUMBER.size :], value_version)
+    # A record is not decoded if its type or version is unknown, or if it has too few or too many bytes.
     except (KeyError, ProtocolError, struct.error):
         return None
     return CoordinatorRecord(name, key_message, value_message, value_version)

@@ -11,9 +11,6 @@ controllers, the last batches may be uncommitted.  Clients got no acknowledgemen
 transaction that was aborted, or is still open at the end, is not applied (KIP-868).
 
 Invariants: nothing is written, and no data is skipped silently.
-
-Only a torn batch is accepted, because a crash can leave one.  The log then ends after the last complete batch.  A node
-that starts also ends it there.
 """
 
 from __future__ import annotations
@@ -284,6 +281,8 @@ def _read(directory: Path, snapshot: tuple[int, int, str] | None, fs: Fs) -> Clu
         scan.apply(state, end_offset, in_order=True)
         end_offset = max(end_offset, scan.next_offset)
         if scan.stopped is not None:
+            # Only a torn batch is accepted, because a crash can leave one.  The log then ends after the last complete
+            # batch.  A node that starts also ends it there.
             following = find_batches_after(part.path, scan.stopped.position or 0, part.end_position, end_offset)
             if part is not slices[-1] or following.good_batches:
                 raise scan.stopped

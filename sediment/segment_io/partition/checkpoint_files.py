@@ -1,7 +1,6 @@
 """Reading and replacing the checkpoint and property files of logs.
 
-Invariants: reading changes nothing.  For a missing file, None is returned, not an empty value, because a loader treats
-a missing and an empty file differently.  Every entry is checked before a file is changed.  This module is separate from
+Invariants: reading changes nothing.  Every entry is checked before a file is changed.  This module is separate from
 `log_view`, so that the driver can read checkpoints without loading compiled code.
 """
 
@@ -100,6 +99,8 @@ def write_meta_properties(fs: Fs, path: Path, meta: MetaProperties) -> None:
 def _read(fs: Fs, path: Path) -> bytes | None:
     try:
         return fs.read_bytes(path)
+    # For a missing file, None is returned, not an empty value, because a loader treats a missing and an empty file
+    # differently.
     except FileNotFoundError:
         return None
 

@@ -5,10 +5,9 @@
     newest good snapshot -------> replay of headers to the log end ------> producers, last stable offset
     every .txnindex ------------> aborted transactions
 
-Invariants: nothing is written.  Only names, sizes and times of files are trusted without a check.  An offset index
-entry is used only if a batch with the entry's offset is at the entry's position.  A snapshot is used only if its CRC is
-valid.  If an offset index or a snapshot is missing or corrupt, the headers of the batches are scanned.  After a clean
-stop, a view needs only a few small reads, even for large segments.
+Invariants: nothing is written.  Only names, sizes and times of files are trusted without a check.  A snapshot is used
+only if its CRC is valid.  If an offset index or a snapshot is missing or corrupt, the headers of the batches are
+scanned.  After a clean stop, a view needs only a few small reads, even for large segments.
 
 In three cases, a broker that loads the same files gets a different result, because in these cases it does not scan the
 batches (kafka-log 05 §3, §6):
@@ -240,6 +239,7 @@ class _Opening:
         tail = None
         for rows in self._batches(active, position):
             first, last = int(rows["base_offset"][0]), int(rows["last_offset"][0])
+            # An offset index entry is used only if a batch with the entry's offset is at the entry's position.
             if tail is None and not active.base_offset <= first <= last <= indexed_offset:
                 return None
             largest_ms = max(int(rows["max_timestamp"].max()), tail.largest_timestamp_ms if tail else NO_TIMESTAMP)

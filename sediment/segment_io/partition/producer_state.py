@@ -2,9 +2,6 @@
 
 Sequences wrap to 0 after 2^31 - 1 (`last_sequence`, `RememberedBatch.first_sequence`, kafka-log 01 §3.3).
 
-Replay follows Kafka's rules for batches from a log (origin REPLICATION).  It does not check sequences and epochs,
-because the leader checked them when the batches were appended.
-
 A producer has at most one open transaction, which is part of its entry.  A snapshot contains one batch of each
 producer.  A replay keeps up to five batches of each producer, because a client may send its last five batches again.
 """
@@ -189,6 +186,8 @@ def replay(state: ProducerState, table: npt.NDArray[np.void], *, only_aborted: b
     rows = table if has_producer.all() else table[has_producer]
     if not len(rows):
         return replace(state, end_offset=end_offset)
+    # Replay follows Kafka's rules for batches from a log (origin REPLICATION).  It does not check sequences and epochs,
+    # because the leader checked them when the batches were appended.
     return _replayed(state, rows, end_offset, only_aborted)
 
 

@@ -346,13 +346,11 @@ def _search(column: Int64s, target: int, side: Literal["left", "right"]) -> int:
 def opened(part: Slice, *, or_deleted: bool = False) -> Iterator[int | None]:
     """Open the file of a slice; yield the descriptor, or None if the slice's positions were found in a different file.
 
-    A `.log` only grows, so the slice is valid if the file is the same one and not smaller.  On another host,
-    inodes cannot be compared, so the size and modification time must be the same.  With `or_deleted`, the file may also
-    have the suffix `.deleted`.  Under this suffix, a broker keeps a removed or replaced file for
-    `file.delete.delay.ms`.
+    With `or_deleted`, the file may also have the suffix `.deleted`.
     """
     descriptor = _opened(part, part.path)
     if descriptor is None and or_deleted:
+        # Under this suffix, a broker keeps a removed or replaced file for `file.delete.delay.ms`.
         descriptor = _opened(part, Path(f"{part.path}{DELETED_SUFFIX}"))
     try:
         yield descriptor
@@ -383,7 +381,9 @@ def _opened(part: Slice, path: Path) -> int | None:
         return None
     status = os.fstat(descriptor)
     ref = part.segment.ref
+    # A `.log` only grows, so the slice is valid if the file is the same one and not smaller.
     grown = _is_file_of(part, descriptor) and status.st_size >= ref.log_bytes
+    # On another host, inodes cannot be compared, so the size and modification time must be the same.
     same = (status.st_size, status.st_mtime_ns) == (ref.log_bytes, ref.mtime_ns)
     if grown or same:
         return descriptor

@@ -491,9 +491,9 @@ def _locate_headers(base: int, fields: Int64s, spans: Int64s) -> None:
 
 
 def _records(run: _Run) -> Iterator[Record]:
-    """The columns are joined without Python code for each record, because such code would take twice as long."""
     content, buffer, fields, found = run
     offsets, times, key_starts, key_ends, value_starts, value_ends, batch = fields[: _BATCH + 1].tolist()
+    # The columns are joined without Python code for each record, because such code would take twice as long.
     columns = zip(
         offsets,
         times,

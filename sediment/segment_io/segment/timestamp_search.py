@@ -68,7 +68,7 @@ class TimestampSearch(NamedTuple):
     wanted: WantedTime
 
     def find(self, *, only_quick: bool = False) -> FoundRecord | None:
-        """An exact time is searched only in the first batch whose largest timestamp is this time.
+        """Return the wanted record, or None.
 
         Raises:
             LongWorkError: `only_quick` is True, and a large batch must be searched.
@@ -78,6 +78,7 @@ class TimestampSearch(NamedTuple):
         while True:
             batch = find_in_file(self.file, position, self.end_position, kind, wanted.timestamp_ms)
             record = None if batch is None else find_record(self.file, batch, wanted, only_quick=only_quick)
+            # An exact time is searched only in the first batch whose largest timestamp is this time.
             if batch is None or record is not None or wanted.is_exact:
                 return record
             position = batch.position + batch.size_bytes

@@ -3,10 +3,6 @@
 A log may have been deleted and created again under the same name.  It may also be a copy at the same path: a backup
 that was restored, a clone, or a replica that a broker moved to another disk.  Compaction and retention change neither.
 
-1. Topic ids decide, if the mark and the directory both have one.
-2. The directory: it is the same log if the directory is the same.
-3. A record: offsets are never used twice, so another record at the offset of the last record proves another log.
-
 Invariants: the mark of a topic with an id needs no reading of the log.  A mark contains a checksum of a record, and
 nothing else of its content.
 """
@@ -65,12 +61,14 @@ class LogMark:
 
         The checksum is None if the log has no record there, for example after compaction.
         """
+        # Topic ids decide, if the mark and the directory both have one.
         if self.topic_id is not None and now.topic_id is not None:
             return LogMatch.SAME if self.topic_id == now.topic_id else LogMatch.OTHER
         if self.directory == now.directory:
             return LogMatch.SAME
         if self.record is None or (crc := crc_at(self.record.offset)) is None:
             return LogMatch.UNKNOWN
+        # Offsets are never used twice, so another record at the offset of the last record proves another log.
         return LogMatch.SAME if crc == self.record.crc else LogMatch.OTHER
 
 
