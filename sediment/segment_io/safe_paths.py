@@ -1,4 +1,4 @@
-"""Paths whose content a process trusts: caches of compiled code, saved reports, the user's settings file.
+"""Paths whose content a process trusts: caches of compiled code, saved reports, the user's settings file, secrets.
 
 A path is safe if only this user and root can change what it leads to.  Every directory and link on the way belongs to
 one of the two, and nobody else may write in a directory.  In a directory with the sticky bit, such as /tmp, others may
@@ -13,6 +13,7 @@ import grp
 import logging
 import os
 import pwd
+import shlex
 import stat
 import tempfile
 from collections import deque
@@ -22,6 +23,8 @@ from pathlib import Path
 
 _LOGGER = logging.getLogger(__name__)
 _ROOT = 0
+_GROUP = stat.S_IRGRP | stat.S_IWGRP
+_OTHERS = stat.S_IROTH | stat.S_IWOTH
 _MOST_LINKS = 40
 _ACCESS_LIST = "system.posix_acl_access"
 _ACCOUNTS = Path("/etc/passwd")
@@ -130,6 +133,30 @@ def waiting_warnings() -> Iterator[str]:
     """Yield each warning of `refuse_cache` that is in no log yet; the caller shows it."""
     while _waiting:
         yield _waiting.pop(0)
+
+
+def warn_of_readers(file: Path, option: str) -> None:
+    """Warn if other users than this one and root can read or change `file`, whose secret `option` names.
+
+    The group may read a file of root, as where root installs the key of a service.  Only files have a mode that counts:
+    the pipe of `<(command)` has none.
+
+    Source: libpq, which refuses such keys.
+    """
+    try:
+        status = file.stat()
+    except OSError:
+        return  # whoever opens the file says so
+    if not stat.S_ISREG(status.st_mode):
+        return
+    found = status.st_mode & _OTHERS
+    if status.st_mode & _GROUP and not _is_private_group(file, status.st_gid):
+        found |= status.st_mode & (stat.S_IWGRP if status.st_uid == _ROOT else _GROUP)
+    if found:
+        can = "read" if found & (stat.S_IRGRP | stat.S_IROTH) else "change"
+        mode = f"mode {stat.S_IMODE(status.st_mode):03o}"
+        name = shlex.quote(str(file))
+        _LOGGER.warning("other users can %s the file of %s (%s); run chmod 600 %s", can, option, mode, name)
 
 
 def _check(place: Path, status: os.stat_result, *, is_parent: bool = False) -> None:

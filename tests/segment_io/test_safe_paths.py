@@ -18,6 +18,7 @@ from sediment.segment_io.safe_paths import (
     refuse_cache,
     safe_folder,
     waiting_warnings,
+    warn_of_readers,
     write_private_file,
 )
 from tests.other_users import ATTACKER, only_root
@@ -199,3 +200,46 @@ def test_a_refusal_is_said_once_and_waits_for_a_log(caplog: pytest.LogCaptureFix
         "the cache of compiled code is not used, because others can change it: every user can change /cache (mode "
         "777); name a folder that only you can change in SEDIMENT_KERNEL_CACHE"
     ]
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [
+        (0o644, "other users can read the file of --tls-key (mode 644); run chmod 600 '{}'"),
+        (0o602, "other users can change the file of --tls-key (mode 602); run chmod 600 '{}'"),
+        (0o660, "other users can change the file of --tls-key (mode 660); run chmod 600 '{}'"),
+        (0o640, None),
+        (0o600, None),
+        (0o511, None),
+    ],
+)
+@only_root
+def test_a_secret_of_root_that_others_can_read_is_named_with_the_command_that_ends_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int, said: str | None
+):
+    file = tmp_path / "the key"
+    file.touch()
+    os.chown(file, 0, NO_MEMBER)
+    file.chmod(mode)
+    warn_of_readers(file, "--tls-key")
+    assert caplog.messages == ([] if said is None else [said.format(file)])
+
+
+@only_root
+def test_a_secret_of_another_user_may_not_be_read_by_its_group(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    file = tmp_path / "key"
+    file.touch()
+    os.chown(file, NO_MEMBER, NO_MEMBER)
+    file.chmod(0o640)
+    link = tmp_path / "link"
+    link.symlink_to(file)
+    warn_of_readers(link, "--users")
+    assert caplog.messages == [f"other users can read the file of --users (mode 640); run chmod 600 {link}"]
+
+
+def test_a_pipe_and_a_missing_file_have_no_mode_that_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "pipe").chmod(0o666)
+    for name in ("pipe", "missing"):
+        warn_of_readers(tmp_path / name, "--users")
+    assert caplog.messages == []

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sediment.segment_io.errors import UsageError
+from sediment.segment_io.safe_paths import warn_of_readers
 
 if TYPE_CHECKING:
     from securesystemslib.signer import CryptoSigner, SSlibKey
@@ -37,6 +38,7 @@ def load_signer(file: Path) -> CryptoSigner:
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
     from securesystemslib.signer import CryptoSigner
 
+    warn_of_readers(file, "--signing-key")
     try:
         key = load_pem_private_key(_read(file, "--signing-key"), password=None)
     except (ValueError, TypeError):

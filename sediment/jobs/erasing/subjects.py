@@ -10,6 +10,7 @@ Invariant: errors name the line of a file, never its content.
 from __future__ import annotations
 
 import os
+from codecs import BOM_UTF8
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,11 @@ from sediment.compaction.rewrite.suppression import subject_hmac
 from sediment.jobs.command_line.key_formats import KEY_FORMAT_ADVICE, TEXT, decode_key
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.safe_paths import warn_of_readers
 
-_TEXT_LINES_ADVICE = "write the keys in UTF-8 and end each line with a line feed only, or use --key-format hex"
+_TEXT_LINES_ADVICE = (
+    "write the keys in UTF-8 without a byte order mark and end each line with a line feed only, or use --key-format hex"
+)
 _LEAST_SECRET_BYTES = 16
 _OWNER_ONLY = 0o600
 
@@ -55,7 +59,7 @@ def read_keys(file: Path, key_format: str) -> Keys:
     keys = set()
     for number, line in enumerate(_read_lines(file), 1):
         try:
-            if key_format == TEXT and line.endswith(b"\r"):
+            if key_format == TEXT and (line.endswith(b"\r") or (number == 1 and line.startswith(BOM_UTF8))):
                 raise ValueError
             keys.add(decode_key(line, key_format))
         except ValueError:  # without a cause, because the text of the cause would quote the line
@@ -70,6 +74,7 @@ def _read_lines(file: Path) -> list[bytes]:
     Raises:
         UsageError: the file cannot be read, or a line is empty.
     """
+    warn_of_readers(file, "--keys-file")
     lines = read_input(file, "--keys-file").removesuffix(b"\n").split(b"\n")
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -100,6 +105,7 @@ def read_secret(file: Path) -> bytes:
     Raises:
         UsageError: the file cannot be read or is too short.
     """
+    warn_of_readers(file, "--secret-file")
     secret = read_input(file, "--secret-file").removesuffix(b"\n")
     if len(secret) < _LEAST_SECRET_BYTES:
         raise UsageError(

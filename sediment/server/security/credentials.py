@@ -17,6 +17,7 @@ import hashlib
 import hmac
 import logging
 import secrets
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from sediment.segment_io.errors import UsageError
+from sediment.segment_io.safe_paths import warn_of_readers
 
 SCRAM_SHA_256 = "SCRAM-SHA-256"
 SCRAM_SHA_512 = "SCRAM-SHA-512"
@@ -98,6 +100,7 @@ CredentialSource = Callable[[], Credentials]
 
 
 def read_users(path: Path) -> Credentials:
+    warn_of_readers(path, "--users")
     try:
         with path.open("rb") as file:
             content = file.read(_MOST_FILE_BYTES + 1)
@@ -106,7 +109,7 @@ def read_users(path: Path) -> Credentials:
     if len(content) > _MOST_FILE_BYTES:
         raise UsageError(f"--users is larger than {_MOST_FILE_BYTES} bytes", path=str(path), advice=_ADVICE)
     found: dict[tuple[str, str], ScramCredential] = {}
-    for number, line in enumerate(content.split(b"\n"), 1):
+    for number, line in enumerate(content.removeprefix(BOM_UTF8).split(b"\n"), 1):
         if not line.strip() or line.startswith(b"#"):
             continue
         try:
@@ -173,7 +176,8 @@ def _parse_line(line: bytes) -> tuple[str, str, ScramCredential]:
         salt, stored_key, server_key = (base64.b64decode(each, validate=True) for each in encoded)
     except binascii.Error:
         raise ValueError("has a field that is not base64") from None
-    credential = ScramCredential(salt, stored_key, server_key, int(iterations) if iterations.isdecimal() else -1)
+    is_number = iterations.isascii() and iterations.isdecimal() and len(iterations) <= len(str(MAX_ITERATIONS))
+    credential = ScramCredential(salt, stored_key, server_key, int(iterations) if is_number else -1)
     check_credential(mechanism, credential)
     return name, mechanism, credential
 

@@ -6,6 +6,7 @@ import ssl
 from pathlib import Path
 
 from sediment.segment_io.errors import UsageError
+from sediment.segment_io.safe_paths import warn_of_readers
 
 
 def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
@@ -16,6 +17,7 @@ def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
     for option, file in (("--tls-cert", certificate), ("--tls-key", key)):
         if not file.is_file():
             raise UsageError(f"{option} does not name a file", path=str(file))
+    warn_of_readers(key, "--tls-key")
     try:
         context.load_cert_chain(certificate, key, password=_refuse_password)
     except OSError as error:  # ssl.SSLError is a subclass

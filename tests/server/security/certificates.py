@@ -31,6 +31,7 @@ def write_certificates(directory: Path) -> Certificates:
     authority, leaf = _authority()
     files = Certificates(directory / "cert.pem", directory / "key.pem", directory / "ca.pem")
     files.certificate.write_bytes(b"".join(blob.bytes() for blob in leaf.cert_chain_pems))
+    files.key.touch(mode=0o600)
     leaf.private_key_pem.write_to_path(str(files.key))
     authority.cert_pem.write_to_path(str(files.authority))
     return files

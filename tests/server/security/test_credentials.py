@@ -49,6 +49,20 @@ def test_a_users_file_is_read(tmp_path):
     assert len(users) == 2
 
 
+def test_a_users_file_may_begin_with_a_byte_order_mark(tmp_path):
+    file = tmp_path / "users"
+    file.write_bytes(b"\xef\xbb\xbf" + line("alice", "SCRAM-SHA-256", ALICE).encode())
+    assert read_users(file).find("SCRAM-SHA-256", "alice") == ALICE
+
+
+def test_a_users_file_that_others_can_read_is_accepted_with_a_warning(tmp_path, caplog):
+    file = tmp_path / "users"
+    file.write_text(line("alice", "SCRAM-SHA-256", ALICE))
+    file.chmod(0o644)
+    read_users(file)
+    assert caplog.messages == [f"other users can read the file of --users (mode 644); run chmod 600 {file}"]
+
+
 @pytest.mark.parametrize(
     ("text", "what"),
     [
@@ -58,6 +72,8 @@ def test_a_users_file_is_read(tmp_path):
         (line("alice", "SCRAM-SHA-1", ALICE), "mechanism"),
         (line("alice", "SCRAM-SHA-512", ALICE), "a key that is not 64 bytes long"),
         (line("alice", "SCRAM-SHA-256", ALICE).replace(":4096:", ":4095:"), "iterations"),
+        (line("alice", "SCRAM-SHA-256", ALICE).replace(":4096:", ":" + "9" * 5000 + ":"), "has an iteration count"),
+        (line("alice", "SCRAM-SHA-256", ALICE).replace(":4096:", ":\u0664\u0660\u0669\u0666:"), "iterations"),
         (line("alice", "SCRAM-SHA-256", ALICE).replace(":4096:", ":many:"), "iterations"),
         (line("alice", "SCRAM-SHA-256", ALICE) + "!", "not base64"),
         (line("alice", "SCRAM-SHA-256", ScramCredential(b"short", *[b"k" * 32] * 2, 4096)), "salt"),

@@ -160,3 +160,9 @@ def test_a_key_with_a_password_is_wrong_use_and_asks_nobody(files):
     )
     with pytest.raises(UsageError, match="--tls-key has a password"):
         server_context(files.certificate, files.key)
+
+
+def test_a_private_key_that_others_can_read_is_accepted_with_a_warning(files, caplog):
+    files.key.chmod(0o644)
+    server_context(files.certificate, files.key)
+    assert caplog.messages == [f"other users can read the file of --tls-key (mode 644); run chmod 600 {files.key}"]
