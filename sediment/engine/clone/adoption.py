@@ -167,11 +167,9 @@ def _refuse_losses(partition: TopicPartition, checkpoints: PartitionCheckpoints,
 
 
 def _checkpoints_of(replica: Replica) -> PartitionCheckpoints:
-    """A log without a recovery point is a bare copy; it is loaded as after a clean stop.
-
-    If it were loaded as after a crash, the load would verify the copy from its first batch, and would cut off
-    everything after a corrupt batch, including good batches.
-    """
+    # A log without a recovery point is a bare copy; it is loaded as after a clean stop. If it were loaded as after a
+    # crash, the load would verify the copy from its first batch, and would cut off everything after a corrupt batch,
+    # including good batches.
     found, listed = replica.checkpoints, replica.directory.checkpoints.recovery_point or {}
     return replace(found, clean_shutdown=found.clean_shutdown or replica.partition not in listed)
 
@@ -190,11 +188,8 @@ def write_start_files(
     run_id: str,
     now_ms: int,
 ) -> tuple[str, ...]:
-    """meta.properties is replaced last.
-
-    So after an interrupted run, the directory still belongs to its former node, or to no node. The server properties
-    file is written only if it does not exist.
-    """
+    # meta.properties is replaced last. So after an interrupted run, the directory still belongs to its former node, or
+    # to no node. The server properties file is written only if it does not exist.
     kept = []
     for name, content in (*checkpoint_files(clones), *start_files(start, now_ms)):
         if fs.exists(log_dir / name):
@@ -208,10 +203,7 @@ def write_start_files(
 def add_to_checkpoints(
     log_dir: Path, clones: Mapping[TopicPartition, PartitionClone], fs: Fs, *, run_id: str
 ) -> tuple[str, ...]:
-    """Old entries of these partitions are replaced or removed.
-
-    The log start checkpoint is created if an entry needs it.
-    """
+    # Old entries of these partitions are replaced or removed. The log start checkpoint is created if an entry needs it.
     kept = []
     files = {CLEANER_FILE: b"0\n0\n", **dict(checkpoint_files(clones))}
     for name, content in files.items():

@@ -189,7 +189,7 @@ def _last_states(topic: SourceTopic, fs: Fs, bounds: Bounds) -> dict[str, Any]:
 
 
 def transactional_producers(topic: SourceTopic | None, fs: Fs) -> frozenset[int]:
-    """A transactional id keeps its producer id, even if no log has a record of the producer."""
+    # A transactional id keeps its producer id, even if no log has a record of the producer.
     found: set[int] = set()
     for replicas in () if topic is None else topic.replicas.values():
         replica = replicas[0]

@@ -29,7 +29,7 @@ def change_records(
     run_id: str,
     attempt: str,
 ) -> int | None:
-    """Records of open transactions are also changed."""
+    # Records of open transactions are also changed.
     view = open_view(
         list_log(partition, directory, fs),
         replace(checkpoints, clean_shutdown=True),

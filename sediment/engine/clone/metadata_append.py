@@ -47,10 +47,8 @@ _CHUNK_BYTES = 1 << 20
 
 
 def check_started(log_dir: Path, metadata: ClusterMetadata | None, fs: Fs, *, advice: str) -> ClusterMetadata:
-    """A node that was never the active controller has no feature levels in its log.
-
-    A controller writes feature levels only into an empty log.
-    """
+    # A node that was never the active controller has no feature levels in its log. A controller writes feature levels
+    # only into an empty log.
     epochs = read_leader_epochs(fs, log_dir / str(METADATA_PARTITION) / LEADER_EPOCH_FILE) or ()
     if metadata is None or METADATA_VERSION not in metadata.features or latest_epoch(epochs) < 1:
         raise UsageError(

@@ -107,7 +107,7 @@ class CloneTask:
 
     @property
     def rules(self) -> CopyRules:
-        """A log that this task changes shares no file with another directory."""
+        # A log that this task changes shares no file with another directory.
         if self.changes_end or self.names is not None:
             return CopyRules()
         links = () if self.earlier is None else (LinkKind.REFLINK, LinkKind.HARD)

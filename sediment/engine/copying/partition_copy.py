@@ -45,8 +45,6 @@ SETTLED_NS = 2_000_000_000
 
 
 class CopyMethod(StrEnum):
-    """The way in which a file got into a copy."""
-
     COPIED = "copied"
     REFLINKED = "reflinked"
     HARD_LINKED = "hard-linked"
@@ -100,10 +98,8 @@ class CopiedFile:
 
 
 def closed_files(names: Iterable[str], *, below_offset: int = INT64_MAX) -> frozenset[str]:
-    """For hard links, `below_offset` is the lower of the recovery point and the high watermark.
-
-    A broker may truncate segments above this offset in place.
-    """
+    # For hard links, `below_offset` is the lower of the recovery point and the high watermark. A broker may truncate
+    # segments above this offset in place.
     parsed = [(name, file) for name in names if (file := parse_segment_file(name)) is not None and not file.state]
     bases = sorted(file.base_offset for _, file in parsed if file.kind is SegmentFileKind.LOG)
     ends = [base for base in bases[1:] if base <= below_offset]

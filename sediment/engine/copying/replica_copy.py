@@ -99,10 +99,8 @@ class CopiedPieces:
     files: tuple[CopiedFile, ...]
 
     def taken_over(self, folder: str, fs: Fs) -> bool:
-        """A late attempt of a piece may have made the folder again.
-
-        The folder then lacks the other pieces, and is removed.
-        """
+        # A late attempt of a piece may have made the folder again. The folder then lacks the other pieces, and is
+        # removed.
         target = self.copy.to / folder
         try:
             fs.rename(self.copy.to / self.copy.folder, target)

@@ -164,10 +164,8 @@ def _not_removed(
 
 
 def _make_durable(swap: PreparedSwap, fs: Fs) -> None:
-    """If a sync fails, it may have dropped dirty pages, but a second sync could still succeed.
-
-    So the commit must end at the first failure.
-    """
+    # If a sync fails, it may have dropped dirty pages, but a second sync could still succeed. So the commit must end at
+    # the first failure.
     directory = Path(swap.directory)
     for part in swap.parts():
         fs.sync_file(directory / part.part_name)
@@ -260,7 +258,7 @@ def _malformed(partition: TopicPartition, what: str) -> UsageError:
 
 
 def _check_listing(partition: TopicPartition, directory: Path, groups: Sequence[CleanedGroup], fs: Fs) -> None:
-    """Files of another replacement would change the outcome of this one."""
+    # Files of another replacement would change the outcome of this one.
     listing = list_log(partition, directory, fs)
     for leftover in listing.leftovers:
         if leftover.parsed.state in (CLEANED_SUFFIX, SWAP_SUFFIX):

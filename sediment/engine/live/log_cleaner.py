@@ -178,11 +178,8 @@ class LogCleaner:
         return swap
 
     def _bounded(self, config: CompactionConfig, cleaned: CleanableRange) -> CompactionConfig:
-        """A limited map needs a separate pass over the dirty range.
-
-        So the limit is not set if the number of offsets in the range is at most the number of keys that fit into the
-        map.
-        """
+        # A limited map needs a separate pass over the dirty range. So the limit is not set if the number of offsets in
+        # the range is at most the number of keys that fit into the map.
         dirty_offsets = cleaned.first_uncleanable_offset - cleaned.first_dirty_offset
         if config.dedupe_buffer_bytes is not None or dirty_offsets <= self._config.offset_map_keys:
             return config

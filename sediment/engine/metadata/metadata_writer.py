@@ -35,7 +35,7 @@ def check_metadata_online(path: Path, failure: DirectoryFailure) -> None:
 
 
 def check_open(path: Path, is_closed: bool) -> None:
-    """After the writer is closed, another process may own the directory."""
+    # After the writer is closed, another process may own the directory.
     if is_closed:
         raise StorageError("the server has stopped", path=str(path), advice="start it again")
 

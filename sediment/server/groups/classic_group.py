@@ -188,7 +188,7 @@ class ClassicGroup:
         return ErrorCode.REBALANCE_IN_PROGRESS if preparing else ErrorCode.NONE, self._take_effects()
 
     def leave(self, identities: Sequence[MemberIdentity], now_ms: int) -> tuple[list[ErrorCode], list[Effect]]:
-        """For a static member, its instance id is sufficient."""
+        # For a static member, its instance id is sufficient.
         if self.state is GroupState.DEAD:
             return [ErrorCode.COORDINATOR_NOT_AVAILABLE for _ in identities], []
         errors = [self._leave_one(identity) for identity in identities]
@@ -269,10 +269,8 @@ class ClassicGroup:
         return self._take_effects()
 
     def store_failed(self, effects: Sequence[Effect], error: ErrorCode, now_ms: int) -> list[Effect]:
-        """Members that wait for their assignment get `error`, and the group rebalances.
-
-        A rejoined static member gets `error`, and its former id is valid again.
-        """
+        # Members that wait for their assignment get `error`, and the group rebalances. A rejoined static member gets
+        # `error`, and its former id is valid again.
         following: list[Effect] = [
             Answer(effect.waiter, _failed(effect.answer, error)) if isinstance(effect, Answer) else effect
             for effect in effects
@@ -344,10 +342,8 @@ class ClassicGroup:
 
     # ----------------------------------------------------------------------------------------------------------- join
     def _accepts(self, member_id: str) -> bool:
-        """During a rebalance, only waiting members are counted.
-
-        Existing members that rejoin are therefore rejected if the waiting members already reach the limit.
-        """
+        # During a rebalance, only waiting members are counted. Existing members that rejoin are therefore rejected if
+        # the waiting members already reach the limit.
         if self.state in (GroupState.EMPTY, GroupState.DEAD):
             return True
         member = self.members.get(member_id)
@@ -357,7 +353,7 @@ class ClassicGroup:
         return member is not None or len(self.members) < self.config.group_max_size
 
     def _has_room(self, request: JoinRequest) -> bool:
-        """If the member rejoins, its current size is not counted."""
+        # If the member rejoins, its current size is not counted.
         member = self.members.get(request.member_id)
         own_bytes = 0 if member is None else member.size_bytes
         return self.size_bytes - own_bytes + request.size_bytes <= self.config.group_members_max_bytes
@@ -485,7 +481,7 @@ class ClassicGroup:
         self._extend_session(member, now_ms)
 
     def _joined(self, member: Member, *, leader: str | None = None, skips_assignment: bool = False) -> JoinAnswer:
-        """The response names `leader`, by default the group's leader."""
+        # The response names `leader`, by default the group's leader.
         leader = leader or self.leader_id or NO_MEMBER_ID
         is_leader = leader == member.member_id
         return JoinAnswer(

@@ -417,10 +417,8 @@ class GroupCoordinator:
         *,
         knows_epochs: bool = True,
     ) -> list[ErrorCode]:
-        """GROUP_ID_NOT_FOUND: the request has a generation, but the group does not exist.
-
-        INVALID_COMMIT_OFFSET_SIZE: `sediment.groups.max.bytes` is reached.
-        """
+        # GROUP_ID_NOT_FOUND: the request has a generation, but the group does not exist. INVALID_COMMIT_OFFSET_SIZE:
+        # `sediment.groups.max.bytes` is reached.
         group = self._group_of_commit(group_id, generation, if_unknown=ErrorCode.GROUP_ID_NOT_FOUND)
         if isinstance(group, ErrorCode):
             return [group for _ in commits]
@@ -436,7 +434,7 @@ class GroupCoordinator:
             return self._store(group_id, group, commits)
 
     def _group_of_commit(self, group_id: str, generation: int, *, if_unknown: ErrorCode) -> _Group | ErrorCode:
-        """A commit without a generation creates the group."""
+        # A commit without a generation creates the group.
         error = self._serving_error(group_id)
         if error is not ErrorCode.NONE:
             return error

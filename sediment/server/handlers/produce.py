@@ -144,7 +144,7 @@ class _DelayedProduce:
         return True
 
     def expire(self) -> None:
-        """Answer.  An append that is not replicated yet gets an error, although its records remain in the log."""
+        # An append that is not replicated yet gets an error, although its records remain in the log.
         for appends in self._waiting.values():
             for each in appends:
                 if each.partition.high_watermark < each.required_offset:

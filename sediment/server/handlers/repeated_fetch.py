@@ -128,10 +128,8 @@ class RepeatedFetch:
 
 
 def _offset_position(request: Request) -> int | None:
-    """To verify the position, the frame is decoded with another value at this position.
-
-    Only the fetch offset may then differ.
-    """
+    # To verify the position, the frame is decoded with another value at this position. Only the fetch offset may then
+    # differ.
     message = request.message
     asked = message.topics[0].partitions[0]
     frame = bytes(request.frame)

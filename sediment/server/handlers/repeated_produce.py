@@ -204,7 +204,7 @@ def _size_position(request: Request) -> int | None:
 
 
 def _offsets_position(response: Any, version: int) -> int | None:
-    """The position is found by comparing two encoded responses that differ only in these offsets."""
+    # The position is found by comparing two encoded responses that differ only in these offsets.
     encoded = []
     for value in (0, -1):
         answer = response.responses[0].partition_responses[0]

@@ -345,7 +345,6 @@ def _checked_folders(
     fs: Fs,
     removed: list[Path],
 ) -> Iterator[tuple[TopicPartition, Path]]:
-    """Folders of deleted topics are added to `removed` instead."""
     names = {topic_id: name for name, topic_id in metadata.topic_ids.items()}
     for directory in directories:
         for partition in directory.partitions:

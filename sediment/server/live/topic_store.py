@@ -281,7 +281,9 @@ class TopicStore:
 
     # ---------------------------------------------------------------------------------------------------------- delete
     def delete(self, topic_ids: Mapping[str, uuid.UUID]) -> Mapping[str, ApiError]:
-        """A topic with the same name but another id is not deleted.
+        """Delete topics by name and id; return an error for each topic that does not exist or is internal.
+
+        A topic with the same name but another id is not deleted.
 
         Raises:
             ApiError: the change is not durable, or its state is unknown.  The topics are not deleted, but the next
@@ -392,7 +394,7 @@ class TopicStore:
         *,
         validate_only: bool = False,
     ) -> None:
-        """Changed broker configs take effect, for the open logs and the cleaner, before this method returns."""
+        # Changed broker configs take effect, for the open logs and the cleaner, before this method returns.
         with self._guard:
             current = configs_of(self._catalog.metadata, kind, name)
             after = change(current)

@@ -40,7 +40,7 @@ class _Never:
 
 @cache
 def warm_up() -> None:
-    """Without a directory for temporary files, load nothing; the first clients must then wait."""
+    # Without a directory for temporary files, load nothing; the first clients must then wait.
     with suppress(OSError):
         warm_up_appends()
 

@@ -53,11 +53,7 @@ class Acceptor:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """`start` opens a descriptor, which `stop` closes.
-
-        Raises:
-            RuntimeError: the process cannot start more threads.
-        """
+        # `start` opens a descriptor, which `stop` closes.
         self._wake = os.eventfd(0, os.EFD_CLOEXEC)
         try:
             self._thread.start()

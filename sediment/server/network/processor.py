@@ -269,7 +269,7 @@ class Processor:
                 _LOGGER.exception("a processor failed to %s", call.__name__.strip("_"))
 
     def _read_on(self) -> None:
-        """A send does not wait for its socket while unfinished connections wait for their turn."""
+        # A send does not wait for its socket while unfinished connections wait for their turn.
         for _ in range(len(self._unfinished)):
             channel, _ = self._unfinished.popitem(last=False)
             if not channel.is_muted:

@@ -97,7 +97,7 @@ class PlaintextTransportLayer:
             return False
 
     def send(self, data: memoryview, *, more: bool) -> int:
-        """With `more`, the kernel holds back a partial packet until more bytes follow."""
+        # With `more`, the kernel holds back a partial packet until more bytes follow.
         try:
             return self._socket.send(data, socket.MSG_MORE if more else 0)
         except BlockingIOError:
@@ -154,11 +154,8 @@ class SslTransportLayer:
             return None
 
     def is_at_end(self) -> bool:
-        """The end of a TLS stream is itself a TLS record.
-
-        To reach this last record, the method decrypts the record before it, and stores the decrypted bytes for
-        `receive_into`.
-        """
+        # The end of a TLS stream is itself a TLS record. To reach this last record, the method decrypts the record
+        # before it, and stores the decrypted bytes for `receive_into`.
         if not self._received:
             try:
                 self._received = memoryview(self._socket.recv(_TLS_RECORD_BYTES))

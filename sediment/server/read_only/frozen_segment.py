@@ -213,10 +213,8 @@ class FrozenSegment:
         return next(self._batches(opened, indexed_offset, BY_EXACT_TIMESTAMP, timestamp_ms), None)
 
     def _batches(self, opened: OpenSegment, from_offset: int, kind: int, target_ms: int) -> Iterator[FoundBatch]:
-        """A search by time cannot detect that the entry points to a later batch.
-
-        So a search by offset first checks the entry, and makes the survey if the entry is wrong.
-        """
+        # A search by time cannot detect that the entry points to a later batch. So a search by offset first checks the
+        # entry, and makes the survey if the entry is wrong.
         if self._survey is None:
             self.locate(opened, from_offset)
         while True:
@@ -266,7 +264,7 @@ _buffers = _Buffers()
 
 
 def _verify(opened: OpenSegment, files: SegmentFiles, start: int, until: int, end_position: int) -> tuple[int, str]:
-    """If all batches are good, the end is `until` or later."""
+    # If all batches are good, the end is `until` or later.
     buffer, rows = _buffers.bytes, _buffers.rows
     good, previous = start, files.base_offset - 1
     while good < until:

@@ -203,7 +203,7 @@ def _changed(files: SegmentFiles) -> StorageError:
 
 
 def _offset_entries(files: SegmentFiles, file: ReadableFile) -> OffsetEntries:
-    """If the index has no such entry, create entries from the batches."""
+    # If the index has no such entry, create entries from the batches.
     content = _content(files, files.offset_index, OFFSET_ENTRY_BYTES)
     index = parse_offset_index(content, files.base_offset, preallocated=True)
     inside = _inside(index.relative_offsets, files)

@@ -28,7 +28,7 @@ _COMMIT = bytes.fromhex(
 
 
 def warm_up() -> None:
-    """Without a directory for temporary files, load nothing; the first clients must then wait."""
+    # Without a directory for temporary files, load nothing; the first clients must then wait.
     with suppress(OSError), tempfile.TemporaryDirectory(prefix="sediment-warm-up-") as folder:
         directory = Path(folder)
         (directory / segment_file_name(0, SegmentFileKind.LOG)).write_bytes(_BATCH + _COMMIT)

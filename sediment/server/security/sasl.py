@@ -182,7 +182,7 @@ class SaslAuthenticator:
         self._timer.after(self._failure_delay_ms, act)
 
     def accept_token(self, token: bytes, channel: TokenChannel) -> None:
-        """After a failure, close the connection with a delay."""
+        # After a failure, close the connection with a delay.
         try:
             answer, principal = self.evaluate(token)
         except SaslAuthenticationError as error:

@@ -330,7 +330,7 @@ class TransactionCoordinator:
     def end(
         self, transactional_id: str, producer: ProducerOf, version: int, respond: InitAnswer, *, is_commit: bool
     ) -> None:
-        """For clients of transaction version 2, the response has the producer's next id and epoch."""
+        # For clients of transaction version 2, the response has the producer's next id and epoch.
         error = self.error_of(transactional_id)
         if error is not ErrorCode.NONE:
             respond(error, NO_PRODUCER)

@@ -123,11 +123,9 @@ def _index_problem(
 
 
 def index_mismatch(directory: Path, base_offset: int, kind: SegmentFileKind, fs: Fs) -> str | None:
-    """If a log has a torn end, its index may describe batches in that end.
-
-    The recovery that cuts the log also rebuilds the index and removes the later segments. If the index were deleted,
-    the log would be cut earlier, and the later segments would remain after a gap.
-    """
+    # If a log has a torn end, its index may describe batches in that end. The recovery that cuts the log also rebuilds
+    # the index and removes the later segments. If the index were deleted, the log would be cut earlier, and the later
+    # segments would remain after a gap.
     log = directory / segment_file_name(base_offset, SegmentFileKind.LOG)
     next_offset, framed_bytes = _framed_end(log, base_offset, fs)
     log_bytes = _size_bytes(log, fs)

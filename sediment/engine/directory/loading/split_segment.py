@@ -101,7 +101,7 @@ def _check_batches(
 
 
 def _whole_batches(scan: HeaderScan) -> Iterator[Rows]:
-    """The tail becomes part of the last new segment, where recovery cuts it off."""
+    # The tail becomes part of the last new segment, where recovery cuts it off.
     with suppress(CorruptBatchError):
         yield from scan
 

@@ -113,10 +113,8 @@ def plan_partition_restore(
     *,
     log_start_checkpoint: int | None,
 ) -> RestorePlan | Refusal:
-    """Originals that are links, or that do not begin with a batch, are refused.
-
-    A run that accepts damaged logs may have removed a log without a batch; its originals are put back as they are.
-    """
+    # Originals that are links, or that do not begin with a batch, are refused. A run that accepts damaged logs may have
+    # removed a log without a batch; its originals are put back as they are.
     folder = run_folder(target, catalogue.run_id) / entry.partition
     foreign = foreign_entry(target, catalogue.run_id, entry.partition, tuple(file.name for file in entry.files))
     if foreign is not None:
@@ -283,11 +281,9 @@ class InterruptedRestore:
 
 
 def interrupted_restores(history: History, directory: Path, target: Path, fs: Fs) -> tuple[InterruptedRestore, ...]:
-    """A restore also puts back a log that a recovery had cut, so the new log may have a torn end or a wrong checksum.
-
-    A load cannot distinguish such a log from a file that has lost data, so it refuses the partition. A new log with the
-    same bytes as its original is complete; every byte is compared, unless the log is a link to its original.
-    """
+    # A restore also puts back a log that a recovery had cut, so the new log may have a torn end or a wrong checksum. A
+    # load cannot distinguish such a log from a file that has lost data, so it refuses the partition. A new log with the
+    # same bytes as its original is complete; every byte is compared, unless the log is a link to its original.
     runs = history.runs_of(str(without_links(directory.parent)), directory.name)
     by_id = {run.run_id: (run, entry) for run, entry in runs}
     found = []

@@ -129,7 +129,7 @@ def _with_linked_files(planned: OriginalPartition, kept: Files) -> OriginalParti
 
 
 def _is_same(file: OriginalFile | None, other: OriginalFile) -> bool:
-    """If the inode of `other` is 0, `other` was listed before it was written, and equals every existing file."""
+    # If the inode of `other` is 0, `other` was listed before it was written, and equals every existing file.
     return file is not None and (other.inode == 0 or file == other)
 
 
@@ -339,10 +339,8 @@ class _Planner:
         raise _RefusedError(ORIGINALS_MISSING, f"{file.name} {what}")
 
     def _plan_snapshots(self, gone: Collection[int]) -> tuple[tuple[RestoredFile, ...], tuple[str, ...]]:
-        """The removal of the segments at the bases `gone` also removes their snapshots.
-
-        A snapshot that the run found there, at the log end, must be put back.
-        """
+        # The removal of the segments at the bases `gone` also removes their snapshots. A snapshot that the run found
+        # there, at the log end, must be put back.
         wanted = [
             self._original(file)
             for file in self._entry.files

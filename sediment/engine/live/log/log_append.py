@@ -247,7 +247,7 @@ def _duplicate(log: LocalLog, batch: RememberedBatch) -> AppendInfo:
 
 
 def _has_first_offset(batches: CompleteBatches) -> bool:
-    """In the header of a compressed message of magic 0 or 1, the first offset is missing."""
+    # In the header of a compressed message of magic 0 or 1, the first offset is missing.
     return int(batches.rows["magic"][0]) >= MAGIC_V2 or batches.first().codec == CODEC_NONE
 
 

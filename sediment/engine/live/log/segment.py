@@ -226,7 +226,7 @@ class Segment:
         self.size_bytes = position + run.size_bytes
 
     def _append_entry(self, last_offset: int, position: int) -> None:
-        """Append the index entries of one batch, by the same rule as `add_batch`, whose call would take longer."""
+        # Append the index entries of one batch, by the same rule as `add_batch`, whose call would take longer.
         offset_index, time_index, fields = self.offset_index, self.time_index, self._fields
         if not offset_index.is_full:
             offset_index.extend(OFFSET_ENTRY_STRUCT.pack(last_offset - self.base_offset, position))

@@ -177,7 +177,7 @@ def _put_away_in(manager: ManagerState, directory: LogDirectory, folders: Iterab
 
 
 def remove_overdue(manager: ManagerState) -> None:
-    """First try again to complete earlier deletions that failed."""
+    # First try again to complete earlier deletions that failed.
     delay_ms = manager.config.log_segment_delete_delay_ms
     if manager.to_delete or manager.listing_deleted:
         try:

@@ -129,10 +129,8 @@ class Target:
 
 
 def reconciled(member: ConsumerMember, target: Target) -> ConsumerMember:
-    """A partition is revoked before another member gets it.
-
-    A member's epoch rises only after the member has revoked its partitions.
-    """
+    # A partition is revoked before another member gets it. A member's epoch rises only after the member has revoked its
+    # partitions.
     if member.state is MemberState.STABLE:
         if member.epoch != target.epoch:
             return _next(member, target, member.epoch)
