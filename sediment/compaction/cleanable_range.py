@@ -233,7 +233,6 @@ class _Rules:
         return replace(found, blocked_by=self._blocked_by(found, bounds))
 
     def first_unblocked_ms(self) -> int | None:
-        """Return the first time at which no rule blocks; None if time alone does not unblock the log."""
         moments = {self._times(index).largest_timestamp_ms + self._min_lag_ms for index in self._dirty()}
         moments.add(self._first_overdue_ms())
         reached = sorted(moment for moment in moments if moment <= INT64_MAX)
@@ -243,7 +242,6 @@ class _Rules:
         return reached[found] if found < len(reached) else None
 
     def _bounds(self, now_ms: int) -> dict[BlockingRule, int]:
-        """Return each rule's first uncleanable offset; the rules that do not depend on time come first."""
         bounds = {}
         if self.view.unverified_from_offset is not None:
             # Kafka does not limit the range after an unclean stop, because a broker repairs the log first.

@@ -97,7 +97,6 @@ class CleaningPass:
 
     # ------------------------------------------------------------------------------------------------ a whole partition
     def run(self) -> tuple[list[Future[CleanedGroup]], int]:
-        """Clean the groups of the plan; return a future for each group, and the next dirty offset."""
         plan, end_offset, groups = self._plan, self._plan.end_offset, self._plan.groups
         if self._is_filled:
             end_offset = self._fill_map()
@@ -111,7 +110,6 @@ class CleaningPass:
         return cleaned, end_offset
 
     def _fill_map(self) -> int:
-        """Fill the map from the dirty range; return the end offset of the round (kafka-log 02 §4.2)."""
         state, cleanable, dirty = self._kernels.state, self._plan.range, self._plan.dirty_segments
         for segment, following in zip(dirty, [*dirty[1:], None], strict=True):
             chunks = self._reader.chunks([segment], self._boundaries, newest_first=False)

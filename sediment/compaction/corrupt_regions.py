@@ -231,7 +231,6 @@ class _SegmentReading:
         return _BatchCheck(size_bytes, last)
 
     def _read(self, at: int, size_bytes: int) -> tuple[int, int]:
-        """Return (first, last offset) of a batch of magic 2."""
         address = self.buffer.ctypes.data
         _raise_unless_ok(check_crc(address + at, size_bytes))
         status, filled, _, _ = batch_headers.read_headers(address, at, at + size_bytes, 0, self.row)
@@ -283,7 +282,6 @@ class _Event:
 
 
 def scan_corrupt_log(plan: CleaningPlan, corrupt: CorruptRegions, fs: Fs, progress: Progress) -> CorruptLogScan:
-    """Scan a partition in which only the `corrupt` regions are unreadable; return chunk boundaries and flags."""
     scans: dict[int, _SegmentScan] = {}
     events: list[_Event] = []
     is_after_corruption = False

@@ -242,7 +242,6 @@ class GroupOutput:
         )
 
     def used_bytes(self) -> int:
-        """Return how many bytes of memory the output needs from the call of `take` until the output is written."""
         encoder_bytes = 0 if self._writer.encoding is None else ENCODER_BYTES
         return self.buffer.size - self._start + encoder_bytes
 
@@ -262,7 +261,6 @@ class GroupOutput:
         return replace(cleaned, unreadable=self._unreadable)
 
     def _memory(self, size_bytes: int) -> ByteArray:
-        """Return a buffer that the sweep fills from the end."""
         if self._writer.config.task_memory_bytes == INT64_MAX:
             return OUTPUT_PAGES.take_any(size_bytes)
         # If the task has a memory limit, the buffer is always newly mapped, because unused pages of a new mapping

@@ -251,7 +251,6 @@ class KernelDriver:
                 raise self._reader.error(status, chunk, int(chunk.positions[self._current(forward=forward)]))
 
     def _current(self, *, forward: bool) -> int:
-        """Return the ordinal of the batch to which a status refers."""
         cursor = int(self.state[registers.CURSOR])
         return cursor if forward else cursor - 1
 

@@ -8,9 +8,7 @@ For each key, a sweep must find out whether the key occurs again nearer to the l
 sweep shows whether it does.  If two runs contain the key, the newer run has the latest occurrence of the key, because
 offsets increase.  A log whose offsets do not increase is not split.
 
-1. `pack_run` packs a run into blobs, one or more for each range of hashes.  A blob contains the hashes of keys (16
-   bytes each), a bit for each key, and the differences between record numbers (`steps`).  The bit is set if the key
-   entered the map.
+1. `pack_run` packs a run into blobs, one or more for each range of hashes.
 2. `fold_range` reads the blobs of one range, newest run first.  For each split, `fold_range` returns the numbers of the
    survivors: the records that no newer run supersedes.
 3. `collect_survivors` joins the results for all ranges into the bitmap of one split.

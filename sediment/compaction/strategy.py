@@ -29,8 +29,6 @@ _LEAST_RECORD_BYTES = 32  # in logs of gigabytes, records are rarely smaller
 
 
 class Strategy(StrEnum):
-    """The strategies; the values appear in reports and on the command line."""
-
     WHOLE = "whole"
     SPLIT = "split"
 

@@ -18,7 +18,6 @@ _FINER_UNITS = ((1000, "microseconds"), (1_000_000, "nanoseconds"))
 
 
 def date_text(timestamp_ms: int) -> str:
-    """Return a date to the second; only the year if the calendar of Python does not have it."""
     try:
         return datetime.fromtimestamp(timestamp_ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (ValueError, OverflowError, OSError):

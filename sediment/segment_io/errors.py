@@ -323,8 +323,6 @@ class DeclinedError(SedimentError):
 
 
 class PartitionFailure(NamedTuple):
-    """A failed partition, with the reason as a code and as text."""
-
     partition: str
     log_dir: str | None
     reason_code: str | None

@@ -185,8 +185,6 @@ class ReadableFile:
 
 
 class OpenFile(ReadableFile):
-    """An open file of a live log, for reading and writing."""
-
     __slots__ = ()
 
     def __init__(self, path: Path, *, create: bool) -> None:
@@ -251,7 +249,6 @@ class Fs:
             return sorted(item.name for item in found if item.is_symlink() and os.path.isdir(item.path))
 
     def entry(self, path: Path) -> FileEntry | None:
-        """Return the entry of one path, following links; None if the path does not exist."""
         try:
             status = path.stat()
         except FileNotFoundError:
@@ -312,7 +309,6 @@ class Fs:
             os.close(descriptor)
 
     def ends_in_zeros(self, path: Path, position: int) -> bool:
-        """Return True if the file has only zeros after `position`; holes are not read."""
         descriptor = self.open_to_read(path)
         try:
             return only_zeros(descriptor, position, os.fstat(descriptor).st_size)
@@ -380,7 +376,6 @@ class Fs:
         os.truncate(path, size_bytes)
 
     def has_other_names(self, path: Path) -> bool:
-        """Return True if a change of the file in place would also change it under another name."""
         status = os.lstat(path)
         return stat.S_ISLNK(status.st_mode) or status.st_nlink > 1
 

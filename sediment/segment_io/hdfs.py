@@ -101,7 +101,6 @@ class _Hdfs(FileSystemHandler):  # type: ignore[misc]
         self._delete(path, recursive=False)
 
     def move(self, source: str, target: str) -> None:
-        """Rename a file; an existing target is replaced atomically."""
         with _numbered_errors():
             self._client.rename(source, target, overwrite=True)
 
@@ -159,8 +158,6 @@ class _InputFile:
 
 
 class _OutputFile:
-    """An open file for writing, which is complete after `close`; it raises the same errors as the other operations."""
-
     closed = False
 
     def __init__(self, file: FileWriter) -> None:

@@ -35,7 +35,7 @@ _waiting: list[str] = []
 
 
 class UnsafePathError(OSError):
-    """Somebody else can change what a path leads to; the text says who, and where."""
+    pass
 
 
 def check_path(path: Path, *, is_parent: bool = False) -> Path:
@@ -67,7 +67,6 @@ def check_path(path: Path, *, is_parent: bool = False) -> Path:
 
 
 def check_tree(folder: Path) -> None:
-    """Check that everything below `folder` is a file or a directory that only this user and root can change."""
     with os.scandir(folder) as entries:
         for entry in entries:
             try:
@@ -111,7 +110,6 @@ def write_private_file(path: Path, text: str) -> None:
 
 
 def refuse_cache(error: OSError, *, variable: str = "XDG_CACHE_HOME") -> None:
-    """Warn once that a cache is not used if `error` says that others can change it; `variable` names the cache."""
     if not isinstance(error, UnsafePathError):
         return
     sentence = (
@@ -130,7 +128,6 @@ def refuse_cache(error: OSError, *, variable: str = "XDG_CACHE_HOME") -> None:
 
 
 def waiting_warnings() -> Iterator[str]:
-    """Yield each warning of `refuse_cache` that is in no log yet; the caller shows it."""
     while _waiting:
         yield _waiting.pop(0)
 

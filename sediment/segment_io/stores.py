@@ -57,8 +57,6 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class Modes:
-    """The permissions of a new folder and of new files in it; None means those that the umask allows."""
-
     folder: int | None = None
     file: int | None = None
 
@@ -81,7 +79,6 @@ def modes_of(sources: Iterable[Store], folder: str = "") -> Modes:
 
 
 def by_folder(files: Mapping[str, StoredFile]) -> dict[str, dict[str, StoredFile]]:
-    """Return the files directly in each folder, by their names in the folder; '' is the folder of the store itself."""
     folders: dict[str, dict[str, StoredFile]] = {}
     for name, file in files.items():
         folder, _, rest = name.rpartition("/")
@@ -122,7 +119,6 @@ class Store:
 
     @property
     def is_path(self) -> bool:
-        """True if the directory was given as a local path, so its files can be opened in place."""
         return _SCHEME not in self.where
 
     @property
@@ -183,7 +179,6 @@ class Store:
         return FileStamp(info.size, info.mtime_ns or 0) if info.type == FileType.File else None
 
     def mode(self, name: str) -> int | None:
-        """Return the permissions of a copy of a file, which its owner may change; None if the store has no modes."""
         path = self.local_path
         found = None if path is None else self._fs.mode(path / name)
         return None if found is None else (found & _ALL_OF_FOLDER) | _OWNER_WRITES_FILE
@@ -208,7 +203,6 @@ class Store:
     # ------------------------------------------------------------------------------------------------------ writing
     @property
     def shows_incomplete_files(self) -> bool:
-        """True if a file is visible while it is being written."""
         filesystem, _ = self._opened
         return filesystem.type_name not in _ATOMIC
 
@@ -372,8 +366,6 @@ def _has_text_path(info: FileInfo) -> bool:
 
 
 class ListedFs(Fs):
-    """The listing of one folder of a store, as the filesystem that `list_log` reads."""
-
     def __init__(self, files: Mapping[str, StoredFile]) -> None:
         self._files = files
 

@@ -52,7 +52,6 @@ def public_uri(uri: str) -> str:
 
 
 def _without_user(place: str, *, has_container: bool) -> str:
-    """Return `USER:PASSWORD@BUCKET/PATH` without user and password; any part may contain `/` and `@`."""
     user, mark, public = place.rpartition("@")
     name, has_password, _ = user.partition(":")
     if not mark or (not has_password and "/" in name and "@" not in name.partition("/")[0]):

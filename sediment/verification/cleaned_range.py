@@ -192,7 +192,6 @@ def _names(before: LogFacts, after: LogFacts, cleaned: CleanedRange, may_be_reen
 
 
 def _may_be_new(base: int, before: LogFacts, after: LogFacts) -> bool:
-    """Return True if `base` may begin the next active segment, or a part of a segment that one index cannot cover."""
     if base == before.log_end_offset:
         return _is_rolled(before, after)
     return any(

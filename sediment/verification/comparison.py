@@ -233,7 +233,6 @@ def _segment_facts(segment: LiveSegment, found: ScannedSegment | None) -> Segmen
 
 
 def _checksum_differences(before: HeaderFacts, after: HeaderFacts) -> list[Difference]:
-    """Return the unreadable batches that are only in AFTER; a batch with a wrong checksum counts as unreadable."""
     known = {batch.identity for batch in before.unreadable}
     return [
         Difference("crc", batch.base_offset, batch.what) for batch in after.unreadable if batch.identity not in known
@@ -241,7 +240,6 @@ def _checksum_differences(before: HeaderFacts, after: HeaderFacts) -> list[Diffe
 
 
 def _add_hidden(transactions: Transactions, entries: Sequence[AbortedTxn], tally: Tally) -> None:
-    """Add the batches of AFTER that the transaction index wrongly lists as aborted, or wrongly omits."""
     hidden = np.zeros(len(transactions.bases), dtype=np.bool_)
     by_producer: dict[int, list[tuple[int, int]]] = {}
     for entry in entries:

@@ -60,7 +60,6 @@ class FilesToCheck:
 
 
 def check_files(files: FilesToCheck, fs: Fs) -> Iterator[Difference]:
-    """Yield the differences of `files`; an unreadable small file is also a difference."""
     for base_offset in files.untouched:
         yield from _same_bytes(files.before, files.after, base_offset)
     yield from _leftovers(files.after, fs)
@@ -83,7 +82,6 @@ def _same_bytes(before: Source, after: Source, base_offset: int) -> Iterator[Dif
 
 
 def first_difference(left: Path, right: Path) -> int | None:
-    """Return the first position at which two files differ, or the end of the shorter file; None if they are equal."""
     with open(open_to_read(left), "rb") as one, open(open_to_read(right), "rb") as other:
         if os.path.sameopenfile(one.fileno(), other.fileno()):
             return None  # both paths are hard links to the same file, which `--keep-before` made
@@ -174,7 +172,6 @@ def _entry_bytes(base: int, content: bytes, entries: Sequence[AbortedTxn]) -> It
 
 
 def _entry(entry: AbortedTxn, known: AbortedTxn | None, later_offsets: Sequence[int]) -> Iterator[Difference]:
-    """Yield a difference if the entry differs from BEFORE, or if readers stop at it and miss `later_offsets`."""
     what = f"the aborted transaction of producer {entry.producer_id} that ends at offset {entry.last_offset}"
     if known is not None:
         if entry != known:
@@ -245,7 +242,6 @@ def _snapshots(files: FilesToCheck, fs: Fs) -> Iterator[Difference]:
 
 
 def _new_snapshot(files: FilesToCheck, before: LogListing, offset: int, fs: Fs) -> Iterator[Difference]:
-    """Check that the producer snapshot of a rolled segment lists the unexpired producers at the end of BEFORE."""
     name = segment_file_name(offset, SegmentFileKind.SNAPSHOT)
     try:
         found = {entry.producer_id: entry for entry in parse_snapshot(fs.read_bytes(files.after.directory / name))}

@@ -108,8 +108,6 @@ class Transactions:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableBytes:
-    """Bytes that are not a readable batch; the header fields are None if no header was found."""
-
     segment: int
     position: int
     size_bytes: int
@@ -126,8 +124,6 @@ class UnreadableBytes:
 
 @dataclass(slots=True)
 class ScannedSegment:
-    """Facts of the readable batches of a segment; without batches, the offsets are None and `largest_ms` is -1."""
-
     first_offset: int | None = None
     last_offset: int | None = None
     largest_ms: int = -1
@@ -149,7 +145,6 @@ class ScannedSegment:
             self.last_legacy = max(int(legacy.max()), -INT64_MAX if self.last_legacy is None else self.last_legacy)
 
     def append(self, later: ScannedSegment) -> None:
-        """Add the facts of later bytes of the same segment, in which all batches ascend."""
         if later.first_offset is None or later.last_offset is None:
             return
         if self.first_offset is None or self.last_offset is None:
@@ -195,7 +190,6 @@ class HeaderFacts:
         return frozenset(batch.segment for batch in self.unreadable)
 
     def legacy_end(self) -> int:
-        """Return the offset after the last batch of magic 0 or 1; if there is none, return -(2^63 - 1)."""
         ends = [segment.last_legacy + 1 for segment in self.segments.values() if segment.last_legacy is not None]
         return max(ends, default=-INT64_MAX)
 
@@ -262,7 +256,6 @@ class HeaderFacts:
 
 
 def _last_five(known: Int64s, later: Int64s) -> Int64s:
-    """Return each producer's last five batches, from rows of (producer id, base offset) in the order of the log."""
     every = np.concatenate([known, later])
     every = every[np.argsort(every[:, 0], kind="stable")]
     ends = np.searchsorted(every[:, 0], every[:, 0], side="right")
@@ -284,7 +277,6 @@ def scan_tasks(source: Source, fs: Fs) -> list[ScanTask]:
 def spans_of(
     tasks: Sequence[ScanTask], fs: Fs, *, reuses_buffer: bool = True
 ) -> Iterator[tuple[ScanTask, BatchSpan] | UnreadableRange]:
-    """Yield the spans and unreadable ranges of a log; with `reuses_buffer`, a span is valid until the next one."""
     for task in tasks:
         yield from read_spans(task, fs, None, True, reuses_buffer=reuses_buffer, chunk_bytes=CHUNK_BYTES)
 

@@ -59,8 +59,6 @@ class KeyTable:
 
 @dataclass(slots=True)
 class _History:
-    """History of one key: its first offset, its latest offsets by log and view, and its unresolved differences."""
-
     first_offset: int
     before: list[int | None] = field(default_factory=lambda: [None, None])
     after: list[int | None] = field(default_factory=lambda: [None, None])
@@ -129,7 +127,6 @@ class Histories:
 
 
 def lost_record(offset: int, is_tombstone: bool, horizon_ms: int) -> Difference:
-    """Return the difference for a missing record whose key has no later record."""
     if is_tombstone:
         return Difference("tombstones", offset, f"the tombstone is gone, {horizon_text(horizon_ms)}")
     return Difference("lost", offset, "the record is missing, but its key has no later record")

@@ -166,8 +166,6 @@ def offset_ranges(before: Sequence[LogPart], after: Sequence[LogPart], count: in
 
 
 class _Walk:
-    """One pass over both logs or a range of offsets, for the keys in one range of hashes."""
-
     def __init__(
         self,
         before: Log,
@@ -387,7 +385,6 @@ class _Queue:
         return self._parts[0]
 
     def take(self, end: int | None) -> BatchRows:
-        """Remove and return the waiting batches with a base offset below `end` (None: all batches)."""
         batches = self.waiting()
         kept = 0 if end is None else int(np.searchsorted(batches["base"], end))
         taken, rest = (batches, _NO_BATCHES) if end is None else (batches[:kept], batches[kept:])

@@ -45,8 +45,6 @@ CHECKS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One difference: its check from CHECKS, its log offset or None, and its text."""
-
     check: str
     offset: int | None
     what: str

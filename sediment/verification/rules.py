@@ -125,7 +125,6 @@ class PairRules:
     may_be_reencoded: bool = False
 
     def new_horizons(self) -> tuple[int, int] | None:
-        """Return the lowest and the highest new delete horizon of a cleaning; None if the cleaning could write none."""
         if self.delete_retention_ms is None:
             return None
         earliest_ms = self.now_ms if self.now_is_exact else 0
@@ -152,7 +151,6 @@ class PairRules:
         return np.where(horizons == NO_HORIZON, without, horizons <= now_ms)
 
     def tombstones_may_go(self, batches: BatchRows) -> Mask:
-        """Return True for batches of BEFORE whose tombstones may be missing if they are in the cleanable range."""
         passed = self.passed(batches)
         if not self.cleaned.legacy_expired:
             return passed
@@ -173,8 +171,6 @@ def saturated(time_ms: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RuleDifferences:
-    """Differences of one rule: a mask over the given batches, and a function for the text of one difference."""
-
     check: str
     mask: Mask
     text: Text

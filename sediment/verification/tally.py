@@ -33,7 +33,6 @@ class Tally:
     def add_masked(
         self, check: str, mask: npt.NDArray[np.bool_], offsets: npt.NDArray[np.int64], text: Callable[[int], str]
     ) -> None:
-        """Add a difference for each True in `mask`; `text` is called with the index of the difference."""
         if not mask.any():
             return
         found = np.flatnonzero(mask)

@@ -62,8 +62,6 @@ class CheckedBatches(NamedTuple):
 
 
 class KeyMap(NamedTuple):
-    """The tables of an OffsetMap, and the seed and secrets for hashing its keys."""
-
     tables: npt.NDArray[np.int64]
     seed: np.uint64
     secrets: npt.NDArray[np.uint8]
@@ -231,7 +229,6 @@ def prefetch_ahead(batches: CheckedBatches, base: int, ahead: int, keys: KeyMap,
 def _prefetch_first_key(
     header: int, seed: np.uint64, secrets: int, tables: npt.NDArray[np.int64], slot_bytes: int
 ) -> None:
-    """Prefetch the slot for the key of the first record of an uncompressed batch, if the record has a key."""
     if load_i16(header + ATTRIBUTES) & (CODEC_MASK | CONTROL_BIT):
         return
     end = header + LOG_OVERHEAD_BYTES + load_i32(header + BATCH_LENGTH)

@@ -25,11 +25,6 @@ Invariants
   chunk.
 * A batch is filtered exactly once: its keys enter the map only after all requests of steps 1 to 4 were served.
 * A batch that was converted from messages of magic 0 or 1 has no checksum, so it is always rebuilt.
-* A split is swept twice.  `collect_keys` decodes every record that can be dropped, and so finds every error in the
-  split.  Later, `sweep_chunk` decodes only survivors.  The caller compares the digests (`digest_of`) of both sweeps, to
-  check that both read the same batches.
-* Offsets descend strictly.  Otherwise the sweep stops with OFFSETS_NOT_INCREASING.  The caller then fills a map with
-  offsets, for which the order of records does not matter.
 """
 
 from __future__ import annotations
@@ -153,6 +148,8 @@ def sweep_chunk(
         # 1. Read the header.
         header = read_header(base + batches.positions[ordinal])
         if not by_offset and header.last_offset >= state[LAST_BASE_OFFSET]:
+            # Offsets descend strictly. Otherwise the sweep stops with OFFSETS_NOT_INCREASING. The caller then fills a
+            # map with offsets, for which the order of records does not matter.
             return OFFSETS_NOT_INCREASING
         if header.record_count <= _SMALL_BATCH_RECORDS and ordinal >= _BATCHES_AHEAD and not by_bitmap:
             prefetch_ahead(batches, base, ordinal - _BATCHES_AHEAD, keys, slot_bytes)
@@ -190,6 +187,9 @@ def sweep_chunk(
             state[NEEDED] = out_bytes
             return NEEDS_OUTPUT_ROOM
         decoded = header.record_count
+        # A split is swept twice. `collect_keys` decodes every record that can be dropped, and so finds every error in
+        # the split. Later, `sweep_chunk` decodes only survivors. The caller compares the digests (`digest_of`) of both
+        # sweeps, to check that both read the same batches.
         is_sparse = 0 < surviving * _SPARSE_FACTOR <= header.record_count and surviving <= rows.records.shape[0]
         if not is_sparse:
             status = decode_and_hash(

@@ -110,7 +110,6 @@ class BatchEncoder:
             assert self._provides(status)
 
     def _provides(self, status: int) -> bool:
-        """Do the work that the kernel's status requests; return False if the status is not a request."""
         needed = int(self._state[kernels.NEEDED])
         if status == NEEDS_COMPRESSION:
             self._compress()
@@ -144,7 +143,6 @@ class BatchEncoder:
 
 
 def _enlarged(memory: ByteArray, size_bytes: int) -> ByteArray:
-    """Return a copy of `memory` that has room for at least twice `size_bytes`, and is not smaller than `memory`."""
     larger = np.empty(max(2 * size_bytes, memory.size), dtype=np.uint8)
     larger[: memory.size] = memory
     return larger

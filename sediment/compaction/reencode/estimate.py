@@ -32,8 +32,6 @@ from sediment.segment_io.segment.reader import BatchSpan
 
 @dataclass(frozen=True, slots=True)
 class ReencodeEstimate:
-    """The estimated size of all `.log` files after re-encoding, from a sample of `sampled_bytes`."""
-
     log_bytes: int
     sampled_bytes: int
 
@@ -41,7 +39,6 @@ class ReencodeEstimate:
 def estimate_reencode(
     view: LogView, encoding: Encoding, config: CompactionConfig, fs: Fs, *, sample_bytes: int
 ) -> ReencodeEstimate:
-    """Estimate the size of the log: encode a sample of about `sample_bytes`, or all of a smaller log."""
     tasks = plan_reencode(view, encoding, config)
     segments = [task.segment for task in tasks]
     bases = [segment.base_offset for segment in segments]

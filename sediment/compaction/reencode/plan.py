@@ -86,14 +86,11 @@ class ReencodeStats:
 
 @dataclass(frozen=True, slots=True)
 class ReencodedSegment:
-    """The result of one task; its group has no parts if no batch of the segment changed."""
-
     group: CleanedGroup
     stats: ReencodeStats
 
 
 def plan_reencode(view: LogView, encoding: Encoding, config: CompactionConfig) -> tuple[ReencodeTask, ...]:
-    """Return, in ascending order, a task for each segment of `view` that has a batch below the bound."""
     listing, bound = view.listing, view.last_stable_offset
     ends = [*(segment.base_offset for segment in listing.segments), INT64_MAX][1:]
     return tuple(

@@ -109,8 +109,6 @@ class MergeMemory(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Batches that become one batch: addresses and sizes of their uncompressed records, and of the original batches."""
-
     records: int
     records_bytes: int
     originals: int

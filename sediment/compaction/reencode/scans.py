@@ -51,7 +51,6 @@ class ReencodingScans:
         self._encoder = BatchEncoder(source, encoding, config.max_decompressed_batch_bytes, config.max_message_bytes)
 
     def scan_headers(self) -> bool:
-        """Do the first scan; return False if no batch can change."""
         last = np.zeros((0, 2), dtype=np.int64)
         may_change = False
         before = np.zeros(0, dtype=BATCH_ROW)
@@ -86,7 +85,6 @@ class ReencodingScans:
 
     @property
     def stats(self) -> ReencodeStats:
-        """The counts of the last scan; before the second scan, they are the counts of an unchanged segment."""
         encoded = self._encoder.batches_encoded
         return ReencodeStats(self._batches, self._encoder.batches_after if encoded else self._batches, encoded)
 

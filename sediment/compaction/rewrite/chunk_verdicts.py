@@ -42,7 +42,6 @@ class VerdictTable:
         return int(self.offsets.size)
 
     def not_applied(self) -> NotReached:
-        """Return the verdicts for which no record was found, and the tombstones for records without a key."""
         is_met = self.columns.seen | self.excluded
         return NotReached.joined(
             [
@@ -64,9 +63,7 @@ class SegmentVerdicts(Protocol):
         """After the last chunk, return the verdicts that were not applied; leave out batches that must not change."""
         ...
 
-    def matches(self) -> MatchedRecords | None:
-        """After the last chunk, return the records that a search found; None without a search."""
-        ...
+    def matches(self) -> MatchedRecords | None: ...
 
 
 class GivenVerdicts:

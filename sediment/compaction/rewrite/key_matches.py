@@ -221,7 +221,6 @@ class KeySearch:
         return KeyMatches(offsets[:found], keys[:found], tombstones[:found], int(self._state[SCANNED]))
 
     def add(self, span: BatchSpan) -> Int64s:
-        """Search a checked chunk; return the offsets of its matches, int64[n], in log order."""
         rows, state, before = span.rows, self._state, int(self._state[MATCHES])
         is_control = (rows["magic"] >= MAGIC_V2) & (rows["attributes"] & CONTROL_BIT != 0)
         batches = self._opener.begin(span, (rows["record_count"] != 0) & ~is_control)

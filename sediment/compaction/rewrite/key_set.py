@@ -30,7 +30,6 @@ class KeySet:
 
     @classmethod
     def of(cls, keys: Iterable[bytes]) -> KeySet:
-        """Return the set of `keys`; duplicates are allowed."""
         different = set(keys)
         if not all(isinstance(key, bytes) for key in different):
             raise UsageError("a key to search for is not bytes", advice="encode it as the producer did")

@@ -53,7 +53,6 @@ class Reach:
         )
 
     def not_reached(self, offsets: Int64s) -> NotReached:
-        """Return the ascending `offsets`, each with the reason why its verdict is not applied."""
         # An offset below the bound gets the same reason as the bound itself, because the batch of this offset ends at
         # or above the bound.
         at = np.maximum(offsets, self.bound)
@@ -178,7 +177,6 @@ def collect_rewrite(plan: RewritePlan, segments: Iterable[RewrittenSegment]) -> 
 
 
 def _next_dirty_offset(view: LogView, verdicts: Verdicts) -> int:
-    """Return the cleaner checkpoint, lowered to the first record with a new key."""
     checkpoint = view.log_start_offset if view.first_dirty_checkpoint is None else view.first_dirty_checkpoint
     new_keys = verdicts.offsets[verdicts.actions == Action.REPLACE_KEY]
     # An older record may have the same key, so the next cleaning must start at the record with the new key.

@@ -19,9 +19,6 @@
     delete horizon                                      unchanged; removed if the batch got a new tombstone
     record count, length, CRC                           recomputed
 
-A batch with a new tombstone loses its delete horizon, so that the cleaner writes a new horizon.  With the old horizon,
-the tombstone could be dropped before consumers have read it.
-
 The loop is resumable.  At the next call, the loop continues.  If this call processes a batch a second time, the only
 effect is that marks of verdicts are set again.
 
@@ -309,6 +306,8 @@ def _write_changed(
     The output must have room for the batch.
     """
     count = changes.kept
+    # A batch with a new tombstone loses its delete horizon, so that the cleaner writes a new horizon.  With the old
+    # horizon, the tombstone could be dropped before consumers have read it.
     has_horizon = header.has_horizon and changes.tombstoned == 0
     base_timestamp, max_timestamp = kept_timestamps(header.address, rows.records, count)
     if has_horizon:

@@ -113,7 +113,6 @@ class _SegmentRewrite:
         return RewrittenSegment(group, stats, not_reached, self._verdicts.matches())
 
     def _pieces(self) -> Iterator[ByteArray]:
-        """Yield the new batches, one piece for each chunk; yield nothing if no record changes."""
         is_changed = False
         for span in self._source.checked_spans(zeros_may_follow=self._verdicts.zeros_may_follow):
             piece = self._rewritten(span)
@@ -163,7 +162,6 @@ class _SegmentRewrite:
 
     @cached_property
     def _needed_headers(self) -> Int64s:
-        """Positions of the batches that keep their header if they lose all records, int64[n]."""
         last_of_producers = np.zeros((0, 2), dtype=np.int64)
         last_position = -1
         for span in self._source.spans():

@@ -89,7 +89,6 @@ class SourceSegment:
             self.zeros_at_end = error
 
     def checked_spans(self, *, zeros_may_follow: bool = False, end_position: int | None = None) -> Iterator[BatchSpan]:
-        """Yield the chunks as `spans` does; the lengths, checksums and offsets of their batches are checked."""
         for span in self.spans(zeros_may_follow=zeros_may_follow, end_position=end_position):
             self.check(span)
             yield span

@@ -45,8 +45,6 @@ def subject_hmac(secret: bytes, subject: bytes) -> str:
 # --------------------------------------------------------------------------------------------------------------- values
 @dataclass(frozen=True, slots=True, repr=False)
 class SuppressedKeys:
-    """The suppressed keys of one topic, in the form that is sent to tasks: HMACs in hex, and their secret."""
-
     secret: bytes
     hmacs: frozenset[str]
 
@@ -56,8 +54,6 @@ class SuppressedKeys:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SuppressionList:
-    """The suppressed keys of all topics, as HMACs in hex made with `secret`."""
-
     secret: bytes
     topics: Mapping[str, frozenset[str]]
 

@@ -85,7 +85,6 @@ class Verdicts:
 
     @classmethod
     def of(cls, verdicts: Iterable[Verdict]) -> Verdicts:
-        """Return the columns of `verdicts`, which may be in any order."""
         rows = sorted(verdicts, key=lambda verdict: verdict.offset)
         edges = np.zeros(len(rows) + 1, dtype=np.int64)
         np.cumsum([len(row.replacement) for row in rows], out=edges[1:])
@@ -98,7 +97,6 @@ class Verdicts:
 
     @classmethod
     def uniform(cls, offsets: Int64s, action: Action, replacement: bytes = b"") -> Verdicts:
-        """Return the same verdict for each of the ascending `offsets`, int64[n]."""
         count = offsets.size
         return cls(
             offsets,

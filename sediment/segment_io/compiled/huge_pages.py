@@ -64,7 +64,6 @@ class PageReserve:
         self._most_bytes = 0
 
     def take_zeroed(self, size_bytes: int) -> npt.NDArray[np.uint8]:
-        """Return zeroed uint8[size_bytes], aligned to a huge page if the reserve uses huge pages."""
         memory, is_fresh = self._take(size_bytes, most_bytes=size_bytes)
         if not is_fresh:
             memory[:] = 0

@@ -160,7 +160,6 @@ def cached_kernels() -> tuple[Path | None, list[str]]:
 
 
 def _in_tree_mark() -> Path:
-    """Return the path of the file that proves that the cache next to the sources was made from these sources."""
     return Path(__file__).resolve().parent / "__pycache__" / f"kernels-{_digest()}"
 
 
@@ -177,7 +176,6 @@ def _mark_in_tree() -> bool:
 
 
 def _check_in_tree() -> None:
-    """Check that nobody can change the code in the cache who cannot change the sources next to it."""
     for sources in sorted({source.parent for source in kernel_files()}):
         like = sources.stat()
         folder = sources / "__pycache__"

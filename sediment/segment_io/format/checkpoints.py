@@ -136,7 +136,6 @@ def format_offset_checkpoint(entries: Mapping[TopicPartition, int]) -> bytes:
 
 
 def _is_readable(partition: TopicPartition, offset: int) -> bool:
-    """Return True if a broker reads the line back unchanged; the topic name must not contain white space."""
     try:
         partition.topic.encode()
     except UnicodeEncodeError:
@@ -203,7 +202,6 @@ _METADATA_ADVICE = "run `sediment recover`, which writes the file from the metad
 
 
 def parse_partition_metadata(content: bytes, *, path: str | None = None) -> str:
-    """Return the topic id, 22 characters."""
     if not content:
         raise _corrupt("partition.metadata has 0 bytes", path, _METADATA_ADVICE)
     fields = [_COLON.split(line) for line in _lines(content, path, _METADATA_ADVICE)[:2]]

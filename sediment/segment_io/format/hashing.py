@@ -44,7 +44,6 @@ _LONG_BYTES = 240
 
 
 def _words(offset: int) -> np.uint64:
-    """Return the secret's words at `offset` and `offset` + 8, combined as in XXH3 for short inputs."""
     first, second = np.frombuffer(_SECRET.tobytes()[offset : offset + 16], dtype="<u8")
     return np.uint64(first ^ second)
 

@@ -89,7 +89,6 @@ def start_entry_arrays(progress: Int64s) -> None:
 
 @kernel
 def entry_goes_back(last_offset: int, timestamp: int, interval_bytes: int, progress: Int64s) -> bool:
-    """Return True if `add_batch` would leave out an entry because its offset is not above the last entry's offset."""
     if progress[SINCE_ENTRY_BYTES] <= interval_bytes:
         return False
     if last_offset <= progress[INDEXED_OFFSET]:

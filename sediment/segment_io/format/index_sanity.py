@@ -26,7 +26,6 @@ _REBUILD_ADVICE = "delete the index; it is rebuilt from the log"
 def whole_entries(
     data: Buffer, dtype: np.dtype[np.void], *, path: str | None, preallocated: bool
 ) -> npt.NDArray[np.void]:
-    """Return the complete entries of an index file, without the zero tail of a preallocated file."""
     view = memoryview(data).cast("B")
     count, trailing = divmod(len(view), dtype.itemsize)
     if trailing and not preallocated:

@@ -199,7 +199,6 @@ def segment_file_name(base_offset: int, kind: SegmentFileKind) -> str:
 
 
 def new_run_id() -> str:
-    """Return a random run id for the names of part files: 12 hexadecimal digits."""
     return uuid.uuid4().hex[:12]
 
 

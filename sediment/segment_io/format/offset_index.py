@@ -46,7 +46,6 @@ class OffsetIndex:
         return self[-1].offset if len(self) else self.base_offset
 
     def lookup(self, target_offset: int) -> OffsetPosition:
-        """Return the entry with the largest offset ≤ `target_offset`; (base offset, 0) if there is none."""
         slot = int(np.searchsorted(self.relative_offsets, target_offset - self.base_offset, side="right")) - 1
         return self[slot] if slot >= 0 else OffsetPosition(self.base_offset, 0)
 

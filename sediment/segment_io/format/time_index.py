@@ -46,7 +46,6 @@ class TimeIndex:
         return self[-1] if len(self) else TimestampOffset(NO_TIMESTAMP, self.base_offset)
 
     def lookup(self, target_ms: int) -> TimestampOffset:
-        """Return the entry with the largest timestamp ≤ `target_ms`; (−1, base offset) if there is none."""
         slot = int(np.searchsorted(self.timestamps, target_ms, side="right")) - 1
         return self[slot] if slot >= 0 else TimestampOffset(NO_TIMESTAMP, self.base_offset)
 

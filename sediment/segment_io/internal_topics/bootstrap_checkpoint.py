@@ -26,7 +26,6 @@ _VERSION = 0  # version of the keys and values of control records
 
 
 def format_bootstrap_checkpoint(values: Sequence[bytes], *, now_ms: int) -> bytes:
-    """Return the content of the file with the metadata records `values`, which `encode_metadata_record` has encoded."""
     header = m.SnapshotHeaderRecord(version=_VERSION, last_contained_log_timestamp=now_ms)
     parts = [_control_batch(CONTROL_SNAPSHOT_HEADER, header, 0, now_ms)]
     offset = 1

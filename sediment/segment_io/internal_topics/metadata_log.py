@@ -247,7 +247,6 @@ def finished_snapshots(names: Iterable[str]) -> list[tuple[int, int, str]]:
 
 
 def _read_best(directory: Path, snapshots: Sequence[tuple[int, int, str]], fs: Fs) -> ClusterMetadata | None:
-    """Return the metadata from the latest snapshot; if it is unreadable, from an older one and the log after that."""
     if not snapshots:
         return _read(directory, None, fs)
     end_offset, _, name = snapshots[0]
@@ -409,7 +408,6 @@ class _VerifiedScan:
             )
 
     def _check_order(self, span: BatchSpan, expected: int) -> None:
-        """Check that each batch begins where the previous batch ended; the first batch may begin below `expected`."""
         firsts, nexts = span.rows["base_offset"], span.rows["last_offset"] + 1
         expecteds = np.concatenate((np.array([expected], dtype=np.int64), nexts[:-1]))
         wrong = firsts != expecteds
@@ -534,7 +532,6 @@ class MetadataImage:
                 self._elected_at = max(self._elected_at, offset)
 
     def metadata(self, end_offset: int) -> ClusterMetadata:
-        """Return the metadata without the changes of an open transaction."""
         return ClusterMetadata(
             topic_ids=self._topic_ids,
             topic_configs=self._of(ResourceType.TOPIC),

@@ -28,7 +28,6 @@ class QuorumState:
 
 
 def read_quorum_state(metadata_dir: Path, fs: Fs) -> QuorumState | None:
-    """Return the state in the directory of a metadata log; None if the file does not exist."""
     path = metadata_dir / QUORUM_STATE_FILE
     try:
         content = fs.read_bytes(path)

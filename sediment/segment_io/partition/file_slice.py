@@ -42,7 +42,6 @@ class FileSlice:
         return self.send_waiting(target, already_sent, lambda: False)
 
     def send_waiting(self, target: socket.socket, already_sent: int, wait: Callable[[], bool]) -> int:
-        """Send like `send_some`; if the socket is full, call `wait`, and continue if `wait` returns True."""
         file, end = self._open(), self.position + self.size_bytes
         start = position = self.position + already_sent
         while position < end:

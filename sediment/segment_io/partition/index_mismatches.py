@@ -48,7 +48,6 @@ class CheckedFile:
 
 
 def check_indexes(source: Source, fs: Fs) -> Iterator[CheckedFile]:
-    """Check every index of the segments of `source`, then its snapshots."""
     for segment in live_segments(source, fs):
         yield from _check_segment(source, segment, fs)
     for offset in list_log(source.partition, source.directory, fs).snapshots:

@@ -124,7 +124,6 @@ def check_segments_are_files(partition: TopicPartition, path: Path, fs: Fs) -> N
 
 
 def stat_segment(directory: Path, base_offset: int, fs: Fs, *, suffix: str = "") -> SegmentRef | None:
-    """Return a segment with the sizes of its files, which have the suffix `suffix`; None if it has no `.log`."""
     found = {
         kind: fs.entry(directory / (segment_file_name(base_offset, kind) + suffix))
         for kind in (SegmentFileKind.LOG, *_INDEX_KINDS)

@@ -132,7 +132,6 @@ def _is_quiet(directory: Path) -> bool:
 
 
 def _completed_swaps(listing: LogListing) -> list[tuple[int, str]]:
-    """Return (base offset, name) of the `.log.swap` files that Kafka's loader would rename into place."""
     parsed = [(leftover.parsed, leftover.name) for leftover in listing.leftovers]
     lowest_cleaned = min((p.base_offset for p, _ in parsed if p.state == CLEANED_SUFFIX), default=INT64_MAX)
     return sorted(

@@ -247,7 +247,6 @@ class _Opening:
         return tail
 
     def _first_batch_from(self, offset: int) -> int:
-        """Return the base offset of the first batch that ends at or above `offset`."""
         for segment in self.listing.segments[self._holding(offset) :]:
             for rows in self._batches(segment):
                 reaching = rows["base_offset"][rows["last_offset"] >= offset]
@@ -302,7 +301,6 @@ class _Opening:
         return state
 
     def _indexed_aborted(self) -> dict[int, tuple[AbortedTxn, ...] | None]:
-        """Return the aborted transactions of each segment's index, by base offset; None for a corrupt index."""
         return {
             segment.base_offset: self._aborted_in(segment)
             for segment in self.listing.segments

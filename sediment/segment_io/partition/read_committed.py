@@ -51,7 +51,6 @@ class CommittedRange:
 
 
 def log_end_offset(source: Source, fs: Fs) -> int:
-    """Return the offset after the last whole batch of the partition of `source`."""
     whole = Source(source.partition, source.directory)
 
     def find_end() -> int:

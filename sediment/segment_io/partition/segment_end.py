@@ -27,7 +27,6 @@ class LogEnd:
 
 
 def find_log_end(partition: TopicPartition, directory: Path, fs: Fs) -> LogEnd:
-    """Return the end of the log in a partition directory; a log without segments ends at 0."""
     segments = list_log(partition, directory, fs).segments
     if not segments:
         return LogEnd(0, is_torn=False)
@@ -58,7 +57,6 @@ def find_segment_end(directory: Path, segment: SegmentRef, fs: Fs) -> tuple[int,
 
 
 def _last_offset_entry(directory: Path, segment: SegmentRef, fs: Fs) -> tuple[int, int | None]:
-    """Return (position, offset) of the last entry of the offset index; (0, None) if the index is missing or wrong."""
     count = (segment.offset_index_bytes or 0) // OFFSET_ENTRY_BYTES
     if not count:
         return 0, None

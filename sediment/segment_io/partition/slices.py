@@ -116,7 +116,6 @@ class Slice:
 
 # ------------------------------------------------------------------------------------------------------------ planning
 def plan_slices(source: Source, bounds: Bounds, fs: Fs, *, slice_bytes: int = SLICE_BYTES) -> tuple[Slice, ...]:
-    """Return the slices that can contain records within `bounds`, sorted; each has at most about `slice_bytes`."""
     if bounds.is_empty():
         return ()
     return tuple(
@@ -142,7 +141,6 @@ def slices_from_end(source: Source, bounds: Bounds, fs: Fs) -> Iterator[Slice]:
 
 
 def current_slices(stale: Slice, fs: Fs) -> tuple[Slice, ...]:
-    """Return the current slices for the offsets of `stale`, whose file was replaced or removed."""
     bounds = Bounds(first_offset=stale.start_offset, end_offset=stale.end_offset)
     try:
         return plan_slices(stale.source, bounds, fs, slice_bytes=INT64_MAX)
@@ -329,7 +327,6 @@ def _offset_index(source: Source, segment: LiveSegment) -> OffsetIndex:
 
 
 def _time_index(source: Source, segment: LiveSegment) -> TimeIndex:
-    """Return the time index up to the first entry with an offset past the segment's end."""
     content = read_entries(segment.path(source.directory, SegmentFileKind.TIME_INDEX), TIME_ENTRY_BYTES)
     index = parse_time_index(content, segment.base_offset, preallocated=True)
     inside = _search(index.relative_offsets, segment.end_offset - segment.base_offset, "left")

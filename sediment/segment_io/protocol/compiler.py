@@ -50,7 +50,6 @@ _SIZES_BYTES = {**{kind: struct.calcsize(f">{code}") for kind, code in _CODES.it
 
 
 def default_of(field: FieldSchema) -> Any:
-    """Return the default value of a field in a new message, unless `has_new_structure` is True for the field."""
     text = field.default
     if text == "null":
         return None
@@ -434,8 +433,6 @@ def compile_encoder(schema: MessageSchema, version: int, classes: Mapping[str, t
 
 
 class _EncoderSource(_Source):
-    """The source of an encoder; `out` is the output buffer, and `run` has the numbers that still need a line."""
-
     def __init__(self, schema: MessageSchema, version: int, classes: Mapping[str, type]) -> None:
         super().__init__(schema, version, classes)
         self._out = "out"

@@ -19,8 +19,6 @@ _MODULE = "sediment.segment_io.protocol.messages"
 
 
 class SizedSlice(Protocol):
-    """A range of bytes in a file."""
-
     @property
     def size_bytes(self) -> int: ...
 

@@ -520,7 +520,6 @@ class RecordColumns:
         return len(self) - before, status
 
     def _decompressed(self, span: BatchSpan, row: np.void, at: int, size_bytes: int) -> ByteArray:
-        """Decode the records of a batch into the scratch rows; return the buffer to which their positions refer."""
         payload = span.buffer[at + BATCH_HEADER_BYTES : at + size_bytes].data
         content = decompress(int(row["attributes"]) & CODEC_MASK, payload, limit_bytes=MAX_RECORDS_BYTES)
         size = len(content)
@@ -543,13 +542,11 @@ class RecordColumns:
         return table
 
     def take_last(self) -> RecordTable:
-        """Return the gathered records; no more records can be added."""
         headers = np.concatenate(self._headers) if self._headers else np.zeros(0, dtype=np.void)
         counts = np.concatenate(self._counts) if self._counts else np.zeros(0, dtype=np.int64)
         return RecordTable(self._arrays, headers, counts)
 
     def has_batches(self) -> bool:
-        """Return True if batches were gathered since the last `take`, with or without records."""
         return any(map(len, self._headers))
 
 
@@ -647,7 +644,6 @@ def _binary(offsets: Int32s, data: ByteArray, valid: ByteArray, count: int) -> p
 
 
 def _bitmap(valid: ByteArray, count: int) -> tuple[int, pa.Buffer | None]:
-    """Return (number of nulls, validity bitmap); the bitmap is None if no value is null."""
     import pyarrow as pa
 
     missing = count - int(valid[:count].sum(dtype=np.int64))

@@ -318,7 +318,6 @@ def _runs(data: Buffer, from_offset: int, visible: _Visibility, limit_bytes: int
 
 
 def _verified(buffer: ByteArray) -> Iterator[Rows]:
-    """Yield BATCH_ROW tables of the whole batches; positions are relative to the start of the buffer."""
     end = buffer.size - PADDING_BYTES
     start, status = 0, ROWS_FULL
     while status == ROWS_FULL and start < end:

@@ -108,7 +108,6 @@ class MappedIndex:
 
     @property
     def is_full(self) -> bool:
-        """True if no slot is free, except reserved slots; the segment is then rolled."""
         return len(self) >= self.max_entries - self.reserved_entries
 
     def open(self) -> OpenFile:
@@ -202,7 +201,6 @@ class MappedOffsetIndex(MappedIndex):
         return OffsetPosition(self.base_offset + relative_offset, position)
 
     def lookup(self, target_offset: int) -> OffsetPosition:
-        """Return the entry with the largest offset ≤ `target_offset`; (base offset, 0) if there is none."""
         slot = self._slot(target_offset - self.base_offset)
         if slot < 0:
             return OffsetPosition(self.base_offset, 0)
@@ -276,7 +274,6 @@ class MappedTimeIndex(MappedIndex):
             self.extend(TIME_ENTRY_STRUCT.pack(timestamp_ms, relative_offset(offset, self.base_offset)))
 
     def lookup(self, target_ms: int) -> TimestampOffset:
-        """Return the entry with the largest timestamp ≤ `target_ms`; (−1, base offset) if there is none."""
         entries = len(self)
         if not entries:
             return TimestampOffset(NO_TIMESTAMP, self.base_offset)

@@ -65,8 +65,6 @@ _NOTHING_UNREADABLE = np.zeros((0, 2), dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class SegmentImage:
-    """The content of one new segment in memory; `log` is a slice of the rebuilt batches."""
-
     base_offset: int
     log: ByteArray
     offset_index: bytes
@@ -304,7 +302,6 @@ class _GrowingIndexes:
         start_indexes(self._progress)
 
     def taken_from(self, source: _PieceSource) -> Iterator[Buffer]:
-        """Yield the indexed pieces of the segment; put back the part of a piece that does not fit."""
         while (piece := source.take()) is not None:
             taken = self._add(piece)
             if taken:

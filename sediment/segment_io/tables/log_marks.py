@@ -39,8 +39,6 @@ class LogMatch(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RecordMark:
-    """The offset of a record, and a checksum of its timestamp, key and value."""
-
     offset: int
     crc: int
 

@@ -135,7 +135,6 @@ def pack_scan_tasks(scan_tasks: Sequence[ScanTask], task_bytes: int) -> list[Tab
 
 
 def read_cost(scan_task: ScanTask) -> int:
-    """Return the cost of a scan task as a number of bytes to read, including the cost to open its segment."""
     return scan_task.slice.size_bytes + OPEN_SEGMENT_BYTES
 
 

@@ -163,7 +163,6 @@ _IndexColumns: TypeAlias = Callable[[bytes, LiveSegment, str], tuple[Int64s, ...
 
 
 def _index_table(source: Source, fs: Fs, kind: SegmentFileKind, columns: _IndexColumns, names: Sequence[str]) -> _Rows:
-    """Return a table of all indexes of `kind`; `columns(index, segment, path)` returns the columns of one index."""
     bases: list[Int64s] = []
     parts: list[tuple[Int64s, ...]] = []
     for segment in live_segments(source, fs):
