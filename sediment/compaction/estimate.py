@@ -62,8 +62,6 @@ class Estimate:
 
     `tombstones_waiting` counts the tombstones that are kept.  They expire between `first_horizon_ms` and
     `last_horizon_ms`.  If none of their batches has a delete horizon after cleaning, both are None.
-    `tombstones_expired` counts the tombstones that are dropped because of their horizon, and `records_without_key` the
-    records that are dropped because they have no key.
     """
 
     keys: int

@@ -43,7 +43,6 @@ class Resources:
     """`asked` is the strategy that the caller requests, or None.
 
     `all_bytes` is the size of all partitions of the run.  `slots` is the number of tasks that run at the same time.
-    `task_memory_bytes` is the memory limit of one task.
     """
 
     asked: Strategy | None

@@ -8,8 +8,7 @@ Because offsets ascend, one 64-bit integer for each key (its word) is enough:
 * whether the latest missing record still needs a later record of the same key as its reason;
 * the number of kept records that a later record of the dirty section would supersede.
 
-A word contains no offsets.  If the words of some keys show a difference, a second pass follows these keys and produces
-events.
+A word contains no offsets.
 
 Invariants: offsets ascend in both inputs.  A kernel allocates nothing and returns a status.  Keys are compared by 128
 bits of a hash with the run's seed; values, headers and keys at the same offset are compared byte by byte.

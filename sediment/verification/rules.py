@@ -104,12 +104,12 @@ _HEADER_FIELDS = {
 class PairRules:
     """`since_ms` is the clock of the first of several cleanings between the two logs, or None for a single cleaning.
 
-    The time of a single cleaning is `now_ms` if `now_is_exact`, else some earlier time.  `stable_before` and
-    `stable_after` are last stable offsets.  All batches of magic 0 or 1 in BEFORE are below `legacy_end`.
-    `corrupt_from` is the base offset of the first segment of BEFORE with unreadable batches, or None if every batch is
-    readable.  `delete_retention_ms` and `producer_id_expiration_ms` are None if these settings are not stated.  Without
-    `delete_retention_ms`, every new delete horizon is wrong.  Without `producer_id_expiration_ms`, no producer expires.
-    With `may_be_reencoded`, batches may have another codec or size than in BEFORE.
+    The time of a single cleaning is `now_ms` if `now_is_exact`, else some earlier time.  All batches of magic 0 or 1 in
+    BEFORE are below `legacy_end`.  `corrupt_from` is the base offset of the first segment of BEFORE with unreadable
+    batches, or None if every batch is readable.  `delete_retention_ms` and `producer_id_expiration_ms` are None if
+    these settings are not stated.  Without `delete_retention_ms`, every new delete horizon is wrong.  Without
+    `producer_id_expiration_ms`, no producer expires.  With `may_be_reencoded`, batches may have another codec or size
+    than in BEFORE.
     """
 
     cleaned: CleanedRange

@@ -1,8 +1,8 @@
 """Decoding of messages of magic 0 and 1 into the record rows of `record_decoder`, also from compressed wrappers.
 
-`layout` contains the fields of a message (kafka-log 01 §5).  A log entry consists of offset, length and message.  A row
-is int64[RECORD_FIELDS], as in `record_decoder.decode_records`, with two differences.  OFFSET_DELTA and TIMESTAMP_DELTA
-contain absolute values.  HEADERS_START is 0, because messages have no headers.
+`layout` contains the fields of a message (kafka-log 01 §5).  A row is int64[RECORD_FIELDS], as in
+`record_decoder.decode_records`, with two differences.  OFFSET_DELTA and TIMESTAMP_DELTA contain absolute values.
+HEADERS_START is 0, because messages have no headers.
 
     magic 0               timestamp -1; the offsets inside a wrapper are absolute
     magic 1               the offsets inside a wrapper are relative; the wrapper has the offset of its last message

@@ -5,8 +5,7 @@
     wrapper of n messages       | header, 61 bytes |             its n records are a separate uncompressed payload
 
 A batch keeps the codec and the timestamp type of its message.  A message of magic 0 gets timestamp -1 of type
-CreateTime.  Leader epoch and producer are set to "unknown", as in Kafka (kafka-log 02 §6.4).  A rebuilt batch has the
-offsets of its first and last kept records (`batch_rebuild.begin_at_first_kept`).
+CreateTime.  Leader epoch and producer are set to "unknown", as in Kafka (kafka-log 02 §6.4).
 
 Invariants: the batches have no checksum.  Only the cleaner reads these batches, and it rebuilds every batch.
 """

@@ -109,17 +109,15 @@ class ClusterMetadata:
 
     A topic without topic-level configs has no entry in `topic_configs`.  The same is true for groups and for
     subscriptions to client metrics.  Keys of `broker_configs` are node ids as text; the configs of all brokers are
-    under ALL_BROKERS.  For each topic and partition number, `replicas` has the node ids and `leader_epochs` has the
-    leader epoch.  `scram_credentials` has the credential records by mechanism number and user.  `next_producer_id` is
-    above every producer id that the controller gave to a broker.  `acls` has the ACL records by id.  `quotas` has the
-    quota records by (entity, key); an entity consists of (type, name) pairs.  `quorum_records` has the values of the
-    last KRaftVersionRecord and the last VotersRecord by control type, as the log contains them.  For each partition,
-    `directory_ids` has the ids of its replicas' log directories, if the records state them.  `new_partitions` are the
-    partitions that `sediment serve` added since a broker last ran; after a crash, their folders may be missing.
-    `removed_topic_ids` are the ids of topics that `sediment serve` removed since a broker last ran, except topics that
-    were added again.  `former_topic_ids` are the ids of deleted topics by name, as far as the records since the last
-    snapshot show them.  `unreadable_snapshot` is the name of the latest snapshot if an older one, or the log alone, had
-    to replace it.
+    under ALL_BROKERS.  `scram_credentials` has the credential records by mechanism number and user.  `next_producer_id`
+    is above every producer id that the controller gave to a broker.  `quotas` has the quota records by (entity, key);
+    an entity consists of (type, name) pairs.  `quorum_records` has the values of the last KRaftVersionRecord and the
+    last VotersRecord by control type, as the log contains them.  For each partition, `directory_ids` has the ids of its
+    replicas' log directories, if the records state them.  `new_partitions` are the partitions that `sediment serve`
+    added since a broker last ran; after a crash, their folders may be missing.  `removed_topic_ids` are the ids of
+    topics that `sediment serve` removed since a broker last ran, except topics that were added again.
+    `former_topic_ids` are the ids of deleted topics by name, as far as the records since the last snapshot show them.
+    `unreadable_snapshot` is the name of the latest snapshot if an older one, or the log alone, had to replace it.
     """
 
     topic_ids: Mapping[str, str]
@@ -298,17 +296,15 @@ def _read(directory: Path, snapshot: tuple[int, int, str] | None, fs: Fs) -> Clu
 
 
 def _offsets_reached(directory: Path, fs: Fs) -> list[tuple[int, str]]:
-    """Return earlier log end offsets, each with the name of the file that proves it.
-
-    Both files are written after all records below these offsets.  So a log that ends below such an offset is a
-    truncated copy.
-    """
+    """Return earlier log end offsets, each with the name of the file that proves it."""
     names = [(name, parse_segment_file(name)) for name in (entry.name for entry in fs.scan(directory))]
     # A clean stop writes a producer snapshot whose name contains the log end.
     ends = [(file, name) for name, file in names if file and file.kind is SegmentFileKind.SNAPSHOT and not file.state]
     found = [(file.base_offset, name) for file, name in ends]
     # A new leader epoch begins at the log end, and is written to the leader epoch file.
     epochs = read_leader_epochs(fs, directory / LEADER_EPOCH_FILE) or ()
+    # Both files are written after all records below these offsets.  So a log that ends below such an offset is a
+    # truncated copy.
     return found + [(entry.start_offset, LEADER_EPOCH_FILE) for entry in epochs]
 
 

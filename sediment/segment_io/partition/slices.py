@@ -8,8 +8,6 @@ A log in use changes while it is read: segments roll, retention removes segments
 a slice is identified by its offsets.  Its positions are valid only for the file in which they were found.  If another
 file has replaced that file, `current_slices` finds new positions for the same offsets.
 
-Planning lists the directory with `live_segments`, which reads the clock and may wait for a replacement to finish.
-
 Invariants: an index entry is used only if the log confirms it.  Every record within the bounds is in a slice; slices
 may also contain other records.  Planning needs no compiled code.
 """

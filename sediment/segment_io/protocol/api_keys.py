@@ -121,7 +121,10 @@ def supported_versions(api_key: int) -> VersionRange:
 
 
 def advertised_versions(api_key: int) -> VersionRange:
-    """These are the supported versions, except that the list for Produce begins at LOWEST_OFFERED_PRODUCE_VERSION."""
+    """Return the versions of an API that a broker lists in its ApiVersions response.
+
+    These are the supported versions, except that the list for Produce begins at LOWEST_OFFERED_PRODUCE_VERSION.
+    """
     versions = supported_versions(api_key)
     if api_key == ApiKey.PRODUCE:
         return VersionRange(LOWEST_OFFERED_PRODUCE_VERSION, versions.highest_version)

@@ -1,8 +1,7 @@
 """The recovery scan of a segment (Kafka's LogSegment.recover): one pass verifies checksums and rebuilds both indexes.
 
 An untrusted segment (kafka-log 05 §4) is good up to its first bad batch.  The scan builds index entries for the good
-batches by the rule of `format.index_appends`.  During the scan, the caller receives the batches of producers, and the
-first batch of each leader epoch.
+batches by the rule of `format.index_appends`.
 
 An offset that does not fit the segment raises IndexOffsetOverflowError; `loading.split_segment` then splits the
 segment.
