@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from sediment.compaction.kernels.batch_decoder import CheckedBatches, KeyMap, flags_of
 from sediment.compaction.kernels.cleaned_transaction_metadata import DISCARD, UNMAPPED, UNREADABLE
 from sediment.compaction.kernels.offset_map import OFFSET_SLOT_BYTES, OffsetMap, fill_slot, find_slot, headroom, normal
 from sediment.segment_io.buffers import Buffer
@@ -88,14 +89,9 @@ def _is_key(stored: int, address: int, length: int) -> bool:
 
 @kernel
 def prove_chunk(
-    chunk: npt.NDArray[np.uint8],
-    positions: npt.NDArray[np.int64],
-    batch_flags: npt.NDArray[np.uint8],
-    payloads: npt.NDArray[np.int64],
+    batches: CheckedBatches,
     first_mapped_offset: int,
-    seed: np.uint64,
-    secrets: npt.NDArray[np.uint8],
-    tables: npt.NDArray[np.int64],
+    keys: KeyMap,
     records: npt.NDArray[np.int64],
     state: npt.NDArray[np.int64],
 ) -> int:
@@ -103,11 +99,11 @@ def prove_chunk(
 
     If more memory is needed, the caller provides it and repeats the call.
     """
-    base = chunk.ctypes.data
+    base, tables = batches.buffer.ctypes.data, keys.tables
     while state[CURSOR] > 0:
         ordinal = state[CURSOR] - 1
-        flags = np.int64(batch_flags[ordinal]) if batch_flags.size else 0
-        header = base + positions[ordinal]
+        flags = flags_of(batches, ordinal)
+        header = base + batches.positions[ordinal]
         is_filtered = (flags & (UNREADABLE | DISCARD)) == 0
         if is_filtered:
             attributes = load_i16(header + ATTRIBUTES)
@@ -119,7 +115,7 @@ def prove_chunk(
                 records_base = header + BATCH_HEADER_BYTES
                 end = load_i32(header + BATCH_LENGTH) + LOG_OVERHEAD_BYTES - BATCH_HEADER_BYTES
             else:
-                records_base, end = payloads[ordinal, 0], payloads[ordinal, 1]
+                records_base, end = batches.payloads[ordinal, 0], batches.payloads[ordinal, 1]
                 if end == NOT_DECOMPRESSED:
                     return NEEDS_PAYLOAD
             if count * MIN_RECORD_BYTES > end:
@@ -148,7 +144,7 @@ def prove_chunk(
                     continue
                 address = records_base + records[index, KEY_START]
                 offset = base_offset + records[index, OFFSET_DELTA]
-                low, high = hash_key(address, length, seed, secrets.ctypes.data)
+                low, high = hash_key(address, length, keys.seed, keys.secrets.ctypes.data)
                 low = normal(low, high)
                 found, slot = find_slot(tables, OFFSET_SLOT_BYTES, low, high)
                 if found:
@@ -193,14 +189,9 @@ class ExactKeys:
         payloads = chunk.payloads.copy()
         while True:
             status = prove_chunk(
-                chunk.buffer,
-                chunk.positions,
-                chunk.batch_flags,
-                payloads,
+                CheckedBatches(chunk.buffer, chunk.positions, chunk.batch_flags, payloads),
                 first_mapped_offset,
-                self._seed,
-                self._secrets,
-                self._slots.tables,
+                KeyMap(self._slots.tables, self._seed, self._secrets),
                 self._records,
                 state,
             )

@@ -65,6 +65,7 @@ from sediment.segment_io.format.record_decoder import (
     read_varint,
 )
 from sediment.segment_io.format.timestamps import record_timestamp
+from sediment.segment_io.segment.columns import SpanBatches
 
 Int64s = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.void]
@@ -217,30 +218,27 @@ class Step(NamedTuple):
 # ------------------------------------------------------------------------------------------------------------- decoding
 @kernel
 def decode_batches(
-    base: int,
-    shift: int,
-    rows: Rows,
+    batches: SpanBatches,
     first: int,
-    skip: npt.NDArray[np.bool_],
     records: Int64s,
     filled: int,
     counts: Int64s,
     contents: Int64s,
 ) -> tuple[int, int, int]:
-    """Decode rows[first:] into `records`, starting at index `filled`.
+    """Decode the batches from index `first` on into `records`, starting at index `filled`.
 
-    A file position plus `shift` is a position in the buffer.  The function also fills `counts`, int64[rows], and
-    `contents`, int64[rows, CONTENT_FIELDS].
+    The function also fills `counts`, int64[batches], and `contents`, int64[batches, CONTENT_FIELDS].
 
     Returns:
         (status, batch, records filled): OK with the number of batches, or else a request or error status with the index
         of the batch that caused it.
     """
-    for index in range(first, rows.size):
+    base, shift = batches.base, batches.shift
+    for index in range(first, batches.rows.size):
         counts[index] = 0
-        if skip[index]:
+        if batches.skip[index]:
             continue
-        row = rows[index]
+        row = batches.rows[index]
         is_legacy = row["magic"] < 2
         contents[index, STORED_CRC] = load_u32(base + row["position"] + shift + (LEGACY_CRC if is_legacy else CRC))
         count = 1 if is_legacy else row["record_count"]
@@ -260,7 +258,7 @@ def decode_batches(
         complete_records(base, row, index, records, filled, count, contents)
         counts[index] = count
         filled += count
-    return OK, rows.size, filled
+    return OK, batches.rows.size, filled
 
 
 @kernel

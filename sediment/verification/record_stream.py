@@ -33,7 +33,7 @@ from sediment.segment_io.format.layout import (
 from sediment.segment_io.format.legacy import unwrap
 from sediment.segment_io.format.record_decoder import RECORD_FIELDS, decode_records
 from sediment.segment_io.fs import Fs, open_to_read
-from sediment.segment_io.segment.columns import MAX_RECORDS_BYTES
+from sediment.segment_io.segment.columns import MAX_RECORDS_BYTES, SpanBatches
 from sediment.segment_io.segment.reader import BatchSpan, Rows, joined
 from sediment.segment_io.tables.planning import ScanTask, UnreadableRange
 from sediment.segment_io.tables.scan import SHOWN_UNREADABLE_BYTES
@@ -247,15 +247,13 @@ class _Decoded:
 
     def run(self, first: int, room: _Room) -> tuple[int, int]:
         self._room = room
-        at, filled = first, 0
+        span, at, filled = self._span, first, 0
+        batches = SpanBatches(span.buffer.ctypes.data, span.start - span.position, self._rows, self._skip)
         self.buffers = []
         while True:
             status, at, filled = k.decode_batches(
-                self._span.buffer.ctypes.data,
-                self._span.start - self._span.position,
-                self._rows,
+                batches,
                 at,
-                self._skip,
                 self._room.records,
                 filled,
                 self._counts,

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from sediment.compaction.kernels.batch_decoder import (
     BatchMemory,
     CheckedBatches,
+    Header,
     KeyMap,
     decode_keys,
     flags_of,
@@ -32,7 +33,7 @@ from sediment.compaction.kernels.registers import (
     RUN_LIMIT,
     WITHOUT_KEY,
 )
-from sediment.segment_io.compiled.jit import kernel
+from sediment.segment_io.compiled.jit import inlined_kernel, kernel
 from sediment.segment_io.compiled.memory import load_i8, load_i32, load_i64, load_u32
 from sediment.segment_io.compiled.status import DONE, NEEDS_SIGHT_ROOM, OFFSETS_NOT_INCREASING, OK, RUN_FULL
 from sediment.segment_io.format.layout import (
@@ -99,20 +100,7 @@ def collect_keys(
                 state[NEEDED] = all_keys
                 return NEEDS_SIGHT_ROOM
             first_mapped = INT64_MAX if flags & UNMAPPED else rules[FIRST_MAPPED_OFFSET]
-            state[RUN_KEYS], without_key = _collect_latest(
-                rows.records,
-                rows.hashes,
-                header.record_count,
-                header.base_offset,
-                first_mapped,
-                keys.tables,
-                state[RECORDS],
-                state[RUN_KEYS],
-                run.hashes,
-                run.mapped,
-                run.numbers,
-            )
-            state[WITHOUT_KEY] += without_key
+            _collect_latest(header, first_mapped, keys, rows, run, state)
             state[HEADROOM] -= header.record_count
         state[RECORDS] += header.record_count
         state[LAST_BASE_OFFSET] = header.base_offset
@@ -120,42 +108,38 @@ def collect_keys(
     return DONE
 
 
-@kernel
+@inlined_kernel
 def _collect_latest(
-    records: npt.NDArray[np.int64],
-    hashes: npt.NDArray[np.uint64],
-    count: int,
-    base_offset: int,
+    header: Header,
     first_mapped_offset: int,
-    tables: npt.NDArray[np.int64],
-    first: int,
-    keys: int,
-    run_hashes: npt.NDArray[np.uint64],
-    run_mapped: npt.NDArray[np.uint8],
-    run_numbers: npt.NDArray[np.int64],
-) -> tuple[int, int]:
-    """Collect the records that `keep_latest` would keep, in the same order.
+    keys: KeyMap,
+    rows: BatchMemory,
+    run: RunKeys,
+    state: npt.NDArray[np.int64],
+) -> None:
+    """Collect the records of a batch that `keep_latest` would keep, in the same order.
 
-    `run_hashes`, uint64[n, 2], `run_mapped`, uint8[n], and `run_numbers`, int64[n], already contain `keys` keys.
-    Number `first` belongs to the last record of the batch.  Return the new number of keys, and the number of records
-    without a key.
+    `run` already contains RUN_KEYS keys, and has room for a key of each record.  Number RECORDS belongs to the last
+    record of the batch.
     """
+    collected = state[RUN_KEYS]
     without_key = 0
-    for index in range(count - 1, -1, -1):
-        if records[index, KEY_BYTES] < 0:
+    for index in range(header.record_count - 1, -1, -1):
+        if rows.records[index, KEY_BYTES] < 0:
             without_key += 1
             continue
-        low = hashes[index, 0]
-        high = hashes[index, 1]
-        is_mapped = base_offset + records[index, OFFSET_DELTA] >= first_mapped_offset
-        if is_held(tables, low, high, is_mapped):
+        low = rows.hashes[index, 0]
+        high = rows.hashes[index, 1]
+        is_mapped = header.base_offset + rows.records[index, OFFSET_DELTA] >= first_mapped_offset
+        if is_held(keys.tables, low, high, is_mapped):
             continue
-        run_hashes[keys, 0] = low
-        run_hashes[keys, 1] = high
-        run_mapped[keys] = is_mapped
-        run_numbers[keys] = first + count - 1 - index
-        keys += 1
-    return keys, without_key
+        run.hashes[collected, 0] = low
+        run.hashes[collected, 1] = high
+        run.mapped[collected] = is_mapped
+        run.numbers[collected] = state[RECORDS] + header.record_count - 1 - index
+        collected += 1
+    state[RUN_KEYS] = collected
+    state[WITHOUT_KEY] += without_key
 
 
 @kernel

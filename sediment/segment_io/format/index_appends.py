@@ -15,6 +15,8 @@ also work in an index with fewer entries.  The last slot of a time index is rese
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
@@ -38,6 +40,21 @@ TIME_INDEX_BYTES = 7
 PROGRESS_FIELDS = 8
 
 _NO_OFFSET = -1
+
+
+class IndexEntries(NamedTuple):
+    """The indexes of the segment at `base_offset`, to which entries are appended.
+
+    `offset_entries` and `time_entries` are the free parts of the indexes, including the reserved slot of the time
+    index; entries fill them from their first byte.  `progress`, int64[PROGRESS_FIELDS], is the same for all batches of
+    the segment.
+    """
+
+    base_offset: int
+    interval_bytes: int
+    progress: Int64s
+    offset_entries: ByteArray
+    time_entries: ByteArray
 
 
 def fits_segment(offset: int, base_offset: int) -> bool:
@@ -105,27 +122,21 @@ def add_batch(
     timestamp: int,
     position: int,
     size_bytes: int,
-    segment_base_offset: int,
-    interval_bytes: int,
-    progress: Int64s,
-    offset_entries: ByteArray,
-    time_entries: ByteArray,
+    indexes: IndexEntries,
 ) -> None:
-    """Count the batch at byte `position` of a segment, and append the index entries that it needs.
-
-    `offset_entries` and `time_entries` are the free parts of the indexes; entries fill them from their first byte.
-    """
+    """Count the batch at byte `position` of a segment, and append the index entries that it needs."""
+    progress, offset_entries = indexes.progress, indexes.offset_entries
     if timestamp > progress[LARGEST_TIMESTAMP]:
         progress[LARGEST_TIMESTAMP] = timestamp
         progress[LARGEST_TIMESTAMP_OFFSET] = last_offset
-    if progress[SINCE_ENTRY_BYTES] > interval_bytes:
+    if progress[SINCE_ENTRY_BYTES] > indexes.interval_bytes:
         filled = progress[OFFSET_INDEX_BYTES]
         if filled + OFFSET_ENTRY_BYTES <= offset_entries.size and last_offset > progress[INDEXED_OFFSET]:
-            store_i32(offset_entries.ctypes.data + filled, last_offset - segment_base_offset)
+            store_i32(offset_entries.ctypes.data + filled, last_offset - indexes.base_offset)
             store_i32(offset_entries.ctypes.data + filled + 4, position)
             progress[OFFSET_INDEX_BYTES] = filled + OFFSET_ENTRY_BYTES
             progress[INDEXED_OFFSET] = last_offset
-        _append_time_entry(segment_base_offset, time_entries.size - TIME_ENTRY_BYTES, progress, time_entries)
+        _append_time_entry(indexes, indexes.time_entries.size - TIME_ENTRY_BYTES)
         progress[SINCE_ENTRY_BYTES] = 0
     progress[SINCE_ENTRY_BYTES] += size_bytes
 
@@ -140,12 +151,9 @@ def add_batches(
     offset_entries: ByteArray,
     time_entries: ByteArray,
 ) -> None:
-    """The batches begin at byte `position` of a segment.
-
-    `offset_entries` and `time_entries` are the free parts of the indexes, including the reserved slot of the time
-    index.  Pass the same `progress`, int64[PROGRESS_FIELDS], to each call; after a call, `progress` contains the number
-    of bytes filled.
-    """
+    """The batches begin at byte `position` of a segment.  Afterwards, `progress` has the number of bytes filled."""
+    # Python takes a microsecond longer to pass these as one value.
+    indexes = IndexEntries(base_offset, interval_bytes, progress, offset_entries, time_entries)
     start_entry_arrays(progress)
     for row in rows:
         size_bytes = row["size_bytes"]
@@ -154,24 +162,21 @@ def add_batches(
             row["max_timestamp"],
             position,
             size_bytes,
-            base_offset,
-            interval_bytes,
-            progress,
-            offset_entries,
-            time_entries,
+            indexes,
         )
         position += size_bytes
 
 
 @kernel
-def end_time_index(segment_base_offset: int, progress: Int64s, time_entries: ByteArray) -> None:
+def end_time_index(indexes: IndexEntries) -> None:
     """Append the last entry of a time index; this entry may use the reserved slot."""
-    _append_time_entry(segment_base_offset, time_entries.size, progress, time_entries)
+    _append_time_entry(indexes, indexes.time_entries.size)
 
 
 @kernel
-def _append_time_entry(segment_base_offset: int, room_bytes: int, progress: Int64s, time_entries: ByteArray) -> None:
+def _append_time_entry(indexes: IndexEntries, room_bytes: int) -> None:
     """Append an entry for the largest timestamp, unless one exists, offsets would descend, or the index is full."""
+    progress, time_entries = indexes.progress, indexes.time_entries
     filled = progress[TIME_INDEX_BYTES]
     largest = progress[LARGEST_TIMESTAMP]
     largest_offset = progress[LARGEST_TIMESTAMP_OFFSET]
@@ -180,7 +185,7 @@ def _append_time_entry(segment_base_offset: int, room_bytes: int, progress: Int6
     if largest_offset < progress[INDEXED_TIMESTAMP_OFFSET]:
         return
     store_i64(time_entries.ctypes.data + filled, largest)
-    store_i32(time_entries.ctypes.data + filled + 8, largest_offset - segment_base_offset)
+    store_i32(time_entries.ctypes.data + filled + 8, largest_offset - indexes.base_offset)
     progress[TIME_INDEX_BYTES] = filled + TIME_ENTRY_BYTES
     progress[INDEXED_TIMESTAMP] = largest
     progress[INDEXED_TIMESTAMP_OFFSET] = largest_offset

@@ -8,6 +8,8 @@ caller owns the buffer, and PADDING_BYTES follow it.  Only `stamp_batch` changes
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
@@ -72,6 +74,21 @@ PLAIN_RULE_FIELDS = 3
 
 PlainRules = npt.NDArray[np.int64]
 
+
+class RecordRules(NamedTuple):
+    """The rules of a topic for the records of one batch.
+
+    A timestamp is valid if it is -1 or within [earliest_ms, latest_ms].  `is_append_time` is True for a batch of type
+    LogAppendTime.
+    """
+
+    needs_key: bool
+    checks_create_time: bool
+    is_append_time: bool
+    earliest_ms: int
+    latest_ms: int
+
+
 NOT_PLAIN_BITS = CODEC_MASK | TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT | CONTROL_BIT
 
 
@@ -115,17 +132,12 @@ def check_records(
     count: int,
     first: int,
     base_timestamp: int,
-    needs_key: bool,
-    checks_create_time: bool,
-    is_append_time: bool,
-    earliest_ms: int,
-    latest_ms: int,
+    rules: RecordRules,
     errors: RecordErrors,
 ) -> tuple[int, int, int, bool]:
     """Check decoded records, of which the first has the index `first` in its batch, against the rules of a topic.
 
-    `errors` receives the first bad records, as many as it has rows.  A timestamp is valid if it is -1 or within
-    [earliest_ms, latest_ms].
+    `errors` receives the first bad records, as many as it has rows.
 
     Returns:
         (number of bad records, number of those with a bad timestamp, largest timestamp or -1, True if the offset deltas
@@ -138,12 +150,12 @@ def check_records(
     for index in range(count):
         result = RECORD_IS_GOOD
         timestamp = base_timestamp + records[index, TIMESTAMP_DELTA]
-        if needs_key and records[index, KEY_BYTES] < 0:
+        if rules.needs_key and records[index, KEY_BYTES] < 0:
             result = KEY_IS_MISSING
-        elif checks_create_time and timestamp != -1:
-            if timestamp < earliest_ms or timestamp > latest_ms:
+        elif rules.checks_create_time and timestamp != -1:
+            if timestamp < rules.earliest_ms or timestamp > rules.latest_ms:
                 result = TIMESTAMP_IS_OUT_OF_RANGE
-        elif is_append_time:
+        elif rules.is_append_time:
             result = TIMESTAMP_TYPE_IS_WRONG
         if result != RECORD_IS_GOOD:
             if bad < errors.shape[0]:
@@ -162,11 +174,7 @@ def check_payload(
     size_bytes: int,
     count: int,
     base_timestamp: int,
-    needs_key: bool,
-    checks_create_time: bool,
-    is_append_time: bool,
-    earliest_ms: int,
-    latest_ms: int,
+    rules: RecordRules,
     records: npt.NDArray[np.int64],
     errors: RecordErrors,
 ) -> tuple[int, int, int, int, bool]:
@@ -189,7 +197,7 @@ def check_payload(
         status, position = decode_next_records(base, position, size_bytes, rows, records)
         if status != OK:
             return status, 0, 0, 0, False
-        if is_append_time:
+        if rules.is_append_time:
             for index in range(rows):
                 records[index, TIMESTAMP_DELTA] = 0
         more, more_timestamps, newest, follow = check_records(
@@ -197,11 +205,7 @@ def check_payload(
             rows,
             done,
             base_timestamp,
-            needs_key,
-            checks_create_time,
-            is_append_time,
-            earliest_ms,
-            latest_ms,
+            rules,
             errors[min(bad, errors.shape[0]) :],
         )
         bad += more
@@ -268,9 +272,9 @@ def check_plain_batch(
     if decode_records(base, BATCH_HEADER_BYTES, size_bytes, count, records) != OK:
         return 0, 0, 0, 0, 0
     earliest_ms, latest_ms = time_range(now_ms, rules[BEFORE_MAX_MS], rules[AFTER_MAX_MS])
-    base_timestamp, needs_key = load_i64(base + BASE_TIMESTAMP), rules[NEEDS_KEY] != 0
+    record_rules = RecordRules(rules[NEEDS_KEY] != 0, True, False, earliest_ms, latest_ms)
     bad, _, largest, consecutive = check_records(
-        records, count, 0, base_timestamp, needs_key, True, False, earliest_ms, latest_ms, errors
+        records, count, 0, load_i64(base + BASE_TIMESTAMP), record_rules, errors
     )
     if bad or not consecutive or largest != load_i64(base + MAX_TIMESTAMP):
         return 0, 0, 0, 0, 0

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from sediment.segment_io.compiled.jit import brief_kernel, kernel
 from sediment.segment_io.compiled.memory import copy_bytes, load_i32, load_u8, store_i32, store_i64
-from sediment.segment_io.format.index_appends import Int64s, add_batch, start_entry_arrays
+from sediment.segment_io.format.index_appends import IndexEntries, Int64s, add_batch, start_entry_arrays
 from sediment.segment_io.format.layout import BASE_OFFSET, BATCH_HEADER_BYTES, LEADER_EPOCH
 from sediment.segment_io.segment.append_check_kernels import PlainRules, RecordErrors, check_plain_batch
 
@@ -186,22 +186,14 @@ def place_plain_run(
 
     The first batch gets `base_offset`, and begins at byte `position` of a segment.
     """
+    # Python takes a microsecond longer to pass these as one value.
+    indexes = IndexEntries(segment_base_offset, interval_bytes, progress, offset_entries, time_entries)
     start_entry_arrays(progress)
     for index in range(count):
         size_bytes = rows[index, RUN_BATCH_BYTES]
         store_i64(target + BASE_OFFSET, base_offset)
         store_i32(target + LEADER_EPOCH, leader_epoch)
         base_offset += rows[index, RUN_RECORDS]
-        add_batch(
-            base_offset - 1,
-            rows[index, RUN_TIMESTAMP],
-            position,
-            size_bytes,
-            segment_base_offset,
-            interval_bytes,
-            progress,
-            offset_entries,
-            time_entries,
-        )
+        add_batch(base_offset - 1, rows[index, RUN_TIMESTAMP], position, size_bytes, indexes)
         target += size_bytes
         position += size_bytes

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -116,6 +116,44 @@ RECORDS_NEEDED = 12  # scratch rows that the batch needs
 STATE_REGISTERS = 13
 
 
+class SpanBatches(NamedTuple):
+    """The batches of a span, BATCH_ROW[n], without those to `skip`.
+
+    A file position plus `shift` is a position in the buffer at address `base`.
+    """
+
+    base: int
+    shift: int
+    rows: npt.NDArray[np.void]
+    skip: npt.NDArray[np.bool_]
+
+
+class TableArrays(NamedTuple):
+    """The arrays of one table, and the registers that count their used part."""
+
+    longs: Int64s
+    ints: Int32s
+    flags: ByteArray
+    key_data: ByteArray
+    value_data: ByteArray
+    header_ints: Int32s
+    header_flags: ByteArray
+    header_key_data: ByteArray
+    header_value_data: ByteArray
+    state: Int64s
+
+    def capacities(self) -> tuple[int, ...]:
+        """Return the sizes of the arrays, in the order of the registers."""
+        return (
+            self.longs.shape[1],
+            self.key_data.size,
+            self.value_data.size,
+            self.header_flags.size,
+            self.header_key_data.size,
+            self.header_value_data.size,
+        )
+
+
 @kernel
 def _header_count(base: int, headers_start: int) -> int:
     if headers_start == 0:
@@ -137,21 +175,13 @@ def gather_records(
     row: npt.NDArray[np.void],
     want: int,
     bounds: Int64s,
-    longs: Int64s,
-    ints: Int32s,
-    flags: ByteArray,
-    key_data: ByteArray,
-    value_data: ByteArray,
-    header_ints: Int32s,
-    header_flags: ByteArray,
-    header_key_data: ByteArray,
-    header_value_data: ByteArray,
-    state: Int64s,
+    table: TableArrays,
 ) -> int:
     """Append the records within `bounds` of the batch with header `row`; `records` refers to the buffer at `base`.
 
     Return OK, or NEEDS_TABLE_ROOM if nothing was appended.
     """
+    state, longs, ints, flags = table.state, table.longs, table.ints, table.flags
     absolute = row["magic"] < 2
     base_offset = np.int64(0) if absolute else row["base_offset"]
     base_timestamp = np.int64(0) if absolute else row["base_timestamp"]
@@ -194,11 +224,11 @@ def gather_records(
     state[NEEDED + HEADER_VALUE_USED] = header_bytes
     if (
         state[ROWS] + rows > longs.shape[1]
-        or state[KEY_USED] + state[NEEDED + KEY_USED] > key_data.size
-        or state[VALUE_USED] + state[NEEDED + VALUE_USED] > value_data.size
-        or state[HEADERS] + headers > header_flags.size
-        or state[HEADER_KEY_USED] + header_bytes > header_key_data.size
-        or state[HEADER_VALUE_USED] + header_bytes > header_value_data.size
+        or state[KEY_USED] + state[NEEDED + KEY_USED] > table.key_data.size
+        or state[VALUE_USED] + state[NEEDED + VALUE_USED] > table.value_data.size
+        or state[HEADERS] + headers > table.header_flags.size
+        or state[HEADER_KEY_USED] + header_bytes > table.header_key_data.size
+        or state[HEADER_VALUE_USED] + header_bytes > table.header_value_data.size
     ):
         return NEEDS_TABLE_ROOM
 
@@ -220,29 +250,21 @@ def gather_records(
             length = records[index, KEY_BYTES]
             flags[KEY_VALID, to] = length >= 0
             if length > 0:
-                copy_bytes(key_data.ctypes.data + key_used, base + records[index, KEY_START], length)
+                copy_bytes(table.key_data.ctypes.data + key_used, base + records[index, KEY_START], length)
                 key_used += length
             ints[KEY_OFFSETS, to + 1] = key_used
         if want & WANT_VALUE:
             length = records[index, VALUE_BYTES]
             flags[VALUE_VALID, to] = length >= 0
             if length > 0:
-                copy_bytes(value_data.ctypes.data + value_used, base + records[index, VALUE_START], length)
+                copy_bytes(table.value_data.ctypes.data + value_used, base + records[index, VALUE_START], length)
                 value_used += length
             ints[VALUE_OFFSETS, to + 1] = value_used
         if want & WANT_HEADERS:
             found = _header_count(base, records[index, HEADERS_START])
             flags[HEADERS_VALID, to] = found > 0
             if found > 0:
-                _gather_headers(
-                    base + records[index, HEADERS_START],
-                    found,
-                    header_ints,
-                    header_flags,
-                    header_key_data,
-                    header_value_data,
-                    state,
-                )
+                _gather_headers(base + records[index, HEADERS_START], found, table)
             ints[HEADER_OFFSETS, to + 1] = state[HEADERS]
         to += 1
     state[ROWS] = to
@@ -252,16 +274,9 @@ def gather_records(
 
 
 @kernel
-def _gather_headers(
-    address: int,
-    count: int,
-    header_ints: Int32s,
-    header_flags: ByteArray,
-    header_key_data: ByteArray,
-    header_value_data: ByteArray,
-    state: Int64s,
-) -> None:
+def _gather_headers(address: int, count: int, table: TableArrays) -> None:
     """Append the headers at `address`; `decode_records` has checked their bounds."""
+    state, header_ints = table.state, table.header_ints
     _, address = read_varint(address)
     to = state[HEADERS]
     key_used = state[HEADER_KEY_USED]
@@ -269,10 +284,10 @@ def _gather_headers(
     for _ in range(count):
         key_bytes, key = read_varint(address)
         value_bytes, value = read_varint(key + key_bytes)
-        header_flags[to] = value_bytes >= 0
+        table.header_flags[to] = value_bytes >= 0
         value_bytes = max(value_bytes, 0)
-        copy_bytes(header_key_data.ctypes.data + key_used, key, key_bytes)
-        copy_bytes(header_value_data.ctypes.data + value_used, value, value_bytes)
+        copy_bytes(table.header_key_data.ctypes.data + key_used, key, key_bytes)
+        copy_bytes(table.header_value_data.ctypes.data + value_used, value, value_bytes)
         address = value + value_bytes
         key_used += key_bytes
         value_used += value_bytes
@@ -286,39 +301,28 @@ def _gather_headers(
 
 @kernel
 def gather_batches(
-    base: int,
-    shift: int,
-    headers: npt.NDArray[np.void],
+    batches: SpanBatches,
     first: int,
-    skip: npt.NDArray[np.bool_],
     counts: Int64s,
     records: Int64s,
     want: int,
     bounds: Int64s,
-    longs: Int64s,
-    ints: Int32s,
-    flags: ByteArray,
-    key_data: ByteArray,
-    value_data: ByteArray,
-    header_ints: Int32s,
-    header_flags: ByteArray,
-    header_key_data: ByteArray,
-    header_value_data: ByteArray,
-    state: Int64s,
+    table: TableArrays,
 ) -> tuple[int, int]:
-    """Append the batches headers[first:] that are not in `skip`; a buffer position is the file position plus `shift`.
+    """Append the batches from index `first` on.
 
     `counts`, int64[batches], receives the number of records that each batch added.
 
     Returns:
         (OK, the number of batches); otherwise (a request or an error, the index of the batch that caused it).
     """
-    for index in range(first, headers.size):
+    base = batches.base
+    for index in range(first, batches.rows.size):
         counts[index] = 0
-        if skip[index]:
+        if batches.skip[index]:
             continue
-        row = headers[index]
-        at = row["position"] + shift
+        row = batches.rows[index]
+        at = row["position"] + batches.shift
         size_bytes = row["size_bytes"]
         count = row["record_count"]
         if row["magic"] < 2:
@@ -338,34 +342,17 @@ def gather_batches(
             if row["attributes"] & CODEC_MASK:
                 return NEEDS_PAYLOAD, index
             if count > len(records):
-                state[RECORDS_NEEDED] = count
+                table.state[RECORDS_NEEDED] = count
                 return NEEDS_RECORD_ROOM, index
             status = decode_records(base, at + BATCH_HEADER_BYTES, at + size_bytes, count, records)
         if status != OK:
             return status, index
-        before = state[ROWS]
-        status = gather_records(
-            base,
-            records,
-            count,
-            row,
-            want,
-            bounds,
-            longs,
-            ints,
-            flags,
-            key_data,
-            value_data,
-            header_ints,
-            header_flags,
-            header_key_data,
-            header_value_data,
-            state,
-        )
+        before = table.state[ROWS]
+        status = gather_records(base, records, count, row, want, bounds, table)
         if status != OK:
             return status, index
-        counts[index] = state[ROWS] - before
-    return OK, headers.size
+        counts[index] = table.state[ROWS] - before
+    return OK, batches.rows.size
 
 
 @kernel
@@ -384,45 +371,24 @@ def check_batches(
 
 
 # ----------------------------------------------------------------------------------------------------- growing a table
-class _TableArrays:
-    def __init__(self, rows: int, sizes: tuple[int, int, int, int, int]) -> None:
-        key_bytes, value_bytes, headers, header_key_bytes, header_value_bytes = sizes
-        self.longs = np.empty((LONG_COLUMNS, rows), dtype=np.int64)
-        self.ints = np.empty((INT_COLUMNS, rows + 1), dtype=np.int32)
-        self.ints[:, 0] = 0
-        self.flags = np.empty((FLAG_COLUMNS, rows), dtype=np.uint8)
-        self.key_data = np.empty(key_bytes, dtype=np.uint8)
-        self.value_data = np.empty(value_bytes, dtype=np.uint8)
-        self.header_ints = np.empty((HEADER_INT_COLUMNS, headers + 1), dtype=np.int32)
-        self.header_ints[:, 0] = 0
-        self.header_flags = np.empty(headers, dtype=np.uint8)
-        self.header_key_data = np.empty(header_key_bytes, dtype=np.uint8)
-        self.header_value_data = np.empty(header_value_bytes, dtype=np.uint8)
-        self.state = np.zeros(STATE_REGISTERS, dtype=np.int64)
-
-    def arrays(self) -> tuple[Any, ...]:
-        return (
-            self.longs,
-            self.ints,
-            self.flags,
-            self.key_data,
-            self.value_data,
-            self.header_ints,
-            self.header_flags,
-            self.header_key_data,
-            self.header_value_data,
-            self.state,
-        )
-
-    def capacities(self) -> tuple[int, ...]:
-        return (
-            self.longs.shape[1],
-            self.key_data.size,
-            self.value_data.size,
-            self.header_flags.size,
-            self.header_key_data.size,
-            self.header_value_data.size,
-        )
+def _new_table(rows: int, sizes: tuple[int, ...]) -> TableArrays:
+    """Return a table of `rows` rows; `sizes` are the sizes of the arrays for keys, values and headers."""
+    key_bytes, value_bytes, headers, header_key_bytes, header_value_bytes = sizes
+    table = TableArrays(
+        longs=np.empty((LONG_COLUMNS, rows), dtype=np.int64),
+        ints=np.empty((INT_COLUMNS, rows + 1), dtype=np.int32),
+        flags=np.empty((FLAG_COLUMNS, rows), dtype=np.uint8),
+        key_data=np.empty(key_bytes, dtype=np.uint8),
+        value_data=np.empty(value_bytes, dtype=np.uint8),
+        header_ints=np.empty((HEADER_INT_COLUMNS, headers + 1), dtype=np.int32),
+        header_flags=np.empty(headers, dtype=np.uint8),
+        header_key_data=np.empty(header_key_bytes, dtype=np.uint8),
+        header_value_data=np.empty(header_value_bytes, dtype=np.uint8),
+        state=np.zeros(STATE_REGISTERS, dtype=np.int64),
+    )
+    table.ints[:, 0] = 0
+    table.header_ints[:, 0] = 0
+    return table
 
 
 _HEADERS_AT_FIRST = TABLE_ROWS
@@ -444,7 +410,7 @@ class RecordColumns:
         self._start()
 
     def _start(self) -> None:
-        self._arrays = _TableArrays(TABLE_ROWS, self._usual)
+        self._arrays = _new_table(TABLE_ROWS, self._usual)
         self._headers: list[Rows] = []
         self._counts: list[Int64s] = []
 
@@ -461,21 +427,19 @@ class RecordColumns:
             BadBatchError: a batch is corrupt or of an unknown kind; the batches before it were gathered.
         """
         shift = span.start - span.position
+        batches = SpanBatches(span.buffer.ctypes.data, shift, span.rows, skip)
         counts = np.zeros(len(span.rows), dtype=np.int64)
         done = first
         try:
             while done < len(span.rows):
                 status, at = gather_batches(
-                    span.buffer.ctypes.data,
-                    shift,
-                    span.rows,
+                    batches,
                     done,
-                    skip,
                     counts,
                     self._records,
                     self._want,
                     bounds,
-                    *self._arrays.arrays(),
+                    self._arrays,
                 )
                 done = at
                 if status == NEEDS_PAYLOAD:
@@ -500,7 +464,7 @@ class RecordColumns:
     def _grow_table(self) -> None:
         needed = self._arrays.state[NEEDED : NEEDED + USED_REGISTERS].tolist()
         rows, *sizes = (max(pair) for pair in zip(needed, self._arrays.capacities(), strict=True))
-        self._arrays = _TableArrays(rows, tuple(sizes))
+        self._arrays = _new_table(rows, tuple(sizes))
 
     def _gather_compressed(self, span: BatchSpan, index: int, shift: int, bounds: Int64s) -> tuple[int, int]:
         row = span.rows[index]
@@ -516,7 +480,7 @@ class RecordColumns:
         except SedimentError as error:
             raise BadBatchError(index, error) from error
         before = len(self)
-        status = gather_records(buffer.ctypes.data, records, count, row, self._want, bounds, *self._arrays.arrays())
+        status = gather_records(buffer.ctypes.data, records, count, row, self._want, bounds, self._arrays)
         return len(self) - before, status
 
     def _decompressed(self, span: BatchSpan, row: np.void, at: int, size_bytes: int) -> ByteArray:
@@ -579,7 +543,7 @@ class BadBatchError(Exception):
 class RecordTable:
     """`headers` are the BATCH_ROW rows of the batches; `counts` are the numbers of records in each batch."""
 
-    _arrays: _TableArrays
+    _arrays: TableArrays
     headers: Rows
     counts: Int64s
 

@@ -48,6 +48,7 @@ from sediment.segment_io.format.index_appends import (
     OFFSET_INDEX_BYTES,
     PROGRESS_FIELDS,
     TIME_INDEX_BYTES,
+    IndexEntries,
     add_batch,
     end_time_index,
     entry_goes_back,
@@ -139,28 +140,26 @@ def _scan_batches(
     position: int,
     end: int,
     file_position: int,
-    segment_base_offset: int,
-    interval_bytes: int,
     stop_if_offsets_go_back: bool,
-    wants_rows: bool,
-    progress: npt.NDArray[np.int64],
-    offset_entries: npt.NDArray[np.uint8],
-    time_entries: npt.NDArray[np.uint8],
+    indexes: IndexEntries,
     rows: npt.NDArray[np.void],
     epochs: npt.NDArray[np.int64],
 ) -> tuple[int, int, int]:
     """Verify and index the complete batches in [position, end) of a buffer that begins at `file_position` of the file.
 
-    If `wants_rows` is True, `rows`, BATCH_ROW[n], receives the headers of these batches.  `epochs`, int64[n, 2],
-    receives (epoch, base offset) of the first batch of each leader epoch.
+    The progress of `indexes` has _FIELDS registers.  `rows`, BATCH_ROW[n], receives the headers of the batches with a
+    producer, unless it is empty.  `epochs`, int64[n, 2], receives (epoch, base offset) of the first batch of each
+    leader epoch.
 
     Returns:
         (status, position after the last good batch, size of the batch there or 0).  The status is INCOMPLETE at the end
         of the buffer.  It is ROWS_FULL if `rows` or `epochs` is full; the caller must then empty the full array.  Any
         other status is the fault of the batch at the position.
     """
+    segment_base_offset, progress = indexes.base_offset, indexes.progress
+    wants_rows = rows.size > 0
     while True:
-        if progress[_ROWS] == rows.size or progress[_EPOCHS] == epochs.shape[0]:
+        if (wants_rows and progress[_ROWS] == rows.size) or progress[_EPOCHS] == epochs.shape[0]:
             return ROWS_FULL, position, 0
         status, size_bytes = verified_batch_at(base, position, end)
         if status not in (OK, LEGACY_MAGIC):
@@ -193,7 +192,7 @@ def _scan_batches(
             )
             if filled == 0:
                 return status, position, size_bytes
-        if stop_if_offsets_go_back and entry_goes_back(last_offset, timestamp, interval_bytes, progress):
+        if stop_if_offsets_go_back and entry_goes_back(last_offset, timestamp, indexes.interval_bytes, progress):
             return OFFSET_GOES_BACK, position, size_bytes
         # The base offset of a legacy wrapper is not in its header; its last offset is.
         first_offset = last_offset if is_legacy else load_i64(address + BASE_OFFSET)
@@ -208,11 +207,7 @@ def _scan_batches(
             timestamp,
             file_position + position,
             size_bytes,
-            segment_base_offset,
-            interval_bytes,
-            progress,
-            offset_entries,
-            time_entries,
+            indexes,
         )
         progress[_NEXT_OFFSET] = last_offset + 1
         if not is_legacy:
@@ -356,10 +351,9 @@ class _Scan:
         self._path = path
         self._base_offset = base_offset
         self._size_bytes = size_bytes
-        self._interval_bytes = index_interval_bytes
         most_entries = size_bytes // max(index_interval_bytes, LOG_OVERHEAD_BYTES) + 2
-        self._offset_entries = _entries(segment_index_bytes, most_entries, OFFSET_ENTRY_BYTES)
-        self._time_entries = _entries(segment_index_bytes, most_entries, TIME_ENTRY_BYTES)
+        offset_entries = _entries(segment_index_bytes, most_entries, OFFSET_ENTRY_BYTES)
+        time_entries = _entries(segment_index_bytes, most_entries, TIME_ENTRY_BYTES)
         self._rows = np.zeros(_ROWS_PER_TABLE, dtype=BATCH_ROW)
         self._epochs = np.zeros((_EPOCHS_PER_TABLE, 2), dtype=np.int64)
         self._found_epochs: list[tuple[int, int]] = []
@@ -367,6 +361,7 @@ class _Scan:
         self._progress[_NEXT_OFFSET] = self._progress[_PRODUCERS_END_OFFSET] = base_offset
         start_indexes(self._progress)
         self._progress[_LEADER_EPOCH_SO_FAR] = known_leader_epoch
+        self._indexes = IndexEntries(base_offset, index_interval_bytes, self._progress, offset_entries, time_entries)
 
     def run(
         self, stop_if_offsets_go_back: bool, on_producer_batches: Callable[[Rows], None] | None, fs: Fs
@@ -377,7 +372,7 @@ class _Scan:
         finally:
             os.close(descriptor)
         self._hand_out(on_producer_batches)
-        end_time_index(self._base_offset, self._progress, self._time_entries)
+        end_time_index(self._indexes)
         progress = self._progress.tolist()
         is_whole = position == self._size_bytes
         return SegmentScan(
@@ -385,8 +380,8 @@ class _Scan:
             next_offset=progress[_NEXT_OFFSET],
             producers_end_offset=progress[_PRODUCERS_END_OFFSET],
             largest_timestamp_ms=progress[LARGEST_TIMESTAMP],
-            offset_index=self._offset_entries[: progress[OFFSET_INDEX_BYTES]].tobytes(),
-            time_index=self._time_entries[: progress[TIME_INDEX_BYTES]].tobytes(),
+            offset_index=self._indexes.offset_entries[: progress[OFFSET_INDEX_BYTES]].tobytes(),
+            time_index=self._indexes.time_entries[: progress[TIME_INDEX_BYTES]].tobytes(),
             leader_epochs=tuple(self._found_epochs),
             stop=None if is_whole else _STOP_TEXT.get(status) or STATUS_TEXT[status],
             is_torn=not is_whole and status in (INCOMPLETE, BAD_LENGTH),
@@ -405,6 +400,7 @@ class _Scan:
         on_producer_batches: Callable[[Rows], None] | None,
     ) -> tuple[int, int]:
         buffer = padded_buffer(min(CHUNK_BYTES, max(self._size_bytes, LOG_OVERHEAD_BYTES)))
+        rows = self._rows if on_producer_batches is not None else self._rows[:0]
         start = 0
         while True:
             wanted = min(buffer.size - PADDING_BYTES, self._size_bytes - start)
@@ -416,14 +412,9 @@ class _Scan:
                     at,
                     filled,
                     start,
-                    self._base_offset,
-                    self._interval_bytes,
                     stop_if_offsets_go_back,
-                    on_producer_batches is not None,
-                    self._progress,
-                    self._offset_entries,
-                    self._time_entries,
-                    self._rows,
+                    self._indexes,
+                    rows,
                     self._epochs,
                 )
                 if status != ROWS_FULL:

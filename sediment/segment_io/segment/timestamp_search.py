@@ -117,9 +117,7 @@ def find_record(
         max_timestamp if is_append_time else base_timestamp,
         is_append_time,
         base_offset,
-        wanted.timestamp_ms,
-        wanted.start_offset,
-        wanted.is_exact,
+        wanted,
         np.empty((min(count, _ROWS), RECORD_FIELDS), dtype=np.int64),
     )
     if status != OK:
@@ -135,9 +133,7 @@ def _first_since(
     base_timestamp: int,
     is_append_time: bool,
     base_offset: int,
-    target_ms: int,
-    start_offset: int,
-    is_exact: bool,
+    wanted: WantedTime,
     records: npt.NDArray[np.int64],
 ) -> tuple[int, int, int]:
     """Search the `count` records of [0, size_bytes), some rows of `records` at a time.
@@ -154,7 +150,8 @@ def _first_since(
         for index in range(rows):
             timestamp = base_timestamp if is_append_time else base_timestamp + records[index, TIMESTAMP_DELTA]
             offset = base_offset + records[index, OFFSET_DELTA]
-            if offset >= start_offset and (timestamp == target_ms or (timestamp > target_ms and not is_exact)):
+            is_late = timestamp == wanted.timestamp_ms or (timestamp > wanted.timestamp_ms and not wanted.is_exact)
+            if offset >= wanted.start_offset and is_late:
                 return OK, timestamp, offset
         done += rows
     return OK, 0, _NOT_FOUND

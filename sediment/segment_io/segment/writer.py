@@ -29,6 +29,7 @@ from sediment.segment_io.format.index_appends import (
     PROGRESS_FIELDS,
     SINCE_ENTRY_BYTES,
     TIME_INDEX_BYTES,
+    IndexEntries,
     add_batch,
     end_time_index,
     start_indexes,
@@ -85,22 +86,19 @@ def _index_batches(
     base: int,
     size_bytes: int,
     file_position: int,
-    base_offset: int,
-    interval_bytes: int,
     max_segment_bytes: int,
     ends_at_full_index: bool,
     unreadable: npt.NDArray[np.int64],
-    offset_entries: npt.NDArray[np.uint8],
-    time_entries: npt.NDArray[np.uint8],
-    progress: npt.NDArray[np.int64],
+    indexes: IndexEntries,
 ) -> int:
     """Index the next batches of a segment until a batch does not fit; return the number of indexed log bytes.
 
     `file_position` is the size of the segment before these batches.  `unreadable`, int64[n, 2], contains (start, end)
     of bytes that are not batches; the log always ends with a batch.  For each segment, call `start_indexes` first and
-    `end_time_index` last.  Pass the same `progress`, int64[PROGRESS_FIELDS], to each call.  With `ends_at_full_index`,
-    a batch that needs an index entry does not fit if one of the indexes is full.
+    `end_time_index` last.  With `ends_at_full_index`, a batch that needs an index entry does not fit if one of the
+    indexes is full.
     """
+    progress, interval_bytes = indexes.progress, indexes.interval_bytes
     position = 0
     skipped = 0
     while position < size_bytes:
@@ -120,23 +118,19 @@ def _index_batches(
             timestamp = load_i64(address + MAX_TIMESTAMP)
         elif magic == 1:
             timestamp = load_i64(address + LEGACY_TIMESTAMP)
-        if last_offset - base_offset > INT32_MAX or file_position + position + batch_bytes > max_segment_bytes:
+        if last_offset - indexes.base_offset > INT32_MAX or file_position + position + batch_bytes > max_segment_bytes:
             break
         if ends_at_full_index and progress[SINCE_ENTRY_BYTES] > interval_bytes:
-            has_offset_room = progress[OFFSET_INDEX_BYTES] + OFFSET_ENTRY_BYTES <= offset_entries.size
+            has_offset_room = progress[OFFSET_INDEX_BYTES] + OFFSET_ENTRY_BYTES <= indexes.offset_entries.size
             # The last slot of a time index is reserved.
-            if not has_offset_room or progress[TIME_INDEX_BYTES] + 2 * TIME_ENTRY_BYTES > time_entries.size:
+            if not has_offset_room or progress[TIME_INDEX_BYTES] + 2 * TIME_ENTRY_BYTES > indexes.time_entries.size:
                 break
         add_batch(
             last_offset,
             timestamp,
             file_position + position,
             batch_bytes,
-            base_offset,
-            interval_bytes,
-            progress,
-            offset_entries,
-            time_entries,
+            indexes,
         )
         position += batch_bytes
     return position
@@ -167,22 +161,19 @@ def lay_out_segments(
         time_limit = segment_index_bytes // TIME_ENTRY_BYTES * TIME_ENTRY_BYTES
         time_entries = np.zeros(min(time_limit, (most_entries + 1) * TIME_ENTRY_BYTES), dtype=np.uint8)
         start_indexes(progress)
+        indexes = IndexEntries(base_offset, index_interval_bytes, progress, offset_entries, time_entries)
         taken = _index_batches(
             rest.ctypes.data,
             rest.size,
             0,
-            base_offset,
-            index_interval_bytes,
             max_segment_bytes,
             False,
             np.array([(low - start, high - start) for low, high in unreadable if low >= start], np.int64).reshape(
                 -1, 2
             ),
-            offset_entries,
-            time_entries,
-            progress,
+            indexes,
         )
-        end_time_index(base_offset, progress, time_entries)
+        end_time_index(indexes)
         following = None if taken == rest.size else _base_offset_at(rest, taken)
         inside = [
             entry
@@ -326,23 +317,24 @@ class _GrowingIndexes:
             piece.ctypes.data,
             piece.size,
             self._log_bytes,
-            self._base_offset,
-            self._interval_bytes,
             self._max_segment_bytes,
             True,
             _NOTHING_UNREADABLE,
-            self._offset_entries,
-            self._time_entries,
-            self._progress,
+            self._indexes(),
         )
         self._log_bytes += taken
         return taken
+
+    def _indexes(self) -> IndexEntries:
+        return IndexEntries(
+            self._base_offset, self._interval_bytes, self._progress, self._offset_entries, self._time_entries
+        )
 
     def files(self, transaction_index: bytes) -> Iterator[tuple[SegmentFileKind, Buffer]]:
         self._time_entries = _with_room(
             self._time_entries, int(self._progress[TIME_INDEX_BYTES]) + TIME_ENTRY_BYTES, self._time_limit
         )
-        end_time_index(self._base_offset, self._progress, self._time_entries)
+        end_time_index(self._indexes())
         yield SegmentFileKind.OFFSET_INDEX, self._offset_entries[: self._progress[OFFSET_INDEX_BYTES]].data
         yield SegmentFileKind.TIME_INDEX, self._time_entries[: self._progress[TIME_INDEX_BYTES]].data
         if transaction_index:

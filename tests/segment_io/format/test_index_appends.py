@@ -10,6 +10,7 @@ from sediment.segment_io.format.index_appends import (
     OFFSET_INDEX_BYTES,
     PROGRESS_FIELDS,
     TIME_INDEX_BYTES,
+    IndexEntries,
     add_batch,
     end_time_index,
     entry_goes_back,
@@ -28,22 +29,13 @@ def indexed(batches, *, base_offset=0, interval_bytes=4096, max_index_bytes=1000
     progress = np.full(PROGRESS_FIELDS, 77, dtype=np.int64)
     offset_entries = np.zeros(max_index_bytes // 8 * 8, dtype=np.uint8)
     time_entries = np.zeros(max_index_bytes // 12 * 12, dtype=np.uint8)
+    indexes = IndexEntries(base_offset, interval_bytes, progress, offset_entries, time_entries)
     start_indexes(progress)
     position = 0
     for last_offset, size_bytes, timestamp in batches:
-        add_batch(
-            last_offset,
-            timestamp,
-            position,
-            size_bytes,
-            base_offset,
-            interval_bytes,
-            progress,
-            offset_entries,
-            time_entries,
-        )
+        add_batch(last_offset, timestamp, position, size_bytes, indexes)
         position += size_bytes
-    end_time_index(base_offset, progress, time_entries)
+    end_time_index(indexes)
     filled = progress[OFFSET_INDEX_BYTES], progress[TIME_INDEX_BYTES]
     return offset_entries[: filled[0]].tobytes(), time_entries[: filled[1]].tobytes()
 
@@ -94,8 +86,9 @@ def test_an_entry_that_would_go_back_is_left_out_and_announced():
     progress, entries = np.zeros(PROGRESS_FIELDS, dtype=np.int64), np.zeros(96, dtype=np.uint8)
     start_indexes(progress)
     assert not entry_goes_back(0, 1, 0, progress)
-    add_batch(0, 1, 0, 100, 0, 0, progress, entries, entries[48:])
-    add_batch(5, 2, 100, 100, 0, 0, progress, entries, entries[48:])
+    indexes = IndexEntries(0, 0, progress, entries, entries[48:])
+    add_batch(0, 1, 0, 100, indexes)
+    add_batch(5, 2, 100, 100, indexes)
     assert entry_goes_back(5, -1, 0, progress)
     assert entry_goes_back(4, 3, 0, progress)
     assert not entry_goes_back(4, 3, 100, progress)

@@ -21,6 +21,7 @@ from sediment.segment_io.segment.append_check_kernels import (
     RECORD_ERROR_FIELDS,
     TIMESTAMP_IS_OUT_OF_RANGE,
     TIMESTAMP_TYPE_IS_WRONG,
+    RecordRules,
     check_payload,
     check_plain_batch,
     check_short_plain_batch,
@@ -178,8 +179,7 @@ def test_records_are_checked_alike_in_parts_of_any_size(
     times = NOW_MS - 1, NOW_MS + 1
     status, *found = check_payload(
         *(memory.ctypes.data + start, size_bytes, len(rows), NOW_MS),
-        *(rules["needs_key"], rules["checks_create_time"], rules["is_append_time"]),
-        *times,
+        RecordRules(rules["needs_key"], rules["checks_create_time"], rules["is_append_time"], *times),
         records,
         errors,
     )

@@ -91,6 +91,7 @@ from sediment.segment_io.segment.append_check_kernels import (
     RECORD_IS_GOOD,
     TIMESTAMP_IS_OUT_OF_RANGE,
     TIMESTAMP_TYPE_IS_WRONG,
+    RecordRules,
     check_payload,
     read_verified,
     stamp_batch,
@@ -224,17 +225,17 @@ def _check_records(
     now_ms: int,
 ) -> tuple[int, bool]:
     """Source: kafka-log 04 §2.2."""
-    earliest_ms, latest_ms = _time_range(config, now_ms)
     status, bad, bad_timestamps, largest_ms, consecutive = check_payload(
         payload.ctypes.data,
         payload.size - PADDING_BYTES,
         fields.record_count,
         fields.max_timestamp if fields.is_append_time else fields.base_timestamp,
-        config.compacts and not fields.is_control,
-        config.message_timestamp_type != LOG_APPEND_TIME,
-        fields.is_append_time,
-        earliest_ms,
-        latest_ms,
+        RecordRules(
+            config.compacts and not fields.is_control,
+            config.message_timestamp_type != LOG_APPEND_TIME,
+            fields.is_append_time,
+            *_time_range(config, now_ms),
+        ),
         records,
         buffers.errors,
     )
