@@ -31,7 +31,7 @@ def measure(directory: Path) -> dict[str, int]:
     from sediment.compaction.cleanable_range import cleanable_range
     from sediment.compaction.config import CompactionConfig
     from sediment.compaction.grouping import plan_cleaning
-    from sediment.segment_io.format.names import TopicPartition
+    from sediment.segment_io.format.names import Attempt, TopicPartition
     from sediment.segment_io.fs import Fs
     from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
     from sediment.segment_io.partition.listing import list_log
@@ -41,7 +41,7 @@ def measure(directory: Path) -> dict[str, int]:
     listing = list_log(TopicPartition("bench", 0), directory, fs)
     view = open_view(listing, PartitionCheckpoints(), fs, now_ms=now_ms, producer_id_expiration_ms=86_400_000)
     cleanable = cleanable_range(view, config, now_ms=now_ms, force=True)
-    swap = clean_log(plan_cleaning(view, cleanable, config, now_ms=now_ms), fs, run_id="memory", attempt="0")
+    swap = clean_log(plan_cleaning(view, cleanable, config, now_ms=now_ms), fs, Attempt("memory", "0"))
     return {
         "keys": sum(group.stats.messages_written for group in swap.groups),
         "segment_bytes": max(group.stats.bytes_written for group in swap.groups),

@@ -36,7 +36,7 @@ from sediment.compaction.rewrite.plan import plan_rewrite
 from sediment.compaction.rewrite.segment_rewrite import rewrite_log
 from sediment.compaction.rewrite.verdicts import Action, Verdict, Verdicts
 from sediment.segment_io.format.layout import CODEC_LZ4, CODEC_NONE, INT64_MAX
-from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, segment_file_name
+from sediment.segment_io.format.names import Attempt, SegmentFileKind, TopicPartition, segment_file_name
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import LogListing, list_log
@@ -89,7 +89,7 @@ def time_rewrite(view: LogView, offsets: list[int], repeat: int) -> Timing:
     plan = plan_rewrite(view, verdicts, CompactionConfig())
 
     def run() -> None:
-        assert rewrite_log(plan, Fs(), run_id="bench", attempt="0").segments
+        assert rewrite_log(plan, Fs(), Attempt("bench", "0")).segments
 
     def undo() -> None:
         for part in view.listing.path.glob("*.part"):

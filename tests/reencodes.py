@@ -13,6 +13,7 @@ from sediment.compaction.reencode.plan import Encoding, ReencodedSegment, plan_r
 from sediment.compaction.reencode.segment_reencode import reencode_segment
 from sediment.engine.directory.swap import commit
 from sediment.segment_io.format.compression.batch_codecs import compress
+from sediment.segment_io.format.names import Attempt
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import LogView
@@ -41,7 +42,7 @@ class Reencode:
 def reencode_log(view: LogView, encoding: Encoding, config: CompactionConfig, *, attempt: str = "0") -> Reencode:
     """Carry out the tasks of a partition one after another."""
     tasks = plan_reencode(view, encoding, config)
-    done = tuple(reencode_segment(task, Fs(), run_id="r", attempt=attempt) for task in tasks)
+    done = tuple(reencode_segment(task, Fs(), Attempt("r", attempt)) for task in tasks)
     checkpoint = view.log_start_offset if view.first_dirty_checkpoint is None else view.first_dirty_checkpoint
     groups = tuple(segment.group for segment in done)
     return Reencode(PreparedSwap(view.listing.partition, str(view.listing.path), groups, checkpoint), done)

@@ -16,7 +16,7 @@ from sediment.compaction.rewrite.verdicts import Action, Verdict, Verdicts
 from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
 from sediment.engine.directory.swap import commit
 from sediment.engine.log_config import LogConfig
-from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.format.names import Attempt, TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import list_log
@@ -101,7 +101,7 @@ def rewrite_both(
         expected, table, bound=view.last_stable_offset, interval_bytes=interval_bytes, max_index_bytes=index_bytes
     )
     config = CompactionConfig(index_interval_bytes=interval_bytes, segment_index_bytes=index_bytes)
-    done = rewrite_log(plan_rewrite(view, verdicts_of(table), config), Fs(), run_id="r", attempt="0")
+    done = rewrite_log(plan_rewrite(view, verdicts_of(table), config), Fs(), Attempt("r", "0"))
     commit(done.swap, Fs())
     return BothRewrites(done, expected, view.last_stable_offset)
 
@@ -163,7 +163,7 @@ def killed_rewrites(work: Path, name: str = "t-0") -> Iterator[KilledRewrite]:
         first = {offset: record for offset, record in old.items() if offset != 1}
         both = {offset: record for offset, record in old.items() if offset not in table}
         done = rewrite_log(
-            plan_rewrite(view_of(directory), verdicts_of(table), CompactionConfig()), Fs(), run_id="r", attempt="0"
+            plan_rewrite(view_of(directory), verdicts_of(table), CompactionConfig()), Fs(), Attempt("r", "0")
         )
         try:
             commit(done.swap, FaultyFs(Kill(number)))

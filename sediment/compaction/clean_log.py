@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sediment.compaction.chunk_reader import ChunkBoundaries, FallbackRequiredError, Progress
-from sediment.compaction.cleaner import CleaningPass
+from sediment.compaction.cleaner import CleaningPass, PassKind
 from sediment.compaction.corrupt_regions import NOTHING_CORRUPT, find_corrupt_regions, first_error, scan_corrupt_log
 from sediment.compaction.group_output import PartWriter
 from sediment.compaction.grouping import CleaningPlan
@@ -37,7 +37,7 @@ from sediment.segment_io.errors import (
     HashCollisionError,
 )
 from sediment.segment_io.format.layout import INT64_MAX
-from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.format.names import Attempt, TopicPartition, no_progress
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import LogListing
 
@@ -92,76 +92,50 @@ class SweptLog:
         self._writer.remove_all()
 
 
-def clean_log(
-    plan: CleaningPlan,
-    fs: Fs,
-    *,
-    run_id: str,
-    attempt: str,
-    progress: Progress | None = None,
-    keep_unreadable: bool = False,
-    exact_keys: bool = False,
-    encoding: Encoding | None = None,
-) -> PreparedSwap:
-    with WriteBehind() as write_behind:
-        return sweep_log(
-            plan,
-            fs,
-            write_behind,
-            run_id=run_id,
-            attempt=attempt,
-            progress=progress,
-            keep_unreadable=keep_unreadable,
-            exact_keys=exact_keys,
-            encoding=encoding,
-        ).written()
+@dataclass(frozen=True, slots=True)
+class CleaningMode:
+    """What a cleaning does beyond Kafka's.
 
-
-def sweep_log(
-    plan: CleaningPlan,
-    fs: Fs,
-    write_behind: WriteBehind,
-    *,
-    run_id: str,
-    attempt: str,
-    progress: Progress | None = None,
-    keep_unreadable: bool = False,
-    exact_keys: bool = False,
-    encoding: Encoding | None = None,
-) -> SweptLog:
-    """Clean the groups of `plan` into `.part` files next to their sources; `write_behind` writes these files.
-
-    `task_memory_bytes` limits the memory; if it is set, every output is written before this function returns.  Before
-    each chunk is swept, `progress` is called with the size of the chunk.  An exception from `progress` ends the call.
     With `keep_unreadable`, unreadable batches are kept unchanged.  A record is also kept if dropping it would be wrong
     for some possible content of these batches.  Each group lists its unreadable batches in `unreadable`, and the
     checkpoint is not raised above them.  With `exact_keys`, two keys are equal only if their bytes are equal, and all
     keys are kept in memory.  With `encoding`, the batches of cleaned segments are re-encoded with this codec or batch
     size.
+    """
+
+    keep_unreadable: bool = False
+    exact_keys: bool = False
+    encoding: Encoding | None = None
+
+
+_AS_KAFKA = CleaningMode()
+
+
+def clean_log(plan: CleaningPlan, fs: Fs, attempt: Attempt, mode: CleaningMode = _AS_KAFKA) -> PreparedSwap:
+    with WriteBehind() as write_behind:
+        return sweep_log(plan, fs, write_behind, attempt, mode).written()
+
+
+def sweep_log(
+    plan: CleaningPlan, fs: Fs, write_behind: WriteBehind, attempt: Attempt, mode: CleaningMode = _AS_KAFKA
+) -> SweptLog:
+    """Clean the groups of `plan` into `.part` files next to their sources; `write_behind` writes these files.
+
+    `task_memory_bytes` limits the memory; if it is set, every output is written before this function returns.
 
     On any error, all `.part` files of the partition are removed.
 
     Source: kafka-log 02 §3-§6.
     """
     listing = plan.view.listing
-    attempts = _Attempts(plan, fs, progress or _no_progress, keep_unreadable)
+    attempts = _Attempts(plan, fs, attempt.progress, mode)
     with errors_of_partition(listing.partition):
         while True:
-            writer = PartWriter(listing.path, plan.config, fs, write_behind, run_id, attempt, encoding)
+            writer = PartWriter(listing.path, plan.config, fs, write_behind, attempt, mode.encoding)
             try:
-                boundaries, certain_end_offset = attempts.scan()
+                kind, certain_end_offset = attempts.next_pass()
                 with ExitStack() as stack:
-                    cleaning = CleaningPass(
-                        plan,
-                        boundaries,
-                        fs,
-                        stack,
-                        progress or _no_progress,
-                        filter_by=attempts.filter_by,
-                        writer=writer,
-                        corrupt=attempts.corrupt,
-                        exact_keys=exact_keys,
-                    )
+                    cleaning = CleaningPass(plan, kind, fs, stack, attempt.progress, writer=writer)
                     groups, next_dirty_offset = cleaning.run()
                     return SweptLog(listing, writer, groups, min(next_dirty_offset, certain_end_offset))
             except BaseException as error:
@@ -173,31 +147,33 @@ def sweep_log(
 
 
 class _Attempts:
-    def __init__(self, plan: CleaningPlan, fs: Fs, progress: Progress, keep_unreadable: bool) -> None:
-        self.filter_by = BY_OCCURRENCE if plan.config.dedupe_buffer_bytes is None else BY_OFFSET
-        self.corrupt = NOTHING_CORRUPT
+    def __init__(self, plan: CleaningPlan, fs: Fs, progress: Progress, mode: CleaningMode) -> None:
+        self._filter_by = BY_OCCURRENCE if plan.config.dedupe_buffer_bytes is None else BY_OFFSET
+        self._corrupt = NOTHING_CORRUPT
         self._is_scanned = plan.may_hold_transactions
         self._plan = plan
         self._fs = fs
         self._progress = progress
-        self._keep_unreadable = keep_unreadable
+        self._mode = mode
         self._seeds_left = _MOST_SEEDS
 
-    def scan(self) -> tuple[dict[int, ChunkBoundaries], int]:
-        """Return chunk boundaries, and the offset below which corruption does not change the result."""
-        if self.corrupt.by_segment:
-            scan = scan_corrupt_log(self._plan, self.corrupt, self._fs, self._progress)
-            return scan.boundaries, scan.certain_end_offset
-        if self._is_scanned:
-            return scan_segments(self._plan, self._fs, self._progress), INT64_MAX
-        return {}, INT64_MAX
+    def next_pass(self) -> tuple[PassKind, int]:
+        """Return the next pass, and the offset below which corruption does not change its result."""
+        boundaries: dict[int, ChunkBoundaries] = {}
+        certain_end_offset = INT64_MAX
+        if self._corrupt.by_segment:
+            scan = scan_corrupt_log(self._plan, self._corrupt, self._fs, self._progress)
+            boundaries, certain_end_offset = scan.boundaries, scan.certain_end_offset
+        elif self._is_scanned:
+            boundaries = scan_segments(self._plan, self._fs, self._progress)
+        return PassKind(self._filter_by, boundaries, self._corrupt, self._mode.exact_keys), certain_end_offset
 
     def fall_back(self, error: Exception) -> None:
         match error:
             case FallbackRequiredError():
                 self._is_scanned = True
                 if error.status == OFFSETS_NOT_INCREASING:
-                    self.filter_by = BY_OFFSET
+                    self._filter_by = BY_OFFSET
             case HashCollisionError():
                 self._seeds_left -= 1
                 if not self._seeds_left:
@@ -210,18 +186,18 @@ class _Attempts:
             case _:
                 # The scan reads headers before checksums are checked, so a corrupt batch can seem to contradict the
                 # transaction index.
-                is_looked_for = self._keep_unreadable or isinstance(error, CorruptIndexError)
-                if self.corrupt.by_segment or not is_looked_for:
+                is_looked_for = self._mode.keep_unreadable or isinstance(error, CorruptIndexError)
+                if self._corrupt.by_segment or not is_looked_for:
                     raise error
-                self.corrupt = find_corrupt_regions(self._plan, self._fs, self._progress)
-                if not self.corrupt.by_segment:
+                self._corrupt = find_corrupt_regions(self._plan, self._fs, self._progress)
+                if not self._corrupt.by_segment:
                     raise error
-                if not self._keep_unreadable:
-                    raise first_error(self._plan, self.corrupt) from None
+                if not self._mode.keep_unreadable:
+                    raise first_error(self._plan, self._corrupt) from None
 
 
 def scan_log(
-    plan: CleaningPlan, fs: Fs, *, only_if_needed: bool, progress: Progress | None = None
+    plan: CleaningPlan, fs: Fs, *, only_if_needed: bool, progress: Progress = no_progress
 ) -> dict[int, ChunkBoundaries]:
     """Run only the forward scan, for splits; return each segment's chunk boundaries, keyed by its base offset.
 
@@ -230,11 +206,11 @@ def scan_log(
     if only_if_needed and not plan.may_hold_transactions:
         return {}
     with errors_of_partition(plan.view.listing.partition):
-        return scan_segments(plan, fs, progress or _no_progress)
+        return scan_segments(plan, fs, progress)
 
 
 def collect_split_keys(
-    work: SplitWork, split: Split, splits: int, fs: Fs, *, progress: Progress | None = None
+    work: SplitWork, split: Split, splits: int, fs: Fs, *, progress: Progress = no_progress
 ) -> Iterator[KeyRun]:
     """Sweep `split`, one of `splits`, to collect its keys; yield each run when it is complete, newest first.
 
@@ -242,21 +218,12 @@ def collect_split_keys(
         SplitNotApplicableError: the log needs a forward scan first, or cannot be split.
     """
     with ExitStack() as stack, _errors_of_split(work.plan.view.listing.partition):
-        cleaning = CleaningPass(
-            work.plan, work.boundaries, fs, stack, progress or _no_progress, filter_by=BY_BITMAP, seed=work.seed
-        )
+        cleaning = CleaningPass(work.plan, PassKind(BY_BITMAP, work.boundaries), fs, stack, progress, seed=work.seed)
         yield from cleaning.collect_keys(split, splits, work.run_limit)
 
 
 def clean_split(
-    work: SplitWork,
-    split: Split,
-    survivors: SurvivorBitmap,
-    fs: Fs,
-    *,
-    run_id: str,
-    attempt: str,
-    progress: Progress | None = None,
+    work: SplitWork, split: Split, survivors: SurvivorBitmap, fs: Fs, attempt: Attempt
 ) -> tuple[CleanedGroup, ...]:
     """Clean the groups of a split into synced `.part` files; `survivors` is the joined result of all hash ranges.
 
@@ -266,19 +233,11 @@ def clean_split(
     """
     with WriteBehind() as write_behind, _errors_of_split(work.plan.view.listing.partition):
         directory = work.plan.view.listing.path
-        writer = PartWriter(directory, work.plan.config, fs, write_behind, run_id, attempt, work.encoding)
+        writer = PartWriter(directory, work.plan.config, fs, write_behind, attempt, work.encoding)
         try:
             with ExitStack() as stack:
-                cleaning = CleaningPass(
-                    work.plan,
-                    work.boundaries,
-                    fs,
-                    stack,
-                    progress or _no_progress,
-                    filter_by=BY_BITMAP,
-                    writer=writer,
-                    seed=work.seed,
-                )
+                kind = PassKind(BY_BITMAP, work.boundaries)
+                cleaning = CleaningPass(work.plan, kind, fs, stack, attempt.progress, writer=writer, seed=work.seed)
                 return cleaning.clean_split(split, survivors)
         except BaseException:
             writer.remove_all()
@@ -292,7 +251,3 @@ def _errors_of_split(partition: TopicPartition) -> Iterator[None]:
             yield
     except FallbackRequiredError as error:
         raise SplitNotApplicableError(needs_scan=error.status != OFFSETS_NOT_INCREASING) from error
-
-
-def _no_progress(_size_bytes: int) -> None:
-    return None

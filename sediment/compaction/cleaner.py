@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import starmap
 
 from sediment.compaction.chunk_reader import ChunkBoundaries, ChunkReader, FallbackRequiredError, Progress
@@ -43,33 +43,42 @@ from sediment.segment_io.compiled.status import OFFSETS_NOT_INCREASING
 from sediment.segment_io.errors import MapFullError
 from sediment.segment_io.format.hashing import draw_seed
 from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.format.names import Attempt
 from sediment.segment_io.fs import Fs
 
 
-class CleaningPass:
-    """`filter_by` selects how records are filtered: BY_OCCURRENCE, BY_OFFSET or, for a split, BY_BITMAP.
+@dataclass(frozen=True, slots=True)
+class PassKind:
+    """How a pass reads the log and tells keys apart.
 
-    `seed` is the seed of the key hashes; None means a random seed.
+    `filter_by` selects how records are filtered: BY_OCCURRENCE, BY_OFFSET or, for a split, BY_BITMAP.  `boundaries`
+    come from a forward scan and are keyed by the base offset of the segment; without such a scan, they are empty.
     """
+
+    filter_by: int
+    boundaries: dict[int, ChunkBoundaries]
+    corrupt: CorruptRegions = NOTHING_CORRUPT
+    exact_keys: bool = False
+
+
+class CleaningPass:
+    """`seed` is the seed of the key hashes; None means a random seed."""
 
     def __init__(
         self,
         plan: CleaningPlan,
-        boundaries: dict[int, ChunkBoundaries],
+        kind: PassKind,
         fs: Fs,
         stack: ExitStack,
         progress: Progress,
         *,
-        filter_by: int,
         writer: PartWriter | None = None,
         seed: int | None = None,
-        corrupt: CorruptRegions = NOTHING_CORRUPT,
-        exact_keys: bool = False,
     ) -> None:
         self._plan = plan
-        self._boundaries = boundaries
-        self._corrupt = corrupt
-        self._parts = writer or PartWriter(plan.view.listing.path, plan.config, fs, WriteBehind(), "", "")
+        self._boundaries = kind.boundaries
+        self._corrupt = kind.corrupt
+        self._parts = writer or PartWriter(plan.view.listing.path, plan.config, fs, WriteBehind(), Attempt("", ""))
         self._is_bounded = plan.config.task_memory_bytes < INT64_MAX
         if self._is_bounded:
             self._parts.write_behind.settle()
@@ -85,14 +94,14 @@ class CleaningPass:
             progress,
             stack,
         )
-        self._is_filled = filter_by == registers.BY_OFFSET
+        self._is_filled = kind.filter_by == registers.BY_OFFSET
         self._kernels = KernelDriver(
             plan,
             self._reader,
             draw_seed() if seed is None else seed,
             with_data_offsets(plan.view, fs),
-            filter_by=filter_by,
-            exact_keys=exact_keys,
+            filter_by=kind.filter_by,
+            exact_keys=kind.exact_keys,
         )
 
     # ------------------------------------------------------------------------------------------------ a whole partition

@@ -27,11 +27,11 @@ from sediment.compaction.prepared_swap import CleanedGroup, CleanStats, PartSegm
 from sediment.compaction.write_behind import WriteBehind
 from sediment.segment_io.compiled.huge_pages import PageReserve, anonymous_memory
 from sediment.segment_io.format.layout import INT64_MAX
-from sediment.segment_io.format.names import SegmentFileKind, part_file_name, segment_file_name
+from sediment.segment_io.format.names import Attempt, SegmentFileKind, part_file_name, segment_file_name
 from sediment.segment_io.format.transaction_index import AbortedTxn
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef
-from sediment.segment_io.segment.writer import SegmentImage, lay_out_segments, write_segment, write_segments
+from sediment.segment_io.segment.writer import PartFiles, SegmentImage, lay_out_segments, write_segment, write_segments
 
 if TYPE_CHECKING:
     from sediment.compaction.reencode.plan import Encoding
@@ -48,8 +48,7 @@ class PartWriter:
     config: CompactionConfig
     fs: Fs
     write_behind: WriteBehind
-    run_id: str
-    attempt: str
+    attempt: Attempt
     encoding: Encoding | None = None
     written: list[Path] = field(default_factory=list)
 
@@ -108,16 +107,11 @@ class PartWriter:
                 return None
             parts = write_segments(
                 scans.pieces(),
-                self.directory,
                 group.segments[0].base_offset,
                 aborted,
+                PartFiles(self.directory, like, last.mtime_ns, self.attempt, self.fs),
                 index_interval_bytes=self.config.index_interval_bytes,
                 segment_index_bytes=self.config.segment_index_bytes,
-                like=like,
-                mtime_ns=last.mtime_ns,
-                run_id=self.run_id,
-                attempt=self.attempt,
-                fs=self.fs,
             )
             paths = [self.directory / file.part_name for part in parts for file in part.files]
             self.written.extend(paths)
@@ -138,18 +132,11 @@ class PartWriter:
             self.fs.unlink(path, missing_ok=True)
 
     def _write(self, image: SegmentImage, last: SegmentRef) -> PartSegment:
-        names = [part_file_name(image.base_offset, kind, self.run_id, self.attempt) for kind, _ in image.files()]
+        names = [part_file_name(image.base_offset, kind, self.attempt) for kind, _ in image.files()]
         self.written.extend(map(self.directory.joinpath, names))
-        files = write_segment(
-            image,
-            self.directory,
-            like=self.directory / segment_file_name(last.base_offset, SegmentFileKind.LOG),
-            mtime_ns=last.mtime_ns,
-            run_id=self.run_id,
-            attempt=self.attempt,
-            fs=self.fs,
-        )
-        return PartSegment(image.base_offset, files)
+        like = self.directory / segment_file_name(last.base_offset, SegmentFileKind.LOG)
+        files = PartFiles(self.directory, like, last.mtime_ns, self.attempt, self.fs)
+        return PartSegment(image.base_offset, write_segment(image, files))
 
     def _equals_source(self, segment: SegmentRef, images: Sequence[SegmentImage]) -> bool:
         (image,) = images if len(images) == 1 else (None,)

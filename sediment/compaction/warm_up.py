@@ -9,12 +9,12 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from sediment.compaction.clean_log import clean_log
+from sediment.compaction.clean_log import CleaningMode, clean_log
 from sediment.compaction.cleanable_range import cleanable_range
 from sediment.compaction.config import COMPACT, CompactionConfig
 from sediment.compaction.grouping import plan_cleaning
 from sediment.segment_io.format.layout import CODEC_ZSTD, INT64_MAX
-from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, segment_file_name
+from sediment.segment_io.format.names import Attempt, SegmentFileKind, TopicPartition, segment_file_name
 from sediment.segment_io.fs import DryRunFs, Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import list_log
@@ -33,6 +33,7 @@ _COMMIT = bytes.fromhex(
     "00000000000000070003ffffffff000000012000000008000000010c00000000000900"
 )
 _END_OFFSET = 21
+_ATTEMPT = Attempt("warm-up", "0")
 
 
 def warm_up(*, everything: bool = False) -> None:
@@ -63,7 +64,7 @@ def _clean(directory: Path, config: CompactionConfig, *, exact_keys: bool = Fals
     view = _view_of(directory, config, fs)
     cleanable = cleanable_range(view, config, now_ms=0, force=True)
     plan = plan_cleaning(view, cleanable, config, now_ms=0)
-    clean_log(plan, fs, run_id="warm-up", attempt="0", exact_keys=exact_keys)
+    clean_log(plan, fs, _ATTEMPT, CleaningMode(exact_keys=exact_keys))
 
 
 def _rewrite(directory: Path, config: CompactionConfig) -> None:
@@ -79,9 +80,9 @@ def _rewrite(directory: Path, config: CompactionConfig) -> None:
     fs = DryRunFs()
     view = _view_of(directory, config, fs)
     verdicts = Verdicts.of([Verdict(view.listing.segments[0].base_offset, Action.DROP)])
-    rewrite_log(plan_rewrite(view, verdicts, config), fs, run_id="warm-up", attempt="0")
+    rewrite_log(plan_rewrite(view, verdicts, config), fs, _ATTEMPT)
     for task in plan_reencode(view, Encoding(CODEC_ZSTD, batch_bytes=1 << 16), config):
-        reencode_segment(task, fs, run_id="warm-up", attempt="0")
+        reencode_segment(task, fs, _ATTEMPT)
     find_key_matches(
         view.listing.partition,
         directory,

@@ -37,7 +37,7 @@ from sediment.jobs.rewriting.report import RewriteReport, RewriteRunReport, colu
 from sediment.jobs.rewriting.result import CleaningResult
 from sediment.jobs.rewriting.run import Run
 from sediment.jobs.rewriting.segment_rewriting import SegmentRewriting, destination_of, report_fields
-from sediment.jobs.spark.task_environment import OnBytes
+from sediment.segment_io.format.names import Attempt
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef
 
@@ -136,12 +136,12 @@ class ReencodeSegment:
         """The segment."""
         return self.task.segment
 
-    def rewrite(self, fs: Fs, *, run_id: str, attempt: str, progress: OnBytes) -> ReencodedSegment:
+    def rewrite(self, fs: Fs, attempt: Attempt) -> ReencodedSegment:
         """Re-encode the segment; arguments and errors are as in `reencode_segment`."""
         # Imported late, because this module compiles kernels that the driver never needs.
         from sediment.compaction.reencode.segment_reencode import reencode_segment
 
-        return reencode_segment(self.task, fs, run_id=run_id, attempt=attempt, progress=progress)
+        return reencode_segment(self.task, fs, attempt)
 
 
 @dataclass(frozen=True, slots=True)

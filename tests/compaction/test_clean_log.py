@@ -22,7 +22,7 @@ from sediment.segment_io.compiled import native, status
 from sediment.segment_io.errors import CorruptBatchError, MapFullError, SourceChangedError, UnsupportedDataError
 from sediment.segment_io.format.batch_headers import STATUS_TEXT
 from sediment.segment_io.format.layout import INT64_MAX
-from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, segment_file_name
+from sediment.segment_io.format.names import Attempt, SegmentFileKind, TopicPartition, segment_file_name
 from sediment.segment_io.fs import DryRunFs, Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import list_log
@@ -86,7 +86,7 @@ def plan_of(
 def prepare(directory: Path, given: Round, fs: Fs | None = None) -> PreparedSwap | None:
     """Return the swap that our cleaner prepares, or None if the policy blocks the cleaning."""
     plan = plan_of(directory, given, fs)
-    return plan and clean_log(plan, fs or Fs(), run_id="r", attempt="0")
+    return plan and clean_log(plan, fs or Fs(), Attempt("r", "0"))
 
 
 def put_in_place(swap: PreparedSwap) -> None:
@@ -444,7 +444,7 @@ def test_a_batch_that_expands_beyond_the_bound_is_an_error(tmp_path):
     )
     plan = plan_cleaning(view, cleanable_range(view, config, now_ms=NOW.now_ms, force=True), config, now_ms=NOW.now_ms)
     with pytest.raises(CorruptBatchError, match="1000000"):
-        clean_log(plan, fs, run_id="r", attempt="0")
+        clean_log(plan, fs, Attempt("r", "0"))
 
 
 @pytest.mark.parametrize("ahead_chunks", [0, 8])
@@ -486,7 +486,7 @@ def test_a_segment_that_changed_since_it_was_listed_is_an_error(tmp_path):
     plan = plan_cleaning(view, cleanable_range(view, config, now_ms=NOW.now_ms, force=True), config, now_ms=NOW.now_ms)
     (directory / f"{0:020d}.log").write_bytes(batch_of(0, b"b"))
     with pytest.raises(SourceChangedError):
-        clean_log(plan, fs, run_id="r", attempt="0")
+        clean_log(plan, fs, Attempt("r", "0"))
 
 
 class HeldBack(Fs):
@@ -522,11 +522,9 @@ def test_a_partition_is_swept_while_the_one_before_is_being_written(two_logs):
             (Path(swap.directory) / part.part_name).unlink()
     fs = HeldBack(first)
     with WriteBehind() as write_behind:
-        before = sweep_log(plan_of(first, given), fs, write_behind, run_id="r", attempt="0")
+        before = sweep_log(plan_of(first, given), fs, write_behind, Attempt("r", "0"))
         # Not before something of the second partition was read may the first one be written.
-        after = sweep_log(
-            plan_of(second, given), fs, write_behind, run_id="r", attempt="0", progress=lambda _: fs.may_write.set()
-        )
+        after = sweep_log(plan_of(second, given), fs, write_behind, Attempt("r", "0", lambda _: fs.may_write.set()))
         assert [before.written(), after.written()] == expected
 
 
@@ -536,8 +534,8 @@ def test_a_write_that_fails_is_its_own_partitions_failure(two_logs):
     fs.error = OSError(errno.ENOSPC, "full")
     fs.may_write.set()
     with WriteBehind() as write_behind:
-        before = sweep_log(plan_of(first, given), fs, write_behind, run_id="r", attempt="0")
-        after = sweep_log(plan_of(second, given), fs, write_behind, run_id="r", attempt="0")
+        before = sweep_log(plan_of(first, given), fs, write_behind, Attempt("r", "0"))
+        after = sweep_log(plan_of(second, given), fs, write_behind, Attempt("r", "0"))
         assert after.written().groups
         with pytest.raises(OSError, match="full"):
             before.written()
@@ -549,7 +547,7 @@ def test_a_bounded_memory_has_every_output_written_when_the_sweep_ends(two_logs)
     fs = HeldBack(first)
     with WriteBehind() as write_behind:
         threading.Timer(0.2, fs.may_write.set).start()
-        swept = sweep_log(plan, fs, write_behind, run_id="r", attempt="0")
+        swept = sweep_log(plan, fs, write_behind, Attempt("r", "0"))
         assert fs.may_write.is_set()
         there = set(first.glob("*.part"))
         assert there == {first / part.part_name for part in swept.written().parts()}
@@ -572,7 +570,7 @@ def test_a_partition_whose_write_fails_frees_its_disk_space_at_once(two_logs):
             return super().write_new(path, chunks)
 
     with WriteBehind() as write_behind:
-        swept = sweep_log(plan_of(first, many), Full(), write_behind, run_id="r", attempt="0")
+        swept = sweep_log(plan_of(first, many), Full(), write_behind, Attempt("r", "0"))
         write_behind.settle()
         assert not list(first.glob("*.part"))
         with pytest.raises(OSError, match="full"):
@@ -589,7 +587,7 @@ def test_a_sweep_that_ends_with_an_error_leaves_no_part(two_logs):
             raise InterruptedError
 
     with WriteBehind() as write_behind, pytest.raises(InterruptedError):
-        sweep_log(plan, fs, write_behind, run_id="r", attempt="0", progress=stop_after_a_write)
+        sweep_log(plan, fs, write_behind, Attempt("r", "0", stop_after_a_write))
     assert seen
     assert not list(first.glob("*.part"))
 

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from sediment.compaction.clean_log import clean_log
+from sediment.compaction.clean_log import CleaningMode, clean_log
 from sediment.compaction.prepared_swap import PreparedSwap
+from sediment.segment_io.format.names import Attempt
 from sediment.segment_io.fs import Fs
 from tests.compaction.test_clean_log import Round, flip, put_in_place, renumbered, write_log
 from tests.compaction.test_partition_splits import plan_of
@@ -32,7 +33,7 @@ def clean_keeping(directory: Path, given: Round) -> PreparedSwap | None:
     plan = plan_of(directory, given)
     if plan is None:
         return None
-    return clean_log(plan, Fs(), run_id="r", attempt="0", keep_unreadable=True)
+    return clean_log(plan, Fs(), Attempt("r", "0"), CleaningMode(keep_unreadable=True))
 
 
 # ----------------------------------------------------------------------------------------------------------- the oracle

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from sediment.compaction.clean_log import clean_log
+from sediment.compaction.clean_log import CleaningMode, clean_log
 from sediment.compaction.kernels.delete_horizon import next_horizon_ms
 from sediment.compaction.prepared_swap import CleanedGroup, CleanStats, PreparedSwap
 from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.format.names import Attempt
 from sediment.segment_io.fs import DryRunFs, Fs
 from tests.compaction.test_clean_log import PARTITION, Round, batch_of, clean_both, prepare, put_in_place, write_log
 from tests.compaction.test_legacy_cleaning import legacy_log
@@ -44,7 +45,7 @@ def groups_of(directory: Path, given: Round, kind: str) -> tuple[CleanedGroup, .
     assert plan is not None
     if kind == "split":
         return clean_in_splits(plan, Splitting(scanned=True))
-    return clean_log(plan, Fs(), run_id="r", attempt="0", exact_keys=kind == "exact").groups
+    return clean_log(plan, Fs(), Attempt("r", "0"), CleaningMode(exact_keys=kind == "exact")).groups
 
 
 def stats_of(groups: tuple[CleanedGroup, ...]) -> CleanStats:

@@ -11,12 +11,13 @@ import pytest
 import xxhash
 
 from sediment.compaction import chunk_reader, cleaner, exact_keys
-from sediment.compaction.clean_log import clean_log
+from sediment.compaction.clean_log import CleaningMode, clean_log
 from sediment.compaction.cleanable_range import cleanable_range
 from sediment.compaction.corrupt_regions import find_corrupt_regions
 from sediment.compaction.grouping import CleaningPlan, plan_cleaning
 from sediment.segment_io.errors import HashCollisionError, MemoryBudgetError
 from sediment.segment_io.format import hashing
+from sediment.segment_io.format.names import Attempt
 from sediment.segment_io.fs import DryRunFs, Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import list_log
@@ -72,7 +73,7 @@ def cleaned(directory, given: Round = NOW, *, exact: bool, name: str = "cleaned"
     """Return a cleaned copy of `directory`."""
     copy = directory.with_name(f"{name}-{exact}")
     shutil.copytree(directory, copy)
-    put_in_place(clean_log(plan_of(copy, given), Fs(), run_id="r", attempt="0", exact_keys=exact, **options))
+    put_in_place(clean_log(plan_of(copy, given), Fs(), Attempt("r", "0"), CleaningMode(exact_keys=exact, **options)))
     return copy
 
 
@@ -177,7 +178,9 @@ def test_keys_after_a_corrupt_batch_are_distinguished_too(tmp_path, seeds):
     assert find_corrupt_regions(plan_of(directory), Fs(), lambda _count: None).by_segment
     # The corrupt batch is met under another seed.
     seeds.append(0)
-    put_in_place(clean_log(plan_of(directory), Fs(), run_id="r", attempt="0", exact_keys=True, keep_unreadable=True))
+    put_in_place(
+        clean_log(plan_of(directory), Fs(), Attempt("r", "0"), CleaningMode(exact_keys=True, keep_unreadable=True))
+    )
     for batch in (batches[0], batches[3]):
         assert batch in (directory / f"{0:020d}.log").read_bytes()
     assert len(seeds) == 4
@@ -188,7 +191,7 @@ def test_keys_that_collide_under_every_seed_leave_the_partition_as_it_is(tmp_pat
     directory = write_log(tmp_path / "t-0", LOGS["segments"])
     before = {path.name: path.read_bytes() for path in directory.iterdir()}
     with pytest.raises(HashCollisionError) as raised:
-        clean_log(plan_of(directory), Fs(), run_id="r", attempt="0", exact_keys=True)
+        clean_log(plan_of(directory), Fs(), Attempt("r", "0"), CleaningMode(exact_keys=True))
     assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
     assert raised.value.offset == 0
     for word in ("t-0", "offset 0", "--key-equality hash"):
@@ -240,10 +243,10 @@ def test_keys_that_do_not_fit_the_memory_of_a_task_leave_the_partition_as_it_is(
     given = replace(NOW, segment_bytes=1 << 24)
     enough = plan_of(directory, given, task_memory_bytes=9_500_000)
     little = plan_of(directory, given, task_memory_bytes=6_500_000)
-    clean_log(enough, DryRunFs(), run_id="r", attempt="0", exact_keys=True)
-    clean_log(little, DryRunFs(), run_id="r", attempt="0")
+    clean_log(enough, DryRunFs(), Attempt("r", "0"), CleaningMode(exact_keys=True))
+    clean_log(little, DryRunFs(), Attempt("r", "0"))
     with pytest.raises(MemoryBudgetError):
-        clean_log(little, DryRunFs(), run_id="r", attempt="0", exact_keys=True)
+        clean_log(little, DryRunFs(), Attempt("r", "0"), CleaningMode(exact_keys=True))
     assert sorted(path.name for path in directory.iterdir()) == before
 
 

@@ -14,6 +14,7 @@ from sediment.compaction import chunk_reader
 from sediment.compaction.clean_log import clean_log
 from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.format.names import Attempt
 from sediment.segment_io.fs import Fs
 from tests.compaction.test_clean_log import Round, clean_both, flip, prepare, put_in_place, renumbered, write_log
 from tests.compaction.test_partition_splits import (
@@ -162,7 +163,7 @@ def test_an_emptied_last_message_of_an_old_format_is_kept_as_it_is(tmp_path, mag
     plan = plan_of(directory, NOW)
     assert plan is not None
     assert_same_as_whole(directory, plan, Splitting(scanned=True))
-    kept = clean_log(plan, Fs(), run_id="dropped", attempt="0").groups[0].stats
+    kept = clean_log(plan, Fs(), Attempt("dropped", "0")).groups[0].stats
     assert (kept.messages_written, kept.records_without_key) == (2, 0)
     for part in directory.glob("*.part"):
         part.unlink()
@@ -296,7 +297,7 @@ def test_a_wrapper_that_expands_beyond_the_bound_is_an_error(tmp_path):
     assert plan is not None
     bounded = replace(plan, config=replace(plan.config, max_decompressed_batch_bytes=1_000_000))
     with pytest.raises(CorruptBatchError, match="1000000"):
-        clean_log(bounded, Fs(), run_id="r", attempt="0")
+        clean_log(bounded, Fs(), Attempt("r", "0"))
 
 
 def test_wrappers_that_expand_beyond_what_is_held_ahead_are_decompressed_again(tmp_path, monkeypatch):

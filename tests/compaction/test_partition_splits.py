@@ -38,6 +38,7 @@ from sediment.compaction.reencode.plan import Encoding
 from sediment.segment_io.errors import CorruptBatchError, SourceChangedError
 from sediment.segment_io.format.compression.decompress_fast_path import NOT_DECOMPRESSED
 from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.format.names import Attempt
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import SegmentRef, list_log
@@ -98,7 +99,7 @@ def clean_in_splits(
     groups: list[CleanedGroup] = []
     for split in splits:
         survivors = collect_survivors(answers[split.number], met[split.number])
-        groups.extend(clean_split(work, split, survivors, fs, run_id="split", attempt="0"))
+        groups.extend(clean_split(work, split, survivors, fs, Attempt("split", "0")))
     return tuple(groups)
 
 
@@ -123,7 +124,7 @@ def contents(directory: Path, groups: tuple[CleanedGroup, ...]) -> list[dict[str
 
 
 def assert_same_as_whole(directory: Path, plan: CleaningPlan, splitting: Splitting) -> None:
-    whole = clean_log(plan, Fs(), run_id="whole", attempt="0")
+    whole = clean_log(plan, Fs(), Attempt("whole", "0"))
     groups = clean_in_splits(plan, splitting)
     assert [group.sources for group in groups] == [group.sources for group in whole.groups]
     assert [group.stats for group in groups] == [group.stats for group in whole.groups]
@@ -230,7 +231,7 @@ def test_a_sweep_that_meets_more_records_than_the_first_sweep_changes_nothing(tm
     work = SplitWork(plan, {}, seed=7, run_limit=100, ranges=2)
     (split,) = splits_at(plan.groups, ())
     with pytest.raises(SourceChangedError, match="earlier sweep"):
-        clean_split(work, split, NOTHING, Fs(), run_id="r", attempt="0")
+        clean_split(work, split, NOTHING, Fs(), Attempt("r", "0"))
     assert not list(directory.glob("*.part"))
 
 
@@ -247,7 +248,7 @@ def assert_another_content_is_noticed(directory: Path, base_offset: int, content
     changed.write_bytes(content)
     os.utime(changed, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
     with pytest.raises(SourceChangedError, match="earlier sweep"):
-        clean_split(work, split, survivors, Fs(), run_id="r", attempt="0")
+        clean_split(work, split, survivors, Fs(), Attempt("r", "0"))
     assert not list(directory.glob("*.part"))
 
 
@@ -287,7 +288,7 @@ def test_a_segment_that_went_away_is_reported_as_a_changed_source(tmp_path):
     with pytest.raises(SourceChangedError, match="was removed while"):
         list(collect_split_keys(work, split, 1, Fs()))
     with pytest.raises(SourceChangedError, match="was removed while"):
-        clean_log(plan, Fs(), run_id="r", attempt="0")
+        clean_log(plan, Fs(), Attempt("r", "0"))
 
 
 def test_a_corrupt_batch_is_named_and_no_part_is_left(tmp_path):
@@ -302,7 +303,7 @@ def test_a_corrupt_batch_is_named_and_no_part_is_left(tmp_path):
     os.utime(directory / f"{0:020d}.log", ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
     for sweep_of_it in (
         lambda: list(collect_split_keys(work, split, 1, Fs())),
-        lambda: clean_split(work, split, survivors, Fs(), run_id="r", attempt="0"),
+        lambda: clean_split(work, split, survivors, Fs(), Attempt("r", "0")),
     ):
         with pytest.raises(CorruptBatchError) as raised:
             sweep_of_it()

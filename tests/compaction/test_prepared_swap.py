@@ -19,7 +19,7 @@ from sediment.compaction.prepared_swap import (
 )
 from sediment.segment_io.errors import CorruptDataError
 from sediment.segment_io.format.layout import INT64_MAX
-from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, part_file_name, segment_file_name
+from sediment.segment_io.format.names import Attempt, SegmentFileKind, TopicPartition, part_file_name, segment_file_name
 from sediment.segment_io.partition.listing import SegmentRef
 
 counts = st.integers(0, INT64_MAX)
@@ -39,7 +39,7 @@ def part_segments(draw: st.DrawFn) -> PartSegment:
     return PartSegment(
         base,
         tuple(
-            PartFile(part_file_name(base, kind, run, attempt), segment_file_name(base, kind), draw(counts))
+            PartFile(part_file_name(base, kind, Attempt(run, attempt)), segment_file_name(base, kind), draw(counts))
             for kind in kinds
         ),
     )

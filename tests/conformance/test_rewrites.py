@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from sediment.compaction.clean_log import clean_log
+from sediment.compaction.clean_log import CleaningMode, clean_log
 from sediment.compaction.cleanable_range import cleanable_range
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.grouping import plan_cleaning
 from sediment.compaction.prepared_swap import CleanStats
 from sediment.compaction.reencode.plan import Encoding
 from sediment.engine.directory.swap import commit
+from sediment.segment_io.format.names import Attempt
 from sediment.segment_io.fs import Fs
 from tests.conformance.logs import SPEC, random_spec
 from tests.conformance.oracle import CleanAttempt, KafkaFailedError, KafkaOracle, LogState
@@ -195,7 +196,7 @@ def _compacted(directory: Path, log: WrittenLog, encoding: Encoding | None) -> C
     if cleanable.blocked_by is not None:
         return None
     plan = plan_cleaning(view, cleanable, config, now_ms=log.now_ms)
-    swap = clean_log(plan, Fs(), run_id="r", attempt="0", encoding=encoding)
+    swap = clean_log(plan, Fs(), Attempt("r", "0"), CleaningMode(encoding=encoding))
     commit(swap, Fs())
     return sum((group.stats for group in swap.groups), CleanStats())
 

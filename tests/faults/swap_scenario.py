@@ -23,6 +23,7 @@ from sediment.compaction.prepared_swap import CleanedGroup, CleanStats, PartSegm
 from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted
 from sediment.engine.directory.swap import commit
 from sediment.segment_io.format.names import (
+    Attempt,
     PartFile,
     SegmentFileKind,
     TopicPartition,
@@ -195,7 +196,7 @@ def prepare(directory: Path, groups: Sequence[Group], fs: Fs, *, synced: bool = 
                 name = segment_file_name(base, kind)
                 if name not in group.new:
                     continue
-                part_name = part_file_name(base, kind, "run", "1")
+                part_name = part_file_name(base, kind, Attempt("run", "1"))
                 fs.write_new(directory / part_name, [group.new[name]])
                 if synced:
                     fs.sync_file(directory / part_name)

@@ -20,7 +20,7 @@ from sediment.engine.log_config import LogConfig
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.checkpoints import parse_leader_epochs, parse_offset_checkpoint
 from sediment.segment_io.format.meta_properties import parse_meta_properties
-from sediment.segment_io.format.names import parse_partition_directory, parse_segment_file
+from sediment.segment_io.format.names import Attempt, parse_partition_directory, parse_segment_file
 from sediment.segment_io.format.offset_index import parse_offset_index
 from sediment.segment_io.format.time_index import parse_time_index
 from sediment.segment_io.format.transaction_index import parse_transaction_index
@@ -49,7 +49,7 @@ def clean(directory, checkpoints):
     )
     cleanable = cleanable_range(view, config, now_ms=NOW_MS, force=True)
     if cleanable.blocked_by is None:
-        clean_log(plan_cleaning(view, cleanable, config, now_ms=NOW_MS), fs, run_id="r", attempt="0")
+        clean_log(plan_cleaning(view, cleanable, config, now_ms=NOW_MS), fs, Attempt("r", "0"))
 
 
 def load(directory, fs):

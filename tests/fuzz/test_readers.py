@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sediment.compaction.clean_log import clean_log, scan_log
+from sediment.compaction.clean_log import CleaningMode, clean_log, scan_log
 from sediment.compaction.cleanable_range import cleanable_range
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.corrupt_regions import find_corrupt_regions
@@ -36,7 +36,7 @@ from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.checkpoints import parse_partition_metadata
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.meta_properties import parse_meta_properties
-from sediment.segment_io.format.names import METADATA_PARTITION, UNCLEANABLE_FILE, TopicPartition
+from sediment.segment_io.format.names import METADATA_PARTITION, UNCLEANABLE_FILE, Attempt, TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.coordinator_records import (
     CONSUMER_OFFSETS,
@@ -116,7 +116,7 @@ def clean_what_can_be_read(directory):
         find_corrupt_regions(plan, fs, lambda _size: None)
         with answered:
             scan_log(plan, fs, only_if_needed=False)
-        return clean_log(plan, fs, run_id="r", attempt="0", keep_unreadable=True)
+        return clean_log(plan, fs, Attempt("r", "0"), CleaningMode(keep_unreadable=True))
     return None
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sediment.compaction.clean_log import clean_log
+from sediment.compaction.clean_log import CleaningMode, clean_log
 from sediment.compaction.cleanable_range import cleanable_range
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.grouping import plan_cleaning
@@ -18,6 +18,7 @@ from sediment.compaction.prepared_swap import CleanStats
 from sediment.compaction.reencode.plan import Encoding
 from sediment.engine.directory.swap import commit
 from sediment.segment_io.format.layout import CODEC_ZSTD
+from sediment.segment_io.format.names import Attempt
 from sediment.segment_io.fs import Fs
 from sediment.verification import rules as r
 from sediment.verification.reencoded import join_originals, window_end
@@ -100,7 +101,7 @@ def compacted(directory: Path, encoding: Encoding) -> int:
     cleanable = cleanable_range(view, config, now_ms=NOW_MS, force=True)
     assert cleanable.blocked_by is None
     plan = plan_cleaning(view, cleanable, config, now_ms=NOW_MS)
-    swap = clean_log(plan, Fs(), run_id="r", attempt="0", encoding=encoding)
+    swap = clean_log(plan, Fs(), Attempt("r", "0"), CleaningMode(encoding=encoding))
     commit(swap, Fs())
     return sum((group.stats for group in swap.groups), CleanStats()).batches_encoded
 

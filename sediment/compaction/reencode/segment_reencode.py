@@ -10,25 +10,23 @@ from contextlib import ExitStack
 from sediment.compaction.prepared_swap import CleanedGroup, CleanStats
 from sediment.compaction.reencode.plan import ReencodedSegment, ReencodeTask
 from sediment.compaction.reencode.scans import ReencodingScans
-from sediment.compaction.rewrite.source_segment import Progress, SourceSegment
+from sediment.compaction.rewrite.source_segment import SourceSegment
 from sediment.compaction.source_errors import errors_of_partition
-from sediment.segment_io.format.names import PartSegment
+from sediment.segment_io.format.names import Attempt, PartSegment
 from sediment.segment_io.fs import Fs
 
 
-def reencode_segment(
-    task: ReencodeTask, fs: Fs, *, run_id: str, attempt: str, progress: Progress | None = None
-) -> ReencodedSegment:
+def reencode_segment(task: ReencodeTask, fs: Fs, attempt: Attempt) -> ReencodedSegment:
     """Write the new segment of `task` to synced `.part` files next to its source; after a failure, remove the files.
 
-    In both scans, `progress` is called with the size of each chunk; an exception from `progress` ends the task.
+    Both scans report their chunks to the progress of `attempt`.
     """
     with ExitStack() as stack, errors_of_partition(task.partition):
-        source = SourceSegment(task.directory, task.segment, task.end_offset, fs, stack, progress)
+        source = SourceSegment(task.directory, task.segment, task.end_offset, fs, stack, attempt.progress)
         scans = ReencodingScans(source, task.encoding, task.bound, task.config)
         parts: tuple[PartSegment, ...] = ()
         if scans.scan_headers():
-            parts = source.write(scans.pieces(), task.config, run_id, attempt)
+            parts = source.write(scans.pieces(), task.config, attempt)
             if not scans.stats.batches_encoded:
                 source.remove(parts)
                 parts = ()

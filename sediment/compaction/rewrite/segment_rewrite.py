@@ -33,21 +33,21 @@ from sediment.compaction.rewrite.plan import (
     SegmentRewriteTask,
     collect_rewrite,
 )
-from sediment.compaction.rewrite.source_segment import Progress, SourceSegment
+from sediment.compaction.rewrite.source_segment import SourceSegment
 from sediment.compaction.rewrite.verdicts import ByteArray, Int64s, NotReached, Reason
 from sediment.compaction.source_errors import errors_of_partition
 from sediment.segment_io.format.layout import CODEC_MASK, CONTROL_BIT, MAGIC_V2
-from sediment.segment_io.format.names import PartSegment
+from sediment.segment_io.format.names import Attempt, PartSegment
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.producer_replay import with_last_of_producers
 from sediment.segment_io.segment.reader import BatchSpan, Rows
 
 
-def rewrite_log(plan: RewritePlan, fs: Fs, *, run_id: str, attempt: str, progress: Progress | None = None) -> Rewrite:
+def rewrite_log(plan: RewritePlan, fs: Fs, attempt: Attempt) -> Rewrite:
     done: list[RewrittenSegment] = []
     try:
         for task in plan.tasks:
-            done.append(rewrite_segment(task, fs, run_id=run_id, attempt=attempt, progress=progress))
+            done.append(rewrite_segment(task, fs, attempt))
     except BaseException:
         for part in collect_rewrite(plan, done).swap.parts():
             fs.unlink(plan.directory / part.part_name, missing_ok=True)
@@ -58,20 +58,17 @@ def rewrite_log(plan: RewritePlan, fs: Fs, *, run_id: str, attempt: str, progres
 def rewrite_segment(
     task: SegmentRewriteTask,
     fs: Fs,
+    attempt: Attempt,
     *,
-    run_id: str,
-    attempt: str,
     by_key: KeyVerdicts | None = None,
-    progress: Progress | None = None,
 ) -> RewrittenSegment:
     """Write the new segment of `task` to synced `.part` files next to its source; after a failure, remove the files.
 
-    `by_key` selects the records of a task without verdicts.  `progress` is called with the size of each chunk that is
-    read; an exception from `progress` ends the rewrite.
+    `by_key` selects the records of a task without verdicts.
     """
     with ExitStack() as stack, errors_of_partition(task.partition):
-        source = SourceSegment(task.directory, task.segment, task.end_offset, fs, stack, progress)
-        return _SegmentRewrite(task, source, by_key).run(run_id, attempt)
+        source = SourceSegment(task.directory, task.segment, task.end_offset, fs, stack, attempt.progress)
+        return _SegmentRewrite(task, source, by_key).run(attempt)
 
 
 class _SegmentRewrite:
@@ -90,13 +87,13 @@ class _SegmentRewrite:
         self._last_offset = task.segment.base_offset - 1
         self._not_reached: list[NotReached] = []
 
-    def run(self, run_id: str, attempt: str) -> RewrittenSegment:
+    def run(self, attempt: Attempt) -> RewrittenSegment:
         task, rewriter = self._task, self._rewriter
         pieces = self._pieces()
         first = next(pieces, None)
         parts: tuple[PartSegment, ...] = ()
         if first is not None:
-            parts = self._source.write(chain([first], pieces), task.config, run_id, attempt)
+            parts = self._source.write(chain([first], pieces), task.config, attempt)
         stats = RewriteStats(self._scanned, rewriter.dropped, rewriter.tombstoned, rewriter.replaced)
         written_bytes = sum(part.files[0].size_bytes for part in parts) if parts else task.segment.log_bytes
         group = CleanedGroup(

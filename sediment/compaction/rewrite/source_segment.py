@@ -19,12 +19,12 @@ from sediment.compaction.kernels.scan_chunk import scan_chunk
 from sediment.compaction.rewrite.verdicts import ByteArray
 from sediment.segment_io.compiled.status import BAD_LENGTH, CUT_MISSED, DONE, LEGACY_MET
 from sediment.segment_io.errors import CorruptBatchError, SedimentError
-from sediment.segment_io.format.names import PartSegment, SegmentFileKind, segment_file_name
+from sediment.segment_io.format.names import Attempt, PartSegment, SegmentFileKind, segment_file_name
 from sediment.segment_io.format.transaction_index import AbortedTxn, parse_transaction_index
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef
 from sediment.segment_io.segment.reader import BatchSpan, HeaderScan, batch_error
-from sediment.segment_io.segment.writer import write_segments
+from sediment.segment_io.segment.writer import PartFiles, write_segments
 
 Progress = Callable[[int], None]
 
@@ -117,25 +117,18 @@ class SourceSegment:
         return batch_error(status, self.path, position, span.buffer, span.start + position - span.position)
 
     # ---------------------------------------------------------------------------------------------------------- writing
-    def write(
-        self, pieces: Iterable[ByteArray], config: CompactionConfig, run_id: str, attempt: str
-    ) -> tuple[PartSegment, ...]:
+    def write(self, pieces: Iterable[ByteArray], config: CompactionConfig, attempt: Attempt) -> tuple[PartSegment, ...]:
         """Write and sync the segments that replace this segment; see `write_segments`.
 
         The new segments keep all entries of the transaction index, so `pieces` must contain every transaction marker.
         """
         return write_segments(
             pieces,
-            self._directory,
             self._segment.base_offset,
             self._aborted(),
+            PartFiles(self._directory, self.path, self._segment.mtime_ns, attempt, self._fs),
             index_interval_bytes=config.index_interval_bytes,
             segment_index_bytes=config.segment_index_bytes,
-            like=self.path,
-            mtime_ns=self._segment.mtime_ns,
-            run_id=run_id,
-            attempt=attempt,
-            fs=self._fs,
         )
 
     def _aborted(self) -> tuple[AbortedTxn, ...]:

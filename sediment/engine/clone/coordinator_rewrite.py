@@ -29,7 +29,7 @@ from sediment.compaction.rewrite.verdicts import Action, Verdict, Verdicts
 from sediment.engine.clone.log_rewrite import change_records
 from sediment.engine.clone.source import SourceTopic, fetch_partition
 from sediment.engine.log_config import LogConfig
-from sediment.segment_io.format.names import INTERNAL_TOPICS, TopicPartition
+from sediment.segment_io.format.names import INTERNAL_TOPICS, Attempt, TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.coordinator_records import (
     CONSUMER_OFFSETS,
@@ -144,8 +144,7 @@ def rewrite_coordinator_log(
             config.compaction,
             with_fields(checkpoints, first_dirty=first_dirty),
             fs,
-            run_id=run_id,
-            attempt=f"names-{number}",
+            Attempt(run_id, f"names-{number}"),
         )
     return counts, first_dirty
 

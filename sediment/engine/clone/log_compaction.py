@@ -18,7 +18,7 @@ from sediment.compaction.reencode.plan import Encoding
 from sediment.engine.directory.swap import commit, discard_parts
 from sediment.segment_io.errors import CorruptCheckpointError, CorruptDataError
 from sediment.segment_io.format.layout import INT64_MAX
-from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.format.names import Attempt, TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import LogListing, list_log
@@ -54,15 +54,12 @@ def compact_log(
     fs: Fs,
     *,
     now_ms: int,
-    run_id: str,
-    attempt: str,
+    attempt: Attempt,
     encoding: Encoding | None,
 ) -> LogCompaction:
     listing = list_log(partition, directory, fs)
     try:
-        return _compacted(
-            listing, config, checkpoints, fs, now_ms=now_ms, run_id=run_id, attempt=attempt, encoding=encoding
-        )
+        return _compacted(listing, config, checkpoints, fs, now_ms=now_ms, attempt=attempt, encoding=encoding)
     except CorruptCheckpointError:
         raise
     except CorruptDataError as error:
@@ -82,12 +79,11 @@ def _compacted(
     fs: Fs,
     *,
     now_ms: int,
-    run_id: str,
-    attempt: str,
+    attempt: Attempt,
     encoding: Encoding | None,
 ) -> LogCompaction:
     # Imported here, because these modules compile kernels that the driver never needs.
-    from sediment.compaction.clean_log import clean_log
+    from sediment.compaction.clean_log import CleaningMode, clean_log
     from sediment.compaction.cleanable_range import cleanable_range
     from sediment.compaction.grouping import plan_cleaning
 
@@ -109,11 +105,11 @@ def _compacted(
             cleanable.reason,
         )
     plan = plan_cleaning(view, cleanable, config, now_ms=now_ms)
-    swap = clean_log(plan, fs, run_id=run_id, attempt=attempt, encoding=encoding)
+    swap = clean_log(plan, fs, attempt, CleaningMode(encoding=encoding))
     stats = swap.stats()
     dropped = stats.messages_read - stats.messages_written
     if loses_mostly_keyless(stats.records_without_key, dropped):
-        discard_parts(listing.path, run_id, fs, attempt=attempt)
+        discard_parts(listing.path, attempt.run_id, fs, attempt=attempt.name)
         to_drop = "run `sediment compact --drop-keyless` on the clone"
         reason = why_left_alone(stats.records_without_key, dropped, to_drop=to_drop)
         kept = not_compacted(listing, checkpoints, KEYLESS_RECORDS, reason)

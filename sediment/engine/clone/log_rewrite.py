@@ -11,7 +11,7 @@ from sediment.compaction.rewrite.segment_rewrite import rewrite_log
 from sediment.compaction.rewrite.verdicts import Reason, Verdicts
 from sediment.engine.directory.swap import commit
 from sediment.segment_io.errors import CorruptDataError
-from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.format.names import Attempt, TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import list_log
@@ -25,9 +25,7 @@ def change_records(
     config: CompactionConfig,
     checkpoints: PartitionCheckpoints,
     fs: Fs,
-    *,
-    run_id: str,
-    attempt: str,
+    attempt: Attempt,
 ) -> int | None:
     # Records of open transactions are also changed.
     view = open_view(
@@ -39,7 +37,7 @@ def change_records(
     )
     # No other process uses this copy, so even records of open transactions may change.
     view = replace(view, last_stable_offset=view.log_end_offset, high_watermark=view.log_end_offset)
-    rewrite = rewrite_log(plan_rewrite(view, verdicts, config), fs, run_id=run_id, attempt=attempt)
+    rewrite = rewrite_log(plan_rewrite(view, verdicts, config), fs, attempt)
     missed = {reason: count for reason, count in rewrite.not_reached.by_reason().items() if count}
     if missed.keys() - {Reason.NO_RECORD}:
         raise CorruptDataError(

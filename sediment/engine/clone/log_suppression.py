@@ -10,7 +10,7 @@ records.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sediment.compaction.rewrite.suppression import SuppressedKeys, find_suppressed
@@ -18,7 +18,7 @@ from sediment.compaction.rewrite.verdicts import Action, Verdict, Verdicts
 from sediment.engine.clone.log_rewrite import change_records
 from sediment.engine.log_config import LogConfig
 from sediment.segment_io.errors import CorruptDataError
-from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.format.names import Attempt, TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.sources import Source
@@ -37,9 +37,7 @@ def suppress_records(
     config: LogConfig,
     checkpoints: PartitionCheckpoints,
     fs: Fs,
-    *,
-    run_id: str,
-    attempt: str,
+    attempt: Attempt,
 ) -> LogSuppression:
     source = Source(partition, directory)
     found = find_suppressed(source, keys, fs)
@@ -53,8 +51,7 @@ def suppress_records(
         config.compaction,
         checkpoints,
         fs,
-        run_id=run_id,
-        attempt=f"{attempt}-suppress",
+        replace(attempt, name=f"{attempt.name}-suppress"),
     )
     left = find_suppressed(source, keys, fs)
     if left.size:

@@ -47,6 +47,7 @@ from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.names import (
     PART_SUFFIX,
     PARTITION_METADATA_FILE,
+    Attempt,
     SegmentFileKind,
     TopicPartition,
     parse_segment_file,
@@ -213,8 +214,7 @@ def clone_partition(task: CloneTask, attempt: str) -> PartitionClone:
             task.config,
             _checkpoints(loaded, first_dirty),
             fs,
-            run_id=task.run_id,
-            attempt=attempt,
+            Attempt(task.run_id, attempt),
         )
         suppressed, first_dirty = suppression.records, suppression.first_dirty
         loaded = _reloaded(task, loaded, directory, fs)
@@ -279,8 +279,7 @@ def _compact(
         checkpoints,
         fs,
         now_ms=task.now_ms,
-        run_id=task.run_id,
-        attempt=attempt,
+        attempt=Attempt(task.run_id, attempt),
         encoding=task.encoding,
     )
 

@@ -43,7 +43,7 @@ from sediment.segment_io.errors import (
     CleaningAbortedError,
     SedimentError,
 )
-from sediment.segment_io.format.names import TopicPartition, new_run_id
+from sediment.segment_io.format.names import Attempt, TopicPartition, new_run_id
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.units import NS_PER_MS
 
@@ -167,7 +167,7 @@ class LogCleaner:
         with ExitStack() as stack:
             stack.callback(discard_parts, log.directory, self._run_id, self._fs, attempt=attempt)
             pace = self._pace(log.partition, stack)
-            swap = clean_log(plan, _ThrottledFs(self._fs, pace), run_id=self._run_id, attempt=attempt, progress=pace)
+            swap = clean_log(plan, _ThrottledFs(self._fs, pace), Attempt(self._run_id, attempt, pace))
             self._check_not_aborted(log.partition)
             # The commit deletes superseded records.  So the records that supersede them must be durable before the
             # commit.

@@ -37,6 +37,7 @@ from sediment.jobs.rewriting.result import TASK_ERRORS, CleaningResult, SplitPla
 from sediment.jobs.spark.task_pool import attempt_name
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.hashing import draw_seed
+from sediment.segment_io.format.names import Attempt
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.manifest import ManifestFile
 
@@ -308,9 +309,7 @@ class _Clean:
                     job.splits[index],
                     collect_survivors(bitmaps, contents),
                     fs,
-                    run_id=job.task.run_id,
-                    attempt=attempt_name(),
-                    progress=on_bytes,
+                    Attempt(job.task.run_id, attempt_name(), on_bytes),
                 )
                 files = tuple(file for group in groups for file in _published(job, fs, group))
                 yield CleanedSplits(groups, files)

@@ -30,6 +30,7 @@ from sediment.segment_io.errors import (
     SourceChangedError,
 )
 from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.format.names import Attempt
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import list_log
 
@@ -75,7 +76,7 @@ def start_cleaning(
     Raises:
         SedimentError, OSError: the partition cannot be cleaned; no `.part` file of the attempt remains.
     """
-    from sediment.compaction.clean_log import scan_log, sweep_log
+    from sediment.compaction.clean_log import CleaningMode, scan_log, sweep_log
     from sediment.compaction.estimate import estimate_segments
     from sediment.compaction.grouping import plan_cleaning
 
@@ -106,17 +107,12 @@ def start_cleaning(
             timer.lap(CLEAN)
             split = SplitPlan(plan, boundaries)
             return completed(replace(result, strategy=strategy.value, to_split=split, seconds_by_stage=timer.seconds()))
-    swept = sweep_log(
-        plan,
-        fs,
-        writer,
-        run_id=task.run_id,
-        attempt=attempt,
-        progress=on_bytes,
+    mode = CleaningMode(
         keep_unreadable=task.options.on_corruption == KEEP,
         exact_keys=task.options.key_equality is KeyEquality.EXACT,
         encoding=task.options.encoding,
     )
+    swept = sweep_log(plan, fs, writer, Attempt(task.run_id, attempt, on_bytes), mode)
     timer.lap(CLEAN)
 
     def finish() -> CleaningResult:

@@ -28,9 +28,8 @@ from sediment.jobs.rewriting.partition_task import (
     rewrite_segment_task,
 )
 from sediment.jobs.rewriting.result import CleaningResult
-from sediment.jobs.spark.task_environment import OnBytes
 from sediment.segment_io.format.layout import CONTROL_BIT, MAGIC_V2
-from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
+from sediment.segment_io.format.names import Attempt, SegmentFileKind, segment_file_name
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import LogListing, SegmentRef
 from sediment.segment_io.partition.log_view import LogView
@@ -111,13 +110,11 @@ class EraseSegment:
         """The segment."""
         return self.task.segment
 
-    def rewrite(self, fs: Fs, *, run_id: str, attempt: str, progress: OnBytes) -> ErasedSegment:
+    def rewrite(self, fs: Fs, attempt: Attempt) -> ErasedSegment:
         """Rewrite the segment; arguments and errors are as in `rewrite_segment_task`."""
         from sediment.compaction.rewrite import segment_rewrite
 
-        rewritten = segment_rewrite.rewrite_segment(
-            self.task, fs, run_id=run_id, attempt=attempt, by_key=self.by_key, progress=progress
-        )
+        rewritten = segment_rewrite.rewrite_segment(self.task, fs, attempt, by_key=self.by_key)
         parts = rewritten.group.parts
         try:
             is_listed = self.with_digests and bool(parts)

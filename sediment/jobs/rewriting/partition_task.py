@@ -28,6 +28,7 @@ from sediment.jobs.publishing.partition_output import PartitionOutput
 from sediment.jobs.rewriting.result import TASK_ERRORS, CleaningResult, failed_task
 from sediment.jobs.spark.task_environment import OnBytes, RateLimit, TaskOfRun, task_environment, throttled
 from sediment.segment_io.errors import NoSpaceError, SourceChangedError
+from sediment.segment_io.format.names import Attempt
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.manifest import ManifestFile
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
@@ -56,7 +57,7 @@ class SegmentRewrite(Protocol):
         """The segment."""
         ...
 
-    def rewrite(self, fs: Fs, *, run_id: str, attempt: str, progress: OnBytes) -> SegmentResult:
+    def rewrite(self, fs: Fs, attempt: Attempt) -> SegmentResult:
         """Write the new segment to synced `.part` files; after an error, leave none of them.
 
         Raises:
@@ -286,7 +287,7 @@ def rewrite_segment_task(task: SegmentTask, attempt: str) -> WrittenSegment | Cl
     """Rewrite one segment; return a failure if it cannot be rewritten."""
     try:
         with task.place.environment(task) as (fs, on_bytes):
-            result = task.rewrite.rewrite(fs, run_id=task.run_id, attempt=attempt, progress=on_bytes)
+            result = task.rewrite.rewrite(fs, Attempt(task.run_id, attempt, on_bytes))
             return WrittenSegment(result, () if task.dry_run else task.place.publish(fs, result.group))
     except TASK_ERRORS as error:
         return failed_task(task, error)

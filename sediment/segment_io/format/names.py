@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import re
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache, total_ordering
@@ -202,9 +203,25 @@ def new_run_id() -> str:
     return uuid.uuid4().hex[:12]
 
 
-def part_file_name(base_offset: int, kind: SegmentFileKind, run_id: str, attempt: str) -> str:
-    """Return the name of a file that a task attempt writes; the name is unique, and loaders ignore such files."""
-    return f"{segment_file_name(base_offset, kind)}.{run_id}-{attempt}{PART_SUFFIX}"
+def no_progress(_size_bytes: int) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """An attempt at a task of a run; no other attempt of the run has its name.
+
+    `progress` is called with the size of each chunk, before the chunk is used; an exception from it ends the attempt.
+    """
+
+    run_id: str
+    name: str
+    progress: Callable[[int], None] = no_progress
+
+
+def part_file_name(base_offset: int, kind: SegmentFileKind, attempt: Attempt) -> str:
+    """Return the name of a file that an attempt writes; the name is unique, and loaders ignore such files."""
+    return f"{segment_file_name(base_offset, kind)}.{attempt.run_id}-{attempt.name}{PART_SUFFIX}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,7 @@ from sediment.segment_io.format.layout import (
     TIME_ENTRY_BYTES,
 )
 from sediment.segment_io.format.names import (
+    Attempt,
     PartFile,
     PartSegment,
     SegmentFileKind,
@@ -199,9 +200,7 @@ def _base_offset_at(batches: ByteArray, position: int) -> int:
     return int.from_bytes(batches[position : position + 8].tobytes(), "big", signed=True)
 
 
-def write_segment(
-    image: SegmentImage, directory: Path, *, like: Path, mtime_ns: int, run_id: str, attempt: str, fs: Fs
-) -> tuple[PartFile, ...]:
+def write_segment(image: SegmentImage, parts: PartFiles) -> tuple[PartFile, ...]:
     """Write and sync the files of `image` in `directory`, under names that only this attempt uses.
 
     The files get the owner, group and mode of `like`, and the modification time `mtime_ns`.
@@ -209,25 +208,19 @@ def write_segment(
     Raises:
         OSError: the filesystem failed; files that were already written remain under their `.part` names.
     """
-    parts = _PartFiles(directory, like, mtime_ns, run_id, attempt, fs)
     return tuple(parts.write(image.base_offset, kind, [content]) for kind, content in image.files())
 
 
 # -------------------------------------------------------------------------------------------- batches piece by piece
 def write_segments(
     pieces: Iterable[ByteArray],
-    directory: Path,
     base_offset: int,
     aborted: Sequence[AbortedTxn],
+    parts: PartFiles,
     *,
     index_interval_bytes: int,
     segment_index_bytes: int,
     max_segment_bytes: int = MAX_SEGMENT_BYTES,
-    like: Path,
-    mtime_ns: int,
-    run_id: str,
-    attempt: str,
-    fs: Fs,
 ) -> tuple[PartSegment, ...]:
     """Each piece, uint8[n], contains whole batches of any magic; pieces are in log order.
 
@@ -235,7 +228,6 @@ def write_segments(
     begins when an index is full.  A piece is used before the next piece is requested, so the caller may reuse the
     piece's memory.  If a write or `pieces` fails, the files that were already written are removed.
     """
-    parts = _PartFiles(directory, like, mtime_ns, run_id, attempt, fs)
     source = _PieceSource(iter(pieces))
     segments: list[PartSegment] = []
     try:
@@ -350,17 +342,16 @@ def _with_room(entries: ByteArray, size_bytes: int, limit_bytes: int) -> ByteArr
 
 
 @dataclass(frozen=True, slots=True)
-class _PartFiles:
+class PartFiles:
     directory: Path
     like: Path
     mtime_ns: int
-    run_id: str
-    attempt: str
+    attempt: Attempt
     fs: Fs
     _begun: list[Path] = field(default_factory=list)
 
     def write(self, base_offset: int, kind: SegmentFileKind, chunks: Iterable[Buffer]) -> PartFile:
-        path = self.directory / part_file_name(base_offset, kind, self.run_id, self.attempt)
+        path = self.directory / part_file_name(base_offset, kind, self.attempt)
         self._begun.append(path)
         size_bytes = self.fs.write_new(path, chunks)
         self.fs.adopt_owner(path, self.like)

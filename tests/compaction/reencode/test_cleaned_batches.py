@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sediment.compaction.clean_log import clean_log
+from sediment.compaction.clean_log import CleaningMode, clean_log
 from sediment.compaction.prepared_swap import CleanStats, PreparedSwap
 from sediment.compaction.reencode.cleaned_batches import CleanedBatches
 from sediment.compaction.reencode.plan import Encoding
@@ -19,6 +19,7 @@ from sediment.engine.directory.swap import commit
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.format.layout import CODEC_LZ4, CODEC_NONE, CODEC_ZSTD
+from sediment.segment_io.format.names import Attempt
 from sediment.segment_io.fs import DryRunFs, Fs
 from tests.compaction.test_clean_log import Round, plan_of
 from tests.compaction.test_partition_splits import Splitting, clean_in_splits, contents
@@ -42,7 +43,7 @@ SMALLER = Encoding(CODEC_ZSTD, batch_bytes=64 << 10)
 def clean(directory: Path, encoding: Encoding | None, fs: Fs | None = None) -> PreparedSwap:
     plan = plan_of(directory, ROUND)
     assert plan is not None
-    return clean_log(plan, fs or Fs(), run_id="r", attempt="0", encoding=encoding)
+    return clean_log(plan, fs or Fs(), Attempt("r", "0"), CleaningMode(encoding=encoding))
 
 
 def log_files(directory: Path) -> dict[str, bytes]:
@@ -86,7 +87,7 @@ def test_splits_give_the_same_bytes_as_one_task(seed: int, tmp_path: Path):
     plan = plan_of(directory, Round(now_ms=ROUND.now_ms))
     assert plan is not None
     assert len(plan.groups) > 1
-    whole = clean_log(plan, Fs(), run_id="whole", attempt="0", encoding=SMALLER)
+    whole = clean_log(plan, Fs(), Attempt("whole", "0"), CleaningMode(encoding=SMALLER))
     groups = clean_in_splits(plan, Splitting(bounds=(1,)), encoding=SMALLER)
     assert [group.stats for group in groups] == [group.stats for group in whole.groups]
     assert sum(group.stats.batches_encoded for group in groups) > 0

@@ -14,6 +14,7 @@ from sediment.compaction.reencode.segment_reencode import reencode_segment
 from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.format.batch_builder import BatchHead, NewRecord, build_batch
 from sediment.segment_io.format.layout import CODEC_GZIP, CODEC_LZ4, CODEC_NONE, CODEC_SNAPPY, CODEC_ZSTD
+from sediment.segment_io.format.names import Attempt
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from tests.corpus import assert_same_log
@@ -89,7 +90,7 @@ def test_a_second_run_changes_nothing_and_tasks_may_run_in_any_order(seed: int, 
     write_random_log(directory, seed, SHAPES["codecs"])
     encoding = random_encoding(seed)
     tasks = plan_reencode(view_of(directory), encoding, CompactionConfig())
-    done = [reencode_segment(task, Fs(), run_id="r", attempt="0") for task in reversed(tasks)]
+    done = [reencode_segment(task, Fs(), Attempt("r", "0")) for task in reversed(tasks)]
     parts = [part for each in done for segment in each.group.parts for part in segment.files]
     spread = {part.part_name: (directory / part.part_name).read_bytes() for part in parts}
     for name in spread:

@@ -17,6 +17,7 @@ from sediment.compaction.rewrite.segment_rewrite import rewrite_segment
 from sediment.compaction.rewrite.verdicts import Action, Reason
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import CorruptBatchError
+from sediment.segment_io.format.names import Attempt
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.segment import reader
@@ -57,7 +58,7 @@ def rewritten(
 ) -> list[RewrittenSegment]:
     by_key = KeyVerdicts(KeySet.of(keys), action, ACTIONS[action].content)
     return [
-        rewrite_segment(task, fs or Fs(), run_id="r", attempt="0", by_key=by_key)
+        rewrite_segment(task, fs or Fs(), Attempt("r", "0"), by_key=by_key)
         for task in plan_key_rewrite(view_of(directory, checkpoints), CONFIG)
     ]
 

@@ -19,6 +19,7 @@ from sediment.engine.directory.swap import commit
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import CorruptBatchError, SourceChangedError, UsageError
 from sediment.segment_io.format.layout import MAX_SEGMENT_BYTES
+from sediment.segment_io.format.names import Attempt
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from tests.corpus import assert_same_log
@@ -116,18 +117,18 @@ def test_tasks_in_any_order_write_the_files_of_the_whole_rewrite_and_a_second_on
     assert [task.segment for task in plan.tasks] == sorted(
         (task.segment for task in plan.tasks), key=lambda segment: segment.base_offset
     )
-    done = [rewrite_segment(task, Fs(), run_id="r", attempt="0") for task in reversed(plan.tasks)]
+    done = [rewrite_segment(task, Fs(), Attempt("r", "0")) for task in reversed(plan.tasks)]
     spread = collect_rewrite(plan, done)
     parts = {part.part_name: (directory / part.part_name).read_bytes() for part in spread.swap.parts()}
     for name in parts:
         (directory / name).unlink()
-    whole = rewrite_log(plan, Fs(), run_id="r", attempt="0")
+    whole = rewrite_log(plan, Fs(), Attempt("r", "0"))
     assert whole.swap == spread.swap
     assert {part.part_name: (directory / part.part_name).read_bytes() for part in whole.swap.parts()} == parts
     commit(whole.swap, Fs())
 
     again = plan_rewrite(view_of(directory), verdicts_of(table), plan.tasks[0].config)
-    assert not rewrite_log(again, Fs(), run_id="r", attempt="1").swap.parts()
+    assert not rewrite_log(again, Fs(), Attempt("r", "1")).swap.parts()
     assert not list(directory.glob("*.part"))
 
 
@@ -231,7 +232,7 @@ def test_a_corrupt_batch_ends_the_rewrite_and_leaves_nothing(tmp_path: Path):
     before = files_of(directory)
     plan = plan_rewrite(view_of(directory), verdicts_of({0: DROP, 2: DROP}), CompactionConfig())
     with pytest.raises(CorruptBatchError) as caught:
-        rewrite_log(plan, Fs(), run_id="r", attempt="0")
+        rewrite_log(plan, Fs(), Attempt("r", "0"))
     assert (caught.value.partition, caught.value.path, caught.value.offset) == ("t-0", str(path), 3)
     assert files_of(directory) == before
 
@@ -242,14 +243,14 @@ def test_a_segment_that_ends_inside_a_batch_is_corrupt(tmp_path: Path):
     path.write_bytes(path.read_bytes() + batch_bytes(2)[:30])
     plan = plan_rewrite(view_of(directory), verdicts_of({0: DROP}), CompactionConfig())
     with pytest.raises(CorruptBatchError, match="ends inside a batch"):
-        rewrite_log(plan, Fs(), run_id="r", attempt="0")
+        rewrite_log(plan, Fs(), Attempt("r", "0"))
 
 
 def test_records_that_expand_beyond_the_limit_are_corrupt(tmp_path: Path):
     directory = write_batches(tmp_path / "t-0", (0, [batch_bytes(0), batch_bytes(1, codec=4, value=b"v" * 5000)]))
     config = CompactionConfig(max_decompressed_batch_bytes=4000)
     with pytest.raises(CorruptBatchError, match="4000 bytes") as caught:
-        rewrite_log(plan_rewrite(view_of(directory), verdicts_of({1: DROP}), config), Fs(), run_id="r", attempt="0")
+        rewrite_log(plan_rewrite(view_of(directory), verdicts_of({1: DROP}), config), Fs(), Attempt("r", "0"))
     assert (caught.value.partition, caught.value.position, caught.value.offset) == ("t-0", len(batch_bytes(0)), 1)
     assert not list(directory.glob("*.part"))
 
@@ -264,7 +265,7 @@ def test_a_batch_with_replacements_larger_than_a_segment_is_refused(tmp_path: Pa
         replacement,
     )
     with pytest.raises(UsageError, match="larger than a segment") as caught:
-        rewrite_log(plan_rewrite(view_of(directory), verdicts, CompactionConfig()), Fs(), run_id="r", attempt="0")
+        rewrite_log(plan_rewrite(view_of(directory), verdicts, CompactionConfig()), Fs(), Attempt("r", "0"))
     assert caught.value.offset == 1
     assert not list(directory.glob("*.part"))
 
@@ -279,7 +280,7 @@ def test_a_segment_that_is_not_the_planned_one_is_refused(change: str, tmp_path:
     else:
         os.utime(path, ns=(1, 1))
     with pytest.raises(SourceChangedError):
-        rewrite_log(plan, Fs(), run_id="r", attempt="0")
+        rewrite_log(plan, Fs(), Attempt("r", "0"))
     assert not list(directory.glob("*.part"))
 
 
@@ -305,7 +306,7 @@ def test_a_full_disk_leaves_no_part(files: int, tmp_path: Path):
     before = files_of(directory)
     plan = plan_rewrite(view_of(directory), verdicts_of({0: DROP, 2: DROP}), CompactionConfig())
     with pytest.raises(OSError, match="no space"):
-        rewrite_log(plan, FullFs(files), run_id="r", attempt="0")
+        rewrite_log(plan, FullFs(files), Attempt("r", "0"))
     assert files_of(directory) == before
 
 
@@ -317,5 +318,5 @@ def test_an_exception_of_progress_ends_the_rewrite(tmp_path: Path):
         raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        rewrite_log(plan, Fs(), run_id="r", attempt="0", progress=stop)
+        rewrite_log(plan, Fs(), Attempt("r", "0", stop))
     assert not list(directory.glob("*.part"))

@@ -15,7 +15,7 @@ from sediment.compaction.prepared_swap import swap_from_json, swap_to_json
 from sediment.engine.directory.spool import CommitReply, spool_swap
 from sediment.engine.live.spool_committer import SpoolCommitter
 from sediment.segment_io.errors import DirectoryInUseError, UsageError
-from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.format.names import Attempt, TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_checkpoints
 from sediment.segment_io.partition.listing import list_log
@@ -71,7 +71,7 @@ def prepare(logs, run_id=RUN, now_ms=1_700_000_000_000, partition=T0):
     cleanable = cleanable_range(view, config, now_ms=now_ms)
     assert cleanable.blocked_by is None
     plan = plan_cleaning(view, cleanable, config, now_ms=now_ms)
-    return clean_log(plan, FS, run_id=run_id, attempt="0.0.0")
+    return clean_log(plan, FS, Attempt(run_id, "0.0.0"))
 
 
 def parts_in(logs):

@@ -6,6 +6,7 @@ import pytest
 
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import (
+    Attempt,
     DirectoryState,
     SegmentFileKind,
     SegmentFileName,
@@ -130,7 +131,7 @@ def test_segment_files_are_found_again_by_their_names(base_offset, kind):
     assert parse_segment_file(name) == SegmentFileName(base_offset, kind, "")
     for state in (".cleaned", ".swap", ".deleted"):
         assert parse_segment_file(name + state) == SegmentFileName(base_offset, kind, state)
-    assert parse_segment_file(part_file_name(base_offset, kind, "run", "1.0.2")) == SegmentFileName(
+    assert parse_segment_file(part_file_name(base_offset, kind, Attempt("run", "1.0.2"))) == SegmentFileName(
         base_offset, kind, ".part"
     )
 

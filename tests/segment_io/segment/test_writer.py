@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from sediment.segment_io.format.names import Attempt
 from sediment.segment_io.format.transaction_index import AbortedTxn
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.segment.writer import lay_out_segments, write_segment, write_segments
+from sediment.segment_io.segment.writer import PartFiles, lay_out_segments, write_segment, write_segments
 from tests.twin.batches import Record, encode_batch, parse_batch
 from tests.twin.errors import IndexFullError
 from tests.twin.indexes import build_indexes, parse_offset_index, parse_time_index, parse_transaction_index
@@ -90,7 +91,7 @@ def test_files_are_written_under_names_that_loaders_ignore_with_the_time_and_mod
     source.write_bytes(b"")
     source.chmod(0o640)
     (image,) = lay_out([batch_at(0)])
-    files = write_segment(image, tmp_path, like=source, mtime_ns=10**18, run_id="r", attempt="0.1", fs=Fs())
+    files = write_segment(image, PartFiles(tmp_path, source, 10**18, Attempt("r", "0.1"), Fs()))
     assert [file.final_name for file in files] == [f"{0:020d}{suffix}" for suffix in (".log", ".index", ".timeindex")]
     for file in files:
         written = tmp_path / file.part_name
@@ -113,17 +114,12 @@ def write_in_pieces(directory, batches, step, *, index_bytes=10 << 20, max_segme
 
     segments = write_segments(
         pieces(),
-        directory,
         0,
         aborted,
+        PartFiles(directory, source, 10**18, Attempt("r", "0"), Fs()),
         index_interval_bytes=100,
         segment_index_bytes=index_bytes,
         max_segment_bytes=max_segment_bytes,
-        like=source,
-        mtime_ns=10**18,
-        run_id="r",
-        attempt="0",
-        fs=Fs(),
     )
     written = [(each.base_offset, [(directory / f.part_name).read_bytes() for f in each.files]) for each in segments]
     sizes = [[file.size_bytes for file in segment.files] for segment in segments]
@@ -169,15 +165,10 @@ def test_if_the_pieces_fail_no_file_is_left(tmp_path):
     with pytest.raises(InterruptedError):
         write_segments(
             pieces(),
-            tmp_path,
             0,
             [],
+            PartFiles(tmp_path, source, 0, Attempt("r", "0"), Fs()),
             index_interval_bytes=100,
             segment_index_bytes=1000,
-            like=source,
-            mtime_ns=0,
-            run_id="r",
-            attempt="0",
-            fs=Fs(),
         )
     assert list(tmp_path.iterdir()) == [source]

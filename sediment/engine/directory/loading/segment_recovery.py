@@ -24,7 +24,7 @@ from sediment.engine.directory.leader_epochs import assign, latest_epoch
 from sediment.engine.directory.loading.load_state import LoadCorruption, LoadingSegment, LoadState, end_by_headers
 from sediment.engine.directory.missing_records import LogCut
 from sediment.engine.directory.repair import Repair
-from sediment.segment_io.format.names import SegmentFileKind, part_file_name
+from sediment.segment_io.format.names import Attempt, SegmentFileKind, part_file_name
 from sediment.segment_io.format.transaction_index import AbortedTxn, encode_transaction_index
 from sediment.segment_io.segment.reader import Rows
 from sediment.segment_io.segment.recovery_scan import SegmentScan, find_batches_after
@@ -159,7 +159,7 @@ def cut_log(state: LoadState, segment: LoadingSegment, scan: SegmentScan) -> Non
 
 
 def _replace_by_copy(state: LoadState, path: Path, size_bytes: int) -> None:
-    part = path.with_name(part_file_name(int(path.stem), SegmentFileKind.LOG, "recover", "0"))
+    part = path.with_name(part_file_name(int(path.stem), SegmentFileKind.LOG, Attempt("recover", "0")))
     state.fs.unlink(part, missing_ok=True)
     state.fs.write_new(part, _beginning(path, size_bytes))
     state.fs.adopt_owner(part, path)

@@ -21,12 +21,12 @@ from sediment.engine.directory.repair import Repair
 from sediment.engine.directory.swap import commit
 from sediment.segment_io.errors import CorruptBatchError, IndexOffsetOverflowError, UnsupportedDataError
 from sediment.segment_io.format.layout import FIRST_MAGIC_WITH_PRODUCERS
-from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, segment_file_name
+from sediment.segment_io.format.names import Attempt, SegmentFileKind, TopicPartition, segment_file_name
 from sediment.segment_io.format.transaction_index import AbortedTxn, parse_transaction_index
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef, list_log
 from sediment.segment_io.segment.reader import HeaderScan, Rows
-from sediment.segment_io.segment.writer import SegmentImage, lay_out_segments, write_segment
+from sediment.segment_io.segment.writer import PartFiles, SegmentImage, lay_out_segments, write_segment
 
 _RUN = "split"
 
@@ -52,12 +52,11 @@ def split_segment(
         raise _no_overflow(partition, path, overflow, what) from overflow
     batch_bytes = _check_batches(partition, path, source, overflow, fs)
     images = _images(path, source, batch_bytes, _aborted(directory, source, fs), config, fs)
+    files = PartFiles(directory, path, source.mtime_ns, Attempt(_RUN, str(base_offset)), fs)
     parts = tuple(
         PartSegment(
             image.base_offset,
-            write_segment(
-                image, directory, like=path, mtime_ns=source.mtime_ns, run_id=_RUN, attempt=str(base_offset), fs=fs
-            ),
+            write_segment(image, files),
         )
         for image in images
     )

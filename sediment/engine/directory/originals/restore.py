@@ -59,6 +59,7 @@ from sediment.segment_io.format.checkpoints import format_leader_epochs, parse_l
 from sediment.segment_io.format.names import (
     LEADER_EPOCH_FILE,
     SWAP_SUFFIX,
+    Attempt,
     PartFile,
     PartSegment,
     SegmentFileKind,
@@ -203,7 +204,7 @@ def _prepare_file(
 ) -> PartFile:
     parsed = parse_segment_file(each.file.name)
     assert parsed is not None, each.file.name
-    part = restore.directory / part_file_name(parsed.base_offset, parsed.kind, run_id, _ATTEMPT)
+    part = restore.directory / part_file_name(parsed.base_offset, parsed.kind, Attempt(run_id, _ATTEMPT))
     source = (restore.folder if each.is_kept else restore.directory) / each.file.name
     fs.unlink(part, missing_ok=True)
     is_linked = not each.is_kept or (may_link and parsed.kind is SegmentFileKind.LOG)

@@ -21,7 +21,7 @@ from sediment.segment_io.errors import (
     SourceChangedError,
     UsageError,
 )
-from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.format.names import Attempt, TopicPartition
 from sediment.segment_io.fs import Fs
 from tests.engine.live_logs import NOW_MS, LiveLog, batch, with_retention
 from tests.engine.managed import DELETED, append, running
@@ -407,7 +407,7 @@ def cleaned(log: LiveLog) -> object:
     now_ms = log.tasks.now_ms
     view = log.log.view(first_dirty_checkpoint=None, now_ms=now_ms)
     found = cleanable_range(view, config, now_ms=now_ms)
-    return clean_log(plan_cleaning(view, found, config, now_ms=now_ms), log.fs, run_id="test", attempt="1")
+    return clean_log(plan_cleaning(view, found, config, now_ms=now_ms), log.fs, Attempt("test", "1"))
 
 
 def compacted(tmp_path: Path) -> LiveLog:
