@@ -28,6 +28,7 @@ from rich.table import Table
 from benchmarks.generate import START_MS, Shape, write_partition
 from benchmarks.measure import open_oracle
 from benchmarks.reporting.comparisons import Comparison
+from sediment.engine.directory.loading.load_state import LoadMode
 from sediment.engine.directory.loading.log_loader import load_log
 from sediment.engine.log_config import LogConfig
 from sediment.segment_io.format.layout import CODEC_LZ4, OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
@@ -63,7 +64,7 @@ def recover(directory: Path, threads: int = 1) -> int:
         PartitionCheckpoints(recovery_point=0),
         Fs(),
         now_ms=START_MS,
-        threads=threads,
+        mode=LoadMode(threads=threads),
     )
     assert not log.damage
     return log.log_end_offset

@@ -31,6 +31,7 @@ from pathlib import Path
 from sediment.engine.clone.partition_clone import note_producers_of_bare_copy
 from sediment.engine.directory.dry_run_overlay import OverlayFs, overlay_of
 from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted
+from sediment.engine.directory.loading.load_state import LoadMode
 from sediment.engine.directory.loading.loaded_losses import losses_of
 from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
 from sediment.engine.directory.lock import DirectoryLock
@@ -248,10 +249,12 @@ def _load(
         source.checkpoints,
         fs,
         now_ms=now_ms,
-        verify_trusted=source.checkpoints.clean_shutdown,
-        state=source.state,
-        on_cut=None if before_cut is None else partial(before_cut, source),
-        repairs=repairs,
+        mode=LoadMode(
+            verify_trusted=source.checkpoints.clean_shutdown,
+            directory_state=source.state,
+            on_cut=None if before_cut is None else partial(before_cut, source),
+            repairs=repairs,
+        ),
     )
     losses = LogLosses() if source.known is None else losses_of(log, source.known, source.orphans, fs)
     return replace(log, repairs=tuple(repairs)), losses

@@ -23,6 +23,7 @@ from typing import TypeAlias
 import pytest
 
 from sediment.compaction.config import CompactionConfig
+from sediment.engine.directory.loading.load_state import LoadMode
 from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
 from sediment.engine.log_config import LogConfig
 from sediment.segment_io.errors import CorruptBatchError, SedimentError
@@ -339,7 +340,7 @@ def _load_both(oracle: KafkaOracle, case: Case, scratch: Path) -> tuple[str, lis
             PartitionCheckpoints(log_start=log_start, recovery_point=recovery_point, clean_shutdown=clean),
             Fs(),
             now_ms=NOW_MS,
-            verify_trusted=clean,
+            mode=LoadMode(verify_trusted=clean),
         )
     except SedimentError as error:
         left = {path.name: path.read_bytes() for path in mine.glob("*.log")}

@@ -15,6 +15,7 @@ from sediment.compaction.clean_log import clean_log
 from sediment.compaction.cleanable_range import cleanable_range
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.grouping import plan_cleaning
+from sediment.engine.directory.loading.load_state import LoadMode
 from sediment.engine.directory.loading.log_loader import load_log
 from sediment.engine.log_config import LogConfig
 from sediment.segment_io.errors import SedimentError
@@ -56,7 +57,7 @@ def load(directory, fs):
     log = load_log(
         *(PARTITION, directory, LogConfig(), PartitionCheckpoints(recovery_point=0), fs),
         now_ms=NOW_MS,
-        verify_trusted=True,
+        mode=LoadMode(verify_trusted=True),
     )
     assert log.log_end_offset >= log.log_start_offset
 

@@ -33,6 +33,7 @@ from sediment.engine.clone.partition_clone import (
 )
 from sediment.engine.clone.plan import ClonedPartition
 from sediment.engine.directory.dry_run_overlay import OverlayFs, overlay_of
+from sediment.engine.directory.loading.load_state import LoadMode
 from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
 from sediment.engine.directory.missing_records import KnownOfLog, LogCut, missing_after_cut
 from sediment.engine.log_config import LogConfig
@@ -147,8 +148,7 @@ def _load(
         checkpoints,
         fs,
         now_ms=now_ms,
-        verify_trusted=True,
-        on_cut=partial(_refuse_losses, name, checkpoints),
+        mode=LoadMode(verify_trusted=True, on_cut=partial(_refuse_losses, name, checkpoints)),
     )
     note_producers(name, directory, first.log_start_offset, first.log_end_offset, fs)
     return load_log(name, directory, config, _clean(first), fs, now_ms=now_ms), first

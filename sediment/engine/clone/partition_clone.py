@@ -35,7 +35,7 @@ from sediment.engine.copying.earlier_copy import EarlierFiles, name_in_folder
 from sediment.engine.copying.partition_copy import CopiedFile, CopyMethod, CopyRules
 from sediment.engine.copying.replica_copy import CopiedPieces, ReplicaCopy, is_loaded_unverified, replica_copy
 from sediment.engine.directory.leader_epochs import latest_epoch
-from sediment.engine.directory.loading.load_state import LoadCorruption
+from sediment.engine.directory.loading.load_state import LoadCorruption, LoadMode
 from sediment.engine.directory.loading.loaded_losses import losses_of
 from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
 from sediment.engine.directory.missing_records import KnownOfLog, orphans_of
@@ -177,7 +177,7 @@ def clone_partition(task: CloneTask, attempt: str) -> PartitionClone:
             checkpoints,
             fs,
             now_ms=task.now_ms,
-            verify_trusted=task.link is LinkMode.COPY and not _is_known(task, copied),
+            mode=LoadMode(verify_trusted=task.link is LinkMode.COPY and not _is_known(task, copied)),
         )
         warnings = _warnings(task, replica, loaded, stamps, fs)
         if not loaded.damage or number == len(replicas) - 1:

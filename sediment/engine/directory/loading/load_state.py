@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import overload
 
@@ -95,6 +95,22 @@ class _ReplayedSegments(Sequence[ReplayedSegment]):
         return self._state.replayed(self._state.segments[index])
 
 
+@dataclass(frozen=True, slots=True)
+class LoadMode:
+    """What a load does besides the repairs of a broker's start.
+
+    After a clean stop, a broker reads only a few batches; with `verify_trusted`, every batch is checked.  Up to
+    `threads` segments are verified in parallel.  `on_cut` is called before the end of the log is cut off; if it raises,
+    no log is cut.  Each repair is added to `repairs` when it is made, so that they are known after an error, too.
+    """
+
+    verify_trusted: bool = False
+    directory_state: DirectoryState = DirectoryState.LIVE
+    threads: int = 1
+    on_cut: Callable[[LogCut], None] | None = None
+    repairs: list[Repair] = field(default_factory=list)
+
+
 class LoadState:
     def __init__(
         self,
@@ -105,11 +121,7 @@ class LoadState:
         fs: Fs,
         *,
         now_ms: int,
-        verify_trusted: bool,
-        directory_state: DirectoryState,
-        threads: int,
-        on_cut: Callable[[LogCut], None] | None,
-        repairs: list[Repair],
+        mode: LoadMode,
     ) -> None:
         self.partition = partition
         self.directory = directory
@@ -120,13 +132,13 @@ class LoadState:
         self.high_watermark_checkpoint = checkpoints.high_watermark
         self.fs = fs
         self.now_ms = now_ms
-        self.verify_trusted = verify_trusted
-        self.directory_state = directory_state
-        self.threads = threads
-        self.on_cut = on_cut
+        self.verify_trusted = mode.verify_trusted
+        self.directory_state = mode.directory_state
+        self.threads = mode.threads
+        self.on_cut = mode.on_cut
         self.segments: list[LoadingSegment] = []
         self.epochs: Epochs = ()
-        self.repairs = repairs
+        self.repairs = mode.repairs
         self.corruption: list[LoadCorruption] = []
         self.cuts: dict[str, LogCut] = {}
         self.repeated: dict[str, RepeatedBatches] = {}

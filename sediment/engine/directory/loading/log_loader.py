@@ -39,6 +39,7 @@ from sediment.engine.directory.loading.interrupted_swaps import finish_interrupt
 from sediment.engine.directory.loading.load_state import (
     LoadCorruption,
     LoadingSegment,
+    LoadMode,
     LoadState,
     RepeatedBatches,
     end_of,
@@ -144,36 +145,15 @@ def load_log(
     fs: Fs,
     *,
     now_ms: int,
-    verify_trusted: bool = False,
-    state: DirectoryState = DirectoryState.LIVE,
-    threads: int = 1,
-    on_cut: Callable[[LogCut], None] | None = None,
-    repairs: list[Repair] | None = None,
+    mode: LoadMode | None = None,
 ) -> LoadedLog:
     """Load the log in `directory` and repair it; the log directory's lock must be held.
 
-    After a clean stop, a broker reads only a few batches; with `verify_trusted`, every batch is checked. Up to
-    `threads` segments are verified in parallel. `on_cut` is called before the end of the log is cut off; if it raises,
-    no log is cut. Each repair is added to `repairs` when it is made, so that they are known after an error, too. The
-    returned state is durable.
+    The returned state is durable.
 
     Source: kafka-log 05 §2.
     """
-    return _load(
-        LoadState(
-            partition,
-            directory,
-            config,
-            checkpoints,
-            fs,
-            now_ms=now_ms,
-            verify_trusted=verify_trusted,
-            directory_state=state,
-            threads=threads,
-            on_cut=on_cut,
-            repairs=[] if repairs is None else repairs,
-        )
-    )
+    return _load(LoadState(partition, directory, config, checkpoints, fs, now_ms=now_ms, mode=mode or LoadMode()))
 
 
 # -------------------------------------------------------------------------------------------------------------- loading

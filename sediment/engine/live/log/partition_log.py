@@ -37,6 +37,7 @@ from types import TracebackType
 from sediment.compaction.prepared_swap import PreparedSwap
 from sediment.engine.directory.delete_segments import mark_deleted, remove_deleted
 from sediment.engine.directory.leader_epochs import Epochs, assign, end_offset_for, latest_epoch
+from sediment.engine.directory.loading.load_state import LoadMode
 from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
 from sediment.engine.directory.missing_records import (
     KnownOfLog,
@@ -196,10 +197,12 @@ class PartitionLog:
             checkpoints,
             fs,
             now_ms=clock(),
-            state=state,
-            threads=recovery_threads,
-            # The checkpoints are those of the log itself, not of its copies.
-            on_cut=partial(_warn_of_cut, directory, checkpoints) if state is DirectoryState.LIVE else None,
+            mode=LoadMode(
+                directory_state=state,
+                threads=recovery_threads,
+                # The checkpoints are those of the log itself, not of its copies.
+                on_cut=partial(_warn_of_cut, directory, checkpoints) if state is DirectoryState.LIVE else None,
+            ),
         )
         if state is DirectoryState.LIVE:
             _warn_of_losses(loaded, checkpoints)

@@ -11,6 +11,7 @@ import pytest
 
 from sediment.compaction.config import CompactionConfig
 from sediment.engine.directory.loading import log_recovery
+from sediment.engine.directory.loading.load_state import LoadMode
 from sediment.engine.directory.loading.log_loader import load_log
 from sediment.engine.log_config import LogConfig
 from sediment.segment_io.errors import CorruptBatchError, CorruptDataError, SourceChangedError, UnsupportedDataError
@@ -57,9 +58,7 @@ def load(
         ),
         fs or Fs(),
         now_ms=now_ms,
-        verify_trusted=verify,
-        state=state,
-        threads=threads,
+        mode=LoadMode(verify_trusted=verify, directory_state=state, threads=threads),
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sediment.engine.directory.loading.load_state import LoadMode
 from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
 from sediment.engine.log_config import LogConfig
 from sediment.segment_io.errors import SedimentError
@@ -105,7 +106,9 @@ def leave_replacement(chance: random.Random, mix: Mix, base: int, end: int) -> N
 
 def load(mix: Mix) -> LoadedLog:
     checkpoints = PartitionCheckpoints(log_start=0, recovery_point=mix.recovery_point, clean_shutdown=mix.clean)
-    return load_log(PARTITION, mix.directory, LogConfig(), checkpoints, Fs(), now_ms=NOW_MS, verify_trusted=mix.clean)
+    return load_log(
+        PARTITION, mix.directory, LogConfig(), checkpoints, Fs(), now_ms=NOW_MS, mode=LoadMode(verify_trusted=mix.clean)
+    )
 
 
 def offsets_in(log: Path) -> Iterator[int]:
