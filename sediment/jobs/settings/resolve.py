@@ -19,7 +19,7 @@ from __future__ import annotations
 import difflib
 import logging
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -157,8 +157,8 @@ class Settings:
     lacks_broker_configs: bool = False
     """True if the topics' own configs are known, but not the dynamic configs of the broker."""
 
-    _configs: dict[str, LogConfig] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """Cache of `for_topic`: a directory may contain thousands of partitions of one topic."""
+    _configs: dict[Hashable, LogConfig] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Cache of `for_topic`: a directory may have very many partitions, and topics with the same values."""
 
     @classmethod
     def load(
@@ -294,9 +294,10 @@ class Settings:
         Raises:
             SettingsError: values contradict each other, or the metadata has a value that Kafka would refuse.
         """
-        if topic not in self._configs:
-            self._configs[topic] = self._log_config(topic)
-        return self._configs[topic]
+        values = self._values_of_topic(topic)
+        if values not in self._configs:
+            self._configs[values] = self._log_config(topic)
+        return self._configs[values]
 
     def broker_value(self, name: str) -> Value | None:
         """Return the value of a broker key that kafka-log 06 §2 to §4 lists; None if the key is not set."""
@@ -399,6 +400,11 @@ class Settings:
             _LOGGER.warning("--set %s:… changes nothing, because that topic is not selected%s", topic, hint)
 
     # ------------------------------------------------------------------------------------------------ finding a value
+    def _values_of_topic(self, topic: str) -> Hashable:
+        """Return all that distinguishes the config of `topic` from the config of another topic."""
+        sources = (self.topic_sets, self.topic_overrides or {}, INTERNAL_TOPIC_CONFIGS)
+        return self._is_unlisted(topic), *(frozenset(each.get(topic, {}).items()) for each in sources)
+
     def _given(self, key: Key, topic: str | None) -> Iterator[_Given]:
         """Yield every value that was given for `key`, strongest first."""
         own = (*key.aliases, key.name) if key.name in TOPIC_KEYS else ()

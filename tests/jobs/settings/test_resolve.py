@@ -634,3 +634,11 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 def test_lags_that_contradict_each_other_are_refused_with_the_name_of_the_topic() -> None:
     sentence = refusal("t:min.compaction.lag.ms=6", "t:max.compaction.lag.ms=5")
     assert "min.compaction.lag.ms=6 is above max.compaction.lag.ms=5 in the config of topic t;" in sentence
+
+
+def test_a_config_is_built_once_for_all_topics_with_the_same_values():
+    settings = sets("a:retention.ms=5", "b:retention.ms=5", "c:retention.ms=6")
+    assert settings.for_topic("a") is settings.for_topic("b")
+    assert settings.for_topic("x") is settings.for_topic("y")
+    built = [settings.for_topic(topic) for topic in ("a", "c", "x", "__consumer_offsets", "__transaction_state")]
+    assert len({id(config) for config in built}) == len(built)
