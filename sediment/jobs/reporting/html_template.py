@@ -6,6 +6,8 @@ import importlib.resources
 import re
 from typing import TYPE_CHECKING
 
+from sediment.segment_io.printable import printable
+
 if TYPE_CHECKING:
     from markupsafe import Markup
 
@@ -20,7 +22,8 @@ def render_template(name: str, **values: object) -> str:
     source = importlib.resources.files("sediment.jobs.reporting").joinpath("templates", name).read_text("utf-8")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["unbroken_times"] = _unbroken_times
-    return environment.from_string(source).render(style=Markup(stylesheet()), **values)
+    page = environment.from_string(source).render(style=Markup(stylesheet()), **values)
+    return "\n".join(map(printable, page.split("\n")))  # also no direction mark, which would reorder a name or command
 
 
 def _unbroken_times(text: str) -> Markup:

@@ -402,3 +402,11 @@ def test_the_sum_of_bytes_leaves_out_partitions_that_the_run_left_alone_as_the_s
     skipped = partition("t-1", status="skipped", bytes_before=5000, bytes_after=5000)
     page = make_page(document(compacted, skipped))
     assert [tile[1] for tile in page.tiles if tile[0] == "bytes"] == ["1.0\u00a0kB → 100\u00a0B"]
+
+
+def test_no_name_reorders_or_hides_the_text_of_a_page():
+    hostile = "/logs/\u202egnp.exe\x9b\x1b[8m\u2028\udcff"
+    document = {"command": "plan", "now_ms": NOW_MS, "partitions": [partition(log_dir=hostile)]}
+    page = render_html(document, log_dirs=[hostile])
+    assert r"/logs/\u202egnp.exe\x9b\x1b[8m\u2028\udcff" in page
+    assert not set("\u202e\x9b\x1b\u2028\udcff") & set(page)
