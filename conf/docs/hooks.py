@@ -43,6 +43,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
         name = outside_files.site_name(str(notebook.relative_to(ROOT)))
         _add(files, config, name, notebooks.page_of(notebook, _outputs, executes=_executes))
     _add(files, config, reference_pages.OPTIONS, reference_pages.options_page())
+    _add(files, config, reference_pages.COLUMNS, reference_pages.columns_page())
     _add(files, config, reference_pages.API, reference_pages.api_page())
     return files
 

@@ -1,4 +1,4 @@
-"""Reference pages that are generated from the code: options of the commands, and names of the Python package."""
+"""Reference pages that are generated from the code: options of the commands, columns of tables, names in Python."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import sediment
 from sediment.jobs import setup
 from sediment.jobs.cli import COMMANDS, main
 from sediment.jobs.command_line.examples import EXAMPLES
+from sediment.segment_io.tables.schema import TABLES
 
 OPTIONS = "reference/options.md"
+COLUMNS = "reference/columns.md"
 API = "reference/api.md"
 
 
@@ -60,6 +62,16 @@ def _text(text: str) -> str:
     for mark in ("\\", "*", "_", "<", "[", "|"):
         text = text.replace(mark, f"&#{ord(mark)};")
     return text
+
+
+def columns_page() -> str:
+    """Return a page with the columns of each table of `kafka-log` and `dump`."""
+    text = ["# Columns of each table", "", "[Tables](../query/tables.md#tables) says what a row of each table is.", ""]
+    for name, columns in TABLES.items():
+        text += [f"## {name}", "", "| column | type | meaning |", "| --- | --- | --- |"]
+        text += [f"| `{column.name}` | {column.kind} | {_text(column.meaning)} |" for column in columns]
+        text.append("")
+    return "\n".join(text)
 
 
 def api_page() -> str:

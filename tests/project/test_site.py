@@ -15,7 +15,7 @@ import pytest
 import sediment
 from conf.docs.github_markdown import for_site
 from conf.docs.outside_files import PAGES, as_page, linked_files, relinked, site_name
-from conf.docs.reference_pages import API, OPTIONS, api_page, options_page
+from conf.docs.reference_pages import API, COLUMNS, OPTIONS, api_page, columns_page, options_page
 from sediment.jobs import setup
 from sediment.jobs.cli import COMMANDS
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 NOTEBOOKS = sorted(DOCS.rglob("*.ipynb"))
 SETTINGS = (ROOT / "mkdocs.yml").read_text()
-GENERATED = {OPTIONS, API, *PAGES.values()}
+GENERATED = {OPTIONS, COLUMNS, API, *PAGES.values()}
 
 
 def test_every_page_is_in_the_navigation_once() -> None:
@@ -43,6 +43,7 @@ def test_every_command_option_and_public_name_has_its_reference() -> None:
     wanted = [*sorted(COMMANDS.keys() - {"setup"}), *(f"setup {name}" for name in setup.COMMANDS)]
     assert [line.removeprefix("## ") for line in options.splitlines() if line.startswith("## ")] == wanted
     assert "| `--keep-before DIR` |" in options
+    assert "| `leaderEpoch` | int |" in columns_page()
     documented = set(re.findall(r"^::: sediment\.(\w+)$", api_page(), re.MULTILINE))
     assert documented == set(sediment.__all__) - {"__version__", "records"}
 
