@@ -254,11 +254,3 @@ def test_a_citation_of_what_is_not_there_is_reported(text: str, problem: str) ->
 )
 def test_a_citation_of_what_is_there_is_not_reported(text: str) -> None:
     assert problems_in(text) == []
-
-
-def test_every_test_file_that_the_pages_name_exists() -> None:
-    names = {path.name for path in searched_files()}
-    pages = [*LOG_PAGES.glob("*.md"), INTERNALS / "architecture.md"]
-    named = {(page.name, name) for page in pages for name in re.findall(r"`(test_\w+\.py)`", page.read_text())}
-    assert len(named) > 60
-    assert sorted((page, name) for page, name in named if name not in names) == []
