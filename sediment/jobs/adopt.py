@@ -40,7 +40,7 @@ from sediment.jobs.process.standard_output import error_console
 from sediment.jobs.reporting.columns import TableColumn, name_and_status, status_word, text_column
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted
-from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, SKIPPED, RunReport
+from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, SKIPPED, PartitionOutcome, RunReport
 from sediment.jobs.reporting.screen import Screen
 from sediment.jobs.reporting.statuses import STOPPED
 from sediment.jobs.rewriting.run import Run
@@ -54,15 +54,9 @@ UNCHANGED = "unchanged"
 
 # --------------------------------------------------------------------------------------------------------------- report
 @dataclass(frozen=True, slots=True)
-class AdoptionReport:
+class AdoptionReport(PartitionOutcome):
     """Report of one partition; offsets are None if the partition was not loaded."""
 
-    partition: str
-    log_dir: str
-    node_id: int | None = field(default=None, kw_only=True)
-    status: str
-    reason_code: str | None = None
-    reason: str | None = None
     topic_id: str | None = None
     log_start_offset: int | None = None
     log_end_offset: int | None = None
@@ -169,6 +163,7 @@ class _Adoption:
             self._run.add(row)
         return AdoptionRunReport(
             **self._run.header(rows),
+            dry_run=self._own.dry_run,
             cluster_id=owner.node.cluster_id,
             node_id=owner.node.node_id,
             is_complete=is_complete,

@@ -59,12 +59,10 @@ def compact(options: CommonOptions, own: CompactOptions, stop: threading.Event |
     destination = _destination(run, own)
     with run.stack:
         reports = perform(run, _Compaction(run, own, destination), destination)
-    in_place = destination if isinstance(destination, CleanedInPlace) else None
     return CompactionRunReport(
         **run.header(destination.concluded(reports)),
-        originals=None if in_place is None or in_place.originals is None else str(in_place.originals),
-        catalogue=None if destination.catalogue is None else str(destination.catalogue),
-        before=None if in_place is None or in_place.before is None else str(in_place.before),
+        dry_run=own.dry_run,
+        **destination.kept(),
         seconds_by_stage=run.timer.seconds(),
     )
 
@@ -114,7 +112,6 @@ class _Compaction(Command[CleaningTask, CleaningTask, PartitionReport]):
         return self._own.retry_quarantined or keeps_corrupt
 
     def plan(self, selected: Sequence[CleaningTask]) -> Sequence[CleaningTask]:
-        """Return the tasks; each plans its partition itself."""
         return selected
 
     def rewrite(self, planned: Sequence[CleaningTask]) -> Iterator[PartitionReport]:
@@ -126,7 +123,6 @@ class _Compaction(Command[CleaningTask, CleaningTask, PartitionReport]):
         return self._destination.unlisted(directory, partition, code, reason)
 
     def unchanged(self, listing: LogListing, why: CleaningResult) -> PartitionReport:
-        """Return the report of a partition whose originals cannot be kept."""
         return PartitionReport(str(listing.partition), str(listing.path.parent), FAILED, why.reason_code, why.reason)
 
 

@@ -11,7 +11,6 @@ if __name__ == "__main__":
     end_on_early_signals()  # before the slow imports
 
 import threading
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ from sediment.jobs.command_line.confirmation import ask_on_terminal, may_ask
 from sediment.jobs.command_line.options import CommonOptions, log_command
 from sediment.jobs.delta_lake.paths import local_directory
 from sediment.jobs.erasing.check_evidence import (
+    CheckedPartition,
     CheckReport,
     check_directories,
     contradictions,
@@ -34,14 +34,11 @@ from sediment.jobs.erasing.report import COLUMNS, ERASED, EraseReport, EraseRunR
 from sediment.jobs.process.cancellation import stop_on_signals
 from sediment.jobs.process.standard_output import error_console
 from sediment.jobs.reporting.figures import counted
-from sediment.jobs.reporting.run_report import in_order
 from sediment.jobs.reporting.screen import Screen, View
 from sediment.jobs.rewriting.flow import perform
 from sediment.jobs.rewriting.run import Run
 from sediment.jobs.rewriting.segment_rewriting import destination_of
 from sediment.segment_io.errors import UsageError
-from sediment.segment_io.format.names import new_run_id
-from sediment.segment_io.fs import Fs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,7 +84,7 @@ def check(options: CommonOptions, own: EvidenceCheck) -> CheckReport:
     Raises:
         UsageError: the file or the key cannot be read, or a directory is not on this machine or not in the evidence.
     """
-    started = time.monotonic()
+    run = Run[CheckedPartition]("erase", options, None)
     local = [_checked_directory(each) for each in options.named_log_dirs()]
     evidence, problems = None, []
     try:
@@ -95,13 +92,9 @@ def check(options: CommonOptions, own: EvidenceCheck) -> CheckReport:
         problems = list(contradictions(evidence))
     except BadEnvelopeError as error:
         problems = [str(error)]
-    partitions = [] if evidence is None else check_directories(evidence, local, Fs())
+    partitions = [] if evidence is None else check_directories(evidence, local, run.fs)
     return CheckReport(
-        run_id=new_run_id(),
-        command="erase",
-        now_ms=options.now_ms,
-        seconds=time.monotonic() - started,
-        partitions=in_order(partitions),
+        **run.header(partitions),
         evidence=str(own.file),
         run_checked=None if evidence is None else evidence.run_id,
         complete=None if evidence is None else evidence.complete,

@@ -61,8 +61,8 @@ from sediment.jobs.reporting.run_report import FAILED, SKIPPED
 from sediment.jobs.reporting.screen import Screen, View, named
 from sediment.jobs.reporting.statuses import STOPPED
 from sediment.jobs.rewriting.kept_originals import KeptOriginals
-from sediment.jobs.rewriting.locked import check_outside, read_locked
-from sediment.jobs.rewriting.run import Run
+from sediment.jobs.rewriting.report import unchanged_fields
+from sediment.jobs.rewriting.run import Run, check_outside, read_locked
 from sediment.jobs.settings.cluster_settings import warn_of_refusals
 from sediment.jobs.settings.directories import SelectedDirectory, check_filesystem
 from sediment.jobs.settings.policy_warnings import policy_warning
@@ -132,17 +132,7 @@ class ExpiryTask:
 
 
 def _listed(listing: LogListing, status: str, code: str | None, reason: str | None) -> ExpiryReport:
-    return ExpiryReport(
-        str(listing.partition),
-        str(listing.path.parent),
-        status,
-        code,
-        reason,
-        bytes_before=listing.log_bytes(),
-        bytes_after=listing.log_bytes(),
-        segments_before=len(listing.segments),
-        segments=tuple(segment.base_offset for segment in listing.segments),
-    )
+    return ExpiryReport(**unchanged_fields(listing), status=status, reason_code=code, reason=reason)
 
 
 # -------------------------------------------------------------------------------------------------------------- the run
@@ -254,7 +244,8 @@ class _Expiry:
     def report(self, reports: Sequence[ExpiryReport], *, dry_run: bool | None = None) -> ExpiryRunReport:
         """Return the report of the run so far, with `reports` in order."""
         return ExpiryRunReport(
-            **self._run.header(reports) | {"dry_run": self._own.dry_run if dry_run is None else dry_run},
+            **self._run.header(reports),
+            dry_run=self._own.dry_run if dry_run is None else dry_run,
             archive=self._own.archive,
             originals=None if self._kept_in is None else str(self._kept_in),
             catalogue=None if self._catalogue is None else str(self._catalogue),

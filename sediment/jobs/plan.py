@@ -50,6 +50,7 @@ from sediment.jobs.reporting.run_report import (
     AFTER_PARTITIONS,
     FAILED,
     QUARANTINED,
+    PartitionOutcome,
     PartitionReport,
     RunReport,
     in_order,
@@ -117,7 +118,7 @@ class RetentionOutlook:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionPlan:
+class PartitionPlan(PartitionOutcome):
     """Plan of one partition.  Offsets are log offsets, bytes are `.log` bytes, and None means "not known".
 
     `status` is cleanable, blocked (by the rule `reason_code`), failed or quarantined.  `unblocks_at_ms` is the time at
@@ -133,12 +134,6 @@ class PartitionPlan:
     records.
     """
 
-    partition: str
-    log_dir: str
-    node_id: int | None = field(default=None, kw_only=True)
-    status: str
-    reason_code: str | None
-    reason: str | None
     cleanup_policy: tuple[str, ...] = ()
     unblocks_at_ms: int | None = None
     log_start_offset: int | None = None

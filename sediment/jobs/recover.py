@@ -70,8 +70,7 @@ from sediment.jobs.reporting.run_report import FAILED
 from sediment.jobs.reporting.screen import Screen
 from sediment.jobs.reporting.statuses import RECOVERED, STOPPED
 from sediment.jobs.rewriting.kept_originals import KeptOriginals, OriginalsOnDemand
-from sediment.jobs.rewriting.locked import check_outside, read_locked
-from sediment.jobs.rewriting.run import Run
+from sediment.jobs.rewriting.run import Run, check_outside, read_locked
 from sediment.jobs.settings.damaged_files import damaged_files
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.settings.future_replicas import FUTURE_REPLICA, FutureReplica, future_replicas
@@ -658,11 +657,11 @@ def recover(
             elif directory.checkpoints.clean_shutdown:
                 clean.append(str(directory.path))
         catalogue = None if originals is None else originals.end(run.rows)
-        kept_before_cuts = None if on_demand is None else on_demand.end(run.rows)
-        if kept_before_cuts is not None:
-            kept, catalogue = kept_before_cuts
+        if on_demand is not None and (kept_before_cuts := on_demand.end(run.rows)) is not None:
+            kept, catalogue = on_demand.kept_in, kept_before_cuts
     return RecoveryRunReport(
         **run.header(run.rows),
+        dry_run=own.dry_run,
         clean_directories=tuple(sorted(clean)),
         damaged_files=damaged,
         originals=None if kept is None else str(kept),

@@ -33,7 +33,7 @@ from sediment.jobs.rewriting.flow import perform
 from sediment.jobs.rewriting.options import RewriteOptions
 from sediment.jobs.rewriting.partition_task import PartitionRewrite, PartitionRewritePlan
 from sediment.jobs.rewriting.planned_partition import PlannedPartition, SelectedPartition
-from sediment.jobs.rewriting.report import RewriteReport, RewriteRunReport, columns_with, print_table
+from sediment.jobs.rewriting.report import RewriteReport, RewriteRunReport, columns_with, fields_of, print_table
 from sediment.jobs.rewriting.result import CleaningResult
 from sediment.jobs.rewriting.run import Run
 from sediment.jobs.rewriting.segment_rewriting import SegmentRewriting, destination_of, report_fields
@@ -190,8 +190,7 @@ class _Reencoding(SegmentRewriting[ReencodeOptions, ReencodeReport]):
             yield each, rewrite
 
     def _report(self, report: RewriteReport, planned: PlannedPartition | None) -> ReencodeReport:
-        base = {name: getattr(report, name) for name in RewriteReport.__dataclass_fields__}
-        base["status"] = report.status or REENCODED
+        base = fields_of(report, REENCODED)
         done = [] if planned is None else [each for each in planned.results if isinstance(each, ReencodedSegment)]
         stats = [each.stats for each in done]
         return ReencodeReport(

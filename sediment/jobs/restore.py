@@ -61,12 +61,12 @@ from sediment.jobs.process.stderr_log import log_partition
 from sediment.jobs.reporting.columns import TableColumn, change_column, name_and_status, number_column, status_counts
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted, human_bytes
-from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, REFUSED, RunReport
+from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, REFUSED, PartitionOutcome, RunReport
 from sediment.jobs.reporting.screen import Screen, View
 from sediment.jobs.reporting.statuses import STOPPED
 from sediment.jobs.rewriting.kept_originals import catalogue_of_run, end_originals
-from sediment.jobs.rewriting.locked import read_locked
-from sediment.jobs.rewriting.run import Run
+from sediment.jobs.rewriting.report import unchanged_fields
+from sediment.jobs.rewriting.run import Run, read_locked
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.segment_io.errors import DeclinedError, SedimentError, SourceChangedError, UsageError
 from sediment.segment_io.format.names import (
@@ -106,15 +106,9 @@ _MAY_BE_ABSENT = (CLEANER_FILE, LOG_START_FILE)
 
 # --------------------------------------------------------------------------------------------------------------- report
 @dataclass(frozen=True, slots=True)
-class RestoreReport:
+class RestoreReport(PartitionOutcome):
     """Report of one partition.  `runs` are the undone runs, newest first; `segments` are base offsets after the run."""
 
-    partition: str
-    log_dir: str
-    node_id: int | None = field(default=None, kw_only=True)
-    status: str
-    reason_code: str | None = None
-    reason: str | None = None
     runs: tuple[str, ...] = ()
     bytes_before: int = 0
     bytes_after: int = 0
@@ -322,7 +316,8 @@ class _Restoration:
     def report(self, reports: Sequence[RestoreReport], *, dry_run: bool | None = None) -> RestoreRunReport:
         """Return the report of the run so far, with `reports` in order."""
         return RestoreRunReport(
-            **self._run.header(reports) | {"dry_run": self._own.dry_run if dry_run is None else dry_run},
+            **self._run.header(reports),
+            dry_run=self._own.dry_run if dry_run is None else dry_run,
             originals=str(self._own.originals),
             catalogues=tuple(self._catalogues),
         )
@@ -697,18 +692,7 @@ def lowest(now: int | None, before: int | None) -> int | None:
 
 def _as_it_is(partition: TopicPartition, log_dir: Path, fs: Fs) -> RestoreReport:
     """Return the report of a partition that stays unchanged."""
-    listing = list_log(partition, log_dir / str(partition), fs)
-    bases = tuple(segment.base_offset for segment in listing.segments)
-    size_bytes = listing.log_bytes()
-    return RestoreReport(
-        str(partition),
-        str(log_dir),
-        REFUSED,
-        bytes_before=size_bytes,
-        bytes_after=size_bytes,
-        segments_before=len(bases),
-        segments=bases,
-    )
+    return RestoreReport(**unchanged_fields(list_log(partition, log_dir / str(partition), fs)), status=REFUSED)
 
 
 # -------------------------------------------------------------------------------------------------------------- command

@@ -22,7 +22,7 @@ if __name__ == "__main__":
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -54,7 +54,7 @@ from sediment.jobs.delta_lake.snapshot_table import SnapshotTable, delta_failure
 from sediment.jobs.process.cancellation import stop_on_signals
 from sediment.jobs.reporting.columns import TableColumn, name_and_status, number_column, offset_column
 from sediment.jobs.reporting.error_text import describe
-from sediment.jobs.reporting.run_report import FAILED, SKIPPED, RunReport, in_order
+from sediment.jobs.reporting.run_report import FAILED, SKIPPED, PartitionOutcome, RunReport, in_order
 from sediment.jobs.reporting.screen import Screen
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.segment_io.errors import SedimentError, SourceChangedError, UsageError
@@ -146,15 +146,9 @@ class SnapshotOptions:
 
 # --------------------------------------------------------------------------------------------------------------- report
 @dataclass(frozen=True, slots=True)
-class PartitionSnapshot:
+class PartitionSnapshot(PartitionOutcome):
     """Result of one partition: `messages_read` records were read from the offsets [`first_offset`, `next_offset`)."""
 
-    partition: str
-    log_dir: str
-    node_id: int | None = field(default=None, kw_only=True)
-    status: str
-    reason_code: str | None = None
-    reason: str | None = None
     first_offset: int | None = None
     next_offset: int | None = None
     messages_read: int = 0

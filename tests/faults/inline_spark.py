@@ -17,7 +17,6 @@ from unittest import mock
 
 from pyspark import TaskContext
 
-from sediment.jobs.cloning import run as cloning_run
 from sediment.jobs.expiring import archive
 from sediment.jobs.rewriting import run as rewriting_run
 
@@ -135,7 +134,7 @@ def inline_spark(*, speculates: bool = False) -> Iterator[None]:
         yield InlineContext()
 
     with ExitStack() as patches:
-        for module in (archive, cloning_run, rewriting_run):
+        for module in (archive, rewriting_run):
             patches.enter_context(mock.patch.object(module, "spark_context", context))
         patches.enter_context(mock.patch.object(TaskContext, "get", lambda: _Context() if ATTEMPTS.runs else None))
         yield

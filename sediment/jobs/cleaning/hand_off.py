@@ -49,7 +49,6 @@ class HandedOff(CleanedInPlace):
         return super()._committed((task, result))
 
     def replace_segments(self, swap: PreparedSwap, _done: list[CleanedGroup], *, lowered: int | None = None) -> bool:
-        """Put the swap into the folder."""
         spool_swap(swap, self._folder, self.run.run_id, self.run.fs)
         self.left_parts[Path(swap.directory)] = {part.part_name for part in swap.parts()}
         return True

@@ -25,7 +25,7 @@ from sediment.engine.directory.originals.kept_in import kept_in
 from sediment.engine.directory.uncleanable import Uncleanable, read_uncleanable, update_uncleanable
 from sediment.jobs.cleaning.commit_threads import CommitThreads
 from sediment.jobs.cleaning.estimates import find_resources
-from sediment.jobs.cleaning.limits import within_limits
+from sediment.jobs.cleaning.limits import Cleaned, within_limits
 from sediment.jobs.cleaning.options import CleaningTask, CompactOptions, check_apart
 from sediment.jobs.cleaning.report import is_rewritten, partly_committed, settled
 from sediment.jobs.cleaning.task import roll_active, start_partition, survey_partition
@@ -36,9 +36,8 @@ from sediment.jobs.reporting.run_report import COMPACTED, FAILED, PartitionRepor
 from sediment.jobs.reporting.stage_timer import CLEAN, COMMIT, SPARK, SURVEY, StageTimer
 from sediment.jobs.reporting.statuses import STOPPED
 from sediment.jobs.rewriting.in_place import DirectoriesInPlace, update_cleaner_checkpoint
-from sediment.jobs.rewriting.locked import check_outside
 from sediment.jobs.rewriting.result import TASK_ERRORS, CleaningResult, failed_task, failure
-from sediment.jobs.rewriting.run import Run
+from sediment.jobs.rewriting.run import Run, check_outside
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.settings.running_brokers import UNCLEAN
 from sediment.jobs.settings.unstated_settings import warn_of_unstated_lag
@@ -55,8 +54,6 @@ _FEW = 1000  # partitions; the driver can open this many logs in the time that S
 _STOPPED = "the run was stopped before this partition was done"
 _WORTH_WATCHING_BYTES = 256 << 20  # a smaller partition is finished before its progress would be useful
 
-Cleaned = TaskResult[CleaningTask, CleaningResult]
-
 
 class CleanedInPlace(DirectoriesInPlace[PartitionReport]):
     """The log directories of a run of `compact`; `before` is the place of --keep-before."""
@@ -71,6 +68,9 @@ class CleanedInPlace(DirectoriesInPlace[PartitionReport]):
         self.locked: Sequence[Path] = log_dirs
         self._threads = CommitThreads(run.stop)
         self.removals = self._threads.removals
+
+    def kept(self) -> dict[str, Any]:
+        return super().kept() | {"before": self.before and str(self.before)}
 
     # ---------------------------------------------------------------------------------------------------------- opening
     def open(self) -> list[SelectedDirectory]:
@@ -116,7 +116,6 @@ class CleanedInPlace(DirectoriesInPlace[PartitionReport]):
         return self._marks[directory.path]
 
     def settle(self, listing: LogListing) -> LogListing | None:
-        """Complete an interrupted replacement, and keep the partition as it is then."""
         completed = super().settle(listing)
         if completed is not None and completed is not listing:
             self._keep_before(listing.partition, listing.path.parent)
@@ -156,7 +155,7 @@ class CleanedInPlace(DirectoriesInPlace[PartitionReport]):
         resources = find_resources(sc, total_bytes, asked=own.strategy)
         chosen = [replace(task, rate_limit=limit, resources=resources) for task in tasks]
         if own.is_limited:
-            chosen, without_work, beyond = within_limits(run, sc, chosen, own.max_bytes)
+            chosen, without_work, beyond = within_limits(run, chosen, own.max_bytes)
             for report in [*self.commit_all(without_work), *beyond]:
                 yield report
                 progress.advance(report.bytes_before)
@@ -213,7 +212,6 @@ class CleanedInPlace(DirectoriesInPlace[PartitionReport]):
         return settled(task, result)
 
     def keep(self, swap: PreparedSwap) -> None:
-        """Link the originals, and the partition as it is before the run."""
         with self._threads.keeping:
             super().keep(swap)
             if swap.parts():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from sediment.jobs.cleaning.options import CleaningTask
 from sediment.jobs.cleaning.report import untouched
@@ -11,7 +11,7 @@ from sediment.jobs.cleaning.task import survey_partition
 from sediment.jobs.reporting.run_report import SKIPPED, PartitionReport
 from sediment.jobs.rewriting.result import CleaningResult, SurveyResult
 from sediment.jobs.rewriting.run import Run
-from sediment.jobs.spark.task_pool import TaskResult, run_on_executors
+from sediment.jobs.spark.task_pool import TaskResult
 from sediment.segment_io.format.layout import INT64_MAX
 
 if TYPE_CHECKING:
@@ -21,26 +21,21 @@ MAX_BYTES = "max-bytes"
 LIMITS = (MAX_BYTES, "max-seconds")
 """The reason codes of partitions beyond a limit, which are also the names of the options."""
 
-
-class WithinLimits(NamedTuple):
-    """The tasks to perform, in their order; the results of partitions without work; reports beyond --max-bytes."""
-
-    tasks: list[CleaningTask]
-    without_work: list[TaskResult[CleaningTask, CleaningResult]]
-    beyond: list[PartitionReport]
+Cleaned = TaskResult[CleaningTask, CleaningResult]
 
 
 def within_limits(
-    run: Run[PartitionReport], sc: Any, tasks: Sequence[CleaningTask], max_bytes: int | None
-) -> WithinLimits:
-    """Plan all partitions, in tasks, and choose those to clean."""
+    run: Run[PartitionReport], tasks: Sequence[CleaningTask], max_bytes: int | None
+) -> tuple[list[CleaningTask], list[Cleaned], list[PartitionReport]]:
+    """Plan all partitions, in tasks, and choose those to clean, in this order.
+
+    The others are returned with the result that there is no work, or with the report that they are beyond --max-bytes.
+    """
     from sediment.compaction.cleanable_range import filthiest_first
 
-    without_work: list[TaskResult[CleaningTask, CleaningResult]] = []
+    without_work: list[Cleaned] = []
     cleanable: list[tuple[tuple[CleaningTask, int], CleanableRange]] = []
-    for results in run_on_executors(
-        sc, tasks, survey_partition, CleaningTask.weight, group=run.run_id, is_stopped=run.stop.is_set
-    ):
+    for results in run.in_tasks(tasks, survey_partition, CleaningTask.weight):
         for each in results:
             if isinstance(each.result, SurveyResult):
                 cleanable.append(((each.item, each.result.cleaned_bytes), each.result.cleanable))
@@ -58,4 +53,4 @@ def within_limits(
             "again to continue"
         )
         beyond.append(untouched(task.listing, SKIPPED, MAX_BYTES, reason))
-    return WithinLimits(chosen, without_work, beyond)
+    return chosen, without_work, beyond

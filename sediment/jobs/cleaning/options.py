@@ -191,12 +191,10 @@ class CleaningTask:
 
     @property
     def log_dir(self) -> Path:
-        """Log directory."""
         return self.listing.path.parent
 
     @property
     def dry_run(self) -> bool:
-        """True if the task writes nothing."""
         return self.options.dry_run
 
     @property
@@ -205,11 +203,9 @@ class CleaningTask:
         return True
 
     def weight(self) -> int:
-        """Return the `.log` bytes of the partition."""
         return self.listing.log_bytes()
 
     def as_whole(self) -> CleaningTask:
-        """Return the task for one task that cleans the whole partition."""
         return replace(self, resources=replace(self.resources, asked=Strategy.WHOLE))
 
     def expected_bytes(self) -> int:

@@ -24,6 +24,7 @@ from sediment.jobs.reporting.run_report import (
     PartitionReport,
     StripSegment,
 )
+from sediment.jobs.rewriting.report import unchanged_fields
 from sediment.jobs.rewriting.result import CleaningResult
 from sediment.segment_io.dates import date_text
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
@@ -35,18 +36,7 @@ _MOST_NAMED = 20
 
 def untouched(listing: LogListing, status: str, code: str | None, reason: str | None) -> PartitionReport:
     """Return the report of an unchanged partition."""
-    size_bytes = listing.log_bytes()
-    return PartitionReport(
-        partition=str(listing.partition),
-        log_dir=str(listing.path.parent),
-        status=status,
-        reason_code=code,
-        reason=reason,
-        bytes_before=size_bytes,
-        bytes_after=size_bytes,
-        segments_before=len(listing.segments),
-        segments=tuple(segment.base_offset for segment in listing.segments),
-    )
+    return PartitionReport(**unchanged_fields(listing), status=status, reason_code=code, reason=reason)
 
 
 def is_rewritten(partition: PartitionReport) -> bool:
@@ -116,7 +106,6 @@ def _strip(listing: LogListing, first_dirty_offset: int | None) -> tuple[StripSe
 
 
 def _with_swap(report: PartitionReport, listing: LogListing, swap: PreparedSwap) -> PartitionReport:
-    """Return the report after `swap` was committed."""
     replaced = {segment.base_offset for group in swap.groups if group.parts for segment in group.sources}
     kept = [segment for segment in listing.segments if segment.base_offset not in replaced]
     made = [(part.base_offset, part.files[0].size_bytes) for group in swap.groups for part in group.parts]

@@ -214,11 +214,11 @@ def clean_in_splits(sc: Any, job: SplitJob) -> CleanedSplits:
     count = len(job.splits)
     outcomes = (
         sc.parallelize(range(count), count)
-        .mapPartitionsWithIndex(_Collect(job))
+        .mapPartitionsWithIndex(partial(_collect, job))
         .partitionBy(job.work.ranges, partitionFunc=_itself)
-        .mapPartitionsWithIndex(_Fold(job))
+        .mapPartitionsWithIndex(partial(_fold, count, job.budget_bytes))
         .partitionBy(count, partitionFunc=_itself)
-        .mapPartitionsWithIndex(_Clean(job))
+        .mapPartitionsWithIndex(partial(_clean, job))
         .collect()
     )
     groups: list[CleanedGroup] = []
@@ -235,41 +235,30 @@ def _itself(number: int) -> int:
     return number
 
 
-class _Collect:
-    """First sweep in a Spark task; the index of the task is the number of its split."""
-
-    def __init__(self, job: SplitJob) -> None:
-        self._job = job
-
-    def __call__(self, index: int, _rows: Iterable[int]) -> Iterator[tuple[int, _CollectRow]]:
-        job = self._job
-        try:
-            with job.place.environment(job.task) as (fs, on_bytes):
-                for run in collect_split_keys(job.work, job.splits[index], len(job.splits), fs, progress=on_bytes):
-                    for number, blob in pack_run(run, job.work.ranges):
-                        yield number, (run.number, blob)
-                    collected = CollectedSplit(index, run.met)
-            yield _RANGE_OF_OTHER_ROWS, collected
-        except (SplitNotApplicableError, SedimentError, OSError) as error:
-            yield _RANGE_OF_OTHER_ROWS, SplitFailure(error)
+def _collect(job: SplitJob, index: int, _rows: Iterable[int]) -> Iterator[tuple[int, _CollectRow]]:
+    try:
+        with job.place.environment(job.task) as (fs, on_bytes):
+            for run in collect_split_keys(job.work, job.splits[index], len(job.splits), fs, progress=on_bytes):
+                for number, blob in pack_run(run, job.work.ranges):
+                    yield number, (run.number, blob)
+                collected = CollectedSplit(index, run.met)
+        yield _RANGE_OF_OTHER_ROWS, collected
+    except (SplitNotApplicableError, SedimentError, OSError) as error:
+        yield _RANGE_OF_OTHER_ROWS, SplitFailure(error)
 
 
-class _Fold:
-    """Fold in a Spark task; the index of the task is the number of its range."""
-
-    def __init__(self, job: SplitJob) -> None:
-        self._splits = len(job.splits)
-        self._budget_bytes = job.budget_bytes
-
-    def __call__(self, _index: int, rows: Iterable[tuple[int, _CollectRow]]) -> Iterator[tuple[int, _FoldRow]]:
-        failures: list[SplitFailure] = []
-        collected: list[CollectedSplit] = []
-        bitmaps = fold_range(_blobs(rows, failures, collected), budget_bytes=self._budget_bytes)
-        for failure in failures[:1]:
-            yield from ((number, failure) for number in range(self._splits))
-        yield from ((split.number, split) for split in collected)
-        for splits_above, bitmap in bitmaps:
-            yield self._splits - 1 - splits_above, bitmap
+def _fold(
+    splits: int, budget_bytes: int, _range: int, rows: Iterable[tuple[int, _CollectRow]]
+) -> Iterator[tuple[int, _FoldRow]]:
+    """Fold the occurrences of one range of hashes."""
+    failures: list[SplitFailure] = []
+    collected: list[CollectedSplit] = []
+    bitmaps = fold_range(_blobs(rows, failures, collected), budget_bytes=budget_bytes)
+    for failure in failures[:1]:
+        yield from ((number, failure) for number in range(splits))
+    yield from ((split.number, split) for split in collected)
+    for splits_above, bitmap in bitmaps:
+        yield splits - 1 - splits_above, bitmap
 
 
 def _blobs(
@@ -284,37 +273,30 @@ def _blobs(
             yield row
 
 
-class _Clean:
-    """Second sweep in a Spark task; the index of the task is the number of its split."""
-
-    def __init__(self, job: SplitJob) -> None:
-        self._job = job
-
-    def __call__(self, index: int, rows: Iterable[tuple[int, _FoldRow]]) -> Iterator[CleanedSplits | SplitFailure]:
-        job = self._job
-        bitmaps: list[bytes] = []
-        contents = SplitContents(0, 0)
-        for _, row in rows:
-            if isinstance(row, SplitFailure):
-                yield row
-                return
-            if isinstance(row, CollectedSplit):
-                contents = row.contents
-            else:
-                bitmaps.append(row)
-        try:
-            with job.place.environment(job.task) as (fs, on_bytes):
-                groups = clean_split(
-                    job.work,
-                    job.splits[index],
-                    collect_survivors(bitmaps, contents),
-                    fs,
-                    Attempt(job.task.run_id, attempt_name(), on_bytes),
-                )
-                files = tuple(file for group in groups for file in _published(job, fs, group))
-                yield CleanedSplits(groups, files)
-        except (SplitNotApplicableError, SedimentError, OSError) as error:
-            yield SplitFailure(error)
+def _clean(job: SplitJob, index: int, rows: Iterable[tuple[int, _FoldRow]]) -> Iterator[CleanedSplits | SplitFailure]:
+    bitmaps: list[bytes] = []
+    contents = SplitContents(0, 0)
+    for _, row in rows:
+        if isinstance(row, SplitFailure):
+            yield row
+            return
+        if isinstance(row, CollectedSplit):
+            contents = row.contents
+        else:
+            bitmaps.append(row)
+    try:
+        with job.place.environment(job.task) as (fs, on_bytes):
+            groups = clean_split(
+                job.work,
+                job.splits[index],
+                collect_survivors(bitmaps, contents),
+                fs,
+                Attempt(job.task.run_id, attempt_name(), on_bytes),
+            )
+            files = tuple(file for group in groups for file in _published(job, fs, group))
+            yield CleanedSplits(groups, files)
+    except (SplitNotApplicableError, SedimentError, OSError) as error:
+        yield SplitFailure(error)
 
 
 def _published(job: SplitJob, fs: Fs, group: CleanedGroup) -> tuple[ManifestFile, ...]:

@@ -76,7 +76,6 @@ class CleanedCopy(Destination[PartitionReport]):
         return interruptible()
 
     def open(self) -> list[SelectedDirectory]:
-        """Check the output; then list the sources, and read their settings and checkpoints."""
         self.directories = self._output.open()
         warn_of_unstated_lag(self.directories)
         return self.directories
@@ -87,10 +86,6 @@ class CleanedCopy(Destination[PartitionReport]):
 
     def _source(self, directory: SelectedDirectory) -> OutputSource:
         return next(source for source in self._output.sources if source.path == directory.path)
-
-    def shown(self, log_dir: str) -> str:
-        stores = [source.store for source in self._output.sources]
-        return next((str(store) for store in stores if str(Path(str(store))) == log_dir), log_dir)
 
     def listing(self, directory: SelectedDirectory, partition: TopicPartition) -> LogListing:
         listing = self._listed(partition)

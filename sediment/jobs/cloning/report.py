@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from sediment.jobs.reporting.columns import TableColumn, bytes_column, name_and_status, text_column
 from sediment.jobs.reporting.figures import counted
-from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, QUARANTINED, SKIPPED, RunReport
+from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, QUARANTINED, SKIPPED, PartitionOutcome, RunReport
 from sediment.jobs.reporting.screen import Screen
 
 CLONED, UNCHANGED = "cloned", "unchanged"
@@ -17,7 +17,7 @@ _SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionCloneReport:
+class PartitionCloneReport(PartitionOutcome):
     """Report of one partition, by its name in the clone.
 
     `source` is the partition directory that was copied; in the JSON this field is called `from`.  `log_dir` is the log
@@ -28,12 +28,6 @@ class PartitionCloneReport:
     was copied unchanged.
     """
 
-    partition: str
-    log_dir: str
-    node_id: int | None = field(default=None, kw_only=True)
-    status: str
-    reason_code: str | None = None
-    reason: str | None = None
     source: str | None = None
     log_start_offset: int | None = None
     log_end_offset: int | None = None

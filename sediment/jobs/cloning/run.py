@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import tempfile
 import threading
-import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -48,17 +46,14 @@ from sediment.jobs.cloning.report import (
 from sediment.jobs.cloning.split_copies import with_copied_pieces
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.command_line.progress import Progress
-from sediment.jobs.process.cancellation import cancel_when, interruptible
-from sediment.jobs.process.stderr_log import log_partition
-from sediment.jobs.reporting.error_text import describe, describe_lost_task
+from sediment.jobs.process.cancellation import interruptible
+from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted, human_bytes
-from sediment.jobs.reporting.run_report import FAILED, QUARANTINED, SKIPPED, in_order
-from sediment.jobs.reporting.statuses import STOPPED
+from sediment.jobs.reporting.run_report import FAILED, QUARANTINED, SKIPPED
 from sediment.jobs.rewriting.result import TASK_ERRORS
+from sediment.jobs.rewriting.run import Run
 from sediment.jobs.settings.cluster_settings import is_of_zookeeper, with_described_configs
 from sediment.jobs.settings.resolve import Settings
-from sediment.jobs.spark.session import encrypting_files, spark_context
-from sediment.jobs.spark.task_pool import run_on_executors
 from sediment.segment_io.errors import NoSpaceError, UsageError
 from sediment.segment_io.format.checkpoints import format_uuid, parse_uuid
 from sediment.segment_io.format.names import (
@@ -67,7 +62,6 @@ from sediment.segment_io.format.names import (
     SegmentFileKind,
     TopicPartition,
     by_number,
-    new_run_id,
 )
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
@@ -100,42 +94,33 @@ def clone(
         DirectoryInUseError: a process uses a source or the target.
         SedimentError: a source cannot be read; nothing was changed.
     """
-    started = time.monotonic()
-    with ExitStack() as stack:
-        run = _CloneRun(options, own, request, stop or threading.Event(), stack)
-        report = run.perform()
-    return replace(report, seconds=time.monotonic() - started)
+    run = Run[PartitionCloneReport]("clone", options, stop, has_secrets=own.suppressed is not None)
+    with run.stack:
+        cloning = _Cloning(run, own, request)
+        plan, finished, is_complete = cloning.perform()
+    return cloning.report(plan, finished, is_complete)
 
 
-class _CloneRun:
-    """One run; its exit stack releases the lock and stops Spark."""
+class _Cloning:
+    """What one run of the command does."""
 
-    def __init__(
-        self,
-        options: CommonOptions,
-        own: CloneOptions,
-        request: CloneRequest,
-        stop: threading.Event,
-        stack: ExitStack,
-    ) -> None:
-        self._options = options
+    def __init__(self, run: Run[PartitionCloneReport], own: CloneOptions, request: CloneRequest) -> None:
+        self._run = run
         self._own = own
         self._request = request
-        self._stop = stop
-        self._stack = stack
-        self._run_id = new_run_id()
-        self._fs = Fs()
-        self._target = CloneDirectory(request.to, self._run_id)
+        self._options = run.options
+        self._fs = run.fs
+        self._target = CloneDirectory(request.to, run.run_id)
         self._earlier: EarlierCopy | None = None
         self._settings: Mapping[Path, Settings] = {}  # of each directory of the source
         self._log_bytes: Mapping[TopicPartition, int] = {}  # of the source logs, by partition of the clone
         self._left_alone: Mapping[str, tuple[str, str]] = {}  # the reasons why --compact leaves topics uncompacted
         self._node = CloneNode(own.node_id, own.cluster_id or new_kafka_id(), new_kafka_id())
 
-    def perform(self) -> CloneRunReport:
-        """Return the report, with a row for every partition of the plan."""
+    def perform(self) -> tuple[ClonePlan, list[_Finished], bool]:
+        """Return the plan, the outcome of each of its partitions, and whether the clone is complete."""
         with interruptible():  # nothing is written yet
-            scratch = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="sediment-")))
+            scratch = Path(self._run.stack.enter_context(tempfile.TemporaryDirectory(prefix="sediment-")))
             stores = [Store(where) for where in self._options.given_log_dirs]
             directories = [
                 open_store(store, self._fs, scratch / str(number))
@@ -158,7 +143,7 @@ class _CloneRun:
             self._check_properties_file()
             self._check_space(plan)
         self._target.make(places)
-        self._stack.enter_context(DirectoryLock(self._request.to))
+        self._run.stack.enter_context(DirectoryLock(self._request.to))
         self._target.check(places)
         before = self._target.begin()
         if before is not None:
@@ -167,7 +152,7 @@ class _CloneRun:
         is_complete = all(each.clone is not None for each in finished)
         if is_complete:
             self._finish(source, plan, features, finished)
-        return self._report(plan, finished, is_complete)
+        return plan, finished, is_complete
 
     # ----------------------------------------------------------------------------------------------------- partitions
     def _clone_partitions(self, source: SourceCluster, plan: ClonePlan) -> list[_Finished]:
@@ -182,34 +167,29 @@ class _CloneRun:
                 if some is coordinators and not plan.is_whole:
                     names = _names(plan, finished)
                     some = [replace(task, names=names) for task in coordinators]
-                for each in self._run(some):
+                for each in self._cloned(some):
                     if each.clone is not None:
                         self._target.add(each.partition.target, each.topic_id, each.clone)
                         progress.advance(each.clone.log_bytes)
                     finished.append(each)
         return finished
 
-    def _run(self, tasks: Sequence[CloneTask]) -> Iterable[_Finished]:
+    def _cloned(self, tasks: Sequence[CloneTask]) -> Iterable[_Finished]:
         if not tasks:
             return
-        settings = None if self._own.suppressed is None else encrypting_files
-        sc = self._stack.enter_context(spark_context(self._options.master, "sediment clone", settings))
-        with cancel_when(self._stop, sc, self._run_id):
-            ready, failed = with_copied_pieces(
-                sc,
-                tasks,
-                self._own.strategy,
-                all_bytes=sum(self._log_bytes.values()),
-                group=self._run_id,
-                is_stopped=self._stop.is_set,
-            )
-            for lost in failed:
-                yield self._settled(lost.item, lost.result, lost.error)
-            for results in run_on_executors(
-                sc, ready, _perform, CloneTask.weight, group=self._run_id, is_stopped=self._stop.is_set
-            ):
-                for each in results:
-                    yield self._settled(each.item, each.result, each.error)
+        ready, failed = with_copied_pieces(
+            self._run.spark(),
+            tasks,
+            self._own.strategy,
+            all_bytes=sum(self._log_bytes.values()),
+            group=self._run.run_id,
+            is_stopped=self._run.stop.is_set,
+        )
+        for lost in failed:
+            yield self._settled(lost.item, lost.result, lost.error)
+        for results in self._run.in_tasks(ready, _perform, CloneTask.weight):
+            for each in results:
+                yield self._settled(each.item, each.result, each.error)
 
     def _settled(
         self, task: CloneTask, result: PartitionClone | tuple[str, str] | None, error: Exception | None
@@ -218,11 +198,7 @@ class _CloneRun:
             return _Finished(task.partition, task.topic_id, result)
         if result is not None:
             return _Finished(task.partition, task.topic_id, None, result)
-        if self._stop.is_set():
-            return _Finished(
-                task.partition, task.topic_id, None, (STOPPED, "the run was stopped before this partition was cloned")
-            )
-        return _Finished(task.partition, task.topic_id, None, describe_lost_task(error))
+        return _Finished(task.partition, task.topic_id, None, self._run.why_lost(error, "cloned"))
 
     def _tasks(self, source: SourceCluster, plan: ClonePlan) -> list[CloneTask]:
         committing: frozenset[int] = frozenset()
@@ -237,7 +213,7 @@ class _CloneRun:
                     partition=partition,
                     topic_id=topic.topic_id,
                     to=self._request.to,
-                    run_id=self._run_id,
+                    run_id=self._run.run_id,
                     config=self._settings_of_partition(partition).for_topic(topic.source_name),
                     now_ms=self._options.now_ms,
                     link=self._own.link,
@@ -369,21 +345,18 @@ class _CloneRun:
         return {key: value for key, value in found.items() if key in BROKER_KEYS and key != _MIN_ISR}
 
     # ---------------------------------------------------------------------------------------------------------- report
-    def _report(self, plan: ClonePlan, finished: Sequence[_Finished], is_complete: bool) -> CloneRunReport:
+    def report(self, plan: ClonePlan, finished: Sequence[_Finished], is_complete: bool) -> CloneRunReport:
+        """Return the report, with a row for every partition of the plan."""
         rows = [self._row(each) for each in finished]
         rows += [
             PartitionCloneReport(str(each.partition), each.log_dir, SKIPPED, each.reason_code, each.reason)
             for each in plan.left_out
         ]
         for row in rows:
-            log_partition(self._run_id, "clone", row)
+            self._run.log(row)
         bootstrap = f"{self._request.host}:{self._request.port}"
         return CloneRunReport(
-            run_id=self._run_id,
-            command="clone",
-            now_ms=self._options.now_ms,
-            seconds=0.0,
-            partitions=in_order(rows),
+            **self._run.header(rows),
             to=str(self._request.to),
             cluster_id=self._node.cluster_id,
             node_id=self._node.node_id,

@@ -34,7 +34,7 @@ from sediment.jobs.erasing.evidence import (
 from sediment.jobs.erasing.places import Place
 from sediment.jobs.reporting.columns import TableColumn, name_and_status, number_column
 from sediment.jobs.reporting.figures import counted
-from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, SKIPPED, RunReport
+from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, SKIPPED, PartitionOutcome, RunReport
 from sediment.jobs.reporting.screen import Screen, named
 from sediment.segment_io.errors import PartitionFailure, SedimentError, UsageError
 from sediment.segment_io.format.layout import INT64_MAX
@@ -60,15 +60,9 @@ _IN_THE_WAY = (DirectoryState.DELETE, DirectoryState.STRAY, DirectoryState.FUTUR
 
 
 @dataclass(frozen=True, slots=True)
-class CheckedPartition:
+class CheckedPartition(PartitionOutcome):
     """Result of one partition of the evidence; `notes` are harmless changes since the run."""
 
-    partition: str
-    log_dir: str
-    node_id: int | None = field(default=None, kw_only=True)
-    status: str
-    reason_code: str | None = None
-    reason: str | None = None
     files: int = 0
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -84,7 +84,7 @@ from sediment.jobs.reporting.run_report import FAILED, in_order
 from sediment.jobs.rewriting.destination import SegmentDestination
 from sediment.jobs.rewriting.partition_task import PartitionRewrite, SegmentTask, WrittenSegment
 from sediment.jobs.rewriting.planned_partition import PlannedPartition, SelectedPartition
-from sediment.jobs.rewriting.report import UNCHANGED, RewriteReport
+from sediment.jobs.rewriting.report import UNCHANGED, RewriteReport, fields_of
 from sediment.jobs.rewriting.result import CleaningResult, failure
 from sediment.jobs.rewriting.run import Run
 from sediment.jobs.rewriting.segment_rewriting import SegmentRewriting, report_fields
@@ -103,6 +103,18 @@ OLDER_RECORDS = "older-records"
 CONDITION_FAILED = "condition-failed"
 
 _NO_OFFSETS = np.zeros(0, dtype=np.int64)
+
+_Subject = Keys | Condition | Mapping[TopicPartition, tuple[GivenVerdict, ...]]
+"""What is erased: the records with a key, those that match a condition, or those in a table of verdicts."""
+
+
+def _read_subject(own: EraseOptions) -> _Subject:
+    if own.keys_file is not None:
+        return read_keys(own.keys_file, own.key_format)
+    if own.where is not None:
+        return read_condition(own.where)
+    assert own.verdicts is not None
+    return read_verdicts(own.verdicts)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -125,15 +137,13 @@ class _Proof:
         assert own.evidence is not None and own.secret_file is not None and own.signing_key is not None
         return cls(own.evidence, read_secret(own.secret_file), load_signer(own.signing_key))
 
-    def subjects(
-        self, subject: Keys | Condition | None, table: Mapping[TopicPartition, tuple[GivenVerdict, ...]]
-    ) -> Subjects:
+    def subjects(self, subject: _Subject) -> Subjects:
         """Return the subjects of the run as HMACs."""
         if isinstance(subject, Keys):
             return Subjects("keys", subject.hmacs(self.secret))
         if isinstance(subject, Condition):
             return Subjects("condition", subject.hmacs(self.secret))
-        rows = {str(partition): [row.offset for row in given] for partition, given in table.items()}
+        rows = {str(partition): [row.offset for row in given] for partition, given in subject.items()}
         return Subjects("verdicts", (hmac_of_rows(self.secret, rows),))
 
 
@@ -144,6 +154,26 @@ class _Selection:
     action: str | None
     verdicts: Verdicts
     scanned: int | None
+
+
+@dataclass(slots=True)
+class _Speed:
+    """Bytes and seconds of the scans so far, and the bytes that a run would rewrite."""
+
+    scanned_bytes: int = 0
+    seconds: float = 0.0
+    bytes_to_rewrite: int = 0
+
+    def add(self, scanned_bytes: int, started: float) -> None:
+        """Add a scan that has lasted since `started`, of the monotonic clock."""
+        self.scanned_bytes += scanned_bytes
+        self.seconds += time.monotonic() - started
+
+    def estimate(self) -> float | None:
+        """Estimate the seconds of the rewriting; return None if nothing was scanned."""
+        if not self.seconds:
+            return None
+        return round(self.bytes_to_rewrite * self.seconds / max(self.scanned_bytes, 1), 1)
 
 
 class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
@@ -160,19 +190,10 @@ class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
         super().__init__(run, own, destination)
         self._register = register
         self._confirm = None if own.dry_run else confirm
-        self._subject: Keys | Condition | None = None
-        self._table: Mapping[TopicPartition, tuple[GivenVerdict, ...]] = {}
-        if own.keys_file is not None:
-            self._subject = read_keys(own.keys_file, own.key_format)
-        elif own.where is not None:
-            self._subject = read_condition(own.where)
-        else:
-            assert own.verdicts is not None
-            self._table = read_verdicts(own.verdicts)
+        self._subject = _read_subject(own)
         self._replacement = None if own.replacement is None else read_replacement(own.replacement)
-        self._selections: dict[Path, _Selection] = {}
-        self._actions_by_key: dict[Path, str] = {}
-        """Actions on the partitions that one scan both searches and rewrites."""
+        self._selections: dict[Path, _Selection | str] = {}
+        """By partition directory; only the action if one scan both searches and rewrites the partition."""
         self._older_keys: dict[Path, int] = {}
         self._scans: ScanRun | None = None
         self._erased: dict[Path, ErasedPartition] = {}
@@ -185,8 +206,7 @@ class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
             assert own.secret_file is not None
             self._suppression_secret = read_secret(own.secret_file)
             check_suppression_file(own.suppress_out, self._suppression_secret)
-        self._scanned_bytes, self._scan_seconds = 0, 0.0
-        self._bytes_to_rewrite = 0
+        self._speed = _Speed()
         self._is_counting = own.dry_run
 
     def report(self, reports: Sequence[EraseReport], *, dry_run: bool | None = None) -> EraseRunReport:
@@ -194,17 +214,11 @@ class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
         fields = report_fields(self._run, self._own, self._destination, reports)
         return EraseRunReport(
             **fields | {"dry_run": self._own.dry_run if dry_run is None else dry_run},
-            estimated_seconds=self._estimate(),
+            estimated_seconds=self._speed.estimate(),
             evidence=None if self._is_complete is None else str(self._own.evidence),
             complete=self._is_complete,
             not_reached=self._places,
         )
-
-    def _estimate(self) -> float | None:
-        """Estimate the seconds of the rewriting from the speed of the scans; return None if nothing was scanned."""
-        if not self._scan_seconds:
-            return None
-        return round(self._bytes_to_rewrite * self._scan_seconds / max(self._scanned_bytes, 1), 1)
 
     # ------------------------------------------------------------------------------------------------- the selection
     def _rewrites(
@@ -217,7 +231,7 @@ class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
             if action is None:
                 by_path[each.listing.path] = each
             else:
-                self._actions_by_key[each.listing.path] = action
+                self._selections[each.listing.path] = action
                 yield each, EraseByKey(action_of(action), self._proof is not None)
         if not by_path:
             return
@@ -232,9 +246,8 @@ class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
                 yield each, selection
             else:
                 chosen.append((each, selection))
-        if self._subject is not None:
-            self._scan_seconds += time.monotonic() - started
-            self._scanned_bytes += sum(each.listing.log_bytes() for each in by_path.values())
+        if isinstance(self._subject, Keys | Condition):
+            self._speed.add(sum(each.listing.log_bytes() for each in by_path.values()), started)
         for each, checked in self._without_older(scans, chosen):
             if isinstance(checked, CleaningResult):
                 yield each, checked
@@ -260,8 +273,10 @@ class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
         return self._action_for(selected)
 
     def _segment_function(self) -> Callable[[SegmentTask, str], WrittenSegment | CleaningResult]:
-        keys = self._subject.values if isinstance(self._subject, Keys) else ()
-        return EraseSegments(KeySet.of(keys), self._replacement or b"")
+        return EraseSegments(KeySet.of(self._keys()), self._replacement or b"")
+
+    def _keys(self) -> Collection[bytes]:
+        return self._subject.values if isinstance(self._subject, Keys) else ()
 
     def _rewritten(
         self, sc: Any, planned: Sequence[PlannedPartition], *, in_memory: bool
@@ -269,8 +284,7 @@ class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
         started = time.monotonic()
         yield from super()._rewritten(sc, planned, in_memory=in_memory)
         if in_memory:
-            self._scan_seconds += time.monotonic() - started
-            self._scanned_bytes += sum(each.plan.log_bytes() for each in planned)
+            self._speed.add(sum(each.plan.log_bytes() for each in planned), started)
 
     def _found(
         self, scans: ScanRun, by_path: Mapping[Path, SelectedPartition]
@@ -295,14 +309,14 @@ class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
                 else:
                     yield by_path[path], FoundRecords(-1, matching)
             return
-        unknown = self._table.keys() - {each.partition for each in by_path.values()}
+        unknown = self._subject.keys() - {each.partition for each in by_path.values()}
         if unknown:
             raise UsageError(
                 f"the table of verdicts names {min(unknown)}, which is not among the selected partitions",
                 advice="select this partition, or remove its rows from the table",
             )
         for each in by_path.values():
-            yield each, self._table.get(each.partition, ())
+            yield each, self._subject.get(each.partition, ())
 
     def _matching(self, condition: str, directories: Sequence[Path]) -> Iterator[tuple[Path, Int64s | CleaningResult]]:
         """Yield each partition directory with the offsets, int64[n], of its records that match a condition."""
@@ -523,7 +537,7 @@ class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
             run_id=self._run.run_id,
             now_ms=self._run.options.now_ms,
             finished_ms=time.time_ns() // 1_000_000,
-            subjects=proof.subjects(self._subject, self._table),
+            subjects=proof.subjects(self._subject),
             directories=self._written_directories(),
             partitions=partitions,
             found=found,
@@ -569,8 +583,7 @@ class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
     def _scanned_again(
         self, scans: ScanRun, erased: Mapping[Path, ErasedPartition]
     ) -> Mapping[Path, ScannedPartition | CleaningResult]:
-        keys = self._subject.values if isinstance(self._subject, Keys) else ()
-        scanned = dict(scan_again(scans, keys, list(erased.values()), self._run.fs))
+        scanned = dict(scan_again(scans, self._keys(), list(erased.values()), self._run.fs))
         if isinstance(self._subject, Condition):
             for path, matching in self._matching(self._subject.text, list(erased)):
                 result = scanned[path]
@@ -613,8 +626,7 @@ class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
 
     # --------------------------------------------------------------------------------------------------- the reports
     def _report(self, report: RewriteReport, planned: PlannedPartition | None) -> EraseReport:
-        base = {name: getattr(report, name) for name in RewriteReport.__dataclass_fields__}
-        base["status"] = report.status or ERASED
+        base = fields_of(report, ERASED)
         older = self._older_keys.get(Path(report.log_dir, report.partition), 0)
         if planned is None:
             return EraseReport(**base, keys_with_older_records=older)
@@ -622,7 +634,7 @@ class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
         assert isinstance(findings, Planned)
         done = [each for each in planned.results if isinstance(each, ErasedSegment)]
         if self._is_counting:
-            self._bytes_to_rewrite += sum(each.group.sources[0].log_bytes for each in done if each.group.parts)
+            self._speed.bytes_to_rewrite += sum(each.group.sources[0].log_bytes for each in done if each.group.parts)
         selection = self._selection_of(planned, done)
         not_reached = NotReached.joined([findings.not_reached, *(each.rewritten.not_reached for each in done)])
         is_failed = report.status not in ("", UNCHANGED)
@@ -652,9 +664,10 @@ class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
 
         If a segment failed, the records in it are unknown.  Then the selection is empty, as after a failed search.
         """
-        action = self._actions_by_key.get(planned.listing.path)
-        if action is None:
-            return self._selections[planned.listing.path]
+        selected = self._selections[planned.listing.path]
+        if isinstance(selected, _Selection):
+            return selected
+        action = selected
         if planned.failure is not None:
             return _Selection(action, uniform_verdicts(_NO_OFFSETS, action, b""), None)
         found = [each.rewritten.matches for each in done if each.rewritten.matches is not None]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from sediment.jobs.reporting.columns import TableColumn, change_column, name_and_status, offset_column, status_counts
 from sediment.jobs.reporting.figures import counted, human_bytes
-from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, SKIPPED, RunReport
+from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, SKIPPED, PartitionOutcome, RunReport
 from sediment.jobs.reporting.screen import Screen
 
 if TYPE_CHECKING:
@@ -27,19 +27,13 @@ class DeletedSegment:
 
 
 @dataclass(frozen=True, slots=True)
-class ExpiryReport:
+class ExpiryReport(PartitionOutcome):
     """Report of one partition.  Offsets and `segments` (base offsets) describe the log after the run, if known.
 
     `messages_archived` counts the records of the deleted segments that were found in the archive; None without an
     archive.  `warnings` are sentences about dates and policies by which records may be deleted, or kept, by mistake.
     """
 
-    partition: str
-    log_dir: str
-    node_id: int | None = field(default=None, kw_only=True)
-    status: str
-    reason_code: str | None = None
-    reason: str | None = None
     log_start_offset: int | None = None
     high_watermark: int | None = None
     log_end_offset: int | None = None

@@ -17,7 +17,7 @@ from sediment.jobs.reporting.columns import (
     text_column,
 )
 from sediment.jobs.reporting.figures import counted
-from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, RunReport
+from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, PartitionOutcome, RunReport
 from sediment.jobs.reporting.screen import Screen, named, namer
 from sediment.jobs.reporting.statuses import UNCHANGED
 from sediment.jobs.settings.damaged_files import DamagedFile
@@ -52,7 +52,7 @@ class MissingReport:
 
 
 @dataclass(frozen=True, slots=True)
-class RecoveryReport:
+class RecoveryReport(PartitionOutcome):
     """Report of one partition after a load like that of a starting broker; offsets are None if the load failed.
 
     Each of `producers` is (id, last sequence).  Each of `aborted` is an aborted transaction: producer id, first offset,
@@ -65,12 +65,6 @@ class RecoveryReport:
     Source: docs/reference/commands.md, JSON.
     """
 
-    partition: str
-    log_dir: str
-    node_id: int | None = field(default=None, kw_only=True)
-    status: str
-    reason_code: str | None = None
-    reason: str | None = None
     log_start_offset: int | None = None
     log_end_offset: int | None = None
     high_watermark: int | None = None

@@ -95,47 +95,37 @@ class NamedReport(Protocol):
     """Report of one partition."""
 
     @property
-    def partition(self) -> str:
-        """Name of the partition."""
-        ...
+    def partition(self) -> str: ...
 
 
-class OutcomeReport(Protocol):
-    """Outcome of one partition: its report, or a value from which its report is made."""
-
-    @property
-    def status(self) -> str:
-        """Outcome."""
-        ...
-
-    @property
-    def partition(self) -> str:
-        """Name of the partition."""
-        ...
-
-    @property
-    def reason_code(self) -> str | None:
-        """Reason for programs."""
-        ...
-
-    @property
-    def reason(self) -> str | None:
-        """Reason for people."""
-        ...
-
-
-class LocatedReport(Protocol):
+class LocatedReport(NamedReport, Protocol):
     """Report of one partition of a log directory."""
 
     @property
-    def partition(self) -> str:
-        """Name of the partition."""
-        ...
+    def log_dir(self) -> str: ...
+
+
+class OutcomeReport(NamedReport, Protocol):
+    """Outcome of one partition: its report, or a value from which its report is made."""
 
     @property
-    def log_dir(self) -> str:
-        """Log directory."""
-        ...
+    def status(self) -> str: ...
+    @property
+    def reason_code(self) -> str | None: ...
+    @property
+    def reason(self) -> str | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOutcome:
+    """What every command reports about a partition of a log directory: its outcome, and the reason if there is one."""
+
+    partition: str
+    log_dir: str
+    node_id: int | None = field(default=None, kw_only=True)
+    status: str
+    reason_code: str | None = None
+    reason: str | None = None
 
 
 Partition = TypeVar("Partition", bound=OutcomeReport)
@@ -143,7 +133,7 @@ Located = TypeVar("Located", bound=LocatedReport)
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionReport:
+class PartitionReport(PartitionOutcome):
     """Report of one partition.  Offsets are log offsets, bytes are `.log` bytes of the whole partition; None: unknown.
 
     `key_equality` is the method by which keys were compared: `hash` or `exact`.  `dirty_ratio` is the ratio before the
@@ -158,12 +148,6 @@ class PartitionReport:
     code.  The JSON omits it.
     """
 
-    partition: str
-    log_dir: str
-    node_id: int | None = field(default=None, kw_only=True)
-    status: str
-    reason_code: str | None
-    reason: str | None
     strategy: str | None = None
     key_equality: str | None = None
     first_dirty_offset: int | None = None

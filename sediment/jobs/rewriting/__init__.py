@@ -1,8 +1,8 @@
 """The run of the commands that rewrite segments, and what only `erase` and `reencode` share.
 
-    flow, run          the flow of a run, and what a command decides; what its steps share
+    flow               the flow of a run, and what a command decides
+    run                what its steps share; check, lock, read again, also for other commands that write in place
     destination        the steps that depend on where the new segments go: `in_place`, or `to_output`
-    locked             check, lock, read again; also for other commands that write in place
     kept_originals     the catalogue of the files that a run keeps
     result             result of a task that cleans or rewrites a partition
 

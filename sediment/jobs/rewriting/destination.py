@@ -18,9 +18,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Generic
+from typing import Any, Generic
 
 from sediment.compaction.prepared_swap import PreparedSwap
+from sediment.engine.directory.originals.kept_in import KeptIn
 from sediment.engine.directory.uncleanable import Uncleanable
 from sediment.jobs.rewriting.partition_task import TaskPlace
 from sediment.jobs.rewriting.planned_partition import PlannedPartition
@@ -33,7 +34,7 @@ from sediment.segment_io.partition.listing import LogListing
 
 
 class Destination(ABC, Generic[Report]):
-    """The destination of a run; `catalogue` is the file that lists the originals kept by the run."""
+    """The destination of a run."""
 
     copies = False
     """True if the run also writes the partitions that its command leaves alone, together with the others."""
@@ -41,7 +42,17 @@ class Destination(ABC, Generic[Report]):
     def __init__(self, run: Run[Report]) -> None:
         self.run = run
         self.directories: list[SelectedDirectory] = []
+        self.originals: KeptIn | None = None
+        """Where the replaced files are kept."""
         self.catalogue: Path | None = None
+        """The file that lists the originals kept by the run."""
+
+    def kept(self) -> dict[str, Any]:
+        """Return the fields of the run's report that name the places of kept files."""
+        return {
+            "originals": self.originals and str(self.originals),
+            "catalogue": self.catalogue and str(self.catalogue),
+        }
 
     def opening(self) -> AbstractContextManager[object]:
         """Enclose `open` and the listing of all partitions."""
@@ -64,10 +75,6 @@ class Destination(ABC, Generic[Report]):
     @abstractmethod
     def listing(self, directory: SelectedDirectory, partition: TopicPartition) -> LogListing:
         """Return the segments of a selected partition."""
-
-    def shown(self, log_dir: str) -> str:
-        """Return the path or URI of a log directory for reports."""
-        return log_dir
 
     @abstractmethod
     def settle(self, listing: LogListing) -> LogListing | None:
@@ -119,6 +126,10 @@ class SegmentDestination(Destination[Report]):
         Raises:
             OSError: the mark could not be written.
         """
+
+    def shown(self, log_dir: str) -> str:
+        """Return the path or URI of a log directory for reports."""
+        return log_dir
 
     def withdraw(self) -> None:
         """Mark a complete result as incomplete, because a check of the result failed; in place, this is impossible."""

@@ -19,11 +19,10 @@ from sediment.engine.directory.swap import commit, discard_parts
 from sediment.engine.directory.uncleanable import Uncleanable, update_uncleanable
 from sediment.jobs.rewriting.destination import SegmentDestination, check_stopped_cleanly
 from sediment.jobs.rewriting.kept_originals import KeptOriginals, begin_originals
-from sediment.jobs.rewriting.locked import PlaceOf, check_outside, read_locked
 from sediment.jobs.rewriting.partition_task import InPlace, TaskPlace
 from sediment.jobs.rewriting.planned_partition import PlannedPartition
 from sediment.jobs.rewriting.result import CleaningResult, failure
-from sediment.jobs.rewriting.run import Report, Run, Work
+from sediment.jobs.rewriting.run import PlaceOf, Report, Run, Work, check_outside, read_locked
 from sediment.jobs.settings.cluster_settings import warn_of_refusals
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.settings.running_brokers import warn_of_running
@@ -35,7 +34,7 @@ from sediment.segment_io.partition.listing import LogListing, list_log
 
 
 class DirectoriesInPlace(SegmentDestination[Report]):
-    """The log directories of a run; `originals` is where the replaced files are kept."""
+    """The log directories of a run."""
 
     def __init__(self, run: Run[Report], originals: KeptIn | None, *, allow_network_fs: bool) -> None:
         super().__init__(run)
@@ -62,7 +61,6 @@ class DirectoriesInPlace(SegmentDestination[Report]):
         return self.directories
 
     def read_directories(self, *, locked: Sequence[Path] | None = None, before_of: PlaceOf | None = None) -> None:
-        """Read the directories and the selection under the locks of `read_locked`."""
         run = self.run
         self.directories, self._locks = read_locked(
             run,
@@ -120,7 +118,6 @@ class DirectoriesInPlace(SegmentDestination[Report]):
         return list_log(listing.partition, listing.path, self.run.fs)
 
     def commit(self, planned: PlannedPartition, swap: PreparedSwap) -> bool:
-        """Replace the segments; return False after a stop."""
         return self.replace_segments(swap, planned.replaced, lowered=planned.lowered_checkpoint())
 
     def replace_segments(self, swap: PreparedSwap, done: list[CleanedGroup], *, lowered: int | None = None) -> bool:
@@ -144,7 +141,6 @@ class DirectoriesInPlace(SegmentDestination[Report]):
         )
 
     def keep(self, swap: PreparedSwap) -> None:
-        """Link the originals."""
         if self._kept is not None:
             self._kept.keep_swap(swap)
 

@@ -29,7 +29,8 @@ from sediment.segment_io.uris import without_secret
 
 if TYPE_CHECKING:
     from sediment.compaction.prepared_swap import PreparedSwap
-    from sediment.jobs.rewriting.run import Row, Run
+    from sediment.jobs.reporting.run_report import PartitionOutcome
+    from sediment.jobs.rewriting.run import Run
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -59,8 +60,26 @@ def catalogue_of_run(
     )
 
 
-class KeptOriginals:
-    """The originals of one run, with a catalogue in each directory that keeps them."""
+class _Originals:
+    """Originals in the places of `kept_in`, with a catalogue in each of the directories."""
+
+    def __init__(self, run: Run[Any], kept_in: KeptIn) -> None:
+        self.kept_in = kept_in
+        self._run = run
+        self._links: dict[Path, BackupLinks] = {}
+
+    def end(self, reports: Iterable[PartitionOutcome]) -> Path | None:
+        """Complete the catalogues; return their path, with `{log_dir}` in it if a pattern names the directories.
+
+        Returns None if no file was removed.
+        """
+        reports = list(reports)
+        ended = [end_originals(links, reports) for links in self._links.values()]
+        return catalogue_file(Path(str(self.kept_in)), self._run.run_id) if any(ended) else None
+
+
+class KeptOriginals(_Originals):
+    """The originals of one run, all of them listed before its first change."""
 
     def __init__(
         self,
@@ -74,9 +93,7 @@ class KeptOriginals:
         Raises:
             OSError: a catalogue could not be written, so no file may be replaced.
         """
-        self._kept_in = kept_in
-        self._run_id = run.run_id
-        self._links: dict[Path, BackupLinks] = {}
+        super().__init__(run, kept_in)
         partitions = list(partitions)
         for target in {kept_in.of(path): None for path in checkpoints}:
             here = {path: found for path, found in checkpoints.items() if kept_in.of(path) == target}
@@ -88,7 +105,7 @@ class KeptOriginals:
 
     def of(self, log_dir: Path) -> BackupLinks:
         """Return the links of a log directory that has partitions in the catalogues."""
-        return self._links[self._kept_in.of(log_dir)]
+        return self._links[self.kept_in.of(log_dir)]
 
     def keep_swap(self, swap: PreparedSwap) -> None:
         """Link the files that a swap replaces.
@@ -98,17 +115,8 @@ class KeptOriginals:
         """
         self.of(Path(swap.directory).parent).keep_swap(swap)
 
-    def end(self, reports: Iterable[Row]) -> Path | None:
-        """Complete the catalogues; return their path, with `{log_dir}` in it if a pattern names the directories.
 
-        Returns None if no file was removed.
-        """
-        reports = list(reports)
-        ended = [end_originals(links, reports) for links in self._links.values()]
-        return catalogue_file(Path(str(self._kept_in)), self._run_id) if any(ended) else None
-
-
-class OriginalsOnDemand:
+class OriginalsOnDemand(_Originals):
     """Originals of single partitions, for a run that turns out to need them while it is in progress.
 
     Nothing is created before the first `keep`.  Threads may call `keep` at the same time.
@@ -116,10 +124,8 @@ class OriginalsOnDemand:
 
     def __init__(self, run: Run[Any], kept_in: KeptIn) -> None:
         """Set where originals are kept; at the end of the run, directories that are still empty are removed."""
-        self._run = run
-        self._kept_in = kept_in
+        super().__init__(run, kept_in)
         self._lock = threading.Lock()
-        self._links: dict[Path, BackupLinks] = {}
         self._done: set[Path] = set()
 
     def keep(self, partition: TopicPartition, path: Path, checkpoints: LogDirCheckpoints) -> Path:
@@ -132,7 +138,7 @@ class OriginalsOnDemand:
             OSError: a link or the catalogue could not be written.
         """
         log_dir = path.parent
-        target = self._kept_in.of(log_dir)
+        target = self.kept_in.of(log_dir)
         if path in self._done:
             return target
         names = segment_file_names(path, self._run.fs)
@@ -151,14 +157,6 @@ class OriginalsOnDemand:
         links.keep(path, names)
         self._done.add(path)
         return target
-
-    def end(self, reports: Iterable[Row]) -> tuple[KeptIn, Path] | None:
-        """Complete the catalogues; return the places and the path of the catalogues, or None if nothing was kept."""
-        reports = list(reports)
-        ended = [end_originals(links, reports) for links in self._links.values()]
-        if not any(ended):
-            return None
-        return self._kept_in, catalogue_file(Path(str(self._kept_in)), self._run.run_id)
 
 
 def begin_originals(
@@ -186,7 +184,7 @@ def begin_originals(
     return KeptOriginals(run, kept_in, checkpoints, before), failed
 
 
-def end_originals(originals: BackupLinks, reports: Iterable[Row]) -> Path | None:
+def end_originals(originals: BackupLinks, reports: Iterable[PartitionOutcome]) -> Path | None:
     """Complete the catalogue of a run; return its path, or None if no file was removed.
 
     An error is logged, not raised, because the run is done and the planned catalogue is still correct.

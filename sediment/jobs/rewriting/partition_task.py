@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -44,18 +44,14 @@ class SegmentResult(Protocol):
     """Result of one segment; its group has no parts if the segment stays unchanged."""
 
     @property
-    def group(self) -> CleanedGroup:
-        """The segment and its replacement."""
-        ...
+    def group(self) -> CleanedGroup: ...
 
 
 class SegmentRewrite(Protocol):
     """Rewrite of one segment, pickled for the executors."""
 
     @property
-    def segment(self) -> SegmentRef:
-        """The segment."""
-        ...
+    def segment(self) -> SegmentRef: ...
 
     def rewrite(self, fs: Fs, attempt: Attempt) -> SegmentResult:
         """Write the new segment to synced `.part` files; after an error, leave none of them.
@@ -79,7 +75,6 @@ class PartitionRewritePlan:
     found: Any = None
 
     def log_bytes(self) -> int:
-        """Return the `.log` bytes to rewrite."""
         return sum(each.segment.log_bytes for each in self.segments)
 
 
@@ -100,9 +95,7 @@ class TaskOfPartition(TaskOfRun, Protocol):
     """A task of one partition."""
 
     @property
-    def listing(self) -> LogListing:
-        """Segments of the partition."""
-        ...
+    def listing(self) -> LogListing: ...
 
 
 class TaskPlace(Protocol):
@@ -138,15 +131,12 @@ class InPlace:
         return task_environment(task)
 
     def reading(self, _listing: LogListing) -> AbstractContextManager[Fs]:
-        """Yield file operations on the partition's own directory."""
         return nullcontext(Fs())
 
     def publish(self, _fs: Fs, _group: CleanedGroup) -> tuple[ManifestFile, ...]:
-        """Do nothing."""
         return ()
 
     def discard(self, task: TaskOfPartition) -> None:
-        """Remove the parts of the run."""
         if not task.dry_run:
             discard_parts(task.listing.path, task.run_id, Fs())
 
@@ -169,7 +159,6 @@ class InOutput:
 
     @contextmanager
     def reading(self, listing: LogListing) -> Iterator[Fs]:
-        """Yield file operations that read the source."""
         with errors_naming(self.files.shown, listing.path):
             yield self.files.reading_fs()
 
@@ -184,35 +173,10 @@ class InOutput:
 
 # ------------------------------------------------------------------------------------------------------------ the tasks
 @dataclass(frozen=True, slots=True)
-class RewriteTask:
-    """One partition to plan, as sent to an executor."""
+class PlacedTask:
+    """What an executor needs to read `listing` and to write new segments to `place`."""
 
     listing: LogListing
-    checkpoints: PartitionCheckpoints
-    config: CompactionConfig
-    rewrite: PartitionRewrite
-    place: TaskPlace
-    now_ms: int
-    run_id: str
-    dry_run: bool
-    rate_limit: RateLimit = field(default_factory=RateLimit)
-
-    @property
-    def log_dir(self) -> Path:
-        """Log directory."""
-        return self.listing.path.parent
-
-    def weight(self) -> int:
-        """Return the `.log` bytes of the partition; tasks are packed by this number."""
-        return self.listing.log_bytes()
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentTask:
-    """One segment to rewrite, as sent to an executor; `listing` has only this segment."""
-
-    listing: LogListing
-    rewrite: SegmentRewrite
     place: TaskPlace
     now_ms: int
     run_id: str
@@ -221,12 +185,27 @@ class SegmentTask:
 
     @property
     def log_dir(self) -> Path:
-        """Log directory."""
         return self.listing.path.parent
 
     def weight(self) -> int:
-        """Return the `.log` bytes of the segment; tasks are packed by this number."""
-        return self.rewrite.segment.log_bytes
+        """Return the `.log` bytes to read; tasks are packed by this number."""
+        return self.listing.log_bytes()
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteTask(PlacedTask):
+    """One partition to plan."""
+
+    rewrite: PartitionRewrite
+    checkpoints: PartitionCheckpoints
+    config: CompactionConfig
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTask(PlacedTask):
+    """One segment to rewrite; `listing` has only this segment."""
+
+    rewrite: SegmentRewrite
 
 
 def plan_rewrite_of(task: RewriteTask, _attempt: str) -> PartitionRewritePlan | CleaningResult:

@@ -26,7 +26,6 @@ class SelectedPartition:
 
     @property
     def partition(self) -> TopicPartition:
-        """The partition."""
         return self.listing.partition
 
 
@@ -47,12 +46,10 @@ class PlannedPartition:
 
     @property
     def listing(self) -> LogListing:
-        """Listing of the partition."""
         return self.selected.listing
 
     @property
     def may_change(self) -> bool:
-        """True if a segment is to be rewritten."""
         return bool(self.plan.segments)
 
     def lowered_checkpoint(self) -> int | None:

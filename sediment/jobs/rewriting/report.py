@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from sediment.compaction.prepared_swap import CleanedGroup
 from sediment.jobs.reporting.columns import TableColumn, change_column, name_and_status
 from sediment.jobs.reporting.figures import human_bytes
-from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, SKIPPED, Partition, RunReport
+from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, SKIPPED, Partition, PartitionOutcome, RunReport
 from sediment.jobs.reporting.screen import Screen
 from sediment.segment_io.partition.listing import LogListing
 
@@ -17,19 +17,13 @@ UNCHANGED = "unchanged"
 
 
 @dataclass(frozen=True, slots=True)
-class RewriteReport:
+class RewriteReport(PartitionOutcome):
     """Report of one partition.
 
     Bytes are `.log` bytes of the whole partition; `segments` are the segments after the run.  A dry run reports the
     expected result; `bytes_after` is None if it was not computed.
     """
 
-    partition: str
-    log_dir: str
-    node_id: int | None = field(default=None, kw_only=True)
-    status: str
-    reason_code: str | None = None
-    reason: str | None = None
     bytes_before: int = 0
     bytes_after: int | None = None
     segments_before: int = 0
@@ -56,19 +50,28 @@ class RewriteRunReport(RunReport[Partition]):
     seconds_by_stage: Mapping[str, float] = field(default_factory=dict, metadata=AFTER_PARTITIONS)
 
 
+def unchanged_fields(listing: LogListing) -> dict[str, Any]:
+    """Return the fields of the report of an unchanged partition, of any command that reports segments and bytes."""
+    size_bytes = listing.log_bytes()
+    return {
+        "partition": str(listing.partition),
+        "log_dir": str(listing.path.parent),
+        "bytes_before": size_bytes,
+        "bytes_after": size_bytes,
+        "segments_before": len(listing.segments),
+        "segments": tuple(segment.base_offset for segment in listing.segments),
+    }
+
+
 def listed(listing: LogListing, status: str, code: str | None = None, reason: str | None = None) -> RewriteReport:
     """Return the report of an unchanged partition."""
-    return RewriteReport(
-        str(listing.partition),
-        str(listing.path.parent),
-        status,
-        code,
-        reason,
-        bytes_before=listing.log_bytes(),
-        bytes_after=listing.log_bytes(),
-        segments_before=len(listing.segments),
-        segments=tuple(segment.base_offset for segment in listing.segments),
-    )
+    return RewriteReport(**unchanged_fields(listing), status=status, reason_code=code, reason=reason)
+
+
+def fields_of(report: RewriteReport, rewritten: str) -> dict[str, Any]:
+    """Return the fields of `report` for a command's own report; the status is `rewritten` if the partition was."""
+    fields = {name: getattr(report, name) for name in RewriteReport.__dataclass_fields__}
+    return fields | {"status": report.status or rewritten}
 
 
 def segments_after(listing: LogListing, groups: Iterable[CleanedGroup]) -> list[tuple[int, int]]:

@@ -96,14 +96,10 @@ class PartitionTask(Protocol):
     """A task on one partition."""
 
     @property
-    def listing(self) -> LogListing:
-        """Listing of the partition."""
-        ...
+    def listing(self) -> LogListing: ...
 
     @property
-    def now_ms(self) -> int:
-        """Clock of the run."""
-        ...
+    def now_ms(self) -> int: ...
 
 
 def result_of(task: PartitionTask, step: Callable[[], Outcome]) -> Outcome | CleaningResult:

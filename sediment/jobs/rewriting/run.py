@@ -1,33 +1,33 @@
-"""What the steps of a run share: its id, options, clock, Spark and reports."""
+"""What the steps of a run share: its id, options, clock, Spark and reports; and the opening of a run in place."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
 
 from sediment.engine.config_definitions import DOUBLE_MAX
+from sediment.engine.directory.lock import DirectoryLock
+from sediment.engine.directory.originals.backup_links import backup_directory, originals_directory
+from sediment.engine.directory.originals.kept_in import KeptIn
 from sediment.jobs.command_line.options import CommonOptions
+from sediment.jobs.delta_lake.paths import outside_log_dirs
 from sediment.jobs.process.cancellation import cancel_when
 from sediment.jobs.process.stderr_log import log_partition
 from sediment.jobs.reporting.error_text import describe_lost_task
-from sediment.jobs.reporting.run_report import LocatedReport, OutcomeReport, in_order
+from sediment.jobs.reporting.run_report import PartitionOutcome, in_order
 from sediment.jobs.reporting.stage_timer import StageTimer
 from sediment.jobs.reporting.statuses import STOPPED
-from sediment.jobs.settings.directories import SelectedDirectory
+from sediment.jobs.settings.directories import SelectedDirectory, check_filesystem
 from sediment.jobs.spark.session import encrypting_files, encrypts_files, spark_context
 from sediment.jobs.spark.task_environment import RateLimit
+from sediment.jobs.spark.task_pool import LEAST_ROUNDS, TaskResult, run_on_executors
 from sediment.segment_io.format.names import new_run_id
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import LogListing
-
-
-class Row(OutcomeReport, LocatedReport, Protocol):
-    """Report of one partition, a dataclass."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
 
 
 class Work(Protocol):
@@ -39,7 +39,12 @@ class Work(Protocol):
     def may_change(self) -> bool: ...
 
 
-Report = TypeVar("Report", bound=Row)
+Report = TypeVar("Report", bound=PartitionOutcome)
+Read = TypeVar("Read")
+Item = TypeVar("Item")
+Outcome = TypeVar("Outcome")
+PlaceOf = Callable[[Path], Path]
+"""The directory that keeps files of a log directory, such as `KeptIn.of`."""
 
 
 class Run(Generic[Report]):
@@ -55,7 +60,7 @@ class Run(Generic[Report]):
         options: CommonOptions,
         stop: threading.Event | None,
         *,
-        dry_run: bool,
+        dry_run: bool = False,
         has_secrets: bool = False,
         logs_at_end: bool = False,
         fs: Fs | None = None,
@@ -75,7 +80,6 @@ class Run(Generic[Report]):
         self._sc: Any = None
 
     def add(self, row: Report) -> None:
-        """Add the report of a partition."""
         if not self.logs_at_end:
             self.log(row)
         self.rows.append(row)
@@ -86,11 +90,9 @@ class Run(Generic[Report]):
         return rows
 
     def log(self, row: Report) -> None:
-        """Log the report of a partition."""
         log_partition(self.run_id, self.command, row)
 
     def seconds(self) -> float:
-        """Return the wall time of the run so far."""
         return time.monotonic() - self._began
 
     def header(self, rows: Iterable[Report]) -> dict[str, Any]:
@@ -100,7 +102,6 @@ class Run(Generic[Report]):
             "command": self.command,
             "now_ms": self.options.now_ms,
             "seconds": self.seconds(),
-            "dry_run": self.dry_run,
             "partitions": in_order(rows),
         }
 
@@ -127,6 +128,25 @@ class Run(Generic[Report]):
         """True if what the run sends to its tasks lies in the clear in Spark's local directories."""
         return self.has_secrets and self._sc is not None and not encrypts_files(self._sc)
 
+    def in_tasks(
+        self,
+        items: Sequence[Item],
+        perform: Callable[[Item, str], Outcome],
+        weight: Callable[[Item], int],
+        *,
+        least_rounds: int = LEAST_ROUNDS,
+    ) -> Iterator[list[TaskResult[Item, Outcome]]]:
+        """Run `items` on the executors until the run is stopped, as `run_on_executors` does."""
+        return run_on_executors(
+            self.spark(),
+            items,
+            perform,
+            weight,
+            group=self.run_id,
+            least_rounds=least_rounds,
+            is_stopped=self.stop.is_set,
+        )
+
     def rate_limit(
         self, sc: Any, directories: Iterable[SelectedDirectory], *, most_seconds: float | None = None
     ) -> RateLimit:
@@ -143,7 +163,6 @@ class Run(Generic[Report]):
         )
 
     def why_lost(self, error: Exception | None, state: str) -> tuple[str, str]:
-        """Return the reason code and text for a task without a result; `state` is the same as in `why_lost`."""
         return why_lost(self.stop, error, state)
 
 
@@ -158,3 +177,54 @@ def _executors(sc: Any) -> int:
     """Return the number of executors; a driver that runs tasks itself counts as one executor."""
     known = sc._jsc.sc().getExecutorMemoryStatus().size()
     return max(int(known) - 1, 1)
+
+
+def read_locked(
+    run: Run[Any],
+    read: Callable[[], Read],
+    check: Callable[[], None] | None = None,
+    *,
+    locked: Iterable[Path] | None = None,
+    originals_of: PlaceOf | None = None,
+    before_of: PlaceOf | None = None,
+    allow_network: bool = True,
+) -> tuple[Read, dict[Path, DirectoryLock]]:
+    """Read what the run is about, lock the directories, and read again; return the second reading and the locks.
+
+    The first reading, and `check` after it, find what is wrong before anything changes.  A broker may have written
+    files until it released the lock, so only the second reading counts.  A dry run reads once, and locks nothing.
+
+    `locked` are the directories to lock, by default the log directories; the locks are held until the end of the run's
+    stack.  Directories for kept files are created; at the end of the stack, those that are still empty are removed.
+
+    Raises:
+        UsageError: a log directory or the place of its kept files cannot be used; nothing was changed.
+        DirectoryInUseError: a broker or another run uses a directory.
+    """
+    found = read()
+    if check is not None:
+        check()
+    if run.dry_run:
+        return found, {}
+    log_dirs, enter = run.options.log_dirs, run.stack.enter_context
+    for path in log_dirs:
+        check_filesystem(path, allow_network=allow_network)
+    for path in log_dirs:
+        if originals_of is not None:
+            enter(originals_directory(originals_of(path), path, run.fs))
+        if before_of is not None:
+            enter(backup_directory(before_of(path), path, run.fs))
+    locks = {path: enter(DirectoryLock(path)) for path in (log_dirs if locked is None else locked)}
+    return read(), locks
+
+
+def check_outside(kept: KeptIn | None, log_dirs: Iterable[Path]) -> None:
+    """Check that no place of kept files is inside a log directory.
+
+    Raises:
+        UsageError: one is.
+    """
+    if kept is not None:
+        log_dirs = tuple(log_dirs)
+        for path in log_dirs:
+            outside_log_dirs(str(kept.of(path)), log_dirs)

@@ -40,7 +40,6 @@ from sediment.jobs.rewriting.result import TASK_ERRORS, CleaningResult, failure
 from sediment.jobs.rewriting.run import Run
 from sediment.jobs.rewriting.to_output import NewLogDirectory
 from sediment.jobs.settings.directories import SelectedDirectory
-from sediment.jobs.spark.task_pool import run_on_executors
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.names import INTERNAL_TOPICS, TopicPartition
 from sediment.segment_io.partition.listing import LogListing, check_segments_are_files
@@ -70,12 +69,11 @@ def report_fields(
     run: Run[Rewritten], own: RewriteOptions, destination: SegmentDestination[Rewritten], rows: Sequence[Rewritten]
 ) -> dict[str, Any]:
     """Return the fields of a `RewriteRunReport`."""
-    kept = own.kept_in(run.options)
     return {
         **run.header(rows),
+        "dry_run": run.dry_run,
         "output": None if own.output is None else without_secret(own.output),
-        "originals": None if kept is None else str(kept),
-        "catalogue": None if destination.catalogue is None else str(destination.catalogue),
+        **destination.kept(),
         "seconds_by_stage": run.timer.seconds(),
     }
 
@@ -109,7 +107,6 @@ class SegmentRewriting(Command[SelectedPartition, PlannedPartition, Rewritten], 
 
     # ----------------------------------------------------------------------------------------------------- selection
     def select(self, directory: SelectedDirectory, partition: TopicPartition) -> SelectedPartition | None:
-        """Return the partition, unless it must be left alone."""
         run, destination = self._run, self._destination
         listing = destination.listing(directory, partition)
         if partition.topic in INTERNAL_TOPICS and not run.options.selection.names_topic(partition.topic):
@@ -185,7 +182,7 @@ class SegmentRewriting(Command[SelectedPartition, PlannedPartition, Rewritten], 
         return copies
 
     def _planned(self, sc: Any, selected: Sequence[SelectedPartition]) -> Iterator[PlannedPartition | Rewritten]:
-        limit = self._run.rate_limit(sc, self._destination.directories)
+        in_task = self._task_fields(sc, in_memory=self._run.dry_run)
         by_path = {each.listing.path: each for each in selected}
         tasks: list[RewriteTask] = []
         for each, found in self._rewrites(sc, selected):
@@ -195,25 +192,14 @@ class SegmentRewriting(Command[SelectedPartition, PlannedPartition, Rewritten], 
             tasks.append(
                 RewriteTask(
                     each.listing,
-                    each.directory.checkpoints.of(each.partition),
-                    each.config.compaction,
-                    found,
                     self._destination.place_of(each.listing),
-                    self._run.options.now_ms,
-                    self._run.run_id,
-                    self._run.dry_run,
-                    limit,
+                    **in_task,
+                    rewrite=found,
+                    checkpoints=each.directory.checkpoints.of(each.partition),
+                    config=each.config.compaction,
                 )
             )
-        for results in run_on_executors(
-            sc,
-            tasks,
-            plan_rewrite_of,
-            RewriteTask.weight,
-            group=self._run.run_id,
-            least_rounds=1,
-            is_stopped=self._run.stop.is_set,
-        ):
+        for results in self._run.in_tasks(tasks, plan_rewrite_of, RewriteTask.weight, least_rounds=1):
             for done in results:
                 plan = done.result or failure(*self._run.why_lost(done.error, "planned"))
                 if isinstance(plan, CleaningResult):
@@ -221,38 +207,37 @@ class SegmentRewriting(Command[SelectedPartition, PlannedPartition, Rewritten], 
                 else:
                     yield PlannedPartition(by_path[done.item.listing.path], plan)
 
+    def _task_fields(self, sc: Any, *, in_memory: bool) -> dict[str, Any]:
+        """Return the fields that all tasks of one Spark job share."""
+        run = self._run
+        return {
+            "now_ms": run.options.now_ms,
+            "run_id": run.run_id,
+            "dry_run": in_memory,
+            "rate_limit": run.rate_limit(sc, self._destination.directories),
+        }
+
     def _segment_function(self) -> Callable[[SegmentTask, str], WrittenSegment | CleaningResult]:
-        """Return the function of the tasks that rewrite segments."""
         return rewrite_segment_task
 
     def _rewritten(
         self, sc: Any, planned: Sequence[PlannedPartition], *, in_memory: bool
     ) -> Iterator[PlannedPartition]:
         """Yield each partition as soon as all of its segments have a result; with `in_memory`, write no file."""
-        limit = self._run.rate_limit(sc, self._destination.directories)
+        in_task = self._task_fields(sc, in_memory=in_memory)
         by_path = {each.listing.path: each for each in planned}
         yield from (each for each in planned if not each.plan.segments)
         tasks = [
             SegmentTask(
                 replace(each.listing, segments=(work.segment,)),
-                work,
                 self._destination.place_of(each.listing),
-                self._run.options.now_ms,
-                self._run.run_id,
-                in_memory,
-                limit,
+                **in_task,
+                rewrite=work,
             )
             for each in planned
             for work in each.plan.segments
         ]
-        for results in run_on_executors(
-            sc,
-            tasks,
-            self._segment_function(),
-            SegmentTask.weight,
-            group=self._run.run_id,
-            is_stopped=self._run.stop.is_set,
-        ):
+        for results in self._run.in_tasks(tasks, self._segment_function(), SegmentTask.weight):
             self._run.timer.lap(CLEAN)
             for done in results:
                 each = by_path[done.item.listing.path]
@@ -268,7 +253,6 @@ class SegmentRewriting(Command[SelectedPartition, PlannedPartition, Rewritten], 
 
     # ---------------------------------------------------------------------------------------------------------- commit
     def _settled(self, planned: PlannedPartition) -> Rewritten:
-        """Commit a partition and return its report."""
         if planned.failure is not None:
             return self._failed(planned.listing, planned.failure, planned)
         groups = tuple(sorted((each.group for each in planned.results), key=lambda group: group.sources[0].base_offset))
@@ -318,7 +302,6 @@ class SegmentRewriting(Command[SelectedPartition, PlannedPartition, Rewritten], 
         return self._finished(self._as_it_is(with_segments, listing), planned)
 
     def _as_it_is(self, report: RewriteReport, listing: LogListing) -> RewriteReport:
-        """Return `report` with the segments now in the directory."""
         try:
             now = self._destination.listing_now(listing)
         except (SedimentError, OSError):

@@ -23,14 +23,14 @@ from sediment.engine.directory.uncleanable import Uncleanable
 from sediment.jobs.process.cancellation import RunStopped
 from sediment.jobs.publishing.output_directory import OUTPUT_INCOMPLETE, SOURCE_CHANGED, OutputDirectory
 from sediment.jobs.publishing.partition_output import CopyTask, copy_files, copy_tasks, has_replacement
-from sediment.jobs.reporting.run_report import FAILED, QUARANTINED
+from sediment.jobs.reporting.run_report import FAILED, QUARANTINED, PartitionOutcome
 from sediment.jobs.reporting.statuses import STOPPED
 from sediment.jobs.rewriting.destination import SegmentDestination, check_stopped_cleanly
 from sediment.jobs.rewriting.partition_task import InOutput, TaskPlace
 from sediment.jobs.rewriting.planned_partition import PlannedPartition
 from sediment.jobs.rewriting.report import Rewritten
 from sediment.jobs.rewriting.result import CleaningResult
-from sediment.jobs.rewriting.run import Row, Run, Work
+from sediment.jobs.rewriting.run import Run, Work
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.settings.running_brokers import warn_of_running
 from sediment.jobs.spark.task_pool import run_on_executors
@@ -61,7 +61,6 @@ class NewLogDirectory(SegmentDestination[Rewritten]):
         self._marks: dict[TopicPartition, Uncleanable] = {}
 
     def open(self) -> list[SelectedDirectory]:
-        """Check the output; then list the sources, and read their settings and checkpoints."""
         self.directories = self.directory.open()
         if self.run.dry_run:
             warn_of_running(self.directories)
@@ -79,7 +78,6 @@ class NewLogDirectory(SegmentDestination[Rewritten]):
         return list_log(partition, directory.path / str(partition), ListedFs(files))
 
     def listing_now(self, listing: LogListing) -> LogListing:
-        """Return `listing`, because a source does not change."""
         return listing
 
     def shown(self, log_dir: str) -> str:
@@ -96,7 +94,6 @@ class NewLogDirectory(SegmentDestination[Rewritten]):
         return InOutput(self.directory.partition(listing.partition, dry_run=self.run.dry_run))
 
     def begin(self, planned: Sequence[Work]) -> Mapping[Path, tuple[LogListing, CleaningResult]]:
-        """Claim the output, and make the folders for new segments."""
         self.directory.claim()
         self._is_claimed = True
         for each in planned:
@@ -187,8 +184,7 @@ def _failed(row: Rewritten, code: str, reason: str) -> Rewritten:
     )
 
 
-def _reasons(rows: Sequence[Row], reasons: Mapping[str, Reason], usual: Reason) -> dict[int, Reason]:
-    """Return the reason for each report that fails in this step, by index."""
+def _reasons(rows: Sequence[PartitionOutcome], reasons: Mapping[str, Reason], usual: Reason) -> dict[int, Reason]:
     return {
         index: reasons.get(row.partition, usual)
         for index, row in enumerate(rows)

@@ -28,7 +28,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _TASK_WEIGHT, _TASK_ITEMS = 2 << 30, 128  # limits of one task; larger tasks would delay the results
-_LEAST_ROUNDS = 4  # unless fewer are better; with this number, slots of different speeds finish at about the same time
+LEAST_ROUNDS = 4  # unless fewer are better; with this number, slots of different speeds finish at about the same time
 _LOST_ALONE = 8  # maximum number of items lost in separate tasks; if more are lost, the items are not the cause
 _NEIGHBOURS, _NEIGHBOURS_WEIGHT = 8, 64 << 20  # maximum items and bytes of a task if items start in order
 _HERE = "driver"  # name of the only attempt outside Spark
@@ -87,7 +87,7 @@ def run_on_executors(
     *,
     group: str,
     in_order: bool = False,
-    least_rounds: int = _LEAST_ROUNDS,
+    least_rounds: int = LEAST_ROUNDS,
     is_stopped: Callable[[], bool] = _never,
 ) -> Iterator[list[TaskResult[Item, Result]]]:
     """Run `items` on the executors of the SparkContext `sc`; yield the results of each task when the task finishes.

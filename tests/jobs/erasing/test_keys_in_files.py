@@ -13,7 +13,7 @@ from unittest import mock
 
 import pytest
 
-from sediment.jobs.cloning import run as cloning_run
+from sediment.jobs.rewriting import run as rewriting_run
 from sediment.jobs.spark.session import encrypting_files
 from tests.faults.inline_spark import InlineContext, inline_spark
 from tests.jobs.erasing.test_erase import make_logs
@@ -87,7 +87,7 @@ def test_a_clone_that_sends_a_secret_to_its_tasks_has_files_encrypted(tmp_path: 
         made = sediment("erase", logs, *options, f"--suppress-out={listed}", f"--secret-file={secret}")
         assert made.status == 0, made.stderr
         more = (f"--suppress={listed}", f"--secret-file={secret}") if suppresses else ()
-        with mock.patch.object(cloning_run, "spark_context", context):
+        with mock.patch.object(rewriting_run, "spark_context", context):
             cloned = sediment("clone", logs, "--to", tmp_path / "clone", *more)
     assert cloned.status == 0, cloned.stderr
     assert given == [ENCRYPTED if suppresses else {}]
