@@ -81,6 +81,7 @@ _BUFFERED_BYTES = 64 << 20
 _OPEN_FILES = 32
 _GROUP_SEGMENTS = 256
 _COMMIT_ATTEMPTS = 5
+_CONSTRAINT = "delta.constraints."
 _LAST_DAY = 2_932_896  # 9999-12-31, the last date with a year of four digits
 _OTHER_PATH = "name another path for the archive"
 
@@ -94,7 +95,7 @@ def check(path: str, log_dirs: Iterable[Path]) -> None:
             log directory, or a Delta table cannot have that path.
     """
     try:
-        from deltalake import DeltaTable
+        from deltalake import DeltaTable, Schema
         from deltalake.exceptions import DeltaError
     except ImportError as error:
         raise UsageError(
@@ -109,8 +110,9 @@ def check(path: str, log_dirs: Iterable[Path]) -> None:
                 raise UsageError("this is not a Delta table", path=path, advice=_OTHER_PATH)
             return
         table = DeltaTable(path)
-        columns = [field.name for field in table.schema().fields]
+        fields = {field.name: field for field in table.schema().fields}
         partitions = tuple(table.metadata().partition_columns)
+        settings = table.metadata().configuration
     except (DeltaError, OSError) as error:
         if (torn := _torn_commit(path)) is not None:
             raise UsageError(
@@ -119,8 +121,20 @@ def check(path: str, log_dirs: Iterable[Path]) -> None:
                 advice="remove this file and run again; no segment of this commit was deleted",
             ) from error
         raise UsageError(f"the archive cannot be opened: {first_line(error)}", path=path, advice=_OTHER_PATH) from error
-    if not set(_schema().names) <= set(columns) or partitions != _PARTITION_COLUMNS:
+    ours = {field.name: field for field in Schema.from_arrow(_schema()).fields}
+    if any(name not in fields or fields[name].type != ours[name].type for name in ours) or (
+        partitions != _PARTITION_COLUMNS
+    ):
         raise UsageError("this Delta table is not an archive of segments", path=path, advice=_OTHER_PATH)
+    # The commit names files that are already written, so Delta would not compare their rows with these rules.
+    required = [f"column {name} is NOT NULL" for name, field in fields.items() if not field.nullable]
+    constraints = [f"constraint {name}" for name in settings if name.startswith(_CONSTRAINT)]
+    if rules := [*required, *constraints]:
+        raise UsageError(
+            f"records would break a rule of this table: {rules[0].replace(_CONSTRAINT, '')}",
+            path=path,
+            advice="remove the rule, or name another path for the archive",
+        )
 
 
 def _torn_commit(path: str) -> Path | None:

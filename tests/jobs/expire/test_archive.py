@@ -380,6 +380,24 @@ def test_a_table_of_something_else_is_refused(log_dir, archive):
     assert tree(log_dir) == before
 
 
+@pytest.mark.parametrize("rule", ["NOT NULL", "constraint", "type"])
+def test_a_table_whose_rules_records_would_break_is_refused(log_dir, archive, rule):
+    schema = archives._schema()
+    if rule == "NOT NULL":
+        schema = schema.append(pa.field("owner", pa.string(), nullable=False))
+    elif rule == "type":
+        schema = schema.set(schema.get_field_index("offset"), pa.field("offset", pa.string()))
+    table = DeltaTable.create(archive, schema, partition_by=["topic", "day"])
+    if rule == "constraint":
+        table.alter.add_constraint({"positive": "offset > 5"})
+    before = tree(log_dir)
+    outcome = expire(log_dir, "--archive", archive)
+    assert outcome.status == 2
+    expected = {"NOT NULL": "column owner is NOT NULL", "constraint": "constraint positive", "type": "not an archive"}
+    assert expected[rule] in outcome.stderr and outcome.stderr.count("\n") == 1
+    assert tree(log_dir) == before
+
+
 def test_a_dry_run_makes_no_table(log_dir, archive):
     assert expire(log_dir, "--archive", archive, "--dry-run").status == 0
     assert not archive.exists()
