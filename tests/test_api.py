@@ -173,6 +173,18 @@ def test_shared_options_can_be_replaced_for_some_calls() -> None:
     assert logs._keywords({}) == {"log_dirs": ("a", "b"), "topics": "t", "now_ms": 1}
 
 
+class _OddPath(os.PathLike):
+    """A path whose text is something else; without `text`, it has none any more."""
+
+    def __init__(self, text: Any) -> None:
+        self._text = text
+
+    def __fspath__(self) -> Any:
+        if self._text is None:
+            raise RuntimeError("closed")
+        return self._text
+
+
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
@@ -204,6 +216,14 @@ def test_shared_options_can_be_replaced_for_some_calls() -> None:
         (lambda logs: logs.with_options(metadata=5).plan(), "metadata is 5; give metadata a path"),
         (lambda logs: logs.with_options(partitions=b"t-0").plan(), "partitions is b't-0'; give partitions one text"),
         (lambda logs: logs.compact(keep_before="a\0"), "keep_before contains a NUL character; correct the argument"),
+        (lambda logs: logs.with_options(now_ms=1.5).plan(), "now_ms is 1.5; give now_ms a whole number"),
+        (
+            lambda logs: sediment.LogDirectories("/" + "a" * 5000).plan(),
+            "log_dirs: this path has 5001 bytes; a path has at most 4095, and a name in it at most 255",
+        ),
+        (lambda logs: logs.with_options(report="a" * 256).plan(), "report: this path has 256 bytes; a path has at"),
+        (lambda logs: logs.compact(keep_before=_OddPath(5)), "keep_before is no path: expected _OddPath.__fspath__()"),
+        (lambda logs: sediment.LogDirectories(_OddPath(None)).plan(), "log_dirs is no path: closed; give log_dirs as"),
         (
             lambda logs: logs.with_options(topics="none").plan(),
             "topics='none' matches no topic of",

@@ -24,6 +24,7 @@ from sediment.jobs.command_line.options import CommonOptions, run_on_logs, shown
 from sediment.jobs.command_line.python_terms import errors_in_python
 from sediment.jobs.command_line.shared_options import GivenOptions
 from sediment.jobs.process.cancellation import RunStopped
+from sediment.jobs.reporting.error_text import first_line
 from sediment.jobs.reporting.run_report import RunReport
 from sediment.jobs.settings.run_settings import load_run_settings
 from sediment.jobs.spark.session import check_session, finish_stopping
@@ -57,6 +58,8 @@ def option_values(
         value = _plain(keyword, keywords[keyword], is_many=is_many, is_flag=is_flag, joined=option.joined)
         if isinstance(parameter.type, click.Path):
             _check_no_number(keyword, value if is_many else (value,))
+        if isinstance(parameter.type, click.types.IntParamType) and isinstance(value, float):
+            raise UsageError(f"{keyword} is {value!r}", advice=f"give {keyword} a whole number")
         if value is None and parameter.required:
             raise UsageError(f"{keyword} is missing", advice=f"give {keyword}=…")
         try:
@@ -94,7 +97,10 @@ def _text(keyword: str, value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, str | os.PathLike | int | float):
         kind = "a list" if isinstance(value, list | tuple) else repr(value)
         raise UsageError(f"{keyword} is {kind}", advice=f"give {keyword} one text, number or path")
-    text = os.fspath(value) if isinstance(value, os.PathLike) else value
+    try:
+        text = os.fspath(value) if isinstance(value, os.PathLike) else value
+    except Exception as error:
+        raise UsageError(f"{keyword} is no path: {first_line(error)}", advice=f"give {keyword} as text") from error
     if isinstance(text, bytes):
         raise UsageError(f"{keyword} is a path of bytes", advice=f"give {keyword} as text: os.fsdecode(path)")
     if isinstance(text, str) and "\0" in text:

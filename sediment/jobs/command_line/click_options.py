@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,28 @@ from sediment.jobs.command_line.declaration import ALL_COMMANDS, DeclaredOption,
 from sediment.jobs.command_line.partition_completion import complete_partition, complete_path
 from sediment.jobs.command_line.units import ByteSize, Seconds
 
+_MOST_NAME_BYTES, _MOST_PATH_BYTES = 255, 4095  # of Linux; macOS allows fewer in a path
 _UNITS: dict[str, click.ParamType[Any]] = {"bytes": ByteSize(), "seconds": Seconds()}
 _COMPLETIONS = {"paths": complete_path, "partitions": complete_partition}
+
+
+class _PathType(click.Path):
+    """A path that the system can open; a URI may be longer."""
+
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        path = os.fspath(value)
+        if "://" not in path:
+            name_bytes = max(len(os.fsencode(name)) for name in path.split("/"))
+            if name_bytes > _MOST_NAME_BYTES or len(os.fsencode(path)) > _MOST_PATH_BYTES:
+                self.fail(
+                    f"this path has {len(os.fsencode(path))} bytes; a path has at most {_MOST_PATH_BYTES}, and a name "
+                    f"in it at most {_MOST_NAME_BYTES}",
+                    param,
+                    ctx,
+                )
+        return super().convert(value, param, ctx)
 
 
 class CommandOption(click.Option):
@@ -91,7 +112,7 @@ def _type(declared: DeclaredOption) -> click.ParamType[Any]:
     if values.unit is not None:
         return _UNITS[values.unit]
     if kind is Path or values.is_path:
-        return click.Path(
+        return _PathType(
             path_type=None if values.is_path else Path,
             file_okay=values.is_file,
             dir_okay=values.is_directory,
