@@ -74,6 +74,7 @@ from sediment.segment_io.dates import at_date, date_text
 from sediment.segment_io.errors import CorruptCheckpointError, CorruptDataError, SedimentError
 from sediment.segment_io.format.names import TopicPartition, new_run_id
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.hanging_transactions import hanging_warning
 from sediment.segment_io.partition.listing import LogListing, check_segments_are_files, list_log
 
 if TYPE_CHECKING:
@@ -305,6 +306,8 @@ def _plan_partition(task: PlanningTask, found: PartitionPlan) -> PartitionPlan:
         found = replace(found, reason_code=code, reason=reason)
     if config.compacts:
         found = _with_cleaning(task, found, view, cleanable)
+    elif warning := hanging_warning(listing.partition, listing.path.parent, view.producers, cleaning.now_ms):
+        found = replace(found, warnings=(*found.warnings, warning))
     if task.known is not None:
         most_bytes = task.sample_bytes if config.compacts else _READ_FOR_WARNINGS_BYTES
         losses = losses_in_files(listing, task.known, fs, most_bytes_read=most_bytes)

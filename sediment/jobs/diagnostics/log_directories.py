@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -25,10 +26,13 @@ from sediment.jobs.settings.selection import Selection
 from sediment.jobs.settings.topic_ids import topic_ids_of
 from sediment.jobs.settings.unstated_settings import why_not_compacted
 from sediment.segment_io.errors import CorruptCheckpointError, SedimentError, SettingsError
+from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import LOCK_FILE, PARTITION_METADATA_FILE, TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.mounts import filesystem_type, is_network_filesystem
+from sediment.segment_io.partition.hanging_transactions import hanging_warning
 from sediment.segment_io.partition.listing import list_log
+from sediment.segment_io.partition.producer_snapshots import load_producer_state
 
 _MOST_NAMED = 3
 _MOST_UNREADABLE = 20
@@ -174,6 +178,7 @@ def _partitions(paths: Sequence[Path], settings: RunSettings, fs: Fs, *, in_use:
             yield from _small_files(directory, directories, fs)
             yield _topic_ids(directory, topic_ids[directory.path])
             yield _records(directory, fs)
+            yield _transactions(directory, fs)
 
 
 def _small_files(directory: SelectedDirectory, directories: Sequence[SelectedDirectory], fs: Fs) -> Iterator[Check]:
@@ -221,6 +226,30 @@ def _records(directory: SelectedDirectory, fs: Fs) -> Check:
     others = len(lost or doubtful) - 1
     more = f"; and {others} more, which plan names" if others else ""
     return (failed if lost else warned)(name, what + more, advice, log_dir=log_dir)
+
+
+def _transactions(directory: SelectedDirectory, fs: Fs) -> Check:
+    """Check after a clean stop, when producer snapshots are complete, that no transaction hangs."""
+    name, log_dir = "transactions", str(directory.path)
+    if not directory.checkpoints.clean_shutdown:
+        return passed(name, "transactions are not checked, because the last stop was not clean", log_dir=log_dir)
+    hanging, now_ms = [], time.time_ns() // 1_000_000
+    for partition in directory.partitions:
+        path = directory.path / str(partition)
+        try:
+            snapshots = list_log(partition, path, fs).snapshots
+            loaded = load_producer_state(
+                fs, path, snapshots, log_start_offset=0, log_end_offset=INT64_MAX, now_ms=now_ms, expiration_ms=None
+            )
+        except (SedimentError, OSError):
+            continue  # the check of the records reports this error
+        if warning := hanging_warning(partition, directory.path, loaded.state.entries.values(), now_ms):
+            hanging.append(f"{partition}: {warning}")
+    if not hanging:
+        return passed(name, "no transaction hangs", log_dir=log_dir)
+    what, _, advice = hanging[0].partition("; ")
+    more = f"; {counted(len(hanging) - 1, 'more partition')} like this" if len(hanging) > 1 else ""
+    return warned(name, what + more, advice, log_dir=log_dir)
 
 
 def _unreadable(partitions: Mapping[TopicPartition, str]) -> str:

@@ -6,11 +6,13 @@ A transaction hangs if no coordinator will ever end it.  Kafka calls such a tran
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.partition.producer_state import ProducerEntry
 
+_LONGEST_MS = 900_000  # transaction.max.timeout.ms: a coordinator ends an older transaction, unless it hangs
 _UNITS = (("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000), ("second", 1000))
 
 
@@ -36,6 +38,19 @@ def how_to_end(partition: TopicPartition, log_dir: Path, first_offset: int) -> s
         f"stopped with `sediment recover --abort-open-transactions {shown}`, or in a copy with `sediment clone "
         f"--abort-open-transactions {shown} --to DIR`"
     )
+
+
+def hanging_warning(
+    partition: TopicPartition, log_dir: Path, found: Iterable[ProducerEntry], now_ms: int
+) -> str | None:
+    """Return a warning about transactions that seem to hang, with the way to end the first; None if there are none."""
+    hanging = [entry for entry in found if entry.has_open_transaction and now_ms - entry.timestamp_ms > _LONGEST_MS]
+    if not hanging:
+        return None
+    first = min(hanging, key=lambda entry: entry.current_txn_first_offset)
+    others = f" ({len(hanging) - 1} more like it)" if len(hanging) > 1 else ""
+    end = how_to_end(partition, log_dir, first.current_txn_first_offset)
+    return f"{describe_open_transaction(first, now_ms)}{others}, so readers of committed data stop there; {end}"
 
 
 def _age(age_ms: int) -> str:

@@ -17,11 +17,14 @@ import pytest
 from rich.console import Console
 
 import sediment
+from sediment.engine.clone.partition_clone import note_producers_of_bare_copy
 from sediment.jobs.diagnostics.check import WARNING, Check
 from sediment.jobs.diagnostics.spark_setup import spark_checks
 from sediment.jobs.doctor import DoctorReport, print_report
 from sediment.segment_io.compiled.kernel_cache import CACHE_VARIABLE
+from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from tests.jobs.log_dirs import Outcome, make_log_dir, tree, write_checkpoint
 from tests.jobs.log_dirs import sediment as command_line
 from tests.segments import NOW_MS, batch_bytes, write_segment
@@ -250,6 +253,30 @@ def test_a_policy_that_deletes_what_a_topic_needs_is_a_warning(tmp_path: Path, l
     assert "_schemas is the topic of a schema registry" in found["found"]
     assert "events-0 has records without a key" in found["found"]
     assert "plain" not in found["found"]
+
+
+def test_a_transaction_that_hangs_is_a_warning_of_doctor_and_plan_also_without_compaction(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    hanging = batch_bytes(1, producer_id=9, transactional=True, timestamp=NOW_MS)
+    write_segment(root / "t-0", 0, [batch_bytes(0, timestamp=NOW_MS), hanging])
+    (root / ".kafka_cleanshutdown").touch()
+    for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
+        (root / name).write_text("0\n1\nt 0 2\n")
+    checkpoints = PartitionCheckpoints(clean_shutdown=True)
+    note_producers_of_bare_copy(TopicPartition("t", 0), root / "t-0", checkpoints, Fs())
+    assert command_line("recover", root).status == 0
+    found = checks_of(root)["transactions"]
+    assert (
+        found["status"] == "warning" and "t-0: producer 9 (epoch 0) began a transaction at offset 1" in found["found"]
+    )
+    assert "--abort-open-transactions" in found["advice"]
+    policy = ("--broker-defaults", "--set=t:cleanup.policy=delete", "--json")
+    for later_ms, is_said in ((3_600_000, True), (60_000, False)):
+        plan = command_line("plan", root, *policy, f"--now-ms={NOW_MS + later_ms}")
+        (row,) = plan.report["partitions"]
+        assert any("began a transaction at offset 1" in warning for warning in row["warnings"]) is is_said
+    (root / ".kafka_cleanshutdown").unlink()
+    assert checks_of(root)["transactions"]["status"] == "ok"
 
 
 def test_every_partition_that_cannot_be_read_is_named_and_the_others_are_checked(
